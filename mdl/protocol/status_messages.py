@@ -26,6 +26,7 @@ from mdl.bounds import (
     Term,
     Text,
     Theta,
+    ValueCount,
     Word,
 )
 from mdl.protocol.counts import Confusion, Fit, Labelling, Score
@@ -112,7 +113,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     contributors: peer ids whose deltas are in it.
     hops: (sender, receiver) of those that were merged.
     seconds: by phase and in all ("total"), by the agent's clock.
-    bytes: of model values that were sent, nothing else.
+    bytes: of model values that were sent, as they were coded, nothing else.
     loss: mean training loss of the members, in nats; None: none was told.
     accuracy: of w(round) on the test windows of all who tested; None: nobody did, or it gives no classes.
     macro_f1: as accuracy, and of labels.
@@ -130,6 +131,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     quarantined: peer id -> why the round was opened without it: others had refused its work.
     fits: of w(round) on the test windows of all who tested, one for each number that it predicts; else empty.
     labelling: likewise of labels; else None.
+    size: values of the model, P; 0 in lines of older versions.
     """
 
     round: Round
@@ -154,6 +156,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     quarantined: Annotated[dict[PeerId, Text], Meta(max_length=MAX_MEMBERS)] = {}
     fits: Annotated[tuple[Fit, ...], Meta(max_length=MAX_NUMBERS)] = ()
     labelling: Labelling | None = None
+    size: ValueCount = 0
 
     @property
     def targets(self) -> Targets:

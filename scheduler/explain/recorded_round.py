@@ -111,7 +111,8 @@ def _round_in_segments(summary: RoundSummary, where: str, policy: str) -> RealRo
     start_s = summary.seconds.get("train", 0.0) + summary.seconds.get("aggregate", 0.0)
     end_s = start_s + summary.exchange_s
     exchange = Exchanged(summary.plan, summary.shares, start_s, end_s, summary.bound_s)
-    size_mb = summary.bytes / 1e6 / max(1, 2 * (len(summary.shares) - 1))
+    # Older lines do not tell the model's size, nor that fewer bytes than its values take were sent.
+    size_mb = 4e-6 * summary.size or summary.bytes / 1e6 / max(1, 2 * (len(summary.shares) - 1))
     return RealRound(
         summary.round, summary.schedule, summary.devices, end_s, True, where, policy, exchange, size_mb or None
     )

@@ -43,6 +43,16 @@ class SegmentPlan(msgspec.Struct, frozen=True):
     bound_s: float = 0.0
     coding: Coding = "none"
 
+    def vector_bytes(self, size: int) -> int:
+        """Of a delta of `size` values, as it travels."""
+        whole, rest = divmod(size, self.values)
+        return 4 * (whole * coded_size(self.values, self.coding) + coded_size(rest, self.coding))
+
+    def work_of(self, peer_id: str, size: int) -> tuple[int, int]:
+        """Bytes that a device sends, and as many that it gets; and bytes of values that it merges, as an owner."""
+        share, others = self.owns.get(peer_id, 0) / sum(self.owns.values()), len(self.owns) - 1
+        return round(self.vector_bytes(size) * (1.0 + (others - 1) * share)), round(4 * size * others * share)
+
 
 def plan_segments(view: ChainView, size: int, values: int = 0, coding: Compress = "none") -> SegmentPlan | None:
     """The plan for all live devices of a view, for a delta of `size` values; None if nobody may own any.

@@ -106,6 +106,14 @@ def learn_from_hop(sender: DeviceBook, receiver: DeviceBook, size_bytes: int, se
         receiver.energy_j += MERGE_W * size_bytes / 1e6 / receiver.merge_mb_s
 
 
+def learn_from_exchange(device: DeviceBook, sent_bytes: int, merged_bytes: int) -> None:
+    """A round in segments: it sends and receives as much at once, over the link that it has shown."""
+    if device.link_mb_s:
+        device.energy_j += (SEND_W + RECEIVE_W) * sent_bytes / 1e6 / device.link_mb_s
+    if device.merge_mb_s:
+        device.energy_j += MERGE_W * merged_bytes / 1e6 / device.merge_mb_s
+
+
 def _learn_rate(known: float | None, mb_s: float) -> float:
     """What has been as fast once can be; what is slower than known may be so for other reasons."""
     return mb_s if known is None or mb_s > known else known + _LEARN * (mb_s - known)

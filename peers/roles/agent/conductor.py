@@ -23,6 +23,7 @@ from peers.roles.agent.round_summary import summarise_round
 from peers.roles.membership.majority import has_quorum
 from peers.roles.membership.member import Change, Member, Position
 from scheduler.plans.segment_plan import SegmentPlan
+from scheduler.policies.device_book import learn_from_exchange
 
 logger = logging.getLogger(__name__)
 
@@ -227,10 +228,13 @@ class Conductor:
             if has_quorum(self._opened.base, {member.peer_id for member in deaf if member.report.votes}):
                 return self._leave_the_staged_behind(staged, now)
             return []
+        plan = self._distribution.plan
         for member in staged:
             if (result := member.report.staged) and result.uplink_mb_s:
                 member.device.learn_link(result.uplink_mb_s)
-        if self._distribution.is_exchanging:
+            if plan:
+                learn_from_exchange(member.device, *plan.work_of(member.peer_id, member.report.size))
+        if plan:
             self._members.reach.succeed_segments()
         assert staged[0].report.staged is not None
         self._distribution.digest = staged[0].report.staged.digest

@@ -40,10 +40,11 @@ def summarise_round(
     """
     merged = [hop for hop in ledger.hops.values() if hop.state is HopState.MERGED]
     losses = [report.training.loss for report in ledger.reports.values() if report.training]
-    size_bytes = applied[0].report.size * 4
+    size = applied[0].report.size
+    vector_bytes = plan.vector_bytes(size) if plan else 4 * size
     sent = [hop.decision.size_bytes for hop in merged if hop.decision]
     if plan:
-        sent = [size_bytes] * (len(result.contributors) - 1)  # each piece to its owner, but an owner's own
+        sent = [vector_bytes] * (len(result.contributors) - 1)  # each piece to its owner, but an owner's own
     ready_at = max(ledger.ready_at.values(), default=ledger.opened_at)
     seconds = {
         "train": ready_at - ledger.opened_at,
@@ -58,7 +59,7 @@ def summarise_round(
         contributors=tuple(sorted(peer.peer_id for peer in result.contributors)),
         hops=tuple((hop.sender.peer_id, hop.receiver.peer_id) for hop in merged),
         seconds={phase: round(value, 6) for phase, value in seconds.items()},
-        bytes=sum(sent) + size_bytes * (len(applied) - 1),
+        bytes=sum(sent) + vector_bytes * (len(applied) - 1),
         loss=fmean(losses) if losses else None,
         lost=tuple(sorted({peer.peer_id for peer in ledger.lost} | vanished)),
         digest=digest.hex(),
@@ -68,7 +69,8 @@ def summarise_round(
         shares=plan.owns if plan else {},
         plan=printable(plan.reason) if plan else "",
         bound_s=round(plan.bound_s, 6) if plan else 0.0,
-        partial={each.contributor.peer_id: round(share_counted(each, size_bytes // 4), 6) for each in partial},
+        partial={each.contributor.peer_id: round(share_counted(each, size), 6) for each in partial},
+        size=size,
     )
 
 

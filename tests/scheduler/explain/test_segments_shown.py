@@ -107,6 +107,8 @@ def test_a_round_in_segments_can_be_rebuilt_and_played_as_a_chain() -> None:
     assert rebuilt.names == ("a", "b", "c")
     assert rebuilt.scenario.size_mb == 5.0
     assert [device.link_mb_s for device in rebuilt.scenario.devices] == [5.0, 5.0, 1.25]
+    coded = msgspec.structs.replace(SUMMARY, bytes=5_100_000, size=1_250_000)
+    assert rebuild(finished_round(coded, "run")).scenario.size_mb == 5.0
     unknown = tuple(msgspec.structs.replace(each, link_mb_s=None) for each in DEVICES)
     with pytest.raises(DataError, match="links are not known"):
         rebuild(finished_round(msgspec.structs.replace(SUMMARY, devices=unknown), "run"))
