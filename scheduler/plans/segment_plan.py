@@ -29,6 +29,8 @@ _LONG_S = 0.5
 _MILDEST: tuple[Coding, ...] = ("none", "int8")
 # Owners that could own so many times the model together need not go to their limits.
 _ROOM = 2.0
+# Devices that are named in a line for people.
+_TOLD = 8
 
 
 class SegmentPlan(msgspec.Struct, frozen=True):
@@ -72,10 +74,13 @@ def plan_segments(view: ChainView, size: int, values: int = 0, coding: Compress 
     owns = dict(
         zip([device.peer_id for device in devices], apportion(shares, count_segments(size, values)), strict=True)
     )
-    bound_s = 4e-6 * size * time_per_mb if known else 0.0
-    chosen = _choose(bound_s, values) if coding == "auto" else coding
-    bound_s *= _part(values, chosen)
-    return SegmentPlan(owns, values, _tell(owns, values, bound_s, chosen), bound_s, chosen)
+    uncoded_s = 4e-6 * size * time_per_mb if known else 0.0
+    chosen = _choose(uncoded_s, values) if coding == "auto" else coding
+    bound_s = uncoded_s * _part(values, chosen)
+    coded = _tell_coding(chosen, uncoded_s) if coding == "auto" else f" in {chosen}" if chosen != "none" else ""
+    given = zip(devices, shares, strict=True)
+    none = {device.peer_id: _why_none(device, share) for device, share in given if not owns[device.peer_id]}
+    return SegmentPlan(owns, values, _tell(owns, values, bound_s, coded, none), bound_s, chosen)
 
 
 def _choose(bound_s: float, values: int) -> Coding:
@@ -158,12 +163,34 @@ def _is_used(device: DeviceView) -> bool:
     return device.busy_for_s > 0.0 or bool(device.in_use)
 
 
-def _tell(owns: dict[str, int], values: int, bound_s: float, coding: Coding) -> str:
-    """In one line for people: "160 segments of 32 KB: ann 40, bob 40, ...; 1.57 s at best"."""
+def _why_none(device: DeviceView, share: float) -> str:
+    if not device.may_receive:
+        return "its limit"
+    if _is_used(device):
+        return "in use" if device.in_use else "busy"
+    return "too few segments" if share > 0.0 else "slow link"
+
+
+def _tell_coding(coding: Coding, uncoded_s: float) -> str:
+    """Why it was chosen."""
+    if coding != "none":
+        return f" in {coding}, since {uncoded_s:.3g} s are long"
+    return " as they are, since that is short" if uncoded_s else " as they are, since no link is known"
+
+
+def _tell(owns: dict[str, int], values: int, bound_s: float, coded: str, none: dict[str, str]) -> str:
+    """In one line for people: "160 segments of 32 KB: ann 40, bob 40, ...; 1 own none: eve (in use); 1.57 s at best".
+
+    coded: how they travel. none: why a device owns none.
+    """
     owners = sorted(((count, peer_id) for peer_id, count in owns.items() if count), key=lambda one: (-one[0], one[1]))
-    told = ", ".join(f"{peer_id} {count}" for count, peer_id in owners[:8])
-    more = f" and {len(owners) - 8} more" if len(owners) > 8 else ""
-    leaves = f"; {len(owns) - len(owners)} own none" if len(owners) < len(owns) else ""
+    told = _first([f"{peer_id} {count}" for count, peer_id in owners])
+    why_none = [f"{peer_id} ({why})" for peer_id, why in sorted(none.items())]
+    leaves = f"; {len(none)} own none: {_first(why_none)}" if none else ""
     best = f"; {bound_s:.3g} s at best" if bound_s else ""
-    coded = "" if coding == "none" else f" in {coding}"
-    return f"{sum(owns.values())} segments of {4 * values / 1024:g} KB{coded}: {told}{more}{leaves}{best}"
+    return f"{sum(owns.values())} segments of {4 * values / 1024:g} KB{coded}: {told}{leaves}{best}"
+
+
+def _first(told: list[str]) -> str:
+    """A line has room for so many."""
+    return ", ".join(told[:_TOLD]) + (f" and {len(told) - _TOLD} more" if len(told) > _TOLD else "")

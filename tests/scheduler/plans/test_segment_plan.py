@@ -64,7 +64,7 @@ def test_equal_links_have_equal_shares_and_a_slow_one_none() -> None:
     assert max(plan.owns.values()) - min(plan.owns[name] for name in "abc") <= 1
     assert plan.bound_s == pytest.approx(4.0)
     assert "d" not in plan.reason.split(":")[1].split(";")[0]
-    assert "1 own none" in plan.reason
+    assert "; 1 own none: d (slow link); " in plan.reason
     assert "4 s at best" in plan.reason
 
 
@@ -74,6 +74,7 @@ def test_a_device_in_use_or_busy_only_gives_and_gets_its_delta() -> None:
     )
     assert plan is not None
     assert [name for name, count in plan.owns.items() if count] == ["a", "b"]
+    assert "; 2 own none: c (in use), d (busy); " in plan.reason
     all_used = plan_segments(_view(_device("a", in_use=True), _device("b", in_use=True)), 100_000)
     assert all_used is not None
     assert sum(count > 0 for count in all_used.owns.values()) == 2
@@ -85,6 +86,10 @@ def test_a_limit_is_obeyed_and_the_lost_are_no_part_of_a_plan() -> None:
     assert plan is not None
     assert plan.owns["a"] == 0
     assert "x" not in plan.owns
+    assert "; 1 own none: a (its limit); " in plan.reason
+    few = plan_segments(_view(*(_device(name) for name in "abc")), 10)
+    assert few is not None
+    assert "1 segments of 16 KB: a 1; 2 own none: b (too few segments), c (too few segments); " in few.reason
     assert plan_segments(_view(_device("a", may_receive=False), _device("b", may_receive=False)), 100) is None
 
 
@@ -112,12 +117,20 @@ def test_owners_with_time_to_spare_share_evenly_and_keep_away_from_their_limits(
     assert shares[:4] == pytest.approx([0.21875] * 4)
 
 
-@pytest.mark.parametrize(("mb_s", "coding"), [(None, "none"), (5.0, "int8"), (1.0, "int4"), (500.0, "none")])
-def test_auto_rounds_only_what_takes_long_and_says_so(mb_s: float | None, coding: str) -> None:
+@pytest.mark.parametrize(
+    ("mb_s", "coding", "why"),
+    [
+        (None, "none", " as they are, since no link is known: "),
+        (5.0, "int8", " in int8, since 1.33 s are long: "),
+        (1.0, "int4", " in int4, since 6.67 s are long: "),
+        (500.0, "none", " as they are, since that is short: "),
+    ],
+)
+def test_auto_rounds_only_what_takes_long_and_says_so(mb_s: float | None, coding: str, why: str) -> None:
     plan = plan_segments(_view(*(_device(name, mb_s) for name in "abc")), 1_250_000, coding="auto")
     assert plan is not None
     assert plan.coding == coding
-    assert (f"KB in {coding}: " in plan.reason) is (coding != "none")
+    assert f"KB{why}" in plan.reason
     fewer = {"int8": 3.94, "int4": 7.11}.get(coding)
     if mb_s and fewer:  # 5 MB over 5 MB/s take 1.33 s among three; over 1 MB/s 1.7 s in int8
         assert plan.bound_s == pytest.approx(6.667 / mb_s / fewer, rel=0.01)
