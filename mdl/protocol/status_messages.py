@@ -123,7 +123,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     devices: what they were like meanwhile; empty in lines of older versions.
     cuts: in words, which devices did not reach each other.
     shares: peer id -> segments that it owned, of a round that went in segments; else empty.
-    plan: why those, in words.
+    plan: why those, in words; or why it went by hops, where it might have gone in segments.
     bound_s: seconds that the links allow at best for their exchange, as they were known before it; 0: not known.
     partial: peer id -> the share of the model that has its work, of those that were lost in the middle of the exchange.
     confusion: of w(round), test windows by true class (rows) and predicted class; () in lines of older versions, and

@@ -110,6 +110,7 @@ class Chart(msgspec.Struct, frozen=True):
 
     exchange: of a round in segments, whose makespan_s is when everybody had the result.
     start_s: where there is something to see; before it everybody trained.
+    why_hops: why it did not go in segments; "": it did, or was not to.
     """
 
     title: str
@@ -121,6 +122,7 @@ class Chart(msgspec.Struct, frozen=True):
     waits: tuple[Waited, ...]
     delays: tuple[Delay, ...]
     exchange: Exchanged | None = None
+    why_hops: str = ""
 
 
 class Note(msgspec.Struct, frozen=True):

@@ -56,6 +56,8 @@ def draw_chart(chart: Chart, width: int = 80, plain: bool = False) -> Renderable
     parts: list[RenderableType] = [Text(chart.title, style="bold"), _draw_rows(chart, width, plain)]
     if chart.exchange:
         parts += [Text(), Text("segments", style="bold"), Text(chart.exchange.plan), Text(chart.exchange.tell())]
+    if chart.why_hops:
+        parts += [Text(), Text(f"by hops: {chart.why_hops}")]
     if chart.hops or chart.waits:
         parts += [Text(), _draw_decisions(chart, plain)]
     if chart.delays:

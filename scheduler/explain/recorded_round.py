@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from msgspec.structs import replace
+
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import UsageKind
 from mdl.errors import DataError, MeshNotFoundError
@@ -32,6 +34,7 @@ class RealRound:
     """end_s: when one holder had all, or now if that is open; since the round was opened. policy: empty if unknown.
 
     exchange: of a round in segments, which ends when all have the result. size_mb: of a delta; None if not told.
+    why_hops: why it did not go in segments; "": it did, or was not to.
     """
 
     number: int
@@ -43,6 +46,7 @@ class RealRound:
     policy: str = ""
     exchange: Exchanged | None = None
     size_mb: float | None = None
+    why_hops: str = ""
 
     @property
     def title(self) -> str:
@@ -104,7 +108,10 @@ def finished_round(summary: RoundSummary, where: str, policy: str = "") -> RealR
         return _round_in_segments(summary, where, policy)
     reduced_s = summary.seconds.get("train", 0.0) + summary.seconds.get("aggregate", 0.0)
     ends = [hop.decided_s for hop in summary.schedule if hop.outcome == "merged" and hop.decided_s is not None]
-    return RealRound(summary.round, summary.schedule, summary.devices, max([reduced_s, *ends]), True, where, policy)
+    end_s = max([reduced_s, *ends])
+    return RealRound(
+        *(summary.round, summary.schedule, summary.devices, end_s, True, where, policy), why_hops=summary.plan
+    )
 
 
 def _round_in_segments(summary: RoundSummary, where: str, policy: str) -> RealRound:
@@ -152,7 +159,8 @@ def chart_real(real: RealRound) -> Chart:
         SeenHop(hop.sender, hop.receiver, hop.outcome, hop.ordered_s, hop.decided_s, hop.transfer_s, hop.reason)
         for hop in real.hops
     ]
-    return chart_round(real.title, devices, hops, real.end_s, real.is_over, real.exchange)
+    chart = chart_round(real.title, devices, hops, real.end_s, real.is_over, real.exchange)
+    return replace(chart, why_hops=real.why_hops)
 
 
 def rebuild(real: RealRound) -> Rebuilt:

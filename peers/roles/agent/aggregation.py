@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 # Where the values of a round take less at best, hops end soon, and the policy sees to batteries and to who is busy.
 _SLOW_S = 0.05
+_NAMED = 8
 # Looked up once: see peers/roles/agent/phase.py.
 _RECEIVING = Activity.RECEIVING
 
@@ -57,7 +58,8 @@ class Aggregation:
     """See the module. left_out: who trained past the deadline. waiting_for: why nothing was ordered, in words.
 
     plan: in which segments the result comes about; None: it is the last holder's. going: an earlier agent has ordered
-    them so, and they may go on. is_whole: it goes by hops, since nobody may own a segment.
+    them so, and they may go on. is_whole: it goes by hops, since nobody may own a segment. why_hops: why it goes by
+    hops, in words; "": it does not, or nothing else was asked for.
     """
 
     def __init__(self, round_: OpenRound, going: BroadcastOrdered | None = None) -> None:
@@ -66,6 +68,7 @@ class Aggregation:
         self.waiting_for = ""
         self.plan: SegmentPlan | None = None
         self.is_whole = False
+        self.why_hops = ""
         self._ledger = round_.ledger
         self._opened = round_.opened
         self._members = round_.members
@@ -194,28 +197,38 @@ class Aggregation:
 
     def _goes_in_segments(self, now: float) -> bool:
         """Whether this round may go in segments: nothing is merged, and all reach each other."""
-        ledger = self._ledger
-        if self._settings.exchange == "chain" or self.is_whole or ledger.hops or self._judging.doubted:
-            return False  # whole deltas can be judged
-        live, reach = set(ledger.live()), self._members.reach
-        if not reach.may_try_segments(now):
+        if self._settings.exchange == "chain" or self._ledger.hops:
             return False
-        if len(live) < 2 or any({one, other} <= live for one, other in reach.apart(now)):
-            return False
-        held = [holding for peer in live if (holding := ledger.holding(peer))]
-        if any(len(holding.contributors) > 1 or holding.sent_hop is not None for holding in held):
-            return False
-        return self._settings.exchange == "shares" or self._are_links_slow(live)
+        self.why_hops = self._why_hops(now)
+        return not self.why_hops
 
-    def _are_links_slow(self, live: Collection[Contributor]) -> bool:
-        """Whether the links are known, and even at best the values take a while."""
+    def _why_hops(self, now: float) -> str:
+        """Why nothing may go in segments as yet; "": it may."""
+        live, reach = set(self._ledger.live()), self._members.reach
+        if self._judging.doubted:
+            return "whole deltas can be judged"
+        if self.is_whole:
+            return "nobody may own a segment, or one was poisoned"
+        if not reach.may_try_segments(now):
+            return "segments stood still lately"
+        if len(live) < 2 or any({one, other} <= live for one, other in reach.apart(now)):
+            return "not all devices reach each other"
+        held = [holding for peer in live if (holding := self._ledger.holding(peer))]
+        if any(len(holding.contributors) > 1 or holding.sent_hop is not None for holding in held):
+            return "some deltas are merged already"
+        return "" if self._settings.exchange == "shares" else self._why_fast(live)
+
+    def _why_fast(self, live: Collection[Contributor]) -> str:
+        """Why hops end soon enough; "": the links are known, and even at best the values take a while."""
         members = [member for peer in live if (member := self._members.get(peer))]
+        unknown = sorted(member.peer_id for member in members if not member.device.link_mb_s)
+        if unknown or not members:
+            return f"links that nobody has measured yet: {', '.join(unknown[:_NAMED])}"
         links = [member.device.link_mb_s or 0.0 for member in members]
-        if not links or min(links) <= 0.0:
-            return False
         size_mb = 4e-6 * members[0].report.size
         _, seconds_a_mb = bandwidth_shares(links, [True] * len(links))
-        return size_mb * seconds_a_mb >= _SLOW_S
+        least_s = size_mb * seconds_a_mb
+        return "" if least_s >= _SLOW_S else f"{least_s:.2g} s of these links, where segments are for {_SLOW_S:g} s"
 
     def _plan_segments(self, now: float) -> Holding | None:
         """The mean that it is to be, as soon as everybody holds its own delta."""

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import logging
 
+from msgspec.structs import replace
+
+from mdl.bounds import printable
 from mdl.errors import LocalProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
@@ -113,9 +116,10 @@ class Conductor:
         assert self.result is not None
         digest, cuts = self.applied[0].report.digest, self._members.reach.describe(now)
         plan, partial = self._distribution.plan, self._distribution.partial
-        return summarise_round(
+        summary = summarise_round(
             self.ledger, self.result, self.marks, digest, self.applied, vanished, cuts, plan, partial
         )
+        return summary if plan else replace(summary, plan=printable(self._aggregation.why_hops))
 
     def advance(self, now: float) -> list[Effect]:
         """Do what the ledger asks for; call again until the phase stays."""

@@ -18,6 +18,7 @@ def test_auto_goes_in_segments_from_the_second_round_on() -> None:
         rounds = _play(FaultPlan(seed=2, peers=peers, rounds=4, exchange="auto"))
         assert len(rounds) >= 3
         assert [bool(summary.shares) for summary in rounds] == [False, *[True] * (len(rounds) - 1)], peers
+        assert rounds[0].plan.startswith("links that nobody has measured yet: p0, p1")
 
 
 def test_a_device_that_is_started_anew_is_still_known() -> None:
