@@ -70,12 +70,14 @@ def plan_segments(view: ChainView, size: int, values: int = 0, coding: Compress 
     usual = median(known) if known else _ANY_MB_S
     rates = level([device.link_mb_s or usual for device in devices])
     shares, time_per_mb = bandwidth_shares(rates, [device in idle for device in devices])
-    values = values or segment_values(size, usual if known else 0.0, sum(share > 0.0 for share in shares))
+    uncoded_s = 4e-6 * size * time_per_mb if known else 0.0
+    chosen = _choose(uncoded_s, size) if coding == "auto" else coding
+    # A segment is to keep a link busy for as long, however few bytes its values take.
+    carries_mb_s = usual / _part(size, chosen) if known else 0.0
+    values = values or segment_values(size, carries_mb_s, sum(share > 0.0 for share in shares))
     owns = dict(
         zip([device.peer_id for device in devices], apportion(shares, count_segments(size, values)), strict=True)
     )
-    uncoded_s = 4e-6 * size * time_per_mb if known else 0.0
-    chosen = _choose(uncoded_s, values) if coding == "auto" else coding
     bound_s = uncoded_s * _part(values, chosen)
     coded = _tell_coding(chosen, uncoded_s) if coding == "auto" else f" in {chosen}" if chosen != "none" else ""
     given = zip(devices, shares, strict=True)
@@ -83,10 +85,10 @@ def plan_segments(view: ChainView, size: int, values: int = 0, coding: Compress 
     return SegmentPlan(owns, values, _tell(owns, values, bound_s, coded, none), bound_s, chosen)
 
 
-def _choose(bound_s: float, values: int) -> Coding:
+def _choose(bound_s: float, size: int) -> Coding:
     """What rounds least, of what makes the round short enough."""
     for coding in _MILDEST:
-        if bound_s * _part(values, coding) < _LONG_S:
+        if bound_s * _part(size, coding) < _LONG_S:
             return coding
     return "int4"
 
