@@ -212,12 +212,14 @@ class Ballot(msgspec.Struct, frozen=True):
     reached: per lineage, so that no round is decided on twice.
     agent: whom a restarted process may follow under this very term; "": a result was staged under it, so nobody.
     since: the first start of this device of which nothing is forgotten; later than its first one if a ballot was lost.
+    was_lost: one was, and the model was not: of a lineage that had begun before, something may be forgotten.
     """
 
     term: Term = 0
     reached: Annotated[tuple[Reached, ...], Meta(max_length=MAX_REACHED)] = ()
     agent: SomePeerId = ""
     since: Incarnation = 0
+    was_lost: bool = False
 
 
 class HopDecision(msgspec.Struct, frozen=True):

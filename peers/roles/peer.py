@@ -20,7 +20,6 @@ from mdl.protocol.machine import (
     PeerRevoked,
     PolicyLearned,
     Received,
-    SaveBallot,
     Send,
     StopRequested,
     Tick,
@@ -113,8 +112,8 @@ class Peer:
                 trainer = self.trainer
                 if trainer is not None and trainer.voice.has_news(now):
                     events += self._report(trainer, now, effects)
-        if self.trainer is not None and (ballot := self._promises.unsaved(self.trainer, self.succession)):
-            effects.insert(0, SaveBallot(ballot))  # before any message tells of it
+        if self.trainer is not None:
+            effects = self._promises.save_first(event, effects, self.trainer, self.succession)
         return effects + last if last else effects
 
     def deadline(self) -> float | None:

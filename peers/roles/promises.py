@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mdl.protocol.machine import Effect, Event, SaveBallot, Send, WorkFailed
 from mdl.protocol.vocabulary import Ballot
 from peers.roles.membership.succession import Succession
 from peers.roles.trainer.trainer import Trainer
@@ -13,8 +14,21 @@ class Promises:
     def __init__(self, saved: Ballot) -> None:
         self._saved = saved
         self._saved_reached = {entry.fork: entry.round_id for entry in saved.reached}
+        self._is_refused = False
 
-    def unsaved(self, trainer: Trainer, succession: Succession) -> Ballot | None:
+    def save_first(self, event: Event, effects: list[Effect], trainer: Trainer, succession: Succession) -> list[Effect]:
+        """What follows from an event, after the ballot that its messages tell of; no message once a disk refused one.
+
+        The device leaves then; if it has a round to apply, after that.
+        """
+        if type(event) is WorkFailed and event.effect == SaveBallot.__name__:
+            self._is_refused = True
+        if self._is_refused:
+            return [effect for effect in effects if type(effect) is not Send]
+        ballot = self._unsaved(trainer, succession)
+        return [SaveBallot(ballot), *effects] if ballot else effects
+
+    def _unsaved(self, trainer: Trainer, succession: Succession) -> Ballot | None:
         """The ballot, if the disk does not know it yet; it counts as saved from here on."""
         saved, term, reached = self._saved, succession.term, trainer.standing.reached
         agent = "" if trainer.staged_term == term else succession.spoken_by

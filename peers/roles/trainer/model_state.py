@@ -75,6 +75,7 @@ class Standing:
         self._take_state(state, digest or digest_of(state))
         self.uncounted: tuple[Work, ...] = ()
         self._since = me.incarnation if ballot is None else ballot.since
+        self._was_lost = ballot.was_lost if ballot else bool(history and history.lineage)
         self._knows_start = ballot is not None
         self._begun = ""  # the fork whose beginning this process has seen last
         self._staged_after: tuple[str, int] | None = None  # of the round after this one: what `reached` was before
@@ -97,8 +98,8 @@ class Standing:
     def follow(self, lineage: Lineage, base: tuple[str, ...]) -> None:
         """Go on with the mesh; or with a group that starts, or leaves the others behind, at this very w."""
         if lineage != self.lineage:
-            self.lineage, self.base = lineage, base
-            self._knows_start, self._begun = True, lineage[-1].name  # nobody has promised anything on it before
+            self.lineage, self.base = lineage, base  # nobody has promised anything on it before
+            self._knows_start, self._begun = True, lineage[-1].name
 
     def apply(self, result: ModelDelta, state: Vector, digest: bytes) -> None:
         """state: w(t + 1) = w(t) - eta * result (Algorithm 1), or as the outer optimizer has it."""
@@ -167,18 +168,18 @@ class Standing:
         """Whether it knows all that it has promised on the rounds after this w.
 
         It does if w holds a delta of a start of which nothing is forgotten: what was forgotten is of rounds before. And
-        where it saw the fork begin. Where w holds nothing of this device, a new device and a lost ballot look alike.
+        where it saw the fork begin. Where w holds nothing of it, a new device and one that lost all it had look alike.
         """
+        if self.lineage and self.lineage[-1].name == self._begun:
+            return True
         if counted := self._counted.get(self._me.peer_id):
-            is_begun = bool(self.lineage) and self.lineage[-1].name == self._begun
-            return is_begun or counted.contributor.incarnation >= self._since
-        return self._knows_start
+            return counted.contributor.incarnation >= self._since
+        return self._knows_start and not self._was_lost
 
     def ballot(self, term: int, agent: str = "") -> Ballot:
         """What must be on the disk before anybody hears of it."""
-        return Ballot(
-            term, tuple(Reached(fork, round_id) for fork, round_id in self.reached.items()), agent, self._since
-        )
+        reached = tuple(Reached(fork, round_id) for fork, round_id in self.reached.items())
+        return Ballot(term, reached, agent, self._since, self._was_lost)
 
     def add(self, *works: Work) -> None:
         """Own work that w may hold, or not: where it stands tells."""

@@ -109,6 +109,23 @@ def test_a_ballot_that_was_lost_is_not_known_again_at_the_next_start() -> None:
     assert Standing(Contributor("me", 4), ZEROS, 5, again.history(), again.ballot(term=8)).votes(has_staged=False)
 
 
+def test_nor_where_w_holds_nothing_of_the_device_yet() -> None:
+    """In a mesh's first round: what it promised there before the loss is in no ballot that was written since."""
+    begun = History(START, ("ann", "me"))
+    lost = Standing(Contributor("me", 2), ZEROS, 0, begun)
+    assert not lost.votes(has_staged=False)
+    again = Standing(Contributor("me", 3), ZEROS, 0, begun, lost.ballot(term=7))
+    assert not again.votes(has_staged=False)
+    again.follow(SPLIT, ("bob", "me"))
+    assert again.votes(has_staged=False)
+    _move(again, 0, begun)  # back from a fork that it has seen begin
+    assert not again.votes(has_staged=False)
+    assert not Standing(Contributor("me", 4), ZEROS, 0, begun, again.ballot(term=8)).votes(has_staged=False)
+    known = Standing(Contributor("me", 1), ZEROS, 0)
+    known.follow(START, ("ann", "me"))
+    assert Standing(Contributor("me", 2), ZEROS, 0, begun, known.ballot(term=7)).votes(has_staged=False)
+
+
 def test_who_lost_its_ballot_votes_after_a_round_that_holds_its_new_work_and_no_other() -> None:
     """A round that was decided before the loss can come again: whoever it holds may have voted on the next."""
     standing = Standing(Contributor("me", 2), ZEROS, 4, History(START, ("ann", "me"), (Counted(ME, 4),)))
