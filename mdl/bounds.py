@@ -8,6 +8,7 @@ them too, or nobody hears it: `within` and `printable` see to measured values an
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -61,6 +62,7 @@ _UNSEEN = (
     "\u0000-\u001f\u007f-\u009f\u00ad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\ud800-\udfff\ufeff\ufff0-\uffff\U000e0000-\U000e0fff"
 )
+_ANY_UNSEEN = re.compile(f"[{_UNSEEN}]")
 
 PeerId: TypeAlias = Annotated[str, Meta(pattern=rf"^{_ID}\Z")]
 # Empty where there is nobody.
@@ -116,14 +118,19 @@ def within(value: float, least: float, most: float) -> float:
     return most if math.isnan(value) else min(max(value, least), most)
 
 
+def _is_seen(text: str) -> bool:
+    """Python takes some for printable that are not seen: what selects a variant of the character before."""
+    return text.isprintable() and _ANY_UNSEEN.search(text) is None
+
+
 def printable(text: str, most: int = MAX_TEXT) -> str:
     """The text in one line of at most `most` characters; what cannot be seen appears as its escape (\\x1b, \\u202e)."""
-    if len(text) <= most and text.isprintable():
+    if len(text) <= most and _is_seen(text):
         return text
     shown: list[str] = []
     length = 0
     for character in text[: most + 1]:
-        seen = character if character.isprintable() else ascii(character)[1:-1]
+        seen = character if _is_seen(character) else ascii(character)[1:-1]
         length += len(seen)
         if length > most - 1:
             return "".join(shown) + "…"

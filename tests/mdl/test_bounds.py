@@ -7,7 +7,7 @@ import unicodedata
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import mdl.protocol.machine
@@ -41,6 +41,7 @@ def test_what_could_not_be_a_file_or_a_line_is_no_name(name):
 
 
 @given(st.text(max_size=400))
+@example("a\U000e0100")
 def test_a_printable_text_may_be_told_and_is_one_line(text):
     shown = printable(text)
     assert _accepts(Text, shown)
