@@ -75,7 +75,7 @@ class Gathering:
     def are_enough(self, found: Gathered, now: float) -> bool:
         """Whether those at the mesh's model may go on: start a mesh, decide on a round, or begin a fork."""
         lineage = found.position[0]
-        return self._may_go_on(found, now) if lineage else self._may_start(found.current)
+        return self._may_go_on(found, now) if lineage else self._may_start(found.current, now)
 
     def waits_for_others(self, found: Gathered, coming: list[Member], now: float) -> bool:
         """Whether a round would do better to begin later. coming: who is about to stand at the mesh's model."""
@@ -112,13 +112,18 @@ class Gathering:
         if now - self._made_way_at >= self._settings.partition_s:
             self._made_way_at = now
 
-    def _may_start(self, current: list[Member]) -> bool:
+    def _may_start(self, current: list[Member], now: float) -> bool:
+        """Not at once if somebody has been in a mesh already whose others may be away for a moment."""
         able = sum(not member.report.away for member in current)
-        if able >= self._settings.min_peers:
+        if able < self._settings.min_peers:
+            paused = f" ({len(current) - able} paused)" if able < len(current) else ""
+            self.waiting_for = f"{able} of {self._settings.min_peers} peers are ready{paused}"
+            return False
+        if not (been := [member.peer_id for member in current if member.report.forgotten]):
             return True
-        paused = f" ({len(current) - able} paused)" if able < len(current) else ""
-        self.waiting_for = f"{able} of {self._settings.min_peers} peers are ready{paused}"
-        return False
+        self.waiting_for = f"the mesh that {', '.join(been)} has been in, up to {self._settings.partition_s:g} s"
+        self.lacking_since = now if self.lacking_since is None else self.lacking_since
+        return now - self.lacking_since >= self._settings.partition_s
 
     def _may_go_on(self, found: Gathered, now: float) -> bool:
         """With a majority of those who decide, and a partner; without, only after a while, as a fork.

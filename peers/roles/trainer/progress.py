@@ -102,11 +102,15 @@ class Progress:
         self._reports.note_opened(opened, now)
         self._guard.told = ""
         members = frozenset(opened.members)
-        if self.attempt() == (opened.round_id, opened.attempt):
-            assert self.part is not None
-            self.part.members |= members  # another agent goes on with it, perhaps with more devices
-            self.part.announced = opened.term
-            return []
+        if (part := self.part) and self.attempt() == (opened.round_id, opened.attempt):
+            is_new, part.announced = not part.announced, opened.term
+            part.members |= members  # another agent goes on with it, perhaps with more devices
+            if not is_new or part.spread.staged:
+                return []
+            # It came in by a broadcast whose result is lost: nobody knows an attempt, and the round begins anew.
+            self._voice.ask_at = self._voice.transfer = None
+            self._reports.note_entry(opened.round_id, opened.attempt)
+            return self._own.begin(part, None, self.standing.lineage, self._reports.taken.goal)
         if self._reports.has_entered(opened.round_id, opened.attempt):
             return []  # it was sent elsewhere meanwhile, and begun afresh it would decide its hops a second time
         missed = self._catching_up.end()
