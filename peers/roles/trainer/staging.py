@@ -49,8 +49,8 @@ class Staging:
         effects: list[Effect] = []
         if exchange and exchange.is_in_place and spread.exchange is not exchange:
             part.is_spent, effects = True, [*part.recall()]
-        if staged_before and spread.staged is None:
-            self._standing.note_replaced()
+        if staged_before and spread.staged is None and (order.digest or order.term > staged_before.term):
+            self._standing.note_replaced()  # else it may be the same result, which its agent cannot name yet
         self._note_staged(part)
         if spread.staged is None and spread.parent and (ask or voice.ask_at is None):
             voice.ask_at = now

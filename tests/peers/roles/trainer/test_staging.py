@@ -262,28 +262,44 @@ def test_a_vote_for_a_value_that_another_proposal_replaces_is_free_again() -> No
     history = History(lineage, ("agent", "ann", "bob"))
     trainer = TrainerAtOnce(BOB, START, "schema", "model", TrainerSettings(), history=history, ballot=Ballot())
 
-    def order(version: int) -> None:
-        names = 9, 1, trainer.digest, version, (ANN, BOB), 1.0, (ANN,)
+    def order(term: int, version: int, digest: bytes = b"") -> None:
+        names = term, 1, trainer.digest, version, (ANN, BOB), 1.0, (ANN,), digest
         trainer.handle(Received(AGENT, BroadcastOrdered(*names, lineage=lineage)), 0.0)
 
-    def stage(version: int, value: float) -> None:
-        trainer.handle(Received(ANN, GlobalMessage(1, 1.0, (ANN,), 9, version), START + value), 0.0)
+    def stage(term: int, version: int, value: float) -> None:
+        trainer.handle(Received(ANN, GlobalMessage(1, 1.0, (ANN,), term, version), START + value), 0.0)
 
-    for version, value in ((1, 1.0), (3, 2.0)):
-        order(version)
-        stage(version, value)
+    for term, replaces in ((9, (10, 1)), (10, (10, 2, b"another one"))):
+        order(term, 1)
+        stage(term, 1, float(term))
         assert trainer.standing.was_further()
         assert trainer.standing.votes(has_staged=True)
-        order(version + 1)
+        order(*replaces)
         assert trainer.part is not None
         assert trainer.part.spread.staged is None
         assert trainer.standing.votes(has_staged=False)
         assert not any(reached.round_id for reached in trainer.standing.ballot(9).reached)
-    stage(4, 3.0)
-    trainer.handle(Received(AGENT, RoundClosed(9, 1, trainer.part.spread.digest)), 0.0)
+    order(11, 1)
+    stage(11, 1, 3.0)
+    trainer.handle(Received(AGENT, RoundClosed(11, 1, trainer.part.spread.digest)), 0.0)
     assert trainer.round_id == 1
     trainer.standing.note_replaced()  # it has become w(1): nothing replaces it
     assert [reached.round_id for reached in trainer.standing.ballot(9).reached] == [1]
+
+
+def test_a_vote_is_not_free_while_the_order_that_follows_may_be_of_the_same_result() -> None:
+    """Its agent has not heard of a digest yet, and may close the round by what it hears of the one before."""
+    lineage = (Fork(0, 1, "agent.1.1"),)
+    history = History(lineage, ("agent", "ann", "bob"))
+    trainer = TrainerAtOnce(BOB, START, "schema", "model", TrainerSettings(), history=history, ballot=Ballot())
+    for version in (1, 2):
+        names = 9, 1, trainer.digest, version, (ANN, BOB), 1.0, (ANN,)
+        trainer.handle(Received(AGENT, BroadcastOrdered(*names, lineage=lineage)), 0.0)
+        assert trainer.part is not None
+        assert trainer.part.spread.staged is None
+        assert trainer.standing.votes(has_staged=False) is (version == 1)
+        trainer.handle(Received(ANN, GlobalMessage(1, 1.0, (ANN,), 9, version), START + 1.0), 0.0)
+        assert trainer.standing.votes(has_staged=True)
 
 
 def test_a_vote_that_was_lost_before_is_not_given_back_by_a_replacement() -> None:
