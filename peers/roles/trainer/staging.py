@@ -7,7 +7,7 @@ from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vector_work import DeltaHashed, HashDelta
-from mdl.protocol.vocabulary import Transfer
+from mdl.protocol.vocabulary import Staged, Transfer
 from peers.roles.trainer.exchange import Exchange
 from peers.roles.trainer.guard import Guard
 from peers.roles.trainer.hops import Hops
@@ -49,8 +49,8 @@ class Staging:
         effects: list[Effect] = []
         if exchange and exchange.is_in_place and spread.exchange is not exchange:
             part.is_spent, effects = True, [*part.recall()]
-        if staged_before and spread.staged is None and (order.digest or order.term > staged_before.term):
-            self._standing.note_replaced()  # else it may be the same result, which its agent cannot name yet
+        if staged_before and spread.staged is None and self._replaces(order, staged_before):
+            self._standing.note_replaced()
         self._note_staged(part)
         if spread.staged is None and spread.parent and (ask or voice.ask_at is None):
             voice.ask_at = now
@@ -164,6 +164,13 @@ class Staging:
             return []
         order, partial = exchange.order, exchange.partial
         return part.spread.name(ModelDelta(exchange.values, order.theta, frozenset(order.contributors), partial))
+
+    def _replaces(self, order: BroadcastOrdered, staged: Staged) -> bool:
+        """Whether an order is of another result: one that it names, or a later agent's, which has asked a quorum.
+
+        Else it may be of the same one, which its agent cannot name before it has heard of it.
+        """
+        return bool(order.digest) or order.term > staged.term
 
     def _note_staged(self, part: Part) -> None:
         """The result may be closed from here on, whatever this device hears of it."""

@@ -38,6 +38,7 @@ from peers.roles.trainer.model_state import Standing, Work
 from peers.roles.trainer.own_delta import OwnWork
 from peers.roles.trainer.progress import Progress
 from peers.roles.trainer.round_state import Part
+from peers.roles.trainer.staging import Staging
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from peers.trials.campaign import silent_machines
 from peers.trials.run_plan import run_guarded, run_plan
@@ -169,6 +170,10 @@ def _a_restart_forgets_what_was_staged(self: Standing, term: int, agent: str = "
     return Ballot(term)
 
 
+def _any_order_replaces_what_is_staged(self: Staging, order: BroadcastOrdered, staged: Any) -> bool:
+    return True
+
+
 def _a_fork_takes_the_others_result(self: Progress, order: BroadcastOrdered, now: float) -> list[Any]:
     return _TAKE_PLACE(self, msgspec.structs.replace(order, lineage=self.standing.lineage), now)
 
@@ -213,6 +218,7 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, str]] = {
     _anybody_is_a_majority: (choice_module, "has_quorum", "6x3-0"),
     _nobody_takes_over: (Succession, "wants_office", "6x3-2"),
     _a_restart_forgets_what_was_staged: (Standing, "ballot", "3x6-9404531"),
+    _any_order_replaces_what_is_staged: (Staging, "_replaces", "3x1-21512793"),
 }
 
 
