@@ -14,6 +14,8 @@ from math import exp2
 
 import msgspec
 
+from mdl.bounds import PeerId, Round, Share, Text
+
 HALF_LIFE = 10
 # A device suspects another from SUSPECTED on: after one refusal of its own work alone. Who was left out for that is so
 # down to STILL. A mean that it had part in makes it DOUBTED at most. Below FAINT nobody speaks of it any more.
@@ -31,6 +33,21 @@ class Suspicion(msgspec.Struct, frozen=True):
 
     def now(self, round_id: int) -> float:
         return self.weight * exp2(min(0, self.round_id - round_id) / HALF_LIFE)
+
+
+class Accusation(msgspec.Struct, frozen=True):
+    """What a device has against another one, whose work it has refused, as it travels.
+
+    peer_id: the other.
+    weight: 1 for work of this device alone, less where others had a part in it or where it was long ago.
+    round_id: of which round the weight is.
+    reason: of the last refusal, in words.
+    """
+
+    peer_id: PeerId
+    weight: Share
+    round_id: Round
+    reason: Text = ""
 
 
 @dataclass

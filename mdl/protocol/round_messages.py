@@ -23,7 +23,7 @@ from mdl.bounds import (
     ValueCount,
 )
 from mdl.defence.limits import Limits
-from mdl.defence.reputation import MOST_SUSPECTS
+from mdl.defence.reputation import MOST_SUSPECTS, Accusation
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import Coding
 from mdl.protocol.counts import Course
@@ -31,7 +31,6 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.segment_messages import Exchanging, Lost
 from mdl.protocol.vocabulary import (
     MAX_REACHED,
-    Accusation,
     Activity,
     Contributors,
     History,

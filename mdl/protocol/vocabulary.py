@@ -26,7 +26,6 @@ from mdl.bounds import (
     Seconds,
     Segment,
     SegmentBits,
-    Share,
     SomePeerId,
     Term,
     Text,
@@ -335,18 +334,3 @@ class Staged(msgspec.Struct, frozen=True):
     version: Count = 0
     uplink_mb_s: RateMBs = 0.0
     partial: Partials = ()
-
-
-class Accusation(msgspec.Struct, frozen=True):
-    """What a device has against another one, whose work it has refused (`mdl/defence/reputation.py`).
-
-    peer_id: the other.
-    weight: 1 for work of this device alone, less where others had a part in it or where it was long ago.
-    round_id: of which round the weight is.
-    reason: of the last refusal, in words.
-    """
-
-    peer_id: PeerId
-    weight: Share
-    round_id: Round
-    reason: Text = ""

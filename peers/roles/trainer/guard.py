@@ -16,10 +16,9 @@ from mdl.defence.judge import ALONE
 from mdl.defence.limits import Limits, Seen
 from mdl.defence.marks import Marks, draw_places, length, look_at
 from mdl.defence.pieces import PieceJudge
-from mdl.defence.reputation import Suspects
+from mdl.defence.reputation import Accusation, Suspects
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.vector_work import Check, DeltasMerged
-from mdl.protocol.vocabulary import Accusation
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.voice import Voice
 

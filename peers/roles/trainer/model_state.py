@@ -178,8 +178,7 @@ class Standing:
 
     def ballot(self, term: int, agent: str = "") -> Ballot:
         """What must be on the disk before anybody hears of it."""
-        reached = tuple(Reached(fork, round_id) for fork, round_id in self.reached.items())
-        return Ballot(term, reached, agent, self._since, self._was_lost)
+        return Ballot(term, tuple(Reached(*each) for each in self.reached.items()), agent, self._since, self._was_lost)
 
     def add(self, *works: Work) -> None:
         """Own work that w may hold, or not: where it stands tells."""

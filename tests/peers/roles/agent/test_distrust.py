@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from mdl.defence.reputation import HALF_LIFE
+from mdl.defence.reputation import HALF_LIFE, Accusation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import SUSPECT, HopOrdered
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import BroadcastOrdered, MemberQuarantined, RoundOpened
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
-from mdl.protocol.vocabulary import Accusation, Activity, HopDecision, HopOutcome
+from mdl.protocol.vocabulary import Activity, HopDecision, HopOutcome
 from peers.roles.agent.phase import Phase
 from tests.peers.roles.desk import FRESH, A, B, C, D, Desk
 

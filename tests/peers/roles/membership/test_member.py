@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from mdl.defence.reputation import Accusation
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.segment_messages import Exchanging
 from mdl.protocol.vocabulary import (
-    Accusation,
     Activity,
     Fork,
     Holding,
