@@ -150,7 +150,7 @@ class Exchange:
         if lane is None or self.lacks_own:
             return []
         again = [] if lane.is_heard or lane.is_ready else [Send(sender.peer_id, self._ready(sender))]
-        if not lane.is_ready:
+        if message.has or not lane.is_ready:  # what it gives may have come before the word that it is ready
             lane.begin(message.has)
         return again + self._fill(lane, now)
 

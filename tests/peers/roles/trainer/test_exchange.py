@@ -482,6 +482,27 @@ def test_an_exchange_that_has_taken_the_own_deltas_place_goes_on_once_that_is_he
     assert net.at[bob].take_own(net.again(bob)) == []
 
 
+@pytest.mark.parametrize("is_early", [False, True], ids=["in order", "a result comes before the word"])
+def test_what_the_other_has_said_to_have_does_not_go_there_again(is_early: bool) -> None:
+    net = LossyNet(_order("abc", (7, 6, 0)))
+    while net.said["PieceMessage"] < 18 or not any(isinstance(said[2], SegmentMessage) for said in net.queue):
+        net.step()
+    net.lose("c")
+    ann, bob = net.by_id["a"], net.by_id["b"]
+    begun = [send for send in net.at[bob].go_on(net.order) if isinstance(send.message, SegmentsReady)]
+    net.at[ann].go_on(net.order)
+    if is_early:
+        segment = next(segment for segment in net.at[bob]._owned if segment not in net.at[bob]._lacking)
+        result = SegmentMessage(7, 3, net.order.version, segment, ())
+        net.at[ann].take_result(bob, result, net.at[bob].values[net.at[bob].bounds(segment)], net.now)
+    pieces = [
+        send.message.segment
+        for send in net.at[ann].hear_ready(bob, begun[0].message, net.now)  # type: ignore[arg-type]
+        if isinstance(send.message, PieceMessage)
+    ]
+    assert not any(net.at[bob]._has_piece(ann, segment) for segment in [*pieces, *net.at[ann]._lanes[bob].pieces])
+
+
 def test_a_coded_result_never_takes_the_own_deltas_place() -> None:
     order = _order("ab", (7, 6), coding="int8")
     own = ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([order.order[0]]))
