@@ -154,7 +154,8 @@ class Staging:
             recalls = part.recall() if exchange.lacks_own else []
             return [*recalls, *sends, *self._name_if_whole(part, exchange)]
         own, most, guard = part.own_hold(self._me), self._most_under_way, self._guard
-        retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges
+        # Not what pieces of an exchange that was left may still be read from, on their way to who follows that.
+        retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges and part.spread.is_handed_on()
         exchange = Exchange(order, self._me, own, size, retry_s, most, self.uplink, guard, lends)
         part.spread.exchange = exchange
         return [*exchange.begin(), *self._name_if_whole(part, exchange)]

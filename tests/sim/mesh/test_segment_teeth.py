@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ from peers.roles.trainer.voice import Voice
 from peers.trials.campaign import silent_machines
 from peers.trials.run_plan import build_mesh, run_guarded, run_plan
 from sim.mesh.draw_plan import draw_wide
-from sim.mesh.fault_plan import Cut, FaultPlan
+from sim.mesh.fault_plan import Cut, FaultPlan, load_plan
 from sim.mesh.verdict import Verdict
 
 _LIMIT_S = 3.0
@@ -332,3 +333,12 @@ def test_a_rule_of_segments_that_rarely_decides_is_caught_by_its_own_check(
     monkeypatch.setattr(where, name, mutation)
     with pytest.raises(AssertionError):
         check()
+
+
+def test_an_own_delta_that_is_lent_while_its_pieces_are_on_their_way_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To who still follows an exchange that was left; it takes a device that sleeps, and two agents."""
+    plan = load_plan((Path(__file__).with_name("plans") / "9x9-23127431.json").read_bytes())
+    monkeypatch.setattr(Spread, "is_handed_on", lambda self: True)
+    assert run_guarded(plan).kind == "segment"
+    monkeypatch.undo()
+    assert not run_guarded(plan).kind
