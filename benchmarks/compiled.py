@@ -7,8 +7,8 @@ mypyc, which comes with mypy, compiles what its types say. It knows no msgspec s
 exceptions: structs go to a module of their own beside the one that they came from, which stays Python. Plans are drawn
 by Python too: compiled, the arguments of a call are evaluated in another order, and the same seed draws another plan.
 
-A Python that was built with profile-guided optimisation, as distributions have, runs the copy in 0.87 of the time of one
-that was not.
+A Python that was built with profile-guided optimisation, as distributions have, takes 0.87 of the time of one that was
+not.
 
 At the end both run the same seeds (--check), and every verdict has to be the same: messages, events, virtual seconds.
 What a seed finds in the copy is told by `mdl sim run` here in the same words.
