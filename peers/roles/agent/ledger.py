@@ -26,6 +26,7 @@ BusyPeriod = tuple[float, float | None]  # from, until; None: it still is
 _HOPS_PER_TERM = 1_000_000
 # Two devices that failed so often to aggregate, either way, are out of each other's reach.
 _TRIES = 2
+OF_ANOTHER = "ordered by another agent"
 
 
 class HopState(Enum):
@@ -120,9 +121,10 @@ class RoundLedger:
         self.answers.clear()
         if report.holdings:
             self.ready_at.setdefault(member, now)
-        if (coming := report.incoming) and coming.sender in self.members:
-            other = Hop(coming.segment, coming.hop_id, coming.sender, member, "ordered by another agent", now)
-            if not any(hop.receiver == member and hop.state is ORDERED for hop in self.hops.values()):
+        if coming := report.incoming:
+            other = Hop(coming.segment, coming.hop_id, coming.sender, member, OF_ANOTHER, now)
+            known = [hop for hop in self.hops.values() if hop.receiver == member and hop.reason == OF_ANOTHER]
+            if all(hop.state is not ORDERED for hop in known):
                 self.hops.setdefault((coming.segment, coming.hop_id), other)  # one at a time, whatever it says
         decided = []
         for decision in report.hops:
@@ -137,11 +139,9 @@ class RoundLedger:
 
     def note_busy(self, member: Contributor, busy: bool, now: float) -> None:
         """Remember when a device is seen busy, for those who ask later why it had to wait; decides nothing."""
-        periods = self.busy.get(member)
-        if periods is None:
-            if not busy:
-                return
-            periods = self.busy[member] = []
+        if not busy and member not in self.busy:
+            return
+        periods = self.busy.setdefault(member, [])
         was_busy = bool(periods) and periods[-1][1] is None
         if busy and not was_busy and len(periods) < MAX_PERIODS:
             periods.append((now, None))
@@ -198,7 +198,7 @@ class RoundLedger:
         return [
             hop
             for hop in self.undecided()
-            if hop.sender in self.lost
+            if hop.sender not in self.members.difference(self.lost)
             or hop.sender in carried
             or stray.get((hop.hop_id, hop.segment), hop.receiver) not in (None, hop.receiver)
         ]

@@ -9,7 +9,7 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from peers.roles.agent.distribution import newest_staged
-from peers.roles.agent.ledger import ABORTED, HOP_MOVES, LOOKED, ORDERED, Hop, HopKey, HopState, RoundLedger
+from peers.roles.agent.ledger import ABORTED, HOP_MOVES, LOOKED, OF_ANOTHER, ORDERED, Hop, HopKey, HopState, RoundLedger
 from peers.roles.membership.member import Member
 from peers.roles.membership.suspicion import Distrust
 
@@ -90,7 +90,7 @@ def _hops_told(reports: Mapping[Contributor, PeerReport], now: float) -> dict[Ho
     hops: dict[HopKey, Hop] = {}
 
     def know(segment: int, hop_id: int, sender: Contributor, receiver: Contributor, state: HopState = ORDERED) -> Hop:
-        hop = Hop(segment, hop_id, sender, receiver, "ordered by another agent", now, state)
+        hop = Hop(segment, hop_id, sender, receiver, OF_ANOTHER, now, state)
         return hops.setdefault((segment, hop_id), hop)
 
     for member, report in reports.items():

@@ -74,10 +74,9 @@ class Hops:
         """Receiver: merge what came. Raises RemoteProtocolError for what is refused."""
         if part is None or message.round_id != part.round_id or part.incoming is None or part.is_merging:
             return []
-        order = part.incoming
-        if (order.segment, order.hop_id, order.sender) != (message.segment, message.hop_id, sender):
-            return []
-        mine = part.holds[order.segment]
+        order, mine = part.incoming, part.holds.get(part.incoming.segment)
+        if mine is None or (order.segment, order.hop_id, order.sender) != (message.segment, message.hop_id, sender):
+            return []  # the first: the round's result came first, and is being applied
         theirs = ModelDelta(values, message.theta, frozenset(message.contributors))
         try:
             part.check_incoming(mine, theirs)

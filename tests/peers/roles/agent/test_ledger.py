@@ -140,10 +140,23 @@ def test_who_says_that_it_fetches_from_ever_others_binds_one_of_them() -> None:
     assert (len(ledger.hops), ledger.free()) == (1, [B, C])
 
 
-def test_a_device_that_fetches_from_who_is_in_no_round_binds_nobody() -> None:
+def test_a_device_that_fetches_from_who_is_in_no_round_is_to_give_that_up_first() -> None:
+    """For another agent: with the load of who is not here any more that of others may come, who are not freed before."""
     ledger = _ready(A, B)
+    _tell(ledger, A, (), sent_hop=12344, sent_to=C)
     ledger.take(B, msgspec.structs.replace(ledger.reports[B], incoming=Incoming(0, 12345, C)), 2.0)
-    assert (ledger.undecided(), ledger.free()) == ([], [A, B])
+    (hop,) = ledger.undecided()
+    assert (ledger.to_cancel(), ledger.free(), ledger.to_release()) == ([hop], [], [])
+    _tell(ledger, B, aborted=(hop,), holds=(B,))
+    assert (ledger.to_cancel(), ledger.free()) == ([], [B])
+    assert [released.hop_id for released in ledger.to_release()] == [12344]
+
+
+def test_an_order_of_another_agent_is_known_beside_one_of_this() -> None:
+    ledger = _ready()
+    hop = _hop(ledger, A, D)
+    ledger.take(D, msgspec.structs.replace(ledger.reports[D], incoming=Incoming(0, 12345, B)), 2.0)
+    assert {each.hop_id for each in ledger.undecided()} == {hop.hop_id, 12345}
 
 
 def test_what_was_given_to_who_may_have_merged_for_another_agent_since_is_not_held_again_before_it_tells() -> None:
