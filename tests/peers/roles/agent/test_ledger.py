@@ -141,7 +141,7 @@ def test_who_says_that_it_fetches_from_ever_others_binds_one_of_them() -> None:
 
 
 def test_a_device_that_fetches_from_who_is_in_no_round_is_to_give_that_up_first() -> None:
-    """For another agent: with the load of who is not here any more that of others may come, who are not freed before."""
+    """For another agent: with it the load of others may come, who are not freed before."""
     ledger = _ready(A, B)
     _tell(ledger, A, (), sent_hop=12344, sent_to=C)
     ledger.take(B, msgspec.structs.replace(ledger.reports[B], incoming=Incoming(0, 12345, C)), 2.0)
