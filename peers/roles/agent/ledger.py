@@ -216,12 +216,11 @@ class RoundLedger:
         for member, holding in self._held().items():
             if holding.sent_hop is None or member in carried:
                 continue
-            hop = self.hops.get((holding.segment, holding.sent_hop))
-            if hop is None:
-                if holding.sent_to is None or self._is_outdated(holding.sent_to):
-                    continue  # somebody has asked for what nobody ordered, which the sender cannot know; or will tell
-                state = ABORTED if holding.sent_to in self.live() else ORDERED
-                hop = Hop(holding.segment, holding.sent_hop, member, holding.sent_to, "not ordered", 0.0, state)
+            hop, to = self.hops.get((holding.segment, holding.sent_hop)), holding.sent_to
+            if not (hop and hop.decision) and (self._is_outdated(to) if to else hop is None):
+                continue  # somebody has asked for what nobody ordered, which the sender cannot know; or will tell
+            state = ABORTED if to in self.live() else ORDERED
+            hop = hop or Hop(holding.segment, holding.sent_hop, member, to or member, "not ordered", 0.0, state)
             if hop.state in (ABORTED, LOOKED) or not (hop.receiver in self.live() or may_arrive):
                 hops.append(hop)
         return hops
