@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -136,3 +137,9 @@ def printable(text: str, most: int = MAX_TEXT) -> str:
             return "".join(shown) + "…"
         shown.append(seen)
     return "".join(shown)
+
+
+def first_few(names: Sequence[str], most: int = 8) -> str:
+    """Those that a line for people has room for, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -13,6 +13,7 @@ from statistics import fmean, median
 
 import msgspec
 
+from mdl.bounds import first_few
 from mdl.config import Compress
 from mdl.protocol.coding import Coding, coded_size
 from mdl.protocol.segments import count_segments, segment_values
@@ -29,8 +30,6 @@ _LONG_S = 0.5
 _MILDEST: tuple[Coding, ...] = ("none", "int8")
 # Owners that could own so many times the model together need not go to their limits.
 _ROOM = 2.0
-# Devices that are named in a line for people.
-_TOLD = 8
 
 
 class SegmentPlan(msgspec.Struct, frozen=True):
@@ -186,13 +185,8 @@ def _tell(owns: dict[str, int], values: int, bound_s: float, coded: str, none: d
     coded: how they travel. none: why a device owns none.
     """
     owners = sorted(((count, peer_id) for peer_id, count in owns.items() if count), key=lambda one: (-one[0], one[1]))
-    told = _first([f"{peer_id} {count}" for count, peer_id in owners])
+    told = first_few([f"{peer_id} {count}" for count, peer_id in owners])
     why_none = [f"{peer_id} ({why})" for peer_id, why in sorted(none.items())]
-    leaves = f"; {len(none)} own none: {_first(why_none)}" if none else ""
+    leaves = f"; {len(none)} own none: {first_few(why_none)}" if none else ""
     best = f"; {bound_s:.3g} s at best" if bound_s else ""
     return f"{sum(owns.values())} segments of {4 * values / 1024:g} KB{coded}: {told}{leaves}{best}"
-
-
-def _first(told: list[str]) -> str:
-    """A line has room for so many."""
-    return ", ".join(told[:_TOLD]) + (f" and {len(told) - _TOLD} more" if len(told) > _TOLD else "")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from mdl.bounds import first_few
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import NOTHING_CAME, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import Effect
@@ -36,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 # Where the values of a round take less at best, hops end soon, and the policy sees to batteries and to who is busy.
 _SLOW_S = 0.05
-_NAMED = 8
 # Looked up once: see peers/roles/agent/phase.py.
 _RECEIVING = Activity.RECEIVING
 
@@ -223,7 +223,7 @@ class Aggregation:
         members = [member for peer in live if (member := self._members.get(peer))]
         unknown = sorted(member.peer_id for member in members if not member.device.link_mb_s)
         if unknown or not members:
-            return f"links that nobody has measured yet: {', '.join(unknown[:_NAMED])}"
+            return f"links that nobody has measured yet: {first_few(unknown)}"
         links = [member.device.link_mb_s or 0.0 for member in members]
         size_mb = 4e-6 * members[0].report.size
         _, seconds_a_mb = bandwidth_shares(links, [True] * len(links))
@@ -239,7 +239,7 @@ class Aggregation:
         holdings = {peer: ledger.holding(peer) for peer in ledger.live()}
         training = [peer.peer_id for peer, holding in holdings.items() if holding is None]
         if training:
-            self.waiting_for = f"{', '.join(training[:8])} to train"
+            self.waiting_for = f"{first_few(training)} to train"
             return None
         size = next(report.size for peer, report in ledger.reports.items() if peer in holdings)
         view, settings = chain_view(ledger, self._members, now), self._settings

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from msgspec.structs import replace
-
-from mdl.bounds import printable
+from mdl.bounds import first_few
 from mdl.errors import LocalProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
@@ -32,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 # A round in which nothing at all has happened for so many stalls is opened afresh.
 _STALLS = 4
-# Devices that are named of those that are waited for.
-_NAMED = 8
 
 
 class Conductor:
@@ -116,10 +112,10 @@ class Conductor:
         assert self.result is not None
         digest, cuts = self.applied[0].report.digest, self._members.reach.describe(now)
         plan, partial = self._distribution.plan, self._distribution.partial
-        summary = summarise_round(
-            self.ledger, self.result, self.marks, digest, self.applied, vanished, cuts, plan, partial
+        why_hops = self._aggregation.why_hops
+        return summarise_round(
+            self.ledger, self.result, self.marks, digest, self.applied, vanished, cuts, plan, partial, why_hops
         )
-        return summary if plan else replace(summary, plan=printable(self._aggregation.why_hops))
 
     def advance(self, now: float) -> list[Effect]:
         """Do what the ledger asks for; call again until the phase stays."""
@@ -214,8 +210,7 @@ class Conductor:
         order, late = distribution.order_late(now)
         if not late:
             return self._decide(distribution.recipients(), now)
-        more = f" and {len(late) - _NAMED} more" if len(late) > _NAMED else ""
-        self.waiting_for = f"{', '.join(member.peer_id for member in late[:_NAMED])}{more} to have the result"
+        self.waiting_for = f"{first_few([member.peer_id for member in late])} to have the result"
         return [effect for member in late for effect in self._repeater.say(member.contributor, order, now)]
 
     def _is_poisoned(self) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from math import inf
 from typing import NamedTuple
 
-from mdl.bounds import printable
+from mdl.bounds import first_few, printable
 from mdl.protocol.vocabulary import MAX_FORKS
 from peers.roles.agent.opening import is_left_open
 from peers.roles.agent.settings import AgentSettings
@@ -121,7 +121,7 @@ class Gathering:
             return False
         if not (been := [member.peer_id for member in current if member.report.forgotten]):
             return True
-        self.waiting_for = f"the mesh that {', '.join(been)} has been in, up to {self._settings.partition_s:g} s"
+        self.waiting_for = f"the mesh that {first_few(been)} has been in, up to {self._settings.partition_s:g} s"
         self.lacking_since = now if self.lacking_since is None else self.lacking_since
         return now - self.lacking_since >= self._settings.partition_s
 

@@ -193,12 +193,12 @@ class RoundLedger:
 
         Or to somebody else than the receiver, who has asked for it in the receiver's place: nothing comes any more.
         """
-        carried = self._carried() if self.is_recovered else set()
+        live, carried = self.live(), self._carried() if self.is_recovered else set()
         stray = {(held.sent_hop, held.segment): held.sent_to for held in self._held().values() if held.sent_hop}
         return [
             hop
             for hop in self.undecided()
-            if hop.sender not in self.members.difference(self.lost)
+            if hop.sender not in live
             or hop.sender in carried
             or stray.get((hop.hop_id, hop.segment), hop.receiver) not in (None, hop.receiver)
         ]

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from mdl.bounds import MAX_HEADER_BYTES, printable
+from mdl.bounds import MAX_HEADER_BYTES, first_few, printable
 from mdl.budget import Budget
 from mdl.protocol.delta import Contributor
 from mdl.protocol.status_messages import MemberStatus, MeshStatus, RoundSummary
@@ -21,8 +21,6 @@ from peers.roles.membership.suspicion import Distrust
 
 # Around a message: the version, and who says it: an id of at most 64 characters and a number.
 _ENVELOPE_BYTES = 256
-# Devices that are waited for by name.
-_NAMED = 8
 # How the reason of a policy begins: with its name. Some say that they wait, which the phase says already.
 _POLICY = re.compile(r"[\w.-]+: ")
 _WAITS = "waiting: "
@@ -118,8 +116,7 @@ def _tell_training(phase: Phase, ledger: RoundLedger | None) -> str:
     if ledger is None or phase is not AGGREGATING:
         return ""
     training = sorted(peer.peer_id for peer in ledger.live() if peer not in ledger.ready_at)
-    more = f" and {len(training) - _NAMED} more" if len(training) > _NAMED else ""
-    return f"{', '.join(training[:_NAMED])}{more} to train" if training else ""
+    return f"{first_few(training)} to train" if training else ""
 
 
 def _newest_that_fit(finished: list[RoundSummary], room_bytes: int) -> tuple[RoundSummary, ...]:

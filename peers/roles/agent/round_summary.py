@@ -32,19 +32,19 @@ def summarise_round(
     cuts: tuple[str, ...] = (),
     plan: SegmentPlan | None = None,
     partial: Partials = (),
+    why_hops: str = "",
 ) -> RoundSummary:
     """Seconds: train until the last delta was ready, aggregate until one held all, broadcast until all had it.
 
     vanished: who contributed to the round before and was gone when this one was opened: lost too. plan: the segments
-    that the result came about in, if it did. partial: who else is in some of them.
+    that the result came about in, if it did. partial: who else is in some of them. why_hops: why it did not.
     """
     merged = [hop for hop in ledger.hops.values() if hop.state is HopState.MERGED]
     losses = [report.training.loss for report in ledger.reports.values() if report.training]
     size = applied[0].report.size
     vector_bytes = plan.vector_bytes(size) if plan else 4 * size
     sent = [hop.decision.size_bytes for hop in merged if hop.decision]
-    if plan:
-        sent = [vector_bytes] * (len(result.contributors) - 1)  # each piece to its owner, but an owner's own
+    sent = [vector_bytes] * (len(result.contributors) - 1) if plan else sent  # each piece, but an owner's own
     ready_at = max(ledger.ready_at.values(), default=ledger.opened_at)
     seconds = {
         "train": ready_at - ledger.opened_at,
@@ -67,7 +67,7 @@ def summarise_round(
         devices=device_records(ledger, applied, marks["closed"]),
         cuts=cuts,
         shares=plan.owns if plan else {},
-        plan=printable(plan.reason) if plan else "",
+        plan=printable(plan.reason if plan else why_hops),
         bound_s=round(plan.bound_s, 6) if plan else 0.0,
         partial={each.contributor.peer_id: round(share_counted(each, size), 6) for each in partial},
         size=size,

@@ -103,9 +103,8 @@ class Progress:
         self._guard.told = ""
         members = frozenset(opened.members)
         if (part := self.part) and self.attempt() == (opened.round_id, opened.attempt):
-            is_new, part.announced = not part.announced, opened.term
-            part.members |= members  # another agent goes on with it, perhaps with more devices
-            if not is_new or part.spread.staged:
+            part.members, part.announced = part.members | members, opened.term  # another agent, perhaps more devices
+            if part.attempt or part.spread.staged or self._reports.has_entered(opened.round_id, opened.attempt):
                 return []
             # It came in by a broadcast whose result is lost: nobody knows an attempt, and the round begins anew.
             self._voice.ask_at = self._voice.transfer = None
