@@ -14,7 +14,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mdl.protocol.delta import Contributor, ModelDelta, Partial, Vector, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.segments import split_values
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import MAX_REACHED, Ballot, Counted, History, Lineage, Reached
@@ -108,7 +108,10 @@ class Standing:
         self._staged_after = None
         self.base = base_of(result)
         counted = [Counted(contributor, self.round_id) for contributor in result.contributors]
-        counted += [Counted(each.contributor, self.round_id, *_lacking(each)) for each in result.partial]
+        counted += [
+            Counted(each.contributor, self.round_id, each.segment_values if each.lacks else 0, each.lacks)
+            for each in result.partial
+        ]
         for entry in sorted(counted, key=lambda entry: entry.contributor):
             self._counted[entry.contributor.peer_id] = entry  # of two starts of a process, both in it, the later one's
         self.note_further(self.round_id)
@@ -185,9 +188,12 @@ class Standing:
         self.uncounted += works
         self._settle()
 
-    def take(self) -> tuple[Work, ...]:
-        """What enters the next own delta."""
-        taken = tuple(work for work in self.uncounted if not (self.is_under_way(work) or self.is_split(work)))
+    def take(self, fresh_in: tuple[Round, ...] = ()) -> tuple[Work, ...]:
+        """What enters the next own delta beside fresh work; if that was made before, it is what was in it then."""
+        here = self.lineage, self.round_id + 1
+        able = [work for work in self.uncounted if not (self.is_under_way(work) or self.is_split(work))]
+        again = [work for work in able if here in work.rounds]
+        taken = tuple(again if again or here in fresh_in else able)
         self.uncounted = tuple(work for work in self.uncounted if work not in taken)
         return taken
 
@@ -220,8 +226,7 @@ class Standing:
 
     def is_counted(self, lineage: Lineage, round_id: int) -> bool:
         """Whether this process's own delta of a round on a lineage is part of w, here and now: all of it."""
-        entry = self._entry(lineage, round_id)
-        return entry is not None and not entry.lacks
+        return (entry := self._entry(lineage, round_id)) is not None and not entry.lacks
 
     def _entry(self, lineage: Lineage, round_id: int) -> Counted | None:
         """How this process's own delta of a round on a lineage is part of w, here and now; None if it is not.
@@ -307,12 +312,11 @@ class Standing:
                 apart.append(work)
                 continue
             first, key = work.since or last, (lineage, max(last, summed))
+            values, trained = work.values, work.trained
             if known := sums.get(key):
-                values, trained = known.values + work.values, (*known.trained, *work.trained)[-_TRAININGS_KNOWN:]
+                values, trained = known.values + values, (*known.trained, *trained)[-_TRAININGS_KNOWN:]
                 last, first = max(last, known.counted[0][1]), min(first, known.since)
-                sums[key] = Work(values, trained, counted=((lineage, last),), since=first)
-            else:
-                sums[key] = Work(work.values, work.trained, counted=((lineage, last),), since=first)
+            sums[key] = Work(values, trained, counted=((lineage, last),), since=first)
         return (*sums.values(), *apart[-_MOST_APART:])
 
     def _take_state(self, state: Vector, digest: bytes) -> None:
@@ -334,10 +338,6 @@ def _add_up_plain(works: list[Work]) -> tuple[Work, ...]:
     values = total(tuple(plain))
     assert values is not None
     return (Work(values, trained), *(work for work in works if work not in plain))
-
-
-def _lacking(partial: Partial) -> tuple[int, bytes]:
-    return (partial.segment_values, partial.lacks) if partial.lacks else (0, b"")
 
 
 def base_of(result: ModelDelta) -> tuple[str, ...]:

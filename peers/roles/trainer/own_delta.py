@@ -209,7 +209,7 @@ class OwnWork:
 
     def _hold(self, part: Part, fresh: Work) -> list[Effect]:
         """The own delta of this round, with what earlier rounds did not count."""
-        part.works = self._standing.take()
+        part.works = self._standing.take(fresh.rounds)
         earlier = total(part.works)
         values = fresh.values if earlier is None else fresh.values + earlier
         if self._rounded is not None and not part.is_empty:

@@ -522,6 +522,26 @@ def test_a_round_that_a_fork_has_counted_is_not_trained_a_second_time_for_the_ot
     assert any(isinstance(effect, TrainLocally) for effect in _open(trainer))
 
 
+@BOTH_WAYS
+@pytest.mark.parametrize("again", [False, True], ids=["at once", "by another fork"])
+def test_an_own_delta_is_one_value_however_often_a_round_is_opened(merged: bool, again: bool) -> None:
+    """The result may be of an attempt from before the fork, which holds nothing of what the fork has added since."""
+    trainer = _cut_off(merged=merged)
+    _close(trainer, (ME,), 2, 0, 0, 0)
+    _open(trainer)
+    _train(trainer, 0, 0, 3, 0)
+    _close(trainer, (ME,), 0, 0, 3, 0)
+    _move(trainer, 5, BEFORE, ZEROS)
+    if again:
+        _open(trainer, (START, Fork(5, 2, "me.1.10")), attempt=20)
+        assert (_held(trainer), _carry(trainer)) == ([2, 0, 3, 0], None)
+        _say(trainer, CatchUp(1, 5, trainer.digest, ANN, (START,), BEFORE.base), 6.0)
+    _open(trainer, attempt=21)
+    assert (_held(trainer), _carry(trainer)) == ([2, 0, 0, 0], [0, 0, 3, 0])
+    _close(trainer, MEMBERS, 7, 0, 0, 0)
+    assert _carry(trainer) == [0, 0, 3, 0]
+
+
 def test_what_was_not_trained_is_not_recalled_either_when_that_round_goes_on_without_it() -> None:
     trainer = _back_at_the_fork()
     _open(trainer, attempt=9)
