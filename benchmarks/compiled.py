@@ -35,7 +35,7 @@ PACKAGES = ("mdl", "transport", "sim", "scheduler", "peers")
 _FOLDERS = ("peers/roles", "sim/mesh", "sim/trust")
 _FILES = ("scheduler/policies/greedy.py", "mdl/protocol/delta.py", "mdl/protocol/segments.py")
 _SPLIT = (
-    "peers/roles/trainer/model_state.py",
+    "peers/roles/trainer/works.py",
     "peers/roles/trainer/guard.py",
     "peers/roles/trainer/trainer.py",
     "peers/roles/membership/member.py",
@@ -43,8 +43,8 @@ _SPLIT = (
     "sim/mesh/watch.py",
     "mdl/protocol/delta.py",
 )
-# They draw plans; name types that are there for the type checker alone.
-_PYTHON = ("sim/mesh/draw_plan.py", "sim/trust/draw.py", "sim/trust/leaves.py", "sim/trust/gate.py")
+# It names types that are there for the type checker alone.
+_PYTHON = ("sim/trust/gate.py",)
 _STRUCT = re.compile(r"\((msgspec\.)?Struct|\(AssertionError\)")
 _BUILD = """
 from mypyc.build import mypycify

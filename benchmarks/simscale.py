@@ -31,8 +31,8 @@ from peers.roles.build import TrainerStart, build_machine, simulated_start
 from peers.trials.run_plan import SIZE_BYTES
 from sim.mesh.accounts import Accounts
 from sim.mesh.driver import SimMesh
-from sim.mesh.fault_plan import AGENT_NODE
 from sim.mesh.network import Network
+from sim.plans.fault_plan import AGENT_NODE
 
 # One dimension a training (sim/mesh/accounts.py), with room for rounds that are opened twice.
 _TRAININGS, _LEAST_VALUES = 2, 256

@@ -29,7 +29,7 @@ from peers.view.schedule_source import draw_scenarios
 from scheduler.explain.watched_play import parse_policies
 from scheduler.given.choice import is_file
 from scheduler.policies.registry import POLICIES, SHARES_BY
-from sim.mesh.draw_plan import LEVELS
+from sim.plans.draw_plan import LEVELS
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]

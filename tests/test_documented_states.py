@@ -16,7 +16,7 @@ from peers.roles.agent.ledger import HOP_MOVES
 from peers.roles.agent.phase import PHASE_MOVES
 from peers.roles.trainer.trainer import Trainer
 from peers.trials.run_plan import build_mesh
-from sim.mesh.draw_plan import draw_wide
+from sim.plans.draw_plan import draw_wide
 
 PROTOCOL = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
 # Small plans, each some tenths of a second; together they take every way but two.

@@ -29,6 +29,7 @@ INSIDE = {
 APART = (
     *(("sim/mesh", "sim/timing"), ("sim/mesh", "sim/trust"), ("sim/trust", "sim/timing")),
     *(("sim/timing", "sim/mesh"), ("sim/timing", "sim/trust"), ("scheduler/policies", "sim")),
+    *(("sim/plans", "sim/mesh"), ("sim/plans", "sim/trust"), ("sim/plans", "sim/timing")),
 )
 # What decides: no clock, no chance, no device.
 PURE = (

@@ -20,11 +20,12 @@ from mdl.protocol.coding import CODINGS, Coding
 from mdl.workers import Workers, result_of
 from peers.interrupts import handled, interrupt
 from peers.trials.run_plan import run_guarded
-from sim.mesh.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide
-from sim.mesh.fault_plan import FaultPlan
 from sim.mesh.verdict import Verdict
-from sim.trust.draw import with_liars, with_revocations
-from sim.trust.leaves import with_leaves
+from sim.plans.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide
+from sim.plans.fault_plan import FaultPlan
+from sim.plans.leaves import with_leaves
+from sim.plans.revocations import with_liars, with_revocations
+from sim.plans.splits import with_splits
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
@@ -42,7 +43,8 @@ class Campaign:
 
     wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`). exchange: as in the configuration,
     or any: each in turn, for as many seeds as the wide family has sizes and lengths. compress: likewise, each seed.
-    outer_momentum, overlap: of all. revocations: devices are locked out, too. leaves: users end some.
+    outer_momentum, overlap: of all. revocations: devices are locked out, too. leaves: users end some. splits: the mesh
+    falls apart for long.
     liars: devices of each plan that lie.
     """
 
@@ -59,6 +61,7 @@ class Campaign:
     overlap: bool = False
     revocations: bool = False
     leaves: bool = False
+    splits: bool = False
     liars: int = 0
 
     def plan(self, seed: int) -> FaultPlan:
@@ -69,6 +72,7 @@ class Campaign:
         plan = replace(plan, compress=compress, outer_momentum=self.outer_momentum, overlap=self.overlap)
         plan = with_revocations(plan) if self.revocations else plan
         plan = with_leaves(plan) if self.leaves else plan
+        plan = with_splits(plan) if self.splits else plan
         return with_liars(plan, self.liars) if self.liars else plan
 
 

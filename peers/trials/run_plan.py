@@ -19,18 +19,20 @@ from peers.roles.waits import tell_waits
 from peers.trials.rosters import open_gate
 from sim.mesh.accounts import Accounts, InvariantError, dimensions_of
 from sim.mesh.driver import SimMesh
-from sim.mesh.fault_plan import AGENT_NODE, FaultPlan, Lie
 from sim.mesh.injector import Injector
 from sim.mesh.invariants import Invariants
 from sim.mesh.network import Network
 from sim.mesh.process import Disk, Node
-from sim.mesh.shrink import shrink_plan
 from sim.mesh.verdict import Verdict, is_settled, judge, patience_s
+from sim.plans.fault_plan import AGENT_NODE, FaultPlan, Lie
+from sim.plans.shrink import shrink_plan
 
 # 0.3 MB at 2.5 to 5 MB/s: a hop takes 0.06 to 0.12 s, not much less than local training, so that faults find both.
 SIZE_BYTES = 300_000
 # Of a device that trains alone a round takes as long as its training does: 0.15 s at least, mostly more.
 _ALONE_S = 0.15
+# Where nothing in a plan keeps anybody apart for longer, the trainings of a run of its size are enough.
+_APART_S = 6.0
 # Seconds of this process's own processor time after which a run is taken to be caught inside of one event: some 500
 # times what it usually takes. Not of the wall clock: where others want the processor, any run takes long.
 HANG_S = 20.0
@@ -69,9 +71,9 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
 
 
 def _count_trainings(plan: FaultPlan) -> int:
-    """How many a run may take: who is locked out may go on alone, as long as the others are waited for."""
-    alone = int(patience_s(plan) / _ALONE_S) if plan.has_revocations() else 0
-    return dimensions_of(plan.peers, plan.rounds) + alone
+    """How many a run may take: who is locked out may go on alone, and who is apart from the others for long."""
+    alone_s = patience_s(plan) if plan.has_revocations() else plan.peers * plan.apart_s(_APART_S)
+    return dimensions_of(plan.peers, plan.rounds) + int(alone_s / _ALONE_S)
 
 
 def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, now: float) -> PeerStart:

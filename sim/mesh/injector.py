@@ -11,7 +11,9 @@ from mdl.protocol.machine import Event, PauseChanged, Received, Send, StopReques
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import PeerReport
 from sim.mesh.driver import SimMesh
-from sim.mesh.fault_plan import (
+from sim.mesh.process import Node
+from sim.mesh.watch import StoryStep, Watch
+from sim.plans.fault_plan import (
     ANYBODY,
     ITSELF,
     OFFICE,
@@ -37,8 +39,6 @@ from sim.mesh.fault_plan import (
     names_of,
     rename,
 )
-from sim.mesh.process import Node
-from sim.mesh.watch import StoryStep, Watch
 
 BEFORE_HEARING, AFTER_HEARING, BEFORE_SAYING, AFTER_SAYING = Moment
 Pairs = list[tuple[str, str]]

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from sim.mesh.accounts import Accounts
 from sim.mesh.driver import SimMesh
-from sim.mesh.fault_plan import FaultPlan
 from sim.mesh.invariants import model_of
 from sim.mesh.process import Holder, Keeper, Node
+from sim.plans.fault_plan import FaultPlan
 
 
 class Verdict(msgspec.Struct, frozen=True):

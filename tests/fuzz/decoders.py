@@ -45,8 +45,8 @@ from peers.edge.resume import Origin, restore_state
 from peers.trials.replay_story import replay_story
 from peers.trials.run_plan import run_plan
 from peers.trials.story_file import Recorded, load_story, save_stories, tell_entries
-from sim.mesh.draw_plan import draw_plan
-from sim.mesh.fault_plan import dump_plan, load_plan
+from sim.plans.draw_plan import draw_plan
+from sim.plans.fault_plan import dump_plan, load_plan
 from sim.timing.scenario import draw_scenario
 from tests.fuzz.hostile import Hostile, damage, info_of
 from tests.fuzz.machines import MeshCase, Misbehaved

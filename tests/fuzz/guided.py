@@ -41,7 +41,7 @@ def main() -> int:
 def _readers() -> list[Callable[[bytes], object]]:
     from mdl.errors import ConfigError, DataError, RemoteProtocolError
     from mdl.protocol.messages import PeersKnown
-    from sim.mesh.fault_plan import load_plan
+    from sim.plans.fault_plan import load_plan
     from transport.discovery.mdns import read_description
     from transport.links.standing import Standing
     from transport.trust.invitation import Invitation

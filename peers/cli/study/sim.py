@@ -30,8 +30,8 @@ from peers.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from peers.trials.campaign import Campaign, Totals
-    from sim.mesh.fault_plan import FaultPlan
     from sim.mesh.verdict import Verdict
+    from sim.plans.fault_plan import FaultPlan
 
 app = typer.Typer(no_args_is_help=True, help="Judge the mesh under faults, in virtual time.")
 
@@ -50,6 +50,7 @@ Revocations = Annotated[bool, typer.Option(help="Devices are locked out, too (`m
 OuterMomentum = Annotated[
     float, typer.Option(help="Of Nesterov over the rounds' results; 0: none.", min=0, max=0.99, callback=finite)
 ]
+Rounded = Annotated[str, typer.Option(help="How segments are rounded: none, float16, int8, int4, ternary or any.")]
 Liars = Annotated[int, typer.Option(help="Devices that give a thousand times what they should.", min=0, max=20)]
 
 
@@ -67,13 +68,14 @@ def run(
     agent: Annotated[str, typer.Option(help="any, dedicated (`mdl agent` leads first) or elected.")] = "any",
     on_partition: Annotated[str, typer.Option(help="any, wait or continue.")] = "any",
     exchange: Annotated[str, typer.Option(help="chain (hop by hop), shares (segments), auto or any.")] = "chain",
-    compress: Annotated[
-        str, typer.Option(help="How segments are rounded: none, float16, int8, int4, ternary or any.")
-    ] = "none",
+    compress: Rounded = "none",
     outer_momentum: OuterMomentum = 0.0,
     overlap: Annotated[bool, typer.Option("--overlap", help="Two devices of three train one round ahead.")] = False,
     revocations: Revocations = False,
     leaves: Annotated[bool, typer.Option("--leaves", help="Users end devices, which may be back soon, too.")] = False,
+    splits: Annotated[
+        bool, typer.Option("--splits", help="The mesh falls apart, for 2 to 14 s each.")
+    ] = False,
     liars: Liars = 0,
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
@@ -92,7 +94,7 @@ def run(
 
     chosen = policy, agent, on_partition, exchange, compress, outer_momentum, revocations
     campaign = _campaign(peers, rounds, wide, faults, *chosen)
-    campaign = replace(campaign, liars=liars, overlap=overlap, leaves=leaves)
+    campaign = replace(campaign, liars=liars, overlap=overlap, leaves=leaves, splits=splits)
     started = time.monotonic()
     with progress_bar() as show:
         totals = run_campaign(
@@ -220,7 +222,7 @@ def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
 def _save_plans(campaign: Campaign, totals: Totals, directory: Path) -> None:
     """The plan of each failing seed as it was drawn, and the command that runs it again."""
     from mdl.writing import write_bytes
-    from sim.mesh.fault_plan import dump_plan
+    from sim.plans.fault_plan import dump_plan
 
     for verdict in totals.failing:
         path = directory / f"plan-{verdict.seed}.json"
@@ -233,8 +235,8 @@ def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path, shrink: bo
     from peers.trials.campaign import silent_machines
     from peers.trials.run_plan import shrink as shrink_failing
     from peers.trials.run_plan import tell_plan
-    from sim.mesh.fault_plan import dump_plan
     from sim.mesh.story_lines import tell_story
+    from sim.plans.fault_plan import dump_plan
 
     with silent_machines():
         shortest = shrink_failing(plan, verdict.kind) if shrink else plan
@@ -306,7 +308,7 @@ def _end(totals: Totals, elapsed_s: float, directory: Path | None, wide: bool, a
 def _read_plan(path: Path) -> FaultPlan:
     from mdl.errors import ConfigError, DataError
     from mdl.reading import read_bytes
-    from sim.mesh.fault_plan import load_plan
+    from sim.plans.fault_plan import load_plan
 
     content = read_bytes(path, _LARGEST_PLAN_BYTES, "a plan that `mdl sim run` saved")
     try:

@@ -9,47 +9,18 @@ Of work that some segments of a round have counted and others have not, each par
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
-from msgspec import Struct
 from msgspec.structs import replace
 
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.segments import split_values
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import MAX_REACHED, Ballot, Counted, History, Lineage, Reached
+from peers.roles.trainer.works import Round, Work, add_up_counted, add_up_plain, total
 
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up.
 _START_ROUNDS = 2
-# Memory is bounded, however often a mesh falls apart: trainings known of a sum, works that are known to have been given
-# elsewhere, too, and, of a model so small, what so many rounds have counted each: a fork may have begun at any of them.
-_TRAININGS_KNOWN, _MOST_APART = 16, 12
+# Of a model so small, what so many rounds have counted each is remembered: a fork may have begun at any of them.
 _SMALL_BYTES, _ROUNDS_APART = 4 << 20, 4
-
-Round: TypeAlias = tuple[Lineage, int]
-
-
-class Work(Struct, frozen=True, eq=False):
-    """Own work, float32 (P,): one training, or the sum of several that rounds of a fork have counted.
-
-    trained: for which round, and the digest of the w it began at, of each. rounds: those whose own delta it was part
-    of. counted: those that are known to have counted it; of a sum, the first entry is the last round, and `since` the
-    first. partly: a round that has counted some segments of it, to be split when its values are here.
-    """
-
-    values: Vector
-    trained: tuple[tuple[int, bytes], ...] = ()
-    rounds: tuple[Round, ...] = ()
-    counted: tuple[Round, ...] = ()
-    since: int = 0
-    partly: tuple[Round, Counted] | None = None
-
-    def given_in(self, here: Round) -> Work:
-        """The same after it was part of this round's own delta."""
-        return self if here in self.rounds else replace(self, rounds=(*self.rounds, here))
-
-    def counted_in(self, here: Round) -> Work:
-        return self if here in self.counted else replace(self, counted=(*self.counted, here))
 
 
 class Standing:
@@ -277,7 +248,8 @@ class Standing:
                 uncounted.append(replace(work, rounds=self._open_rounds(work)))
             elif self.may_be_left(here):
                 in_w.append(work.counted_in(here))
-        self.uncounted, self._in_w = _add_up_plain(uncounted), self._add_up(in_w)
+        summed = self.round_id - (_ROUNDS_APART if self.is_small else 1)
+        self.uncounted, self._in_w = add_up_plain(uncounted), add_up_counted(in_w, summed, self.round_id)
 
     def _open_rounds(self, work: Work) -> tuple[Round, ...]:
         """Those that may still count it; of the others history has told that they did not."""
@@ -298,27 +270,6 @@ class Standing:
         rest = replace(work, rounds=tuple(other for other in work.rounds if other != here), partly=None)
         return replace(rest, values=counted).counted_in(here), replace(rest, values=lacking)
 
-    def _add_up(self, works: list[Work]) -> tuple[Work, ...]:
-        """Of each fork one sum, so that memory does not grow with its rounds.
-
-        The last ones stay apart, since a fork may be left before them; so does what was given elsewhere, too.
-        """
-        sums: dict[Round, Work] = {}
-        apart: list[Work] = []
-        summed = self.round_id - (_ROUNDS_APART if self.is_small else 1)
-        for work in works:
-            lineage, last = work.counted[0]
-            if last >= self.round_id or any(other != lineage for other, _ in (*work.counted, *work.rounds)):
-                apart.append(work)
-                continue
-            first, key = work.since or last, (lineage, max(last, summed))
-            values, trained = work.values, work.trained
-            if known := sums.get(key):
-                values, trained = known.values + values, (*known.trained, *trained)[-_TRAININGS_KNOWN:]
-                last, first = max(last, known.counted[0][1]), min(first, known.since)
-            sums[key] = Work(values, trained, counted=((lineage, last),), since=first)
-        return (*sums.values(), *apart[-_MOST_APART:])
-
     def _take_state(self, state: Vector, digest: bytes) -> None:
         self.state, self.digest, self.is_given = state, digest, False
         self.parameters, self.momentum = self.outer.split(state)
@@ -329,22 +280,6 @@ class Standing:
         self._counted = {entry.contributor.peer_id: entry for entry in history.counted}
 
 
-def _add_up_plain(works: list[Work]) -> tuple[Work, ...]:
-    """One sum of all works that were never given away, as far as it matters: they stay together from here on."""
-    plain = [work for work in works if not (work.rounds or work.counted)]
-    if len(plain) < 2:
-        return tuple(works)
-    trained = tuple(training for work in plain for training in work.trained)[-_TRAININGS_KNOWN:]
-    values = total(tuple(plain))
-    assert values is not None
-    return (Work(values, trained), *(work for work in works if work not in plain))
-
-
 def base_of(result: ModelDelta) -> tuple[str, ...]:
     """Who decides on the round after the one that has this result."""
     return tuple(sorted({contributor.peer_id for contributor in result.contributors}))
-
-
-def total(works: tuple[Work, ...]) -> Vector | None:
-    """All of it together; None if there is none."""
-    return None if not works else sum((work.values for work in works[1:]), start=works[0].values.copy())

@@ -20,8 +20,9 @@ from mdl.bounds import MAX_LENGTH, MAX_LOSS, within
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import DeltaRecalled, Effect, KeepDelta, LocalDeltaReady, RecallDelta, TrainLocally
 from mdl.protocol.vocabulary import Lineage, TrainingReport
-from peers.roles.trainer.model_state import Standing, Work, total
+from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.round_state import Part
+from peers.roles.trainer.works import Work, total
 
 logger = logging.getLogger(__name__)
 

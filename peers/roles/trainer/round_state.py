@@ -12,7 +12,7 @@ from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import RecallDelta
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, Incoming
 from peers.roles.trainer.broadcast import Spread
-from peers.roles.trainer.model_state import Work
+from peers.roles.trainer.works import Work
 
 HopKey = tuple[int, int]  # segment, hop
 

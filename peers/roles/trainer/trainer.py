@@ -51,8 +51,8 @@ from mdl.protocol.round_messages import (
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vector_work import DeltaApplied, DeltaHashed, DeltasMerged, Outer
 from mdl.protocol.vocabulary import Ballot, History, Lineage, Transfer
+from peers.roles.carried import digest_of, segment_of, values_of
 from peers.roles.run_end import Taken
-from peers.roles.trainer.arrivals import digest_of, segment_of, values_of
 from peers.roles.trainer.guard import Defence, Guard
 from peers.roles.trainer.hops import Hops
 from peers.roles.trainer.lanes import MOST_UNDER_WAY

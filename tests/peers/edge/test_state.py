@@ -18,7 +18,7 @@ from peers.roles.peer import Peer
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from peers.trials.run_plan import build_mesh
 from scheduler.policies.registry import make_policy
-from sim.mesh.fault_plan import FaultPlan, Restart
+from sim.plans.fault_plan import FaultPlan, Restart
 
 ME = Contributor("me", 2)
 HERE = Origin("home", "schema", "lenet 3x128 -> run", 0)

@@ -15,7 +15,7 @@ from peers.roles.cloud.learner import Learner, LearnerSettings
 from peers.roles.observer import Observer
 from peers.roles.peer import Peer
 from peers.trials.run_plan import build_mesh
-from sim.mesh.fault_plan import FaultPlan
+from sim.plans.fault_plan import FaultPlan
 
 ANN, BOB = Contributor("ann", 5), Contributor("bob", 1)
 

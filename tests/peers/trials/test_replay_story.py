@@ -22,7 +22,7 @@ from peers.trials.run_plan import run_plan, tell_plan
 from peers.trials.story_file import load_story, read_event, save_stories, tell_entries
 from scheduler.given.choice import describe_choice
 from scheduler.policies.registry import make_policy
-from sim.mesh.draw_plan import draw_plan
+from sim.plans.draw_plan import draw_plan
 from transport.story import Story
 
 

@@ -10,7 +10,7 @@ import pytest
 from peers.roles.peer import Peer
 from peers.trials.campaign import silent_machines
 from peers.trials.run_plan import run_guarded
-from sim.mesh.fault_plan import FaultPlan
+from sim.plans.fault_plan import FaultPlan
 
 PLAN = FaultPlan(1, 2, 1)
 _HANDLE = Peer.handle

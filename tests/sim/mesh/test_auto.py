@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mdl.protocol.status_messages import RoundSummary
 from peers.trials.run_plan import build_mesh
-from sim.mesh.fault_plan import FaultPlan, Restart
+from sim.plans.fault_plan import FaultPlan, Restart
 
 
 def _play(plan: FaultPlan) -> list[RoundSummary]:

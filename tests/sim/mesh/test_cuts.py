@@ -9,7 +9,7 @@ from mdl.protocol.status_messages import RoundSummary
 from peers.roles import build
 from peers.roles.membership.reach import AVOID_S
 from peers.trials.run_plan import build_mesh
-from sim.mesh.fault_plan import AGENT_NODE, Cut, CutOneWay, FaultPlan
+from sim.plans.fault_plan import AGENT_NODE, Cut, CutOneWay, FaultPlan
 
 ROUNDS = 12
 # Of a round without faults: 0.9 to 1.1 s here. To find out about a cut takes the simulated mesh 2 to 3 s.

@@ -15,8 +15,8 @@ from peers.trials.campaign import silent_machines
 from peers.trials.run_plan import build_mesh, run_plan
 from scheduler.policies.registry import POLICIES
 from sim.mesh.driver import SimMesh
-from sim.mesh.fault_plan import OFFICE, AnyFault, Crash, CrashOn, FaultPlan, Moment, Restart, Split, Suspend
 from sim.mesh.verdict import Verdict, is_settled, judge
+from sim.plans.fault_plan import OFFICE, AnyFault, Crash, CrashOn, FaultPlan, Moment, Restart, Split, Suspend
 
 
 @pytest.fixture(autouse=True)

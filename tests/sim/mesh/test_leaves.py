@@ -12,12 +12,12 @@ from mdl.protocol.machine import StopRequested
 from peers.roles.agent.conductor import Conductor
 from peers.trials.campaign import Campaign, run_campaign, silent_machines
 from peers.trials.run_plan import build_mesh, run_guarded, run_plan
-from sim.mesh.draw_plan import draw_plan, draw_wide
 from sim.mesh.driver import SimMesh
-from sim.mesh.fault_plan import AGENT_NODE, AnyFault, Burst, FaultPlan, Leave, Restart, dump_plan, load_plan
-from sim.mesh.shrink import shrink_plan
 from sim.mesh.verdict import Verdict, judge
-from sim.trust.leaves import with_leaves
+from sim.plans.draw_plan import draw_plan, draw_wide
+from sim.plans.fault_plan import AGENT_NODE, AnyFault, Burst, FaultPlan, Leave, Restart, dump_plan, load_plan
+from sim.plans.leaves import with_leaves
+from sim.plans.shrink import shrink_plan
 
 _LEFT_WITH_A_DELTA_READY = Path(__file__).with_name("plans") / "2x4-left-111.json"
 

@@ -12,10 +12,10 @@ from peers.roles.agent.doubt.judged import Judged
 from peers.roles.trainer.guard import Guard
 from peers.trials.campaign import Campaign, silent_machines
 from peers.trials.run_plan import run_guarded, run_plan
-from sim.mesh.draw_plan import draw_plan
-from sim.mesh.fault_plan import Lie, dump_plan, load_plan
 from sim.mesh.verdict import Verdict
-from sim.trust.draw import with_liars
+from sim.plans.draw_plan import draw_plan
+from sim.plans.fault_plan import Lie, dump_plan, load_plan
+from sim.plans.revocations import with_liars
 
 _SEEDS = 60
 

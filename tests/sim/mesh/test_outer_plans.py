@@ -13,8 +13,8 @@ from mdl.protocol.delta import Vector, digest_of
 from peers.roles.trainer.model_state import Standing
 from peers.trials.campaign import silent_machines
 from peers.trials.run_plan import run_guarded
-from sim.mesh.draw_plan import draw_wide
 from sim.mesh.verdict import Verdict
+from sim.plans.draw_plan import draw_wide
 
 _SEEDS = 40
 

@@ -20,9 +20,13 @@ from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
 from peers.trials import run_plan as simulate
 from peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
 from peers.trials.run_plan import build_mesh, run_guarded, tell_plan
-from sim.mesh.draw_plan import LENGTHS, LEVELS, SEGMENTS_SAY, SIZES, STEPS_OF_SEGMENTS, draw_plan, draw_wide
 from sim.mesh.driver import SimMesh
-from sim.mesh.fault_plan import (
+from sim.mesh.process import Node
+from sim.mesh.story_lines import tell_story
+from sim.mesh.verdict import patience_s
+from sim.mesh.watch import Watch
+from sim.plans.draw_plan import LENGTHS, LEVELS, SEGMENTS_SAY, SIZES, STEPS_OF_SEGMENTS, draw_plan, draw_wide
+from sim.plans.fault_plan import (
     ANYBODY,
     ITSELF,
     Burst,
@@ -39,11 +43,7 @@ from sim.mesh.fault_plan import (
     dump_plan,
     load_plan,
 )
-from sim.mesh.process import Node
-from sim.mesh.shrink import shrink_plan
-from sim.mesh.story_lines import tell_story
-from sim.mesh.verdict import patience_s
-from sim.mesh.watch import Watch
+from sim.plans.shrink import shrink_plan
 
 ROOT = Path(__file__).resolve().parents[3]
 PLANS = sorted(Path(__file__).with_name("plans").glob("*.json"))

@@ -37,9 +37,9 @@ from peers.roles.trainer.staging import Staging
 from peers.roles.trainer.voice import Voice
 from peers.trials.campaign import silent_machines
 from peers.trials.run_plan import build_mesh, run_guarded, run_plan
-from sim.mesh.draw_plan import draw_wide
-from sim.mesh.fault_plan import Cut, FaultPlan, load_plan
 from sim.mesh.verdict import Verdict
+from sim.plans.draw_plan import draw_wide
+from sim.plans.fault_plan import Cut, FaultPlan, load_plan
 
 _LIMIT_S = 3.0
 _SEEDS = 300

@@ -34,18 +34,19 @@ from peers.roles.membership.members import Members
 from peers.roles.membership.succession import Succession, SuccessionSettings
 from peers.roles.trainer.broadcast import Spread
 from peers.roles.trainer.hops import Hops
-from peers.roles.trainer.model_state import Standing, Work
+from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.own_delta import OwnWork
 from peers.roles.trainer.progress import Progress
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.staging import Staging
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from peers.roles.trainer.works import Work
 from peers.trials.campaign import silent_machines
 from peers.trials.run_plan import run_guarded, run_plan
 from scheduler.policies.registry import make_policy
-from sim.mesh.draw_plan import draw_plan
-from sim.mesh.fault_plan import FaultPlan, load_plan
 from sim.mesh.verdict import Verdict
+from sim.plans.draw_plan import draw_plan
+from sim.plans.fault_plan import FaultPlan, load_plan
 from tests.peers.roles.at_once import TrainerAtOnce, apply_at_once
 
 # A plan takes about a twentieth of a second; a mutated machine may never return from an event.

@@ -13,8 +13,8 @@ from mdl.trust.statements import AnyStatement, Enrolled
 from peers.roles.peer import Peer
 from peers.trials.campaign import Campaign, silent_machines
 from peers.trials.run_plan import run_guarded
-from sim.mesh.fault_plan import FaultPlan
 from sim.mesh.verdict import Verdict
+from sim.plans.fault_plan import FaultPlan
 from sim.trust.gate import Desk, Gate
 from transport.links.roster_talk import RosterTalk
 from transport.links.standing import News, Standing

@@ -11,9 +11,9 @@ from mdl.protocol.machine import Finish, Received
 from peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
 from peers.trials.run_plan import run_plan, tell_plan
 from sim.mesh.driver import SimMesh
-from sim.mesh.fault_plan import OFFICE, AnyFault, Crash, FaultPlan, Restart, Revoke, Split, dump_plan, load_plan
 from sim.mesh.verdict import Verdict
-from sim.trust.draw import with_revocations
+from sim.plans.fault_plan import OFFICE, AnyFault, Crash, FaultPlan, Restart, Revoke, Split, dump_plan, load_plan
+from sim.plans.revocations import with_revocations
 
 _OUT = Revoke(at_s=2.0, peer="p4", by="p1")
 

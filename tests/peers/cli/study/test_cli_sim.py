@@ -14,8 +14,8 @@ from mdl.protocol.coding import CODINGS
 from peers.cli.study import sim as cli_sim
 from peers.trials import campaign as campaign_module
 from peers.trials.campaign import Campaign, run_campaign
-from sim.mesh.fault_plan import FaultPlan, dump_plan, load_plan
 from sim.mesh.verdict import Verdict
+from sim.plans.fault_plan import FaultPlan, dump_plan, load_plan
 
 ROOT = Path(__file__).resolve().parents[4]
 

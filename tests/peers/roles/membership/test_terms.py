@@ -20,7 +20,7 @@ from peers.roles.peer import Peer
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from peers.trials.run_plan import build_mesh
 from scheduler.policies.registry import make_policy
-from sim.mesh.fault_plan import FaultPlan
+from sim.plans.fault_plan import FaultPlan
 from transport.wire.codec import encode
 
 ME, BOB = Contributor("me", 1), Contributor("bob", 1)

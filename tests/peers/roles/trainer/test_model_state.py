@@ -9,7 +9,8 @@ import pytest
 from mdl.protocol.delta import Contributor, ModelDelta, Partial, apply_delta, digest_of
 from mdl.protocol.vocabulary import MAX_REACHED, Counted, Fork, History, Lineage, Reached
 from peers.roles.trainer import model_state
-from peers.roles.trainer.model_state import Standing, Work, total
+from peers.roles.trainer.model_state import Standing
+from peers.roles.trainer.works import Work, total
 from tests.peers.roles.at_once import apply_at_once
 
 ME, ANN, BOB = (Contributor(name, 1) for name in ("me", "ann", "bob"))

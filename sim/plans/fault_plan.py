@@ -1,4 +1,4 @@
-"""What goes wrong, and when: a fault plan is data, drawn from a seed (sim/mesh/draw_plan.py), saved as JSON, replayed,
+"""What goes wrong, and when: a fault plan is data, drawn from a seed (sim/plans/draw_plan.py), saved as JSON, replayed,
 shrunk.
 
 Times are virtual seconds from the start. A plan names peers p0, p1, ... and, where it has one, the node `agent` without
@@ -236,6 +236,11 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def ends_s(self) -> float:
         """When the last fault that has a time of its own is over."""
         return max((fault.at_s + getattr(fault, "for_s", 0.0) for fault in self.faults), default=0.0)
+
+    def apart_s(self, longer_s: float) -> float:
+        """For how long devices are apart from others, beyond the first `longer_s` of each time."""
+        apart = (fault for fault in self.faults if isinstance(fault, Split | Cut | CutOneWay | Suspend))
+        return sum(max(0.0, fault.for_s - longer_s) for fault in apart)
 
     def has_revocations(self) -> bool:
         """Whether devices are locked out; then there are rosters."""

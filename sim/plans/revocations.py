@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from sim.mesh.fault_plan import OFFICE, AnyFault, Cut, FaultPlan, Lie, Restart, Revoke, Split, Suspend, ordered
+from sim.plans.fault_plan import OFFICE, AnyFault, Cut, FaultPlan, Lie, Restart, Revoke, Split, Suspend, ordered
 
 # Of all plans: so many have a network that loses nothing, where everybody who can be reached knows in time.
 _SOUND = 0.25

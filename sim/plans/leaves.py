@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from sim.mesh.draw_plan import STEPS_OF_OFFICE, steps_of
-from sim.mesh.fault_plan import ANYBODY, ITSELF, OFFICE, AnyFault, Burst, FaultPlan, Leave, Restart, ordered
-from sim.trust.draw import round_s
+from sim.plans.draw_plan import STEPS_OF_OFFICE, steps_of
+from sim.plans.fault_plan import ANYBODY, ITSELF, OFFICE, AnyFault, Burst, FaultPlan, Leave, Restart, ordered
+from sim.plans.revocations import round_s
 
 # Of all plans: in so many all devices are ended at once.
 _ALL = 0.1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from sim.mesh.fault_plan import AGENT_NODE, AnyFault, Burst, Crash, FaultPlan, Leave, Restart, Split, names_of, ordered
+from sim.plans.fault_plan import AGENT_NODE, AnyFault, Burst, Crash, FaultPlan, Leave, Restart, Split, names_of, ordered
 
 Fails = Callable[[FaultPlan], bool]
 
