@@ -26,6 +26,8 @@ from sim.mesh.process import Holder, Keeper, Node, Part
 MOST_DELTAS = 2
 
 Attempt = tuple[int, int]
+# In place of an attempt's term: of a round that a device has closed alone. One that comes in by a broadcast has 0.
+_ALONE = -1
 
 
 @dataclass
@@ -95,7 +97,7 @@ class Invariants:
         holder, seen = node.holder, self.seen[node]
         assert holder is not None
         if kept.delta.contributors == {node.contributor}:  # alone: held and applied in one step
-            self.accounts.hold_own((kept.round_id, 0), seen.digest, node.contributor, kept.delta)
+            self.accounts.hold_own((kept.round_id, _ALONE), seen.digest, node.contributor, kept.delta)
         round_id = holder.round_id
         before = model_at(seen.digest, holder.lineage, round_id - 1)
         if self.accounts.close(before, model_of(holder), round_id, kept.delta, node.peer_id):
