@@ -19,8 +19,8 @@ from peers.roles.trainer.works import Round, Work, add_up_counted, add_up_plain,
 
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up.
 _START_ROUNDS = 2
-# Of a model so small, what so many rounds have counted each is remembered: a fork may have begun at any of them.
-_SMALL_BYTES, _ROUNDS_APART = 4 << 20, 4
+# Of a model so small, what several rounds have counted each is remembered: a fork may have begun at any of them.
+_SMALL_BYTES = 4 << 20
 
 
 class Standing:
@@ -248,8 +248,7 @@ class Standing:
                 uncounted.append(replace(work, rounds=self._open_rounds(work)))
             elif self.may_be_left(here):
                 in_w.append(work.counted_in(here))
-        summed = self.round_id - (_ROUNDS_APART if self.is_small else 1)
-        self.uncounted, self._in_w = add_up_plain(uncounted), add_up_counted(in_w, summed, self.round_id)
+        self.uncounted, self._in_w = add_up_plain(uncounted), add_up_counted(in_w, self.round_id, self.is_small)
 
     def _open_rounds(self, work: Work) -> tuple[Round, ...]:
         """Those that may still count it; of the others history has told that they did not."""

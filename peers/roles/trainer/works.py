@@ -11,9 +11,11 @@ from msgspec.structs import replace
 from mdl.protocol.delta import Vector
 from mdl.protocol.vocabulary import Counted, Lineage
 
-# Memory is bounded, however often a mesh falls apart: trainings known of a sum, and works that are known to have been
-# given elsewhere, too.
-_TRAININGS_KNOWN, _MOST_APART = 16, 12
+# Memory is bounded, however often a mesh falls apart: trainings known of a sum, works that are known to have been given
+# elsewhere, too, and sums of rounds.
+_TRAININGS_KNOWN, _MOST_APART, _MOST_SUMS = 16, 12, 24
+# Of a small model, so many of the last rounds are remembered each.
+_ROUNDS_APART = 4
 
 Round: TypeAlias = tuple[Lineage, int]
 
@@ -55,11 +57,13 @@ def add_up_plain(works: Sequence[Work]) -> tuple[Work, ...]:
     return (Work(values, _known(plain)), *(work for work in works if work not in plain))
 
 
-def add_up_counted(works: Sequence[Work], summed: int, round_id: int) -> tuple[Work, ...]:
-    """Of each fork one sum of the works that it has counted up to round `summed`, and one of each round after that.
+def add_up_counted(works: Sequence[Work], round_id: int, is_small: bool) -> tuple[Work, ...]:
+    """Sums of the works that a fork has counted, as seen from round `round_id`. is_small: there is room for several.
 
-    They stay apart since a fork may be left before them. So does what another fork has counted, too, or may count, and
-    what was counted in this round; of too many, those that only the same others have counted become one.
+    A fork may be left in its middle: then the sum that this is in the middle of is lost. So of a small model the last
+    rounds stay apart, and those before are in sums of 1, 2, 4 ... rounds, none longer than what has come since it.
+    What another fork has counted, too, or may count, stays apart; of too many, those that only the same others have
+    counted become one.
     """
     sums: dict[Round, list[Work]] = {}
     apart: list[Work] = []
@@ -68,10 +72,23 @@ def add_up_counted(works: Sequence[Work], summed: int, round_id: int) -> tuple[W
         if last >= round_id or any(other != lineage for other, _ in (*work.counted, *work.rounds)):
             apart.append(work)
         else:
-            sums.setdefault((lineage, max(last, summed)), []).append(work)
+            sums.setdefault((lineage, _block(last, round_id - _ROUNDS_APART) if is_small else 0), []).append(work)
+    if len(sums) > _MOST_SUMS:
+        whole: dict[Lineage, list[Work]] = {}
+        for (lineage, _), group in sums.items():
+            whole.setdefault(lineage, []).extend(group)
+        sums = {(lineage, 0): group for lineage, group in whole.items()}
     if len(apart) > _MOST_APART:
         apart = _add_up_alike(apart)
     return (*map(_sum, sums.values()), *apart[-_MOST_APART:])
+
+
+def _block(round_id: int, before: int) -> int:
+    """The last round of those that are in one sum with this one: 2^n rounds that ended so many before `before`."""
+    size, end = 1, round_id
+    while (longer := round_id | (2 * size - 1)) + 2 * size <= before:
+        size, end = 2 * size, longer
+    return end
 
 
 def _add_up_alike(works: Sequence[Work]) -> list[Work]:

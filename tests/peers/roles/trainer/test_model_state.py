@@ -231,7 +231,7 @@ def test_who_comes_back_to_the_middle_of_a_fork_brings_nothing_that_its_next_rou
     assert _carry(standing) is None
 
 
-@pytest.mark.parametrize(("small_bytes", "works"), [(0, 2), (8, 5)])
+@pytest.mark.parametrize(("small_bytes", "works"), [(0, 2), (8, 10)])
 def test_memory_does_not_grow_with_the_rounds_of_a_fork(
     monkeypatch: pytest.MonkeyPatch, small_bytes: int, works: int
 ) -> None:
@@ -385,12 +385,16 @@ def test_the_last_rounds_of_a_fork_can_be_left_in_their_middle_if_the_model_is_s
     _move(standing, 9, History((*SPLIT, Fork(6, 2, "other")), ("ann",), (Counted(ME, 6),)))
     assert [work.values[0] for work in standing.take()] == [16.0, 32.0]
     assert standing.uncounted == ()
+
+
+def test_of_what_is_left_in_the_middle_of_a_long_fork_the_rounds_of_one_sum_are_lost_if_the_model_is_small() -> None:
     standing = _split()
-    for own in (2.0, 4.0, 8.0, 16.0, 32.0, 64.0):
-        _contribute(standing, own, ANN)
-    _move(standing, 10, History((*SPLIT, Fork(4, 2, "other")), ("ann",), (Counted(ME, 4),)))
-    assert [work.values[0] for work in standing.take()] == [8.0, 16.0, 32.0, 64.0]  # of rounds 4 and 5 there was a sum
-    assert [standing.is_split(work) for work in standing.uncounted] == [True]
+    for number in range(4, 24):
+        _contribute(standing, 2.0**number, ANN)  # rounds 4 to 23
+    _move(standing, 24, History((*SPLIT, Fork(9, 2, "other")), ("ann",), (Counted(ME, 9),)))
+    (lost,) = (work for work in standing.uncounted if standing.is_split(work))
+    assert (lost.since, lost.counted[0][1]) == (8, 11)
+    assert sum(work.values[0] for work in standing.take()) == sum(2.0**number for number in range(12, 24))
 
 
 def test_memory_does_not_grow_however_often_a_device_is_left_out_or_away() -> None:
@@ -405,7 +409,7 @@ def test_memory_does_not_grow_however_often_a_device_is_left_out_or_away() -> No
         _contribute(standing, 1.0)
         _move(standing, standing.round_id, History(SPLIT, ("ann",), (Counted(ME, 2),)))
         _contribute(standing, 1.0, ANN)
-    assert len(standing._in_w) < 16
+    assert len(standing._in_w) < 24
 
 
 def test_a_restarted_device_knows_how_far_it_was() -> None:
