@@ -29,9 +29,9 @@ from scheduler.policies.registry import POLICIES, make_policy
 # four to eight), so that devices are given up by mistake and agents succeeded, often. Repetitions share their ticks.
 _REPORT_S, _RETRY_S, _LOST_AFTER_S = 1.0, 0.25, 2.0
 # A simulated model has some 256 values: a dozen segments, so that several devices own more than one.
-_SEGMENT_VALUES = 24
-# Two of them may be on their way to one device, so that more wait in its lane, as in a real mesh.
-_MOST_UNDER_WAY = 2 * 4 * _SEGMENT_VALUES
+SEGMENT_VALUES = 24
+# Segments that may be on their way to one device, so that more wait in its lane, as in a real mesh.
+_MOST_UNDER_WAY = 2
 # What did not get through is tried again within the run: one takes 10 to 60 s.
 _AVOID_S = 6.0
 
@@ -149,6 +149,7 @@ def simulated_start(
     outer: Outer | None = None,
     judges: bool = False,
     overlaps: bool = False,
+    segment_values: int = SEGMENT_VALUES,
 ) -> PeerStart:
     """A process of a simulated mesh: losses and stalls show in a fraction of the usual time; a run is a few seconds."""
     agent = AgentSettings(
@@ -161,7 +162,7 @@ def simulated_start(
         waits_for_majority=on_partition == "wait",
         exchange=exchange,
         coding=coding,
-        segment_values=_SEGMENT_VALUES,
+        segment_values=segment_values,
         judges=judges,
     )
     succession = SuccessionSettings(_REPORT_S, _LOST_AFTER_S, settle_s=0.8, step_s=0.25, start_s=2.8)
@@ -173,7 +174,7 @@ def simulated_start(
             report_s=_REPORT_S,
             retry_s=_RETRY_S,
             stall_s=2.0,
-            most_under_way=_MOST_UNDER_WAY,
+            most_under_way=_MOST_UNDER_WAY * 4 * segment_values,
             defence=Defence(is_on=judges, tests=judges, clips=False),
         )
         trainer = msgspec.structs.replace(trainer, schema_hash="schema", model="model", settings=settings)

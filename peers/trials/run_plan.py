@@ -13,7 +13,7 @@ import numpy as np
 from mdl.errors import MdlError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import Role
-from peers.roles.build import PeerStart, TrainerStart, build_machine, simulated_start
+from peers.roles.build import SEGMENT_VALUES, PeerStart, TrainerStart, build_machine, simulated_start
 from peers.roles.peer import Peer
 from peers.roles.waits import tell_waits
 from peers.trials.rosters import open_gate
@@ -76,6 +76,12 @@ def _count_trainings(plan: FaultPlan) -> int:
     return dimensions_of(plan.peers, plan.rounds) + int(alone_s / _ALONE_S)
 
 
+def _segment_values(plan: FaultPlan) -> int:
+    """As many segments as a model has that is not larger for those who are apart: each has messages of its own."""
+    larger = 1.0 if plan.has_revocations() else _count_trainings(plan) / dimensions_of(plan.peers, plan.rounds)
+    return round(SEGMENT_VALUES * larger)
+
+
 def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, now: float) -> PeerStart:
     """How one process of this plan starts, from what it has saved if anything."""
     start = None
@@ -88,7 +94,9 @@ def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, n
     me = Contributor(peer_id, incarnation)
     judges = any(isinstance(fault, Lie) for fault in plan.faults)
     exchange = (plan.exchange, plan.compress, plan.outer(), judges, plan.overlaps(peer_id))
-    return simulated_start(me, plan.policy, plan.peers, plan.on_partition, start, now, *exchange)
+    return simulated_start(
+        me, plan.policy, plan.peers, plan.on_partition, start, now, *exchange, segment_values=_segment_values(plan)
+    )
 
 
 def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:

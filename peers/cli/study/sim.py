@@ -73,9 +73,7 @@ def run(
     overlap: Annotated[bool, typer.Option("--overlap", help="Two devices of three train one round ahead.")] = False,
     revocations: Revocations = False,
     leaves: Annotated[bool, typer.Option("--leaves", help="Users end devices, which may be back soon, too.")] = False,
-    splits: Annotated[
-        bool, typer.Option("--splits", help="The mesh falls apart, for 2 to 14 s each.")
-    ] = False,
+    splits: Annotated[bool, typer.Option("--splits", help="The mesh falls apart, for 2 to 14 s each.")] = False,
     liars: Liars = 0,
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
@@ -95,6 +93,7 @@ def run(
     chosen = policy, agent, on_partition, exchange, compress, outer_momentum, revocations
     campaign = _campaign(peers, rounds, wide, faults, *chosen)
     campaign = replace(campaign, liars=liars, overlap=overlap, leaves=leaves, splits=splits)
+    _check_coding(campaign)
     started = time.monotonic()
     with progress_bar() as show:
         totals = run_campaign(
@@ -191,6 +190,16 @@ def _campaign(
         outer_momentum,
         revocations=revocations,
     )
+
+
+def _check_coding(campaign: Campaign) -> None:
+    from mdl.errors import ConfigError
+
+    if campaign.splits and campaign.compress in ("int4", "ternary", "any"):
+        raise ConfigError(
+            f"--splits with --compress {campaign.compress}: work of many rounds comes in one delta then, and is rounded"
+            " by more than tells it from none; expected none, float16 or int8"
+        )
 
 
 def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:

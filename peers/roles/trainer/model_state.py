@@ -178,7 +178,7 @@ class Standing:
 
     def find(self, round_id: int) -> Work | None:
         """What this device has trained for a round from this very w, if w does not hold it."""
-        return next((work for work in self.uncounted if work.trained == ((round_id, self.digest),)), None)
+        return next((work for work in self.uncounted if work.is_training(round_id, self.digest)), None)
 
     def is_in_a_sum(self, round_id: int) -> bool:
         """Whether what this device has trained for a round from this very w comes with the rest of a fork."""

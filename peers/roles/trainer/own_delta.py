@@ -22,7 +22,7 @@ from mdl.protocol.machine import DeltaRecalled, Effect, KeepDelta, LocalDeltaRea
 from mdl.protocol.vocabulary import Lineage, TrainingReport
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.round_state import Part
-from peers.roles.trainer.works import Work, total
+from peers.roles.trainer.works import AHEAD_OF, Work, total
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +47,16 @@ class OwnWork:
         self._theta = 1.0
         self._ahead: tuple[Work, TrainingReport] | None = None  # trained for the round after the open one
         self._doing: dict[int, Work] = {}
+        self._overwritten: set[int] = set()  # rounds whose trained model will be gone when their training is over
         self._rounded: Vector | None = None
 
     @property
     def ahead(self) -> Vector | None:
         return self._ahead[0].values if self._ahead else None
+
+    def note_test(self) -> None:
+        """A model is tested as soon as what is being trained is done, and takes its place."""
+        self._overwritten = set(self._doing)
 
     def feed_back(self, rounded: Vector | None) -> None:
         """What coding has rounded off in the round that has just been applied, float32 (P,): for the next own delta."""
@@ -96,14 +101,15 @@ class OwnWork:
             self.training = training
             work = self._as_trained(work, part.round_id)
             effects = self._hold(part, work) + self._train_ahead(part, goal)
-            if work.trained == ((part.round_id, self._standing.digest),) and not self._overlaps:
+            is_there = ready.round_id not in self._overwritten and not self._overlaps
+            if is_there and work.trained == ((part.round_id, self._standing.digest),):
                 part.fresh = replace(work, values=_NOTHING)  # the trained model has them until the round is over
                 if part.holds[0].values is work.values:
                     part.trained_from = self._standing.parameters
             return effects
         if missed and missed.round_id == ready.round_id and not missed.holds:
             missed.holds, missed.fresh = {0: ready.delta}, work  # whether it was counted, the model to come will tell
-        elif work.trained == _ahead(ready.round_id):
+        elif work.is_ahead:
             self._put_back_ahead()
             self._ahead = work, training
         else:
@@ -181,15 +187,19 @@ class OwnWork:
             return []
         if fresh is None or not fresh.values.size or round_id in self._doing or self._ahead:
             return []
-        self._doing[round_id] = Work(_NOTHING, _ahead(round_id))
+        training = round_id, AHEAD_OF + self._standing.digest
+        if any(training in work.trained for work in (*part.works, *self._standing.uncounted)):
+            return []  # it was done before, on a fork
+        self._doing[round_id] = Work(_NOTHING, (training,))
         return [TrainLocally(round_id, self._standing.parameters - fresh.values, goal)]
 
     def _take_ahead(self, round_id: int) -> Work | None:
         """What was trained ahead for this round; of an earlier one that never came, it enters as earlier work."""
-        if self._ahead and self._ahead[0].trained == _ahead(round_id):
+        ahead_for = self._ahead[0].trained[0][0] if self._ahead else 0
+        if self._ahead and ahead_for == round_id:
             (work, self.training), self._ahead = self._ahead, None
             return self._as_trained(work, round_id)
-        if self._ahead and self._ahead[0].trained != _ahead(round_id + 1):
+        if ahead_for != round_id + 1:
             self._put_back_ahead()
         return None
 
@@ -200,8 +210,8 @@ class OwnWork:
 
     def _as_trained(self, work: Work, round_id: int) -> Work:
         """What was trained ahead is this round's training from here on."""
-        is_ahead = work.trained == _ahead(round_id)
-        return replace(work, trained=((round_id, self._standing.digest),)) if is_ahead else work
+        is_its = work.is_ahead and work.trained[0][0] == round_id
+        return replace(work, trained=((round_id, self._standing.digest), *work.trained)) if is_its else work
 
     def _hold_nothing(self, part: Part) -> list[Effect]:
         """What was trained for this round comes in a sum, as earlier work."""
@@ -220,8 +230,3 @@ class OwnWork:
         own = ModelDelta(values, self._theta, frozenset([self._me]))
         part.holds = {0: own}
         return [KeepDelta(part.round_id, "own", replace(own, values=values.copy()))] if self._keeps else []
-
-
-def _ahead(round_id: int) -> tuple[tuple[int, bytes], ...]:
-    """`Work.trained` of what is trained for a round before the model that it begins with is known."""
-    return ((round_id, b""),)

@@ -261,6 +261,7 @@ class Progress:
         saved = (standing.round_id, standing.parameters, standing.digest, standing.history(), standing.momentum)
         effects: list[Effect] = [SaveModel(*saved)]
         if not self._own.is_paused:
+            self._own.note_test()
             is_awaited = self._reports.waits_for_test(standing.round_id)
             effects.append(Evaluate(standing.round_id, standing.parameters, is_awaited))
         return effects

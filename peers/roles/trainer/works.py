@@ -17,6 +17,10 @@ _TRAININGS_KNOWN, _MOST_APART, _MOST_SUMS = 16, 12, 24
 # Of a small model, so many of the last rounds are remembered each.
 _ROUNDS_APART = 4
 
+# In place of a digest in `Work.trained`: training went on from where the round before it had left off, which began at w
+# of the digest that follows (`OwnWork`, "overlaps").
+AHEAD_OF = b"ahead of "
+
 Round: TypeAlias = tuple[Lineage, int]
 
 
@@ -34,6 +38,16 @@ class Work(Struct, frozen=True, eq=False):
     counted: tuple[Round, ...] = ()
     since: int = 0
     partly: tuple[Round, Counted] | None = None
+
+    @property
+    def is_ahead(self) -> bool:
+        """One training, for a round whose w was not known yet."""
+        return len(self.trained) == 1 and self.trained[0][1].startswith(AHEAD_OF)
+
+    def is_training(self, round_id: int, digest: bytes) -> bool:
+        """Whether it is one training, for this round, and began at, or was counted from, this w."""
+        begun = [each for each in self.trained if not each[1].startswith(AHEAD_OF)]
+        return begun == [(round_id, digest)]
 
     def given_in(self, here: Round) -> Work:
         """The same after it was part of this round's own delta."""

@@ -8,7 +8,16 @@ from msgspec.structs import replace
 
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopOrdered
-from mdl.protocol.machine import DeltaRecalled, Effect, LocalDeltaReady, RecallDelta, Received, Send, TrainLocally
+from mdl.protocol.machine import (
+    DeltaRecalled,
+    Effect,
+    Evaluate,
+    LocalDeltaReady,
+    RecallDelta,
+    Received,
+    Send,
+    TrainLocally,
+)
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import (
     BroadcastOrdered,
@@ -484,6 +493,18 @@ def test_a_promise_that_is_dropped_is_remembered_until_it_is_given_again() -> No
     report = trainer.report(9, "agent", 5.0)
     assert report.staged is not None
     assert report.votes  # under the newer order, whose agent has heard of what is newer than the dropped promise
+
+
+def test_what_was_trained_when_a_test_was_asked_for_is_kept_since_the_tested_model_takes_its_place() -> None:
+    trainer, here = _trainer(5, BEFORE), (START, Fork(5, 2, "ann.1.10"))
+    assert any(isinstance(effect, TrainLocally) for effect in _open(trainer))
+    effects = _say(trainer, CatchUp(1, 5, trainer.digest, ANN, here, ("ann",)), 2.0)
+    assert any(isinstance(effect, Evaluate) for effect in effects)
+    assert not any(isinstance(effect, TrainLocally) for effect in _open(trainer, here, attempt=9))
+    _train(trainer, 2, 0, 0, 0)
+    _merge(trainer, 0, 6, 0, 0)
+    assert _recalls(_close(trainer, (ANN, BOB), 0, 3, 0, 0)) == []
+    assert _carry(trainer) == [2, 0, 0, 0]
 
 
 def test_what_was_trained_from_another_model_is_kept_since_it_cannot_be_recalled() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mdl.protocol.delta import Vector
 from mdl.protocol.machine import Effect, PauseChanged, RecallDelta, TrainingPaused, TrainLocally
@@ -121,6 +122,22 @@ def test_what_was_trained_for_a_round_that_never_came_is_earlier_work() -> None:
     assert list(_hold(trainer)) == [6, 6, 6, 6]
 
 
+def test_what_a_fork_has_trained_ahead_from_here_is_not_trained_ahead_once_more() -> None:
+    trainer, fork = _trainer(), Fork(4, 1, "me.1.9")
+    _open(trainer)
+    _ready(trainer, 1, 1, 1, 1, round_id=5)
+    _open(trainer, (START, fork), attempt=9)
+    _ready(trainer, 3, 3, 3, 3, round_id=6)
+    _close(trainer, (ME,), 1, 1, 1, 1)
+    _open(trainer)
+    _close(trainer, (ME,), 3, 3, 3, 3)
+    _move(trainer, 4, History((START,), ("ann", "bob", "me")), ZEROS)
+    assert _trained(_open(trainer, attempt=20)) == []
+    assert (list(_hold(trainer)), _carry(trainer)) == ([1, 1, 1, 1], [3, 3, 3, 3])
+    _close(trainer, (BOB, ME), 2, 2, 2, 2)
+    assert _trained(_open(trainer, attempt=21)) == [(6, [-2, -2, -2, -2])]
+
+
 def test_nothing_is_trained_ahead_of_the_last_round_or_in_a_pause() -> None:
     trainer = _trainer()
     opened = RoundOpened(1, 5, trainer.digest, MEMBERS, 1, trainer.lineage, planned_rounds=5)
@@ -148,13 +165,14 @@ def test_under_faults_each_training_counts_once(exchange: str) -> None:
 
 
 def test_broken_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training ahead that is begun again from the same place counts twice."""
+    """A training ahead that is begun again from the same place, since nobody knows of it, counts twice."""
     from peers.roles.trainer.own_delta import OwnWork
 
     take = OwnWork._take_ahead
 
     def forgets(self: OwnWork, round_id: int) -> object:
-        if self._ahead and self._ahead[0].trained == ((round_id + 1, b""),):
+        if self._ahead and self._ahead[0].trained[0][0] == round_id + 1:
+            self._ahead = replace(self._ahead[0], trained=()), self._ahead[1]
             self._put_back_ahead()
         return take(self, round_id)
 
