@@ -49,7 +49,7 @@ from mdl.protocol.vocabulary import (
     Transfer,
 )
 
-ATTEMPTS_TOLD = 4  # of those a device has taken part in: more do not come up between two that an agent may go on with
+ATTEMPTS_TOLD = 8  # of those a device has taken part in, first of all of those whose end it has not seen
 
 
 class PeerReport(Message, frozen=True):
@@ -66,7 +66,7 @@ class PeerReport(Message, frozen=True):
     open_round: the round it takes part in; 0: none.
     open_term: the term that opened that round.
     open_as: the term under which it has heard of that round last.
-    entered: terms that opened the last few attempts at any round that it took part in.
+    entered: terms that opened the last few attempts at any round that it took part in, above all those it has left.
     agent: the peer id it obeys; "": it knows none.
     lineage: the forks on the way to w(t).
     base: the peer ids whose work is in w(t): a majority of them decides on round t + 1.

@@ -19,8 +19,9 @@ from peers.roles.trainer.works import Round, Work, add_up_counted, add_up_plain,
 
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up.
 _START_ROUNDS = 2
-# Of a model so small, what several rounds have counted each is remembered: a fork may have begun at any of them.
-_SMALL_BYTES = 4 << 20
+# Of a model so small, what each of the last rounds has counted is remembered: a fork may have begun at any of them, by
+# somebody who had that model from another device, and was never in a round.
+_SMALL_BYTES, _SMALL_ROUNDS = 4 << 20, 16
 
 
 class Standing:
@@ -229,8 +230,8 @@ class Standing:
         return len(self.lineage) <= 1 and self.round_id >= _START_ROUNDS
 
     def share(self) -> None:
-        """Others stand at this w, too: it stays a part of theirs. But who dies before it is on its disk goes back."""
-        self._shared_round = self.round_id - self.is_small
+        """Others stand at this w, too: it stays a part of theirs."""
+        self._shared_round = self.round_id - _SMALL_ROUNDS * self.is_small
         self._settle()
 
     def _reach(self, lineage: Lineage) -> int:

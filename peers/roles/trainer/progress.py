@@ -207,6 +207,7 @@ class Progress:
             self._own.feed_back(applying.rounded)
         is_free = self.standing.is_settled() and not (self.standing.is_given or self._keeps)
         self.standing.apply(result, applied.state, applied.digest)
+        self._reports.note_applied(part.round_id, part.attempt)
         effects = self._own.give_back(part, before, self.standing.lineage, is_free)
         if self._keeps:
             effects.append(KeepDelta(part.round_id, "global", result))

@@ -23,8 +23,7 @@ _WAITING, _TRAINING, _LEFT = Activity.WAITING, Activity.TRAINING, Activity.LEFT
 
 
 class Reports:
-    """See the module. schema_hash, model: which model this is, the second for people. entered: rounds, each with its
-    attempt, the last few.
+    """See the module. schema_hash, model: which model this is, the second for people.
 
     taken: what it knows of the run. has_left: it takes part no more. away: why it may not train now.
     """
@@ -41,7 +40,7 @@ class Reports:
         self._resources: ResourceState | None = None
         self._sent_bytes = 0
         self._evaluation: RoundEvaluation | None = None
-        self._entered: tuple[tuple[int, int], ...] = ()
+        self._entered: dict[tuple[int, int], bool] = {}  # a round, by which attempt -> has its result been applied here
         self._sequence = 0
 
     def note_resources(self, sampled: ResourcesSampled) -> None:
@@ -68,7 +67,15 @@ class Reports:
         logger.info("the agent ends the mesh after round %d%s", round_id, why)
 
     def note_entry(self, round_id: int, attempt: int) -> None:
-        self._entered = (*self._entered, (round_id, attempt))[-ATTEMPTS_TOLD:]
+        self._entered[round_id, attempt] = False
+        if len(self._entered) > ATTEMPTS_TOLD:
+            over = (entry for entry, is_over in self._entered.items() if is_over)
+            del self._entered[next(over, next(iter(self._entered)))]
+
+    def note_applied(self, round_id: int, attempt: int) -> None:
+        """Nobody goes on with this attempt: its place is needed for one that others may have open still."""
+        if (round_id, attempt) in self._entered:
+            self._entered[round_id, attempt] = True
 
     def has_entered(self, round_id: int, attempt: int) -> bool:
         """Whether it takes part in this attempt at a round, or has done so and left it."""

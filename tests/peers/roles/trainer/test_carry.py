@@ -543,6 +543,18 @@ def test_a_round_that_a_fork_has_counted_is_not_trained_a_second_time_for_the_ot
     assert any(isinstance(effect, TrainLocally) for effect in _open(trainer))
 
 
+def test_an_attempt_that_was_left_open_is_not_entered_again_however_many_rounds_a_fork_has_had_since() -> None:
+    trainer = _cut_off()
+    for number in range(20):
+        _train(trainer, 1, 0, 0, 0)
+        _close(trainer, (ME,), 1, 0, 0, 0)
+        _open(trainer, attempt=10 + number)
+    assert trainer.attempt() == (26, 29)
+    _move(trainer, 5, BEFORE, ZEROS)
+    assert _open(trainer, attempt=1) == []
+    assert trainer.attempt() == (0, 0)
+
+
 @BOTH_WAYS
 @pytest.mark.parametrize("again", [False, True], ids=["at once", "by another fork"])
 def test_an_own_delta_is_one_value_however_often_a_round_is_opened(merged: bool, again: bool) -> None:

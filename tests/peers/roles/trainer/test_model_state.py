@@ -316,14 +316,20 @@ def test_a_lineage_that_is_left_at_its_very_start_is_carried_by_those_who_contri
     assert _carry(standing) is None
 
 
-def test_two_starts_of_a_mesh_add_up_within_their_first_rounds_and_not_later() -> None:
-    for rounds, carry in ((2, 2.0), (3, 2.0)):  # of the last one the others may not have heard, or it is not saved
-        standing = Standing(ME, ZEROS)
-        standing.follow(START, ("ann", "me"))
-        for _ in range(rounds):
-            _contribute(standing, 1.0, ANN)
-        _move(standing, 9, History((Fork(0, 3, "bob.1.1"),), ("bob",)))
-        assert _carry(standing) == carry
+@pytest.mark.parametrize(
+    ("small_bytes", "rounds", "carry"), [(0, 2, 2.0), (0, 3, 1.0), (1 << 20, 17, 17.0), (1 << 20, 40, 17.0)]
+)
+def test_two_starts_of_a_mesh_add_up_within_their_first_rounds_and_not_later(
+    monkeypatch: pytest.MonkeyPatch, small_bytes: int, rounds: int, carry: float
+) -> None:
+    """And of the last round the others may not have heard, or it is not saved."""
+    monkeypatch.setattr(model_state, "_SMALL_BYTES", small_bytes)
+    standing = Standing(ME, ZEROS)
+    standing.follow(START, ("ann", "me"))
+    for _ in range(rounds):
+        _contribute(standing, 1.0, ANN)
+    _move(standing, 50, History((Fork(0, 3, "bob.1.1"),), ("bob",)))
+    assert _carry(standing) == carry
 
 
 @pytest.mark.parametrize(
