@@ -103,7 +103,8 @@ class Progress:
         self._guard.told = ""
         members = frozenset(opened.members)
         if (part := self.part) and self.attempt() == (opened.round_id, opened.attempt):
-            part.members, part.announced = part.members | members, opened.term  # another agent, perhaps more devices
+            part.members |= members  # another agent, perhaps more devices
+            part.announced, part.announced_to = opened.term, members
             if part.attempt or part.spread.staged or self._reports.has_entered(opened.round_id, opened.attempt):
                 return []
             # It came in by a broadcast whose result is lost: nobody knows an attempt, and the round begins anew.
@@ -117,7 +118,7 @@ class Progress:
         standing.follow(opened.lineage, opened.base)
         if len(members) > 1 and self._are_all_here({member.peer_id for member in members}):
             standing.share()
-        self.part = Part(opened.round_id, opened.attempt, members, now, opened.term)
+        self.part = Part(opened.round_id, opened.attempt, members, now, opened.term, members)
         self._reports.note_entry(opened.round_id, opened.attempt)
         self._voice.ask_at = self._voice.transfer = None
         return self._own.begin(self.part, before, lineage, self._reports.taken.goal)

@@ -240,6 +240,16 @@ def test_an_attempt_that_was_left_for_another_model_is_not_entered_again_but_a_l
     assert trainer.attempt() == (1, 2)
 
 
+def test_nothing_is_given_to_who_is_in_no_round_of_the_agent_that_is_obeyed_now() -> None:
+    trainer = _holding()
+    _say(trainer, msgspec.structs.replace(OPENED, term=2, members=(ANN, ME)), 2.5)
+    assert _sent(_say(trainer, DeltaWanted(1, 1, 0, 20), 3.0, BOB)) == []
+    assert len(_sent(_say(trainer, DeltaWanted(1, 1, 0, 21), 3.0, ANN), DeltaMessage)) == 1
+    trainer = _holding()
+    _say(trainer, msgspec.structs.replace(OPENED, term=2), 2.5)
+    assert len(_sent(_say(trainer, DeltaWanted(1, 1, 0, 20), 3.0, BOB), DeltaMessage)) == 1
+
+
 def test_a_recalled_delta_keeps_the_weight_it_was_trained_with() -> None:
     trainer = _trainer()
     _say(trainer, OPENED, 1.0)
