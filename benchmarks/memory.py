@@ -29,7 +29,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from mdl.config import Config, Exchange, FaultSection, MeshSection, RoundSection
+from mdl.config import Compress, Config, Exchange, FaultSection, MeshSection, RoundSection
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
@@ -113,10 +113,17 @@ class Watch(Protocol):
 
 
 def run_peer(
-    name: str, values: int, rounds: int, peers: int, exchange: Exchange, folder: Path, watch: Watch | None = None
+    name: str,
+    values: int,
+    rounds: int,
+    peers: int,
+    exchange: Exchange,
+    folder: Path,
+    watch: Watch | None = None,
+    compress: Compress = "none",
 ) -> None:
     """One device; whichever of them leads, all end after `rounds`. Prints what it measured as JSON."""
-    section = RoundSection(rounds=rounds, min_peers=peers, policy="greedy", exchange=exchange)
+    section = RoundSection(rounds=rounds, min_peers=peers, policy="greedy", exchange=exchange, compress=compress)
     config = Config(mesh=_MESH, faults=_FAULTS, round=section)
     seconds: list[float] = []
     me = Contributor(name, 1)
@@ -160,12 +167,12 @@ def run_peer(
     print(json.dumps(told | (watch.told() if watch else {})))
 
 
-def measure(peers: int, rounds: int, values: int, exchange: str) -> dict[str, Any]:
+def measure(peers: int, rounds: int, values: int, exchange: str, compress: str) -> dict[str, Any]:
     """One mesh; extra memory of every peer and round, in deltas. Raises RuntimeError if a peer fails."""
     code = new_join_code("memory")
     environment = {**os.environ, CODE_VARIABLE: code}
     command = [sys.executable, __file__, "--values", str(values), "--rounds", str(rounds), "--peers", str(peers)]
-    command += ["--exchange", exchange]
+    command += ["--exchange", exchange, "--compress", compress]
     trainers = [
         subprocess.Popen([*command, "--peer", f"peer-{index}"], env=environment, stdout=subprocess.PIPE, text=True)
         for index in range(peers)
@@ -214,12 +221,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--values", type=int, default=11_600_000, help="size of the model, in float32 values")
     parser.add_argument("--exchange", choices=get_args(Exchange), default="chain", help="round.exchange")
+    parser.add_argument("--compress", choices=get_args(Compress), default="none", help="round.compress, of segments")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.peer:
         with tempfile.TemporaryDirectory() as folder:
-            run_peer(given.peer, given.values, given.rounds, given.peers[0], given.exchange, Path(folder))
+            chosen = given.values, given.rounds, given.peers[0], given.exchange
+            run_peer(given.peer, *chosen, Path(folder), compress=given.compress)
         return 0
     if given.rounds <= _WARM_UP:
         parser.error(f"--rounds {given.rounds}: the first {_WARM_UP} only warm up and are told apart; take more")
@@ -227,7 +236,7 @@ def main() -> int:
     print(f"{'peers':>5} {'extra, largest':>15} {'median':>7} {'until applied':>14} {'median':>7} {'first rounds':>13}")
     for peers in given.peers:
         try:
-            one = measure(peers, given.rounds, given.values, given.exchange)
+            one = measure(peers, given.rounds, given.values, given.exchange, given.compress)
         except RuntimeError as error:
             print(f"memory: {error}", file=sys.stderr)
             return 4
@@ -238,7 +247,8 @@ def main() -> int:
             flush=True,
         )
     if given.json:
-        print(json.dumps({"values": given.values, "exchange": given.exchange, "results": results}))
+        how: dict[str, Any] = {"values": given.values, "exchange": given.exchange, "compress": given.compress}
+        print(json.dumps(how | {"results": results}))
     return 0
 
 
