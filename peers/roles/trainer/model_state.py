@@ -165,9 +165,13 @@ class Standing:
         here = self.lineage, self.round_id + 1
         able = [work for work in self.uncounted if not (self.is_under_way(work) or self.is_split(work))]
         again = [work for work in able if here in work.rounds]
-        taken = tuple(again if again or here in fresh_in else able)
+        taken = tuple(again if here in fresh_in or self.was_given_in(here) else able)
         self.uncounted = tuple(work for work in self.uncounted if work not in taken)
         return taken
+
+    def was_given_in(self, here: Round) -> bool:
+        """Whether there was an own delta of this round, as far as works tell: then there is no other one."""
+        return any(here in work.rounds or work.has_counted(here) for work in self.uncounted)
 
     def carry(self) -> Vector | None:
         """All of the uncounted work that is not lost."""

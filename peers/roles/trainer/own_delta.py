@@ -22,7 +22,7 @@ from mdl.protocol.machine import DeltaRecalled, Effect, KeepDelta, LocalDeltaRea
 from mdl.protocol.vocabulary import Lineage, TrainingReport
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.round_state import Part
-from peers.roles.trainer.works import AHEAD_OF, Work, total
+from peers.roles.trainer.works import AHEAD_OF, Round, Work, total
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class OwnWork:
         """
         standing, effects = self._standing, []
         if before and before.holds:
-            if own := before.own_hold(self._me):
+            if (own := before.own_hold(self._me)) and self._is_of(before, (standing.lineage, part.round_id)):
                 part.holds, part.is_empty, here = {0: own}, before.is_empty, (lineage, before.round_id)
                 part.works = tuple(work.given_in(here) for work in before.works)
                 part.fresh = before.fresh.given_in(here) if before.fresh else None
@@ -90,6 +90,12 @@ class OwnWork:
             return effects + self._hold_nothing(part)
         return effects + self._train(part.round_id, goal)
 
+    def _is_of(self, before: Part, here: Round) -> bool:
+        """Whether another attempt's own delta can be this round's: it was, or there was none here."""
+        works = [*before.works, before.fresh] if before.fresh else before.works
+        was_in = [here in work.rounds or work.has_counted(here) for work in works]
+        return all(was_in) or not (any(was_in) or self._standing.was_given_in(here))
+
     def take_trained(self, ready: LocalDeltaReady, part: Part | None, missed: Part | None, goal: int) -> list[Effect]:
         """Local training is done: for the open round, for the next, for one that went on meanwhile, or for none."""
         work = self._done(ready.round_id, ready.delta.values)
@@ -101,13 +107,14 @@ class OwnWork:
             self.training = training
             work = self._as_trained(work, part.round_id)
             effects = self._hold(part, work) + self._train_ahead(part, goal)
-            is_there = ready.round_id not in self._overwritten and not self._overlaps
+            is_there = part.fresh is work and ready.round_id not in self._overwritten and not self._overlaps
             if is_there and work.trained == ((part.round_id, self._standing.digest),):
                 part.fresh = replace(work, values=_NOTHING)  # the trained model has them until the round is over
                 if part.holds[0].values is work.values:
                     part.trained_from = self._standing.parameters
             return effects
-        if missed and missed.round_id == ready.round_id and not missed.holds:
+        was_given = self._standing.was_given_in((self._standing.lineage, ready.round_id))
+        if missed and missed.round_id == ready.round_id and not (missed.holds or was_given):
             missed.holds, missed.fresh = {0: ready.delta}, work  # whether it was counted, the model to come will tell
         elif work.is_ahead:
             self._put_back_ahead()
@@ -160,11 +167,11 @@ class OwnWork:
         if part.fresh is None:
             return []  # there was none, or it is still being trained
         fresh = part.fresh.given_in(here)
-        if fresh.values.size:
-            standing.add(fresh)
-        elif own := part.own_hold(self._me):
+        if own := part.own_hold(self._me):  # with what had been rounded off, too
             earlier = total(part.works)
             standing.add(replace(fresh, values=own.values if earlier is None else own.values - earlier))
+        elif fresh.values.size:
+            standing.add(fresh)
         elif standing.may_be_left(here) or not standing.is_counted(*here):
             self._doing[part.round_id] = standing.marked(fresh)
             return [] if part.is_recalling else [RecallDelta(part.round_id, parameters, is_free)]
@@ -219,8 +226,15 @@ class OwnWork:
         return self._hold(part, Work(np.zeros_like(self._standing.parameters)))
 
     def _hold(self, part: Part, fresh: Work) -> list[Effect]:
-        """The own delta of this round, with what earlier rounds did not count."""
-        part.works = self._standing.take(fresh.rounds)
+        """The own delta of this round, with what earlier rounds did not count.
+
+        If there was one before, without what was trained since: the round's result may hold that one.
+        """
+        standing, here = self._standing, (self._standing.lineage, part.round_id)
+        if here not in fresh.rounds and (fresh.has_counted(here) or standing.was_given_in(here)):
+            standing.add(*([fresh] if fresh.trained else []))
+            part.is_empty, fresh = True, Work(np.zeros_like(standing.parameters))
+        part.works = standing.take(fresh.rounds)
         earlier = total(part.works)
         values = fresh.values if earlier is None else fresh.values + earlier
         if self._rounded is not None and not part.is_empty:

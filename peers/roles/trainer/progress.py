@@ -208,7 +208,7 @@ class Progress:
             self._own.feed_back(applying.rounded)
         is_free = self.standing.is_settled() and not (self.standing.is_given or self._keeps)
         self.standing.apply(result, applied.state, applied.digest)
-        self._reports.note_applied(part.round_id, part.attempt)
+        self._reports.note_applied(part.round_id)
         effects = self._own.give_back(part, before, self.standing.lineage, is_free)
         if self._keeps:
             effects.append(KeepDelta(part.round_id, "global", result))
@@ -262,8 +262,8 @@ class Progress:
         self._voice.stop_asking()
         saved = (standing.round_id, standing.parameters, standing.digest, standing.history(), standing.momentum)
         effects: list[Effect] = [SaveModel(*saved)]
+        self._own.note_test()  # in a pause nothing is tested, but w is another vector than it trained from
         if not self._own.is_paused:
-            self._own.note_test()
             is_awaited = self._reports.waits_for_test(standing.round_id)
             effects.append(Evaluate(standing.round_id, standing.parameters, is_awaited))
         return effects

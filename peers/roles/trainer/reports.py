@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from mdl.bounds import MAX_LOSS, printable, within
 from mdl.protocol.machine import Evaluated, ResourcesSampled
 from mdl.protocol.round_messages import ATTEMPTS_TOLD, MeshFinished, PeerReport, RoundOpened, exchanging
-from mdl.protocol.vocabulary import Activity, ResourceState, RoundEvaluation, TrainingReport
+from mdl.protocol.vocabulary import Activity, Lineage, ResourceState, RoundEvaluation, TrainingReport
 from peers.roles.run_end import Taken
 from peers.roles.trainer.guard import Guard
 from peers.roles.trainer.model_state import Standing
@@ -40,7 +40,8 @@ class Reports:
         self._resources: ResourceState | None = None
         self._sent_bytes = 0
         self._evaluation: RoundEvaluation | None = None
-        self._entered: dict[tuple[int, int], bool] = {}  # a round, by which attempt -> has its result been applied here
+        # A round, by which attempt -> its lineage, as long as its result has not been applied here.
+        self._entered: dict[tuple[int, int], Lineage | None] = {}
         self._sequence = 0
 
     def note_resources(self, sampled: ResourcesSampled) -> None:
@@ -67,15 +68,16 @@ class Reports:
         logger.info("the agent ends the mesh after round %d%s", round_id, why)
 
     def note_entry(self, round_id: int, attempt: int) -> None:
-        self._entered[round_id, attempt] = False
+        self._entered[round_id, attempt] = self._standing.lineage
         if len(self._entered) > ATTEMPTS_TOLD:
-            over = (entry for entry, is_over in self._entered.items() if is_over)
+            over = (entry for entry, lineage in self._entered.items() if lineage is None)
             del self._entered[next(over, next(iter(self._entered)))]
 
-    def note_applied(self, round_id: int, attempt: int) -> None:
-        """Nobody goes on with this attempt: its place is needed for one that others may have open still."""
-        if (round_id, attempt) in self._entered:
-            self._entered[round_id, attempt] = True
+    def note_applied(self, round_id: int) -> None:
+        """Nobody goes on with attempts at this round: their place is needed for one that others may have open still."""
+        for entry, lineage in self._entered.items():
+            if entry[0] == round_id and lineage == self._standing.lineage:
+                self._entered[entry] = None
 
     def has_entered(self, round_id: int, attempt: int) -> bool:
         """Whether it takes part in this attempt at a round, or has done so and left it."""

@@ -31,10 +31,11 @@ class Part:
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
     given: segment -> the hop it was given away by, and its receiver. fresh: what was trained for it, without its values
     where the trained model still has them; works: earlier work in the own delta. announced: the term under which it was
-    announced last, and to whom: others, though they were members before, are in no round of that agent's. is_empty: nothing was trained for it, since that comes with earlier work.
-    trained_from: w, if the trained model can give this very own delta again. is_spent: a result has taken its place,
-    and it is not here again yet; is_recalling: it is asked for. is_merging: what came in by `incoming` is being merged;
-    theirs: who is in that. in_vain: how often each receiver got something by a hop that did not count.
+    announced last, and to whom: other members are in no round of that agent's. is_empty: nothing was trained for it,
+    since that comes with earlier work. trained_from: w, if the trained model can give this very own delta again.
+    is_spent: a result has taken its place, and it is not here again yet; is_recalling: it is asked for. is_merging:
+    what came in by `incoming` is being merged; theirs: who is in that. in_vain: how often each receiver got something
+    by a hop that did not count.
     """
 
     round_id: int

@@ -49,6 +49,11 @@ class Work(Struct, frozen=True, eq=False):
         begun = [each for each in self.trained if not each[1].startswith(AHEAD_OF)]
         return begun == [(round_id, digest)]
 
+    def has_counted(self, here: Round) -> bool:
+        """Whether this round has counted it, or of a sum a part."""
+        of_sum = bool(self.since) and self.counted[0][0] == here[0] and self.since <= here[1] <= self.counted[0][1]
+        return of_sum or here in self.counted
+
     def given_in(self, here: Round) -> Work:
         """The same after it was part of this round's own delta."""
         return self if here in self.rounds else replace(self, rounds=(*self.rounds, here))
