@@ -341,9 +341,9 @@ class Peer:
         """Nothing comes in: who does not hear the others must not keep them from following somebody else."""
         return now - self._heard_at >= self.settings.lost_after_s
 
-    # -- suspension ---------------------------------------------------------------------------------------------------
-
     def _notice_suspension(self, away_s: float) -> None:
         logger.warning("this device was suspended for %.0f s (SIGSTOP, or a closed lid?)", away_s)
         self._members.forgive(away_s)
         self.succession.forgive(away_s)
+        if self.agent:
+            self.agent.forgive(away_s)

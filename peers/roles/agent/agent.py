@@ -68,9 +68,7 @@ class MobileAgent:
         self.members = members or Members(settings.lost_after_s, busy=settings.busy, avoid_s=settings.avoid_s)
         self.round: Conductor | None = None
         self.lineage = lineage
-        self.round_id = 0
-        self.quorum = False
-        self.resigned = False
+        self.round_id, self.quorum, self.resigned = 0, False, False
         self._office_term = term
         self._in_office_since = now
         self._policy = policy
@@ -164,10 +162,7 @@ class MobileAgent:
         return self.ledger.live() if self.ledger else []
 
     def is_settled(self) -> bool:
-        """Whether holders may share contributors: the round has its result, or another agent has begun it.
-
-        What two agents have left behind is set right as soon as reports show it (`RoundLedger.lose_the_unable`).
-        """
+        """Whether holders may share contributors: there is a result, or two agents' orders (`lose_the_unable`)."""
         return self.phase in (BROADCASTING, CLOSING) or (self.ledger is not None and self.ledger.is_recovered)
 
     def following(self) -> list[Member]:
@@ -181,8 +176,7 @@ class MobileAgent:
     def rise_above(self, term: int, now: float) -> None:
         """Speak under a higher term: somebody on another lineage does, or the open round does not get on.
 
-        What was promised and reported to this agent was so under its former term: it waits for that again, and then
-        takes the open round up.
+        It waits anew for what was promised and reported under its former one, and then takes the open round up.
         """
         self.term = next_term(max(self.term, term), self.me)
         self._repeater.clear()
@@ -190,6 +184,12 @@ class MobileAgent:
             self.round.ledger.term = self.term
         else:
             self.round, self._office_term, self._in_office_since = None, self.term, now
+
+    def forgive(self, seconds: float) -> None:
+        """This process was suspended so long itself: nobody was missing meanwhile."""
+        waits = self.round or self._gathering
+        if waits.lacking_since is not None:
+            waits.lacking_since += seconds
 
     def make_way(self, now: float) -> None:
         """A senior agent is heard, under a lower term: for a while no round is opened here, so that it can rise above.
@@ -251,7 +251,7 @@ class MobileAgent:
         if gathering.waits_for_answers(self.me.peer_id, self._office_term, self._in_office_since, now):
             return []
         if not following:
-            gathering.waiting_for = "trainers"
+            gathering.waiting_for, gathering.lacking_since = "trainers", None
             return []
         found = gather(following)
         self.lineage, self.round_id, _ = found.position

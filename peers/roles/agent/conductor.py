@@ -206,7 +206,8 @@ class Conductor:
                 distribution.order(now)  # who has all of it gives it to the others
         elif not distribution.sources():
             return self._lose_result(now)
-        distribution.leave_the_stalled_behind(recipients, now)
+        if distribution.leave_the_stalled_behind(recipients, now):
+            self.progressed_at = now  # at most twice a device
         order, late = distribution.order_late(now)
         if not late:
             return self._decide(distribution.recipients(), now)
@@ -244,6 +245,7 @@ class Conductor:
     def _leave_the_staged_behind(self, staged: list[Member], now: float) -> list[Effect]:
         """A majority is out of reach of all who have the result: it goes on without them, and without the result."""
         effects = self._lose_result(now)
+        self.lacking_since = None  # a majority is here
         for member in staged:
             self.ledger.lose(member.contributor, "its partners are out of its reach")
             self._distribution.left_behind.add(member.contributor)

@@ -220,13 +220,14 @@ class Distribution:
             if (holding := self._ledger.holding(member.contributor)) and set(holding.contributors) == contributors
         ]
 
-    def leave_the_stalled_behind(self, recipients: list[Member], now: float) -> None:
+    def leave_the_stalled_behind(self, recipients: list[Member], now: float) -> bool:
         """Who hears us but cannot reach its parent gets another one; then the round closes without it.
 
         A device that waits for its parent to have the result, or for a sibling to get it, waits rightly.
         """
         if self.is_exchanging:
-            return
+            return False
+        has_changed = False
         by_id = {member.contributor: member for member in recipients}
         for member in recipients:
             peer = member.contributor
@@ -244,6 +245,8 @@ class Distribution:
                     self.left_behind.add(peer)
                 self._stalled_once.add(peer)
                 self.order(now)
+                has_changed = True
+        return has_changed
 
     def _parent_of(self, member: Member) -> Member | None:
         order = self.last.order if self.last else ()

@@ -84,15 +84,25 @@ class Latecomers:
             member.late_since = now
         if _is_senior(member, position):
             return False
-        patience_s = _JOIN_TRANSFER_S if member.report.transfer else _JOIN_WINDOW_S
+        patience_s = _JOIN_TRANSFER_S if _gets_on(member, now) else _JOIN_WINDOW_S
         return now - member.late_since < patience_s
 
     def _choose_source(self, member: Member, sources: list[Member], now: float) -> Member:
+        """The one whose values come, as long as they do; else one after the other."""
         assert member.late_since is not None
-        waited = 0 if member.report.transfer else int((now - member.late_since) // _SOURCE_S)
+        transfer = member.report.transfer
+        giver = next((other for other in sources if transfer and other.peer_id == transfer.sender), None)
+        if giver and _gets_on(member, now):
+            return giver
+        waited = int((now - member.late_since) // _SOURCE_S)
         reach = self._members.reach
         reaching = sorted(sources, key=lambda other: reach.are_apart(other.contributor, member.contributor, now))
         return reaching[waited % len(reaching)]
+
+
+def _gets_on(member: Member, now: float) -> bool:
+    """Whether more of its values have come lately."""
+    return member.report.transfer is not None and now - member.moved_at < _SOURCE_S
 
 
 def _is_ahead(member: Member, position: Position) -> bool:

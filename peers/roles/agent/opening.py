@@ -31,7 +31,7 @@ def open_ledger(
         may_train = [member for member in current if not member.report.away] or current
         admitted = distrust.admitted(may_train) if distrust else may_train
         return RoundLedger(round_id, frozenset(member.contributor for member in admitted), term, opened_at=now)
-    ledger = recover(round_id, attempt, term, reports, now)
+    ledger = recover(round_id, attempt or term, term, reports, now)
     logger.info("round %d goes on with %d members", round_id, len(ledger.live()))
     return ledger
 

@@ -24,7 +24,8 @@ _LEFT, _TRAINING = Activity.LEFT, Activity.TRAINING
 class Member:
     """One trainer as the agent hears it. problem: why it cannot take part, for the user. at: where it stands.
 
-    late_since: when the agent first waited for it to come to the mesh's model, until it stands there.
+    late_since: when the agent first waited for it to come to the mesh's model, until it stands there. moved_at: when
+    values that it fetches were last seen to arrive.
     """
 
     contributor: Contributor
@@ -33,6 +34,7 @@ class Member:
     joined_at: float
     problem: str = ""
     late_since: float | None = None
+    moved_at: float = 0.0
     device: DeviceBook = field(default_factory=DeviceBook)
     alive: bool = field(init=False)
     at: Position = field(init=False)
@@ -46,6 +48,7 @@ class Member:
         before, stood_at, was_alive = self.report, self.at, self.alive
         self._note(report)
         if not was_alive:
+            self.late_since = None  # it was away: what it does there, and for how long, begins anew
             return Change(self, report, presence=self.alive)
         return _compare(self, before, stood_at, report)
 

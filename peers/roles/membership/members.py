@@ -144,6 +144,8 @@ class Members:
 
     def _hear_again(self, known: Member, report: PeerReport, now: float) -> Change:
         resources = known.report.resources
+        if report.transfer != known.report.transfer:
+            known.moved_at = now
         change = known.take(report)
         known.arrivals.hear(now)
         if known.arrivals.silent_at < self._silent_at:

@@ -71,6 +71,7 @@ class Standing:
         """Go on with the mesh; or with a group that starts, or leaves the others behind, at this very w."""
         if lineage != self.lineage:
             self.lineage, self.base = lineage, base  # nobody has promised anything on it before
+            self._staged_after = None
             self._knows_start, self._begun = True, lineage[-1].name
 
     def apply(self, result: ModelDelta, state: Vector, digest: bytes) -> None:

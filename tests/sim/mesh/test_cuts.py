@@ -9,7 +9,7 @@ from mdl.protocol.status_messages import RoundSummary
 from peers.roles import build
 from peers.roles.membership.reach import AVOID_S
 from peers.trials.run_plan import build_mesh
-from sim.plans.fault_plan import AGENT_NODE, Cut, CutOneWay, FaultPlan
+from sim.plans.fault_plan import AGENT_NODE, Burst, Cut, CutOneWay, FaultPlan, Step
 
 ROUNDS = 12
 # Of a round without faults: 0.9 to 1.1 s here. To find out about a cut takes the simulated mesh 2 to 3 s.
@@ -60,3 +60,14 @@ def test_a_lasting_cut_costs_segments_one_standstill_and_hops_find_the_way(
     slow = [summary for summary in rounds if summary.seconds["total"] > NORMAL_S]
     assert len(slow) <= 2, [summary.seconds["total"] for summary in rounds]  # the standstill, and a hop in vain
     assert all(len(summary.contributors) == peers for summary in rounds[rounds.index(slow[-1]) + 1 :])
+
+
+@pytest.mark.parametrize(("peers", "root"), [(4, "p0"), (5, "p2"), (6, "p3")])
+def test_a_majority_goes_on_without_who_has_the_result_and_reaches_the_agent_alone(peers: int, root: str) -> None:
+    """Who merged all is cut off from the other trainers for good as the result is ordered; the agent hears all."""
+    others = [f"p{number}" for number in range(peers) if f"p{number}" != root]
+    cuts = tuple(Cut(at_s=0.0, a=root, b=other, for_s=1000.0) for other in others)
+    burst = Burst(at_s=0.0, peer=AGENT_NODE, round_id=2, step=Step.PROPOSED, nth=1, before=False, faults=cuts)
+    mesh, _ = build_mesh(FaultPlan(7, peers, 3, on_partition="continue", faults=(burst,)))
+    mesh.run(90.0, lambda: mesh.accounts.rounds_closed() >= 5)
+    assert mesh.accounts.rounds_closed() >= 5
