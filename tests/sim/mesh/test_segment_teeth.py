@@ -205,7 +205,8 @@ def _hops() -> Hops:
 
 
 def _check_that_a_hop_waits_for_the_own_delta() -> None:
-    part = Part(1, 1, frozenset([_ME, _OTHER]), holds={0: _DELTA}, trained_from=_DELTA.values)
+    both = frozenset([_ME, _OTHER])
+    part = Part(1, 1, both, announced_to=both, holds={0: _DELTA}, trained_from=_DELTA.values)
     part.spread.exchange = _exchange(is_in_place=True)
     wanted = DeltaWanted(1, 1, 0, 1)
     assert _hops().serve(part, _OTHER, wanted) == [RecallDelta(1, _DELTA.values)]
