@@ -296,6 +296,10 @@ def ordered(faults: Iterable[FaultT]) -> tuple[FaultT, ...]:
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault))))
 
 
+def round_s(value: float) -> float:
+    return round(float(value), 3)
+
+
 def rename(fault: TimedFault, names: dict[str, str]) -> TimedFault:
     """The same of other nodes."""
     changed: dict[str, object] = {}

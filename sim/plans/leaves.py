@@ -6,8 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from sim.plans.draw_plan import STEPS_OF_OFFICE, steps_of
-from sim.plans.fault_plan import ANYBODY, ITSELF, OFFICE, AnyFault, Burst, FaultPlan, Leave, Restart, ordered
-from sim.plans.revocations import round_s
+from sim.plans.fault_plan import ANYBODY, ITSELF, OFFICE, AnyFault, Burst, FaultPlan, Leave, Restart, ordered, round_s
 
 # Of all plans: in so many all devices are ended at once.
 _ALL = 0.1

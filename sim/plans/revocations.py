@@ -5,7 +5,19 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from sim.plans.fault_plan import OFFICE, AnyFault, Cut, FaultPlan, Lie, Restart, Revoke, Split, Suspend, ordered
+from sim.plans.fault_plan import (
+    OFFICE,
+    AnyFault,
+    Cut,
+    FaultPlan,
+    Lie,
+    Restart,
+    Revoke,
+    Split,
+    Suspend,
+    ordered,
+    round_s,
+)
 
 # Of all plans: so many have a network that loses nothing, where everybody who can be reached knows in time.
 _SOUND = 0.25
@@ -73,7 +85,3 @@ def _split(rng: np.random.Generator, plan: FaultPlan, at_s: float) -> Split:
     ids = plan.node_ids()
     some = rng.permutation(len(ids))[: int(rng.integers(1, len(ids)))]
     return Split(at_s=at_s, group=tuple(sorted(ids[number] for number in some)), for_s=round_s(rng.uniform(0.3, 5.0)))
-
-
-def round_s(value: float) -> float:
-    return round(float(value), 3)

@@ -55,13 +55,8 @@ class Hops:
         return [Send(order.sender.peer_id, DeltaWanted(part.round_id, part.attempt, order.segment, order.hop_id))]
 
     def serve(self, part: Part | None, receiver: Contributor, wanted: DeltaWanted) -> list[Effect]:
-        """Sender: give the partial mean to this hop and to no other, until it is released. See also `fetch`.
-
-        Not to who still follows an agent that this device has left, unless that device is in the new agent's round.
-        """
+        """Sender: give the partial mean to this hop and to no other, until it is released. See also `fetch`."""
         if part is None or part.attempt != wanted.attempt or not part.is_member(receiver, wanted.round_id):
-            return []
-        if receiver not in part.announced_to:
             return []
         if part.lacks_own and not part.spread.has_result:
             return [*part.recall()]

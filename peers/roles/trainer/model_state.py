@@ -161,12 +161,11 @@ class Standing:
         self.uncounted += works
         self._settle()
 
-    def take(self, fresh_in: tuple[Round, ...] = ()) -> tuple[Work, ...]:
+    def take(self, is_again: bool = False) -> tuple[Work, ...]:
         """What enters the next own delta beside fresh work; if that was made before, it is what was in it then."""
         here = self.lineage, self.round_id + 1
         able = [work for work in self.uncounted if not (self.is_under_way(work) or self.is_split(work))]
-        again = [work for work in able if here in work.rounds]
-        taken = tuple(again if here in fresh_in or self.was_given_in(here) else able)
+        taken = tuple(work for work in able if here in work.rounds or not is_again)
         self.uncounted = tuple(work for work in self.uncounted if work not in taken)
         return taken
 

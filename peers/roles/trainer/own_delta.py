@@ -231,10 +231,11 @@ class OwnWork:
         If there was one before, without what was trained since: the round's result may hold that one.
         """
         standing, here = self._standing, (self._standing.lineage, part.round_id)
-        if here not in fresh.rounds and (fresh.has_counted(here) or standing.was_given_in(here)):
+        is_again = here in fresh.rounds or fresh.has_counted(here) or standing.was_given_in(here)
+        if is_again and here not in fresh.rounds:
             standing.add(*([fresh] if fresh.trained else []))
             part.is_empty, fresh = True, Work(np.zeros_like(standing.parameters))
-        part.works = standing.take(fresh.rounds)
+        part.works = standing.take(is_again)
         earlier = total(part.works)
         values = fresh.values if earlier is None else fresh.values + earlier
         if self._rounded is not None and not part.is_empty:

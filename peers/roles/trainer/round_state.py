@@ -73,8 +73,12 @@ class Part:
         return _SENT if len(self.given) == len(self.holds) else _HOLDING
 
     def is_member(self, peer: Contributor, round_id: int) -> bool:
-        """Whether a message of this peer and round belongs here: a restarted peer is no member any more."""
-        return round_id == self.round_id and peer in self.members
+        """Whether a message of this peer and round belongs here.
+
+        Not of one that was started anew, or that follows an agent still which this device has left, and is in no round
+        of the one that it obeys.
+        """
+        return round_id == self.round_id and peer in self.announced_to
 
     def free_holds(self) -> dict[int, ModelDelta]:
         return {segment: hold for segment, hold in self.holds.items() if segment not in self.given}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -70,8 +70,8 @@ def total(works: Sequence[Work]) -> Vector | None:
 def add_up_plain(works: Sequence[Work]) -> tuple[Work, ...]:
     """One sum of all works that were never given away, as far as it matters: they stay together from here on."""
     plain = [work for work in works if not (work.rounds or work.counted)]
-    values = total(plain)
-    if values is None or len(plain) < 2:
+    values = total(plain) if len(plain) > 1 else None
+    if values is None:
         return tuple(works)
     return (Work(values, _known(plain)), *(work for work in works if work not in plain))
 
@@ -84,22 +84,19 @@ def add_up_counted(works: Sequence[Work], round_id: int, is_small: bool) -> tupl
     What another fork has counted, too, or may count, stays apart; of too many, those that only the same others have
     counted become one.
     """
-    sums: dict[Round, list[Work]] = {}
+    alone: list[Work] = []
     apart: list[Work] = []
     for work in works:
         lineage, last = work.counted[0]
-        if last >= round_id or any(other != lineage for other, _ in (*work.counted, *work.rounds)):
-            apart.append(work)
-        else:
-            sums.setdefault((lineage, _block(last, round_id - _ROUNDS_APART) if is_small else 0), []).append(work)
-    if len(sums) > _MOST_SUMS:
-        whole: dict[Lineage, list[Work]] = {}
-        for (lineage, _), group in sums.items():
-            whole.setdefault(lineage, []).extend(group)
-        sums = {(lineage, 0): group for lineage, group in whole.items()}
+        is_elsewhere = any(other != lineage for other, _ in (*work.counted, *work.rounds))
+        (apart if last >= round_id or is_elsewhere else alone).append(work)
+    sums = _grouped(alone, lambda work: (work.counted[0][0], _block(work.counted[0][1], round_id - _ROUNDS_APART)))
+    if not is_small or len(sums) > _MOST_SUMS:
+        sums = _grouped(alone, lambda work: work.counted[0][0])
     if len(apart) > _MOST_APART:
-        apart = _add_up_alike(apart)
-    return (*map(_sum, sums.values()), *apart[-_MOST_APART:])
+        alike = _grouped(apart, lambda work: (work.counted[0][0], work.counted[1:], work.rounds))
+        apart = [_sum(group) if len(group) > 1 else group[0] for group in alike]
+    return (*map(_sum, sums), *apart[-_MOST_APART:])
 
 
 def _block(round_id: int, before: int) -> int:
@@ -110,12 +107,11 @@ def _block(round_id: int, before: int) -> int:
     return end
 
 
-def _add_up_alike(works: Sequence[Work]) -> list[Work]:
-    """One sum of those that differ only in which rounds of one fork have counted them."""
-    alike: dict[object, list[Work]] = {}
+def _grouped(works: Sequence[Work], by: Callable[[Work], object]) -> list[list[Work]]:
+    groups: dict[object, list[Work]] = {}
     for work in works:
-        alike.setdefault((work.counted[0][0], work.counted[1:], work.rounds), []).append(work)
-    return [_sum(group) if len(group) > 1 else group[0] for group in alike.values()]
+        groups.setdefault(by(work), []).append(work)
+    return list(groups.values())
 
 
 def _sum(works: Sequence[Work]) -> Work:

@@ -231,7 +231,7 @@ def _check_that_a_released_hop_stays_released() -> None:
 
 
 def _check_that_a_restarted_peer_is_no_member() -> None:
-    part = Part(1, 1, frozenset([_ME]))
+    part = Part(1, 1, frozenset([_ME]), announced_to=frozenset([_ME]))
     assert part.is_member(_ME, 1)
     assert not part.is_member(Contributor("a", 2), 1)
 

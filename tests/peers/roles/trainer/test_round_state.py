@@ -23,7 +23,8 @@ def _delta(*who: Contributor, theta: float = 1.0) -> ModelDelta:
 
 
 def _part() -> Part:
-    return Part(1, 1, frozenset([ME, ANN]), heard_at=0.0, holds={0: _delta(ME)})
+    both = frozenset([ME, ANN])
+    return Part(1, 1, both, heard_at=0.0, announced_to=both, holds={0: _delta(ME)})
 
 
 def test_the_activity_follows_from_the_state() -> None:
