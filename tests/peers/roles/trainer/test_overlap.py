@@ -10,30 +10,25 @@ from mdl.protocol.delta import Vector
 from mdl.protocol.machine import Effect, PauseChanged, RecallDelta, TrainingPaused, TrainLocally
 from mdl.protocol.round_messages import RoundOpened
 from mdl.protocol.vocabulary import Fork, History
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from peers.roles.trainer.trainer import Trainer
 from peers.trials.campaign import Campaign, run_campaign
-from tests.peers.roles.at_once import TrainerAtOnce
-from tests.peers.roles.trainer.test_carry import (
+from tests.peers.roles.trainer.own_work import (
     ANN,
     BOB,
     ME,
     MEMBERS,
     START,
     ZEROS,
-    _carry,
-    _close,
-    _merge,
-    _move,
-    _open,
-    _say,
-    _train,
-    _vector,
+    carry_of,
+    close_round,
+    merge,
+    move_on,
+    open_round,
+    overlapping,
+    say,
+    train,
+    vector,
 )
-
-
-def _trainer(overlaps: bool = True) -> Trainer:
-    history = History((START,), ("ann", "bob", "me"))
-    return TrainerAtOnce(ME, ZEROS, "schema", "lenet", TrainerSettings(overlaps=overlaps), 4, history)
 
 
 def _trained(effects: list[Effect]) -> list[tuple[int, list[float]]]:
@@ -44,7 +39,7 @@ def _ready(trainer: Trainer, *values: float, round_id: int) -> list[tuple[int, l
     effects: list[Effect] = []
     handle = trainer.handle
     trainer.handle = lambda event, now: effects.extend(handle(event, now)) or effects  # type: ignore[method-assign]
-    _train(trainer, *values, round_id=round_id)
+    train(trainer, *values, round_id=round_id)
     trainer.handle = handle  # type: ignore[method-assign]
     return _trained(effects)
 
@@ -54,102 +49,102 @@ def _hold(trainer: Trainer) -> Vector:
 
 
 def test_a_device_trains_on_from_where_it_is_while_its_delta_travels() -> None:
-    trainer = _trainer()
-    assert _trained(_open(trainer)) == [(5, [0, 0, 0, 0])]
+    trainer = overlapping()
+    assert _trained(open_round(trainer)) == [(5, [0, 0, 0, 0])]
     assert _ready(trainer, 1, 1, 1, 2, round_id=5) == [(6, [-1, -1, -1, -2])]
     assert _ready(trainer, 3, 3, 3, 3, round_id=6) == []  # one round ahead, and no more
     assert list(_hold(trainer)) == [1, 1, 1, 2]
-    effects = _close(trainer, (BOB, ME), 2, 2, 2, 2)
+    effects = close_round(trainer, (BOB, ME), 2, 2, 2, 2)
     assert not [each for each in effects if isinstance(each, RecallDelta)]
-    assert _trained(_open(trainer, attempt=2)) == [(7, [-5, -5, -5, -5])]  # w(5) less what was trained for round 6
+    assert _trained(open_round(trainer, attempt=2)) == [(7, [-5, -5, -5, -5])]  # w(5) less what was trained for round 6
     assert list(_hold(trainer)) == [3, 3, 3, 3]
-    assert _carry(trainer) is None
+    assert carry_of(trainer) is None
 
 
 def test_without_it_the_next_round_begins_at_its_model() -> None:
-    trainer = _trainer(overlaps=False)
-    _open(trainer)
+    trainer = overlapping(overlaps=False)
+    open_round(trainer)
     assert _ready(trainer, 1, 1, 1, 1, round_id=5) == []
-    _close(trainer, (BOB, ME), 2, 2, 2, 2)
-    assert _trained(_open(trainer, attempt=2)) == [(6, [-2, -2, -2, -2])]
+    close_round(trainer, (BOB, ME), 2, 2, 2, 2)
+    assert _trained(open_round(trainer, attempt=2)) == [(6, [-2, -2, -2, -2])]
 
 
 def test_what_is_still_being_trained_when_its_round_opens_is_waited_for() -> None:
-    trainer = _trainer()
-    _open(trainer)
+    trainer = overlapping()
+    open_round(trainer)
     _ready(trainer, 1, 1, 1, 1, round_id=5)
-    _close(trainer, (BOB, ME), 2, 2, 2, 2)
-    assert _trained(_open(trainer, attempt=2)) == []
+    close_round(trainer, (BOB, ME), 2, 2, 2, 2)
+    assert _trained(open_round(trainer, attempt=2)) == []
     assert trainer.holdings() == {}
     assert _ready(trainer, 4, 4, 4, 4, round_id=6) == [(7, [-6, -6, -6, -6])]
     assert list(_hold(trainer)) == [4, 4, 4, 4]
 
 
 def test_a_round_that_goes_on_without_it_counts_its_work_in_the_next_one() -> None:
-    trainer = _trainer()
-    _open(trainer)
+    trainer = overlapping()
+    open_round(trainer)
     _ready(trainer, 1, 1, 1, 1, round_id=5)
     _ready(trainer, 3, 3, 3, 3, round_id=6)
-    _merge(trainer, 5, 5, 5, 5)  # its own delta is no longer there, and its model holds what came after
-    effects = _close(trainer, (ANN, BOB), 2, 2, 2, 2)
+    merge(trainer, 5, 5, 5, 5)  # its own delta is no longer there, and its model holds what came after
+    effects = close_round(trainer, (ANN, BOB), 2, 2, 2, 2)
     assert not [each for each in effects if isinstance(each, RecallDelta)]
-    assert _carry(trainer) == [4, 4, 4, 4]
-    _open(trainer, attempt=2)
+    assert carry_of(trainer) == [4, 4, 4, 4]
+    open_round(trainer, attempt=2)
     assert list(_hold(trainer)) == [4, 4, 4, 4]
-    assert _carry(trainer) is None
+    assert carry_of(trainer) is None
 
 
 def test_a_round_that_is_opened_anew_trains_nothing_twice() -> None:
-    trainer = _trainer()
-    _open(trainer)
+    trainer = overlapping()
+    open_round(trainer)
     _ready(trainer, 1, 1, 1, 1, round_id=5)
     _ready(trainer, 3, 3, 3, 3, round_id=6)
-    _merge(trainer, 5, 5, 5, 5)
-    assert _trained(_open(trainer, attempt=9)) == []
+    merge(trainer, 5, 5, 5, 5)
+    assert _trained(open_round(trainer, attempt=9)) == []
     assert list(_hold(trainer)) == [1, 1, 1, 1]
-    assert _carry(trainer) == [3, 3, 3, 3]
+    assert carry_of(trainer) == [3, 3, 3, 3]
 
 
 def test_what_was_trained_for_a_round_that_never_came_is_earlier_work() -> None:
-    trainer = _trainer()
-    _open(trainer)
+    trainer = overlapping()
+    open_round(trainer)
     _ready(trainer, 1, 1, 1, 1, round_id=5)
     _ready(trainer, 3, 3, 3, 3, round_id=6)
-    _move(trainer, 8, History((START, Fork(4, 2, "ann.1.9")), ("ann", "bob")))
-    assert _carry(trainer) == [4, 4, 4, 4]
-    assert _trained(_open(trainer)) == [(9, [9, 9, 9, 9])]
+    move_on(trainer, 8, History((START, Fork(4, 2, "ann.1.9")), ("ann", "bob")))
+    assert carry_of(trainer) == [4, 4, 4, 4]
+    assert _trained(open_round(trainer)) == [(9, [9, 9, 9, 9])]
     assert _ready(trainer, 2, 2, 2, 2, round_id=9) == [(10, [7, 7, 7, 7])]
     assert list(_hold(trainer)) == [6, 6, 6, 6]
 
 
 def test_what_a_fork_has_trained_ahead_from_here_is_not_trained_ahead_once_more() -> None:
-    trainer, fork = _trainer(), Fork(4, 1, "me.1.9")
-    _open(trainer)
+    trainer, fork = overlapping(), Fork(4, 1, "me.1.9")
+    open_round(trainer)
     _ready(trainer, 1, 1, 1, 1, round_id=5)
-    _open(trainer, (START, fork), attempt=9)
+    open_round(trainer, (START, fork), attempt=9)
     _ready(trainer, 3, 3, 3, 3, round_id=6)
-    _close(trainer, (ME,), 1, 1, 1, 1)
-    _open(trainer)
-    _close(trainer, (ME,), 3, 3, 3, 3)
-    _move(trainer, 4, History((START,), ("ann", "bob", "me")), ZEROS)
-    assert _trained(_open(trainer, attempt=20)) == []
-    assert (list(_hold(trainer)), _carry(trainer)) == ([1, 1, 1, 1], [3, 3, 3, 3])
-    _close(trainer, (BOB, ME), 2, 2, 2, 2)
-    assert _trained(_open(trainer, attempt=21)) == [(6, [-2, -2, -2, -2])]
+    close_round(trainer, (ME,), 1, 1, 1, 1)
+    open_round(trainer)
+    close_round(trainer, (ME,), 3, 3, 3, 3)
+    move_on(trainer, 4, History((START,), ("ann", "bob", "me")), ZEROS)
+    assert _trained(open_round(trainer, attempt=20)) == []
+    assert (list(_hold(trainer)), carry_of(trainer)) == ([1, 1, 1, 1], [3, 3, 3, 3])
+    close_round(trainer, (BOB, ME), 2, 2, 2, 2)
+    assert _trained(open_round(trainer, attempt=21)) == [(6, [-2, -2, -2, -2])]
 
 
 def test_nothing_is_trained_ahead_of_the_last_round_or_in_a_pause() -> None:
-    trainer = _trainer()
+    trainer = overlapping()
     opened = RoundOpened(1, 5, trainer.digest, MEMBERS, 1, trainer.lineage, planned_rounds=5)
-    assert _trained(_say(trainer, opened)) == [(5, [0, 0, 0, 0])]
+    assert _trained(say(trainer, opened)) == [(5, [0, 0, 0, 0])]
     assert _ready(trainer, 1, 1, 1, 1, round_id=5) == []
-    trainer = _trainer()
-    _open(trainer)
+    trainer = overlapping()
+    open_round(trainer)
     _ready(trainer, 1, 1, 1, 1, round_id=5)
     trainer.handle(PauseChanged("on battery"), 2.0)
     trainer.handle(TrainingPaused(6), 2.1)
-    _close(trainer, (BOB, ME), 2, 2, 2, 2)
-    assert _trained(_open(trainer, attempt=2)) == []
+    close_round(trainer, (BOB, ME), 2, 2, 2, 2)
+    assert _trained(open_round(trainer, attempt=2)) == []
     assert _trained(trainer.handle(PauseChanged(""), 9.0)) == [(6, [-2, -2, -2, -2])]
 
 
@@ -182,8 +177,8 @@ def test_broken_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_start_of_a_training_ahead_is_a_vector_of_its_own() -> None:
-    trainer = _trainer()
-    _open(trainer)
+    trainer = overlapping()
+    open_round(trainer)
     before = trainer.parameters
     _ready(trainer, 1, 1, 1, 1, round_id=5)
-    np.testing.assert_array_equal(before, _vector(0, 0, 0, 0))
+    np.testing.assert_array_equal(before, vector(0, 0, 0, 0))
