@@ -139,7 +139,7 @@ def printable(text: str, most: int = MAX_TEXT) -> str:
     return "".join(shown)
 
 
-def first_few(names: Sequence[str], most: int = 8) -> str:
+def first_few(names: Sequence[str], most: int = 8, separator: str = ", ") -> str:
     """Those that a line for people has room for, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return separator.join(names[:most]) + more

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mdl.bounds import printable
+from mdl.bounds import first_few, printable
 from mdl.config import Config
 from mdl.protocol.vocabulary import Role
 from peers.doctor.finding import Finding, fail, note, ok
@@ -60,7 +60,7 @@ def check_own_model(own: OwnModel | None, sight: Sight) -> Finding:
     schemas = {peer_id: schema for peer_id, schema in trainers.items() if schema}
     others = sorted(peer_id for peer_id, schema in schemas.items() if schema != own.schema_hash)
     if others:
-        who = ", ".join(others[:_NAMED]) + (f" and {len(others) - _NAMED} more" if len(others) > _NAMED else "")
+        who = first_few(others, _NAMED)
         do = (
             "give all the same --model, and data of the same classes, channels and window; mdl data inspect tells yours"
         )

@@ -24,6 +24,7 @@ from pathlib import Path
 
 import msgspec
 
+from mdl.bounds import first_few
 from mdl.config import BusySection, Config
 from mdl.devices.scenario import Scenario, load_scenarios, save_scenarios
 from mdl.errors import DataError, MdlError
@@ -167,8 +168,7 @@ class Relearner:
 
     def _start_process(self, changes: Sequence[str]) -> None:
         if changes:
-            more = f" and {len(changes) - _TOLD} more" if len(changes) > _TOLD else ""
-            logger.info("the schedule is learned for a slot: %s%s", "; ".join(changes[:_TOLD]), more)
+            logger.info("the schedule is learned for a slot: %s", first_few(changes, _TOLD, "; "))
         command = [sys.executable, "-P", "-m", "peers.edge.relearner", str(self._directory)]
         theirs, ours = os.pipe()  # it ends with this process, also if that is killed
         try:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from mdl.bounds import first_few
 from mdl.devices import usage
 from mdl.reading import shorten
 
@@ -128,5 +129,4 @@ def describe_difference(found: object) -> str:
         for name, value in ours.items()
         if name in known and known[name] != value
     ]
-    more = f" and {len(other) - _SHOWN} more" if len(other) > _SHOWN else ""
-    return ", ".join(other[:_SHOWN]) + more if other else "it does not say which"
+    return first_few(other, _SHOWN) if other else "it does not say which"

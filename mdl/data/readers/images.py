@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.bounds import first_few
 from mdl.data.assemble import assemble_data, number_names
 from mdl.data.readers.archive import list_files
 from mdl.data.readers.streams import LARGEST_WINDOWS_BYTES
@@ -173,9 +174,8 @@ def _decode_all(
             kept.append(row)
     if size is None or not kept:
         raise DataError(f"none of the {len(files)} files is a picture that can be read")
-    more = "" if len(bad) <= _MOST_NAMED else f" and {len(bad) - _MOST_NAMED} more"
     told = f"{len(bad)} of {len(files)} files are no pictures that can be read, and are left out: "
-    return kept, (channels, *size), (told + ", ".join(map(str, bad[:_MOST_NAMED])) + more,) if bad else ()
+    return kept, (channels, *size), (told + first_few([str(file) for file in bad], _MOST_NAMED),) if bad else ()
 
 
 def _check_size(count: int, channels: int, size: tuple[int, int]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mdl.bounds import first_few
 from mdl.data.readers.clock import is_time_name
 from mdl.data.spec import describe_choices
 from mdl.data.tables.dialect import Dialect, plain_name
@@ -142,5 +143,4 @@ def _order_like(
 
 
 def _show(dialect: Dialect) -> str:
-    more = f" and {len(dialect.header) - _MOST_SHOWN} more" if len(dialect.header) > _MOST_SHOWN else ""
-    return f"the header is: {', '.join(dialect.header[:_MOST_SHOWN])}{more}"
+    return f"the header is: {first_few(dialect.header, _MOST_SHOWN)}"
