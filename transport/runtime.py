@@ -35,6 +35,7 @@ from mdl.protocol.machine import (
     WorkFailed,
 )
 from mdl.protocol.messages import Said
+from mdl.protocol.vector_work import VectorWork
 from mdl.protocol.vocabulary import PeerInfo
 from transport.links.sockets import TURN, LinkCounts
 from transport.links.standing import Stated
@@ -99,12 +100,11 @@ class Runtime(Generic[LinksT]):
 
     work: what carries out each kind of effect but Send and Finish, in threads beside the loop (`Workers`); its event
     goes back to the machine. What works on whole vectors is `VECTOR_WORK` unless it is given. SaveBallot is carried out
-    in the loop's thread, before the effects behind it; if it fails, those are left out, and the machine hears of it
-    before anything else. sample: called in the loop's thread every sample_interval_s with what the links count; must
-    be quick.
-    observe: called after each step with the time, the event and the effects; must not change anything.
-    flush_s: how long a finishing node takes to let messages out; drain_s: how long it waits for its worker.
-    story_path: where the last events are written if something crashes.
+    in the loop's thread, before the effects behind it; if it fails, the machine hears of it before anything else, and
+    of those behind it work on vectors alone is done.
+    sample: called in the loop's thread every sample_interval_s with what the links count; must be quick.
+    observe: called after each step with the time, the event and the effects; must not change anything. flush_s: how
+    long a finishing node lets messages out; drain_s: and its worker work. story_path: its last events, if it crashes.
     """
 
     def __init__(
@@ -297,12 +297,15 @@ class Runtime(Generic[LinksT]):
         self.story.add(now, event, effects)
         if self._observe is not None:
             self._observe(now, event, effects)
-        for effect in effects:
+        for place, effect in enumerate(effects):
             if type(effect) is not SaveBallot:
                 self._carry_out(effect, now)
             elif problem := self._keep(effect):
                 # Nobody may hear of it: not from the effects behind it, nor from what the next event would have it say.
                 self._step(WorkFailed(SaveBallot.__name__, problem), now)
+                for begun in effects[place + 1 :]:
+                    if isinstance(begun, VectorWork):  # the machine waits for it before it leaves
+                        self._workers.put(begun)
                 break
 
     def _carry_out(self, effect: Effect, now: float) -> None:

@@ -91,24 +91,24 @@ class FlatModel:
         return self._values
 
     def named(self, values: Vector) -> dict[str, Tensor]:
-        """The module's state_dict as it is with these values, which the module need not have; tensors share memory.
+        """The module's state_dict as it is with these values, also while it trains; tensors share memory with them.
 
-        values: float32 (size,). What the vector leaves out is as it is in the module now.
+        values: float32 (size,); of read-only ones a copy. A batch norm's variances below 0 count as 0, as in `load`.
+        What the vector leaves out is as it is in the module now.
         """
-        cut = _cut(values, self.schema)
+        cut = _cut(values if values.flags.writeable else values.copy(), self.schema)  # torch would warn
+        cut |= {name: tensor.clamp(min=0.0) for name, tensor in cut.items() if name.endswith(_VARIANCE)}
         state = {plain_name(name): tensor for name, tensor in unwrap(self.module).state_dict().items()}
         return {name: cut.get(self._tied.get(name, name), tensor) for name, tensor in state.items()}
 
     def beside(self, values: Vector, own: Mapping[str, Tensor]) -> nn.Module:
         """A module that computes with these values, also while this one trains, but does not train itself.
 
-        values: float32 (size,), where nothing is copied of; a batch norm's variances below 0 count as 0, as in `load`.
-        own: what is this device's own, by name.
+        values: float32 (size,), where nothing is copied of. own: what is this device's own, by name.
         """
-        tensors = self.named(values if values.flags.writeable else values.copy())  # torch would warn
-        tensors |= {name: tensor.clamp(min=0.0) for name, tensor in tensors.items() if name.endswith(_VARIANCE)}
         device = self.live().device
-        return beside(unwrap(self.module), {name: each.to(device) for name, each in (tensors | dict(own)).items()})
+        tensors = {name: each.to(device) for name, each in (self.named(values) | dict(own)).items()}
+        return beside(unwrap(self.module), tensors)
 
     def live(self) -> Tensor:
         """The vector where the module computes, float32, and behind it what is this device's own.

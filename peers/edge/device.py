@@ -21,7 +21,7 @@ from mdl.defence.marks import length
 from mdl.errors import ConfigError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache, write_safetensors
-from mdl.files.export import ModelDescription, export_model, export_state
+from mdl.files.export import ModelDescription, export_state
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel, hash_task, older_hashes
 from mdl.learning.models import build_model
@@ -191,9 +191,9 @@ class Device:
         Raises MdlError if the disk refuses, which names where it is instead.
         """
         self.best.look()
-        self.model.load(parameters)
         described = msgspec.structs.replace(self.description, round_id=round_id)
-        save_or_rescue(path, lambda place: export_model(place, self.model.module, described))
+        state = self.model.named(parameters)  # not the module: a step that has begun may still change it
+        save_or_rescue(path, lambda place: export_state(place, state, described))
 
     def _export_best(self, path: Path, model: CachedModel, told: dict[str, str]) -> None:
         described = msgspec.structs.replace(self.description, round_id=model.round_id)

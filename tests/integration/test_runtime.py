@@ -207,6 +207,23 @@ def test_nothing_is_sent_of_what_could_not_be_promised(nodes):
     assert saved == []
 
 
+def test_who_applies_a_round_when_its_promise_is_refused_leaves_after_it(nodes):
+    """The device in office of two: the vote that decides is its own, and stands in one step with the result."""
+
+    def refuse(effect):
+        raise DataError("ballot: the disk is gone")
+
+    def react(event):
+        if event == Tick():
+            return [SaveBallot(Ballot(7)), ApplyDelta(1, VALUES[:4], VALUES[:4], Outer())]
+        return [Finish("the disk is gone", 4)] if isinstance(event, DeltaApplied) else []
+
+    machine = Scripted(react, [time.monotonic()])
+    nodes.start("a", machine, {SaveBallot: refuse})
+    machine.wait_for(DeltaApplied)
+    assert [type(event) for event in machine.seen] == [Tick, WorkFailed, DeltaApplied]
+
+
 def test_a_promise_that_could_not_be_kept_is_heard_of_before_the_next_event(nodes):
     """Else the machine, which takes it for kept, could tell of it meanwhile."""
 

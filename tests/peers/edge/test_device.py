@@ -84,6 +84,27 @@ def test_a_file_cache_from_before_channels_had_names_is_read(tmp_path: Path) -> 
     assert (state.round_id, state.parameters[0]) == (7, 0.5)
 
 
+def test_what_is_exported_is_the_meshs_model_also_while_a_step_changes_the_module(tmp_path: Path) -> None:
+    first = device(write_csv(tmp_path / "a.csv", "ax,ay,az"))
+    parameters, file = first.model.values().copy(), tmp_path / "global.safetensors"
+    first.model.live().add_(1.0)  # a step under way
+    first.export(file, 3, parameters)
+    first.model.load(parameters)
+    arrays, _ = read_safetensors(file)
+    for name, tensor in first.model.module.state_dict().items():
+        assert np.array_equal(arrays[name], tensor.numpy()), name
+
+
+def test_a_variance_below_zero_is_exported_as_zero(tmp_path: Path) -> None:
+    first, file = device(write_csv(tmp_path / "a.csv", "ax,ay,az")), tmp_path / "global.safetensors"
+    parameters = np.full(first.model.size, -1.0, np.float32)
+    parameters.flags.writeable = False  # as it comes from a link
+    first.export(file, 3, parameters)
+    arrays, _ = read_safetensors(file)
+    assert {array.max() for name, array in arrays.items() if name.endswith("running_var")} == {0}
+    assert arrays["0.running_mean"].max() == -1
+
+
 def test_a_model_is_not_tested_on_channels_that_are_not_its_own(tmp_path: Path) -> None:
     first = device(write_csv(tmp_path / "a.csv", "ax,ay,az"))
     model = tmp_path / "global.safetensors"
