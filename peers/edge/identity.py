@@ -13,21 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
-import psutil
 
 from mdl.bounds import MAX_INCARNATION, printable, whole_number
 from mdl.errors import ConfigError, DataError, MdlError
 from mdl.protocol.delta import Contributor
 from mdl.reading import read_bytes
-from mdl.writing import make_private_folder, narrow, open_private, write_bytes
+from mdl.writing import make_private_folder, narrow, write_bytes
+from peers.edge import run_lock
 from transport.trust.keys import RUN_MARK, MeshKeys, is_successor, name_run, parse_join_code
 
 logger = logging.getLogger(__name__)
 
 CODE_VARIABLE = "MDL_CODE"
 CLOUD_CODE_VARIABLE = "MDL_CLOUD_CODE"
-# Whoever finds the leftovers of an ended process removes them and tries again; others may do so at the same moment.
-_TAKE_OVERS = 3
 # A code has 60 characters; whatever is far larger is another file.
 _LARGEST_CODE_BYTES = 4096
 
@@ -45,7 +43,7 @@ def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tup
         directory = out or base / peer_id
         try:
             make_private_folder(directory)
-            taken = not _take(directory / "pid")
+            taken = not run_lock.take(directory)
         except OSError as error:
             way = "--out, or XDG_STATE_HOME for all meshes, names another place"
             raise ConfigError(f"cannot write to {directory}: {error.strerror}; {way}") from None
@@ -56,7 +54,8 @@ def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tup
                 release_identity(directory)
                 raise
         if name is not None or out is not None:
-            raise ConfigError(f"{directory} is used by another process; choose another --name or --out")
+            who = run_lock.owner_of(directory)
+            raise ConfigError(f"{directory} is used by {who}; choose another --name or --out")
     raise ConfigError(f"no free name for {host!r} in {base}")
 
 
@@ -72,7 +71,7 @@ def claim_again(directory: Path, me: Contributor) -> Contributor:
 
 def release_identity(directory: Path) -> None:
     """Another process may take the name and directory from now on."""
-    (directory / "pid").unlink(missing_ok=True)
+    run_lock.let_go(directory)
 
 
 def state_home(mesh: str) -> Path:
@@ -118,11 +117,10 @@ def forget_run(mesh: str, run: str = "") -> int:
     try:
         for device in devices:
             taken.append(claim_identity(home, device)[1])
-    except MdlError:
+        shutil.rmtree(home)
+    finally:
         for directory in taken:
             release_identity(directory)
-        raise
-    shutil.rmtree(home)
     return len(devices)
 
 
@@ -212,30 +210,6 @@ def _knows(mesh: str | None) -> bool:
 def codes_home() -> Path:
     """Where this user's join codes and rosters are kept."""
     return Path(platformdirs.user_config_dir("mdl")) / "meshes"
-
-
-def _take(path: Path) -> bool:
-    """Claim a directory for this process. What an ended process left is taken over, though its number may be reused."""
-    me = _describe_process(os.getpid())
-    for _ in range(_TAKE_OVERS):
-        try:
-            with open_private(path, "xb") as file:
-                file.write(me.encode())
-            return True
-        except FileExistsError:
-            owner = path.read_text(errors="replace")
-        if owner and owner != me and owner == _describe_process(owner.partition(" ")[0]):
-            return False
-        path.unlink(missing_ok=True)
-    return False
-
-
-def _describe_process(number: int | str) -> str:
-    """Number and start of a live process; "" if there is none. Numbers alone come again, after a restart at once."""
-    try:
-        return f"{number} {psutil.Process(int(number)).create_time():.2f}"
-    except (psutil.Error, ValueError):
-        return ""
 
 
 def _next_incarnation(path: Path) -> int:

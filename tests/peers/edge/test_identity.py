@@ -5,6 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +18,9 @@ import pytest
 
 from mdl.errors import ConfigError
 from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.protocol.delta import Contributor
+from mdl.writing import open_private
+from peers.edge import run_lock
 from peers.edge.identity import (
     CODE_VARIABLE,
     claim_identity,
@@ -26,67 +34,128 @@ from peers.edge.identity import (
 )
 from transport.trust.keys import new_join_code
 
-# Our parent is alive as long as we are, and is another process.
-OTHER_PROCESS = f"{os.getppid()} {psutil.Process(os.getppid()).create_time():.2f}"
+# Another process, which claims a directory and stays until its input ends.
+CLAIMS = """
+import sys
+from pathlib import Path
+from peers.edge.identity import claim_identity
+claim_identity(Path(sys.argv[1]), sys.argv[2])
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_process(directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """Has the directory until it is killed."""
+    command = [sys.executable, "-c", CLAIMS, str(directory.parent), directory.name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "claimed\n"
+        yield process
+        process.kill()
+
+
+def start(base: Path, name: str | None = "ann") -> Contributor:
+    """Of a process that has ended by now."""
+    me, directory = claim_identity(base, name)
+    release_identity(directory)
+    return me
 
 
 @pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "HOME"):
         monkeypatch.setenv(variable, str(tmp_path / "home"))
     monkeypatch.delenv(CODE_VARIABLE, raising=False)
+    yield
+    for path in list(run_lock._held):
+        run_lock.let_go(path.parent)
 
 
 def test_rule_4_every_start_has_a_higher_incarnation(tmp_path: Path) -> None:
-    starts = [claim_identity(tmp_path, "ann")[0].incarnation for _ in range(5)]
+    starts = [start(tmp_path).incarnation for _ in range(5)]
     assert starts == sorted(set(starts))
 
 
 def test_rule_4_an_incarnation_grows_even_if_the_clock_was_set_back(tmp_path: Path) -> None:
-    _, directory = claim_identity(tmp_path, "ann")
+    start(tmp_path)
     far_ahead = 1 << 60
-    (directory / "incarnation").write_text(str(far_ahead))
-    assert claim_identity(tmp_path, "ann")[0].incarnation == far_ahead + 1
+    (tmp_path / "ann" / "incarnation").write_text(str(far_ahead))
+    assert start(tmp_path).incarnation == far_ahead + 1
 
 
 def test_a_damaged_incarnation_file_is_no_reason_to_stop(tmp_path: Path) -> None:
-    _, directory = claim_identity(tmp_path, "ann")
-    (directory / "incarnation").write_text("what")
-    assert claim_identity(tmp_path, "ann")[0].incarnation > 1 << 40
+    start(tmp_path)
+    (tmp_path / "ann" / "incarnation").write_text("what")
+    assert start(tmp_path).incarnation > 1 << 40
 
 
 def test_a_host_with_two_peers_gives_the_second_a_number(tmp_path: Path) -> None:
-    first, directory = claim_identity(tmp_path, None)
-    (directory / "pid").write_text(OTHER_PROCESS)
-    second, _ = claim_identity(tmp_path, None)
-    assert second.peer_id == f"{first.peer_id}-2"
+    name = start(tmp_path, None).peer_id
+    with another_process(tmp_path / name):
+        assert start(tmp_path, None).peer_id == f"{name}-2"
 
 
-def test_a_name_that_another_process_uses_is_refused(tmp_path: Path) -> None:
-    _, directory = claim_identity(tmp_path, "ann")
-    (directory / "pid").write_text(OTHER_PROCESS)
-    with pytest.raises(ConfigError, match="is used by another process; choose another --name or --out"):
+def test_a_name_or_directory_that_another_process_uses_is_refused(tmp_path: Path) -> None:
+    with another_process(tmp_path / "ann") as process:
+        used = re.escape(f"{tmp_path / 'ann'} is used by another process ({process.pid}); choose another --name or")
+        with pytest.raises(ConfigError, match=used):
+            claim_identity(tmp_path, "ann")
+        with pytest.raises(ConfigError, match=used):
+            claim_identity(tmp_path, None, tmp_path / "ann")
+
+
+def test_so_is_one_that_this_process_uses(tmp_path: Path) -> None:
+    claim_identity(tmp_path, "ann")
+    with pytest.raises(ConfigError, match="is used by this process"):
         claim_identity(tmp_path, "ann")
 
 
-def test_a_directory_that_another_process_uses_is_refused(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    out.mkdir()
-    (out / "pid").write_text(OTHER_PROCESS)
-    with pytest.raises(ConfigError, match="is used by another process"):
-        claim_identity(tmp_path, None, out)
+def test_wherever_the_clock_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A board without a clock of its own gets the time from the network, after its devices have started."""
+    with another_process(tmp_path / "ann"):
+        monkeypatch.setattr(psutil.Process, "create_time", lambda self: 1e9)
+        with pytest.raises(ConfigError, match="is used by another process"):
+            claim_identity(tmp_path, "ann")
 
 
-@pytest.mark.parametrize(
-    "left_behind",
-    [f"{(1 << 22) + 12345} 1000.00", f"{os.getppid()} 1000.00", "what"],
-    ids=["no such process", "its number came again", "damaged"],
-)
+@pytest.mark.parametrize("left_behind", [f"{os.getppid()}\n", "what", ""])
 def test_the_directory_of_a_process_that_is_gone_is_taken_over(left_behind: str, tmp_path: Path) -> None:
+    with another_process(tmp_path / "ann"):
+        pass
+    (tmp_path / "ann" / "pid").write_text(left_behind)
     _, directory = claim_identity(tmp_path, "ann")
-    (directory / "pid").write_text(left_behind)
-    assert claim_identity(tmp_path, "ann")[1] == directory
-    assert (directory / "pid").read_text().split()[0] == str(os.getpid())
+    assert (directory / "pid").read_text() == f"{os.getpid()}\n"
+
+
+def test_of_many_that_start_at_the_same_moment_one_has_it(tmp_path: Path) -> None:
+    won: list[bool] = []
+    begin = threading.Barrier(8)
+
+    def claim() -> None:
+        begin.wait()
+        won.append(run_lock.take(tmp_path))
+
+    threads = [threading.Thread(target=claim) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert won.count(True) == 1
+
+
+def test_who_has_opened_a_file_that_was_removed_meanwhile_has_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_lock.take(tmp_path)
+    opened = open_private(tmp_path / "pid", "ab")
+    run_lock.let_go(tmp_path)
+    opening = iter([opened])
+    monkeypatch.setattr(run_lock, "open_private", lambda *how: next(opening, None) or open_private(*how))
+    assert run_lock.take(tmp_path)
+    assert opened.closed
+    assert (tmp_path / "pid").exists()
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../up", "x" * 41, "é"])
@@ -216,8 +285,7 @@ def test_runs_are_listed_and_one_is_forgotten_without_the_others() -> None:
 def test_a_run_that_goes_on_is_not_forgotten() -> None:
     directory = keep("home", "phone", 7)
     keep("home", "a-watch", 7)
-    (directory / "pid").write_text(OTHER_PROCESS)
-    with pytest.raises(ConfigError, match="is used by another process"):
+    with another_process(directory), pytest.raises(ConfigError, match="is used by another process"):
         forget_run("home")
     assert len(kept_runs()) == 2
     assert not (directory.parent / "a-watch" / "pid").exists()
