@@ -135,12 +135,14 @@ class AgentPresent(AgentMessage, frozen=True):
 
     lineage: the mesh's, as the agent sees it.
     quorum: a majority of its lineage's members answers it.
-    successors: the peer ids that take over if it falls silent, the resource-richest first.
+    successors: the peer ids that take over if it falls silent, the resource-richest first: all who follow it.
+    yields_to: another agent that it hears and would follow, whose term is too low for that; "": nobody.
     """
 
     lineage: Lineage = ()
     quorum: bool = False
     successors: PeerIds = ()
+    yields_to: SomePeerId = ""
 
 
 class AgentResigned(AgentMessage, frozen=True):

@@ -74,7 +74,8 @@ class Peer:
         self._members = Members(agent_settings.lost_after_s, busy=agent_settings.busy, avoid_s=agent_settings.avoid_s)
         self._claim_at = 0.0
         self._call_at = 0.0  # of an agent that hears nobody
-        self._heard_at = -inf  # anything from another node
+        self._heard_at = -inf  # anything from another node that may follow it
+        self._yields_to = ""  # to be said in the next claim
         self._handled_at: float | None = None
         self._rounds_led = 0
         self._finished = False
@@ -162,7 +163,7 @@ class Peer:
                 self.succession.check_term(message.term, now)  # type: ignore[union-attr]
             if self.agent is not None and self._is_deaf(now):
                 self._claim_at = now
-            self._heard_at = now
+            self._heard_at = self._heard_at if kind is StatusWanted else now
             self._introduced.note_spoken(event.sender.peer_id)
         if kind is PeerReport or kind is StatusWanted:
             return self._hear_as_agent(event, now)
@@ -215,9 +216,7 @@ class Peer:
     def _stop(self, event: StopRequested, now: float) -> list[Effect]:
         """A dedicated agent ends the mesh's run; a device that also leads hands over and leaves."""
         if self.trainer is None:
-            if self.agent:
-                return self.agent.handle(event, now)
-            return [Finish(exit_code=130)]
+            return self.agent.handle(event, now) if self.agent else [Finish(exit_code=130)]
         return self._resign(now) + self.trainer.handle(event, now)
 
     def _resign(self, now: float) -> list[Effect]:
@@ -229,23 +228,24 @@ class Peer:
         return effects
 
     def _hear_claim(self, sender: Contributor, claim: AgentPresent, now: float) -> list[Effect]:
+        if self.succession.is_unheard_by(sender, claim, now):
+            return []
         if self.agent and sender.peer_id != self.me.peer_id:
             if not outranks(claim, sender, self._claim(), self.me.peer_id):
-                if claim.term >= self.agent.term:
+                if claim.yields_to == self.me.peer_id and claim.term >= self.agent.term:
                     self._rise_above(claim.term, now)
                 return []
             if claim.term < self.succession.term:
-                self._claim_at = now  # nobody here would follow it yet: it has to rise above our term first
+                self._claim_at, self._yields_to = now, sender.peer_id  # it has to rise above our term first
                 self.agent.make_way(now)
                 return []
             self._step_down(now)
-        before = self.succession.agent
-        if not self.succession.hear_claim(sender, claim, now):
-            return []
-        if before != sender.peer_id:
+        before, trainer = self.succession.agent, self.trainer
+        goes_on = claim.quorum and trainer is not None and claim.lineage == trainer.standing.lineage
+        if self.succession.hear_claim(sender, claim, now, goes_on) and before != sender.peer_id:
             logger.info("%s leads now, under term %d", sender.peer_id, claim.term)
-        if self.trainer and before != sender.peer_id:
-            self.trainer.voice.say_again()
+            if trainer:
+                trainer.voice.say_again()
         return []
 
     def _hear_as_agent(self, event: Received, now: float) -> list[Effect]:
@@ -280,8 +280,7 @@ class Peer:
             if succession.wants_office(self._members.alive(), now):
                 self._take_office(now)
         if self.agent is not None:
-            if self.agent.term > succession.term:
-                succession.term = self.agent.term
+            succession.term = max(succession.term, self.agent.term)
             if succession.is_worn_out() and not self._finished:
                 self._finished = True
                 problem = "this mesh has used up its terms: stop all its devices, then start them again"
@@ -290,6 +289,7 @@ class Peer:
                 self._claim_at = now + self.settings.heartbeat_s
                 if not self._is_deaf(now):
                     effects += self._introduced.tell(self._claim())
+                    self._yields_to = ""
 
     def _report(self, trainer: Trainer, now: float, effects: list[Effect]) -> list[Event]:
         """The trainer's report: to the agent, or to everybody as long as there is none. Returns what is for us."""
@@ -335,7 +335,8 @@ class Peer:
     def _claim(self) -> AgentPresent:
         agent = self.agent
         assert agent is not None
-        return AgentPresent(agent.term, agent.round_id, agent.lineage, agent.quorum, agent.successors())
+        mesh = agent.round_id, agent.lineage, agent.quorum
+        return AgentPresent(agent.term, *mesh, agent.successors(), self._yields_to)
 
     def _is_deaf(self, now: float) -> bool:
         """Nothing comes in: who does not hear the others must not keep them from following somebody else."""

@@ -205,8 +205,8 @@ class MobileAgent:
         change = self.members.hear(sender, report, now)
         if change is None:
             return False
-        if report.term > self.term:
-            self._hear_higher_term(report, now)
+        if report.term > self.term and not report.agent == sender.peer_id != self.me.peer_id:
+            self._hear_higher_term(report, now)  # not of an agent: it claims what it has, unless it hears nobody
         return self.round.hear(change, now) if self.round else change.is_news
 
     def _hear_higher_term(self, report: PeerReport, now: float) -> None:

@@ -11,6 +11,7 @@ makes rounds quick; that they have one result does not depend on it (`peers/role
 from __future__ import annotations
 
 import logging
+from math import inf
 
 import msgspec
 
@@ -24,7 +25,9 @@ from peers.roles.membership.silence import Arrivals
 
 # After these this process ends.
 LAST_WORDS = frozenset((MeshFinished, MemberRefused))
-
+# In silences that are borne: so long an agent is obeyed that leads another mesh, or none yet, and does not name this
+# device; and so long it is ignored then, unless it does.
+_UNNAMED, _IGNORED = 2, 4
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +87,8 @@ class Succession:
         self._measured_from = saved.term
         self._may_leap = not saved.term
         self._believed = 0  # the highest term that was ever found possible: it stays so
+        self._named_at = now  # by the agent as one of those who follow it; or it began to be obeyed
+        self._unheard_by, self._unheard_until = "", -inf
 
     def check_term(self, term: int, now: float) -> None:
         """Raises RemoteProtocolError for a term that no honest mesh can have come to.
@@ -104,8 +109,19 @@ class Succession:
         """Whether this device has come to the last terms, which nobody else believes."""
         return self.term > LAST_TERM
 
-    def hear_claim(self, sender: Contributor, claim: AgentPresent, now: float) -> bool:
-        """Somebody says that it leads; whether this device obeys it from now on."""
+    def hear_claim(self, sender: Contributor, claim: AgentPresent, now: float, goes_on: bool = True) -> bool:
+        """Somebody says that it leads; whether this device obeys it from now on.
+
+        goes_on: with it, the mesh that this device is of does. Else it must hear this device, or is given up.
+        """
+        is_heard = self._is_dedicated or self.me.peer_id in claim.successors
+        if is_heard or goes_on or sender.peer_id != self.agent:
+            self._named_at = now
+        elif now - self._named_at >= _UNNAMED * self._settings.lost_after_s:
+            logger.warning("%s leads, but does not hear this device: it is not obeyed for a while", sender.peer_id)
+            self._unheard_by, self._unheard_until = sender.peer_id, now + _IGNORED * self._settings.lost_after_s
+            self.give_up(now)
+            return False
         if sender.peer_id == self.agent and claim.term >= self.term and not self._is_outdated(sender):
             self._arrivals.hear(now)
         elif not self._is_newer(sender, claim):
@@ -121,6 +137,11 @@ class Succession:
         if claim.successors:
             self.successors = claim.successors
         return True
+
+    def is_unheard_by(self, sender: Contributor, claim: AgentPresent, now: float) -> bool:
+        """Whether it was given up lately since it does not hear this device, and still does not."""
+        is_known = sender.peer_id == self._unheard_by and now < self._unheard_until
+        return is_known and self.me.peer_id not in claim.successors
 
     def admits(self, sender: Contributor, message: AgentMessage, now: float) -> bool:
         """Whether to obey this order: only the agent's, and none of an older term (fault rule 6).
@@ -157,6 +178,7 @@ class Succession:
         """This process was suspended so long itself."""
         self._arrivals.forgive(seconds)
         self._alone_since += seconds
+        self._named_at += seconds
         if self.lacking_since is not None:
             self.lacking_since += seconds
 

@@ -368,7 +368,9 @@ def test_a_claim_of_a_higher_term_makes_an_agent_step_down_at_once() -> None:
     assert (peer.agent, peer.authority()[1]) == (None, "bob")
 
 
-def test_an_agent_speaks_above_a_higher_term_of_a_junior_lineage_to_be_heard_there() -> None:
+@pytest.mark.parametrize("yields_to", ["", "cat", "ann"])
+def test_an_agent_speaks_above_a_higher_term_of_a_junior_lineage_that_yields_to_it(yields_to: str) -> None:
+    """One that does not hear this agent goes on by itself; so does this one, undisturbed."""
     lineage = (Fork(0, 3, "ann.1.1"),)
     trainer = TrainerAtOnce(
         Contributor("ann", 1), ZEROS, "schema", "lenet", TrainerSettings(), 4, History(lineage, ("ann", "bob"))
@@ -379,11 +381,12 @@ def test_an_agent_speaks_above_a_higher_term_of_a_junior_lineage_to_be_heard_the
         peer.handle(Tick(), now)
     assert peer.agent is not None
     higher = peer.agent.term + 1_000_000
-    junior = AgentPresent(higher, 9, (*lineage, Fork(2, 1, "bob.1.9")))
+    junior = AgentPresent(higher, 9, (*lineage, Fork(2, 1, "bob.1.9")), yields_to=yields_to)
     effects = peer.handle(Received(Contributor("bob", 1), junior), 3.1)
     (claim,) = (effect.message for effect in effects if isinstance(effect, Send))
     assert isinstance(claim, AgentPresent)
-    assert (claim.term > higher, claim.lineage) == (True, lineage)
+    assert (claim.term > higher, claim.lineage) == (yields_to == "ann", lineage)
+    assert peer.agent is not None
 
 
 def test_an_agent_stays_in_office_until_who_outranks_it_speaks_under_a_term_that_it_can_obey() -> None:
@@ -396,7 +399,8 @@ def test_an_agent_stays_in_office_until_who_outranks_it_speaks_under_a_term_that
     term, lineage = peer.agent.term, (Fork(0, 2, "bob.1.1"),)
     effects = peer.handle(Received(bob, AgentPresent(term - 1, 4, lineage, quorum=True)), 3.1)
     claims = [effect.message for effect in effects if isinstance(effect, Send)]
-    assert [claim.term for claim in claims if isinstance(claim, AgentPresent)] == [term]
+    told = [(claim.term, claim.yields_to) for claim in claims if isinstance(claim, AgentPresent)]
+    assert told == [(term, "bob")]
     peer.handle(Received(bob, AgentPresent(term + 1, 4, lineage, quorum=True)), 3.2)
     assert (peer.agent, peer.authority()) == (None, (term + 1, "bob"))
 
@@ -427,8 +431,10 @@ def test_who_hears_nobody_does_not_keep_the_others_from_following_somebody_else(
     said = [effect for tenth in range(100) for effect in peer.handle(Tick(), tenth / 10)]
     assert peer.agent is not None
     assert not any(isinstance(effect, Send) and isinstance(effect.message, AgentPresent) for effect in said)
-    effects = peer.handle(Received(bob, StatusWanted()), 10.0)
-    assert any(isinstance(effect, Send) and isinstance(effect.message, AgentPresent) for effect in effects)
+    said = peer.handle(Received(Contributor("watch", 1), StatusWanted()), 10.0)  # on the same machine
+    assert not any(isinstance(effect, Send) and isinstance(effect.message, AgentPresent) for effect in said)
+    said = peer.handle(Received(bob, AgentResigned(1, 0)), 10.0)
+    assert any(isinstance(effect, Send) and isinstance(effect.message, AgentPresent) for effect in said)
     said = [effect for tenth in range(140, 200) for effect in peer.handle(Tick(), tenth / 10)]
     assert not any(isinstance(effect, Send) and isinstance(effect.message, AgentPresent) for effect in said)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor
@@ -283,12 +284,22 @@ def test_the_agent_resigns_when_a_device_of_its_lineage_obeys_a_higher_term() ->
     assert desk.agent.resigned
 
 
-def test_the_agent_speaks_above_the_term_of_a_fork_to_be_heard_there() -> None:
+@pytest.mark.parametrize("obeyed", ["", "d"])
+def test_the_agent_speaks_above_the_term_of_a_fork_to_be_heard_there(obeyed: str) -> None:
     desk = _mesh(A, B)
     higher = desk.agent.term + 5
     desk.reports[C] = msgspec.structs.replace(SETTLED, lineage=SPLIT, round_id=9, digest=b"w9", base=("c",))
-    desk.report(C, agent="c", term=higher)
+    desk.report(C, agent=obeyed, term=higher)
     assert (desk.agent.resigned, desk.agent.term > higher) == (False, True)
+
+
+def test_the_agent_goes_on_beside_one_that_hears_nobody_however_often_that_calls_under_a_higher_term() -> None:
+    """It hears this one no more than the others: to rise above it each time would give each open round up."""
+    desk = _mesh(A, B)
+    term, opened = desk.agent.term, desk.agent.ledger
+    desk.reports[C] = msgspec.structs.replace(SETTLED, lineage=SPLIT, round_id=9, digest=b"w9", base=("c",))
+    desk.report(C, agent="c", term=term + 5)
+    assert (desk.agent.resigned, desk.agent.term, desk.agent.ledger) == (False, term, opened)
 
 
 def test_the_agent_of_a_junior_lineage_without_a_majority_resigns_for_a_senior_one() -> None:

@@ -99,6 +99,35 @@ def test_an_agent_that_was_given_up_is_obeyed_again_when_it_is_heard_again() -> 
     assert succession.agent == "ann"
 
 
+@pytest.mark.parametrize(("names", "goes_on", "obeyed_s"), [((), False, 8), (("me",), False, 60), ((), True, 60)])
+def test_an_agent_that_does_not_hear_this_device_and_leads_another_mesh_is_obeyed_for_a_while(
+    names: tuple[str, ...], goes_on: bool, obeyed_s: int
+) -> None:
+    succession = _led_by(ANN, 5)
+    for second in range(2, 60):
+        claim = _claim(5, "bob", *names)
+        if succession.is_unheard_by(ANN, claim, second):
+            break
+        succession.hear_claim(ANN, claim, second, goes_on)
+    assert (succession.agent == "ann", second) == (obeyed_s == 60, min(obeyed_s + 2, 59))
+
+
+def test_who_was_given_up_for_that_is_ignored_for_a_while_or_until_it_names_this_device() -> None:
+    succession = _led_by(ANN, 5)
+    succession.hear_claim(ANN, _claim(5, "bob"), 9.0, goes_on=False)
+    assert succession.agent == ""
+    assert succession.is_unheard_by(ANN, _claim(5, "bob"), 24.0)
+    assert not succession.is_unheard_by(ANN, _claim(5, "bob", "me"), 24.0)
+    assert not succession.is_unheard_by(BOB, _claim(5, "bob"), 24.0)
+    assert not succession.is_unheard_by(ANN, _claim(5, "bob"), 25.0)
+
+
+def test_a_device_that_slept_gives_its_agent_time_to_hear_it_again() -> None:
+    succession = _led_by(ANN, 5)
+    succession.forgive(100.0)
+    assert succession.hear_claim(ANN, _claim(5, "bob"), 105.0, goes_on=False)
+
+
 def test_an_agent_of_another_lineage_is_obeyed_only_with_a_majority_or_a_senior_lineage() -> None:
     succession = _led_by(ANN, 5)
     assert succession.hear_claim(ANN, _claim(5, round_id=5), 1.0)

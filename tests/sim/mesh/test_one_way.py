@@ -1,0 +1,70 @@
+"""Where hearing is not mutual, for good: all devices of a majority that hear each other make rounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from mdl.config import Exchange
+from peers.trials.run_plan import build_mesh
+from sim.mesh.driver import SimMesh
+from sim.plans.fault_plan import AGENT_NODE, CutOneWay, FaultPlan
+
+FIRST, SECOND, THIRD, FOURTH, FIFTH = NAMES = "p0", "p1", "p2", "p3", "p4"
+
+
+def cut(senders: tuple[str, ...], receivers: tuple[str, ...]) -> tuple[CutOneWay, ...]:
+    return tuple(CutOneWay(at_s=6.0, a=a, b=b, for_s=3000.0) for a in senders for b in receivers if a != b)
+
+
+def mesh_of(
+    *faults: CutOneWay, peers: int = 5, has_agent: bool = False, exchange: Exchange = "chain", waits: bool = False
+) -> SimMesh:
+    on_partition = "wait" if waits else "continue"
+    plan = FaultPlan(1, peers, 60, on_partition=on_partition, has_agent=has_agent, exchange=exchange, faults=faults)
+    mesh, _ = build_mesh(plan)
+    return mesh
+
+
+def rounds_of(mesh: SimMesh, from_s: float, for_s: float) -> dict[str, int]:
+    """Of each device, closed in this time."""
+    mesh.run(from_s)
+    machines = {name: node.machine for name, node in mesh.nodes.items() if node.machine and node.machine.trainer}
+    before = {name: machine.trainer.round_id for name, machine in machines.items() if machine.trainer}
+    mesh.run(from_s + for_s)
+    return {name: machine.trainer.round_id - before[name] for name, machine in machines.items() if machine.trainer}
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["continue", "wait"])
+@pytest.mark.parametrize("peers", [3, 5])
+def test_who_does_not_hear_the_agent_costs_itself_alone(peers: int, waits: bool) -> None:
+    """Nothing else fails: it takes the office, is deaf, and goes on as a fork, a higher term with each round."""
+    made = rounds_of(mesh_of(*cut((FIRST,), (SECOND,)), peers=peers, waits=waits), 40.0, 30.0)
+    assert sum(count >= 5 for count in made.values()) >= peers - 1, made
+
+
+@pytest.mark.parametrize("has_agent", [False, True])
+def test_who_hears_nobody_costs_itself_alone(has_agent: bool) -> None:
+    others = tuple(name for name in (*NAMES, AGENT_NODE) if name != THIRD)
+    made = rounds_of(mesh_of(*cut(others, (THIRD,)), has_agent=has_agent), 20.0, 15.0)
+    assert all(made[name] >= 5 for name in NAMES if name != THIRD), made
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["continue", "wait"])
+def test_a_majority_that_its_agent_does_not_hear_goes_on_without_it(waits: bool) -> None:
+    mesh = mesh_of(*cut((THIRD, FOURTH, FIFTH), (FIRST, SECOND)), waits=waits)
+    made = rounds_of(mesh, 25.0, 15.0)
+    assert all(made[name] >= 5 for name in (THIRD, FOURTH, FIFTH)), made
+
+
+@pytest.mark.parametrize("slow_s", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("exchange", ["chain", "shares"])
+def test_a_majority_goes_on_beside_a_fork_that_it_hears_and_that_does_not_hear_it(
+    slow_s: float, exchange: Exchange
+) -> None:
+    """The fork's terms grow faster than the majority's, whose rounds are longer."""
+    majority = FIRST, SECOND, THIRD
+    mesh = mesh_of(*cut(majority, (FOURTH, FIFTH)), exchange=exchange)
+    for name in majority:
+        mesh.nodes[name].train_s = slow_s
+    made = rounds_of(mesh, 20.0, 20.0)
+    assert all(made[name] >= 4 for name in majority), made
