@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import combinations, permutations
+
+import numpy as np
 import pytest
 
 from mdl.config import Exchange
@@ -68,3 +71,23 @@ def test_a_majority_goes_on_beside_a_fork_that_it_hears_and_that_does_not_hear_i
         mesh.nodes[name].train_s = slow_s
     made = rounds_of(mesh, 20.0, 20.0)
     assert all(made[name] >= 4 for name in majority), made
+
+
+def majorities(names: tuple[str, ...], lost: set[tuple[str, str]]) -> list[tuple[str, ...]]:
+    """Of which each hears each."""
+    sizes = range(len(names) // 2 + 1, len(names) + 1)
+    groups = (group for size in sizes for group in combinations(names, size))
+    return [group for group in groups if lost.isdisjoint(permutations(group, 2))]
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["continue", "wait"])
+@pytest.mark.parametrize("seed", range(6))
+def test_whichever_ways_are_lost(seed: int, waits: bool) -> None:
+    rng = np.random.default_rng(seed)
+    names = NAMES[: rng.integers(3, 6)]
+    ways = list(permutations(names, 2))
+    lost = {ways[way] for way in rng.choice(len(ways), rng.integers(1, 4), replace=False)}
+    faults = [CutOneWay(at_s=6.0, a=a, b=b, for_s=3000.0) for a, b in sorted(lost)]
+    made = rounds_of(mesh_of(*faults, peers=len(names), waits=waits), 40.0, 20.0)
+    for group in majorities(names, lost):
+        assert max(made[name] for name in group) >= 4, (group, lost, made)
