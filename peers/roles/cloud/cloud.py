@@ -69,13 +69,17 @@ class CloudState(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Coming:
-    """An update that one learner was asked to send. received_bytes: as many of a message of its own have come."""
+    """An update that one learner was asked to send. received_bytes: as many of a message of its own have come.
+
+    is_storing: it is here; it waits for the disk, and the learner for the answer.
+    """
 
     sender: Contributor
     pupil: str
     digest: bytes
     moved_at: float
     received_bytes: int = 0
+    is_storing: bool = False
 
 
 class Cloud:
@@ -182,10 +186,10 @@ class Cloud:
         pupil = offered.pupil
         if offered.digest in self._had.get(pupil, ()):
             return [Send(sender.peer_id, UpdateTaken(pupil, offered.digest))]
-        for stuck in [it for it in self._coming.values() if now - it.moved_at >= _STUCK_S]:
+        for stuck in [it for it in self._coming.values() if not it.is_storing and now - it.moved_at >= _STUCK_S]:
             self._end_coming(stuck)
         coming = self._coming.get(sender.peer_id)
-        if coming is not None and coming.pupil != pupil:
+        if coming is not None and (coming.is_storing or coming.pupil != pupil):
             return []  # one update a learner
         if not self._places.ask(sender.peer_id, now, topic=pupil):
             return []  # it asks again; another member of its mesh may be quicker, or somebody else's is on its way
@@ -199,7 +203,10 @@ class Cloud:
         expected = coming and (coming.sender, coming.pupil, coming.digest)
         if not isinstance(values, Packed) or coming is None or expected != (sender, update.pupil, update.digest):
             return []  # nobody asked for it
-        coming.moved_at = now
+        if coming.is_storing:
+            return []  # it has come already
+        coming.is_storing = True
+        self._coming[sender.peer_id] = self._coming.pop(sender.peer_id)  # in the order in which they are stored
         return [StoreUpdate(sender, update, values)]
 
     def _on_progress(self, event: TransferProgressed, now: float) -> list[Effect]:
@@ -240,8 +247,8 @@ class Cloud:
     def _on_failed(self, effect: str, problem: str, now: float) -> list[Effect]:
         if effect != TeachCycle.__name__:
             self._lines.log(logging.ERROR, now, "", "%s: %s", effect, problem)
-            for coming in list(self._coming.values()):
-                self._end_coming(coming)
+            if failed := next((coming for coming in self._coming.values() if coming.is_storing), None):
+                self._end_coming(failed)
             return []
         if self._taught is None:
             return [Finish(problem, 4)]

@@ -54,6 +54,7 @@ class Giver:
         self._name_of = name_of
         self._devices: dict[str, bytes] = {}
         self._next_parts: dict[bytes, int] = {}
+        self._reading: set[bytes] = set()  # sharings of which a part is read now
         self._is_cutting = False
         self._wait_s = wait_s
         self._give_up_at = now + wait_s
@@ -75,6 +76,7 @@ class Giver:
                 self._give_up_at = now + self._wait_s
                 return [*self._offer_all(), *self._go_on(now)]
             case PartRead():
+                self._reading.discard(event.sharing_id)
                 message = PartMessage(event.sharing_id, event.part)
                 return [Send(event.receiver, message, event.content)] if event.receiver in self._devices else []
             case WorkFailed(problem=problem):
@@ -129,6 +131,9 @@ class Giver:
         if wanted.part >= self._next_parts.get(wanted.sharing_id, 0):  # who asks for the same again gets no further
             self._next_parts[wanted.sharing_id] = wanted.part + 1
             self._give_up_at = now + self._wait_s
+        if wanted.sharing_id in self._reading:
+            return []  # one part at a time; a taker that has not got it asks again
+        self._reading.add(wanted.sharing_id)
         return [ReadPart(sender.peer_id, wanted.sharing_id, wanted.part)]
 
     def _go_on(self, now: float) -> list[Effect]:

@@ -192,6 +192,32 @@ def test_an_update_that_nobody_asked_for_is_not_stored() -> None:
     assert cloud.handle(Received(BOB, _message(offered), _update(1)), 1.0) == []
 
 
+def test_an_update_that_is_sent_again_and_again_is_stored_once() -> None:
+    """66 of them once waited for the disk, which ended the cloud."""
+    cloud, offered = _cloud(CloudSettings(updates=9)), _offer("ann", _update(1))
+    cloud.handle(Received(ANN, offered), 1.0)
+    came = Received(ANN, _message(offered), _update(1))
+    assert len(cloud.handle(came, 1.1)) == 1
+    for again in range(100):
+        assert cloud.handle(came, 2.0 + again) == []
+        assert cloud.handle(Received(ANN, _offer("ann", _update(2))), 2.5 + again) == [], "nor is another one asked for"
+    assert _said(cloud.handle(UpdateStored(ANN, _message(offered)), 200.0), "ann") == [
+        UpdateTaken("ann", offered.digest)
+    ]
+    _take(cloud, ANN, "ann", _update(2), 201.0)
+
+
+def test_an_update_that_the_disk_has_refused_is_asked_for_again_and_only_that_one() -> None:
+    cloud, offers = _cloud(CloudSettings(updates=9)), {who: _offer(who.peer_id, _update(1)) for who in (ANN, BOB)}
+    for who, offered in offers.items():
+        cloud.handle(Received(who, offered), 1.0)
+    for who in (BOB, ANN):  # the order in which they come counts
+        assert len(cloud.handle(Received(who, _message(offers[who]), _update(1)), 2.0)) == 1
+    cloud.handle(WorkFailed("StoreUpdate", "disk full"), 3.0)
+    assert cloud.handle(Received(ANN, offers[ANN]), 3.1) == []
+    assert _said(cloud.handle(Received(BOB, offers[BOB]), 3.1), "bob") == [UpdateWanted("bob", offers[BOB].digest)]
+
+
 def test_another_task_is_refused_by_what_it_is() -> None:
     cloud = _cloud()
     (refused,) = _said(cloud.handle(Received(ANN, LessonWanted("ann", "other", "cnn-lstm 6x64")), 1.0), "ann")

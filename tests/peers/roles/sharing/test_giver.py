@@ -89,6 +89,19 @@ def test_parts_go_to_the_device_that_they_are_for_alone() -> None:
         machine.handle(said("watch", PartWanted(PARCEL.sharing_id, 2)), 3.0)
 
 
+def test_one_part_is_read_at_a_time_and_one_that_was_lost_on_its_way_once_more() -> None:
+    """70 questions for one part once ended the giver: as many reads waited for its disk."""
+    machine, wanted = cut(), said("watch", PartWanted(PARCEL.sharing_id, 0))
+    assert len(machine.handle(wanted, 3.0)) == 1
+    for _ in range(100):
+        assert machine.handle(wanted, 3.1) == []
+    assert machine.handle(said("tablet", PartWanted(OTHER.sharing_id, 0)), 3.1) == [
+        ReadPart("tablet", OTHER.sharing_id, 0)
+    ]
+    machine.handle(PartRead("watch", PARCEL.sharing_id, 0, Packed(b"1")), 3.2)
+    assert machine.handle(wanted, 9.0) == [ReadPart("watch", PARCEL.sharing_id, 0)]
+
+
 def test_who_is_not_named_gets_no_word() -> None:
     for machine in (giver(), cut()):
         with pytest.raises(RemoteProtocolError, match="eve asks for windows, and is not among the devices"):
