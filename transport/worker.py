@@ -5,6 +5,7 @@ One trains, one tests, one works on whole vectors, one writes files: each in ord
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -24,13 +25,16 @@ from mdl.protocol.machine import (
     WorkFailed,
 )
 from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork
+from transport.loglimit import LogLimit
+
+logger = logging.getLogger(__name__)
 
 Work: TypeAlias = Mapping[type[Effect], Callable[[Any], Event | None]]
 
 # Vectors of so many bytes are worked on in the loop: that takes a millisecond, and a thread to be woken takes as long.
 _SMALL_VECTOR_BYTES = 1 << 20
 _FILES = (SaveModel, KeepDelta, RecordRound)
-# A round asks for five things at most; whoever has this many waiting asks without end.
+# A round asks for five things at most; whoever has this many waiting asks without end, or its disk hangs.
 MAX_WAITING = 64
 # A model being written is waited for, even on a slow disk; longer than this it hangs.
 _WRITE_S = 10.0
@@ -124,19 +128,21 @@ class Worker:
         self._changed = threading.Condition()
         self._running: Effect | None = None
         self._closed = False
+        self._lines = LogLimit(logger, 1)
         self._thread: threading.Thread | None = None  # from the first effect on: who is never asked leaves nothing
 
     def put(self, effect: Effect, replaces: bool = False) -> None:
         """Queue an effect; replaces: those of its kind that wait. Raises LocalProtocolError if too much waits.
 
-        Also if nothing is there to carry it out.
+        Also if nothing is there to carry it out. The oldest record of a round that waits makes room: no metrics are
+        worth the process.
         """
         if type(effect) not in self._work:
             raise LocalProtocolError(f"nothing here can carry out {type(effect).__name__}")
         with self._changed:
             if replaces:
                 self._waiting = deque(each for each in self._waiting if type(each) is not type(effect))
-            if len(self._waiting) >= MAX_WAITING:
+            if len(self._waiting) >= MAX_WAITING and not self._drop_record():
                 raise LocalProtocolError(f"{MAX_WAITING} effects wait for the worker: it cannot keep up")
             if self._held_s and not self._waiting:
                 self._held_until = time.monotonic() + self._held_s
@@ -145,6 +151,15 @@ class Worker:
                 self._thread = threading.Thread(target=self._run, name="mdl-worker", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+
+    def _drop_record(self) -> bool:
+        oldest = next((place for place, each in enumerate(self._waiting) if isinstance(each, RecordRound)), None)
+        if oldest is None:
+            return False
+        del self._waiting[oldest]
+        text = "the disk cannot keep up with %d things to write: the oldest record of a round is lost"
+        self._lines.warning(time.monotonic(), "", text, MAX_WAITING)
+        return True
 
     def release(self) -> None:
         """What is queued by now begins as soon as it can."""

@@ -170,8 +170,8 @@ class Slow:
 
     def __init__(self):
         self.trains, self.saves, self.tests = threading.Event(), threading.Event(), threading.Event()
-        self.saved, self.tested, self.events = [], [], queue.SimpleQueue()
-        work = {TrainLocally: self.train, SaveModel: self.save, Evaluate: self.test, RecordRound: lambda effect: None}
+        self.saved, self.tested, self.recorded, self.events = [], [], [], queue.SimpleQueue()
+        work = {TrainLocally: self.train, SaveModel: self.save, Evaluate: self.test, RecordRound: self.record}
         self.workers = Workers(work, self.events.put, pytest.fail)
 
     def train(self, effect):
@@ -181,6 +181,9 @@ class Slow:
     def save(self, effect):
         self.saves.wait(PATIENCE_S)
         self.saved.append(effect.round_id)
+
+    def record(self, effect):
+        self.recorded.append(effect.summary)
 
     def test(self, effect):
         self.tests.wait(PATIENCE_S)
@@ -271,6 +274,22 @@ def test_of_models_that_wait_for_a_slow_disk_the_newest_is_written(slow):
     slow.saves.set()
     slow.workers.finish(PATIENCE_S)
     assert slow.saved == [1, 199]
+
+
+def test_records_of_rounds_that_wait_for_a_disk_that_hangs_end_no_node(slow, caplog):
+    """65 rounds of it once ended a dedicated agent."""
+    slow.workers.put(SaveModel(0, W, b""))
+    while slow.workers._files._running is None:
+        pass
+    for number in range(300):
+        slow.workers.put(RecordRound(number))
+    slow.workers.put(SaveModel(1, W, b""))
+    assert len(caplog.messages) == 1
+    assert "the oldest record of a round is lost" in caplog.text
+    slow.saves.set()
+    slow.workers.finish(PATIENCE_S)
+    assert slow.saved == [0, 1]
+    assert slow.recorded == list(range(300 - MAX_WAITING + 1, 300)), "the newest are kept"
 
 
 def test_small_vectors_are_worked_on_at_once(slow):
