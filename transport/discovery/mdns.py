@@ -245,8 +245,11 @@ class Discovery(ServiceListener):
                 if self._announcer is not None:
                     self._announcer.join(_CLOSE_S)
                 closing, self._zeroconf = self._zeroconf, None
-                closing.remove_all_service_listeners()  # `close` leaves them where a flood has ended it
-                closing.close()
+                try:
+                    closing.remove_all_service_listeners()  # `close` leaves them where a flood has ended it
+                    closing.close()
+                except (OSError, Error, TimeoutError) as error:  # too busy: no reason to end otherwise than the run has
+                    logger.warning("mDNS has not said goodbye: %s", str(error) or type(error).__name__)
 
     def _pause(self, zc: Zeroconf) -> None:
         """Somebody floods the network: nothing is heard or said from this moment on; all that came is forgotten.
@@ -263,10 +266,7 @@ class Discovery(ServiceListener):
             if zc is not self._zeroconf:
                 return  # closed meanwhile, or begun anew
             logger.warning("mDNS is flooded: for %.0f s new peers are found by --join alone", PAUSE_S)
-            try:
-                self._stop()
-            except (OSError, Error, TimeoutError) as error:
-                logger.warning("mDNS: %s", error)
+            self._stop()
         if self._is_over.wait(PAUSE_S):
             return
         with self._turn:

@@ -194,6 +194,23 @@ def test_a_service_that_cannot_be_asked_about_is_left_alone_and_one_that_appears
     assert (found, zeroconf.asked) == ([], 1)
 
 
+@pytest.mark.parametrize("problem", [EventLoopBlocked(), TimeoutError(), OSError("no such device")])
+def test_who_cannot_say_goodbye_ends_and_moves_all_the_same(monkeypatch, caplog, problem):
+    """Else a run would end without its model, and the next change of an address would not be heard."""
+
+    class Stuck(Busy):
+        def close(self):
+            raise self.problem
+
+    opened = []
+    monkeypatch.setattr(discovery, "Zeroconf", lambda **_: opened.append(Stuck(problem)) or opened[-1])
+    watching = Discovery(ME, "home", KEYS, print, loopback=True)
+    watching.move(OWN)
+    watching.close()
+    assert len(opened) == 2
+    assert caplog.text.count("mDNS has not said goodbye") == 2
+
+
 def test_a_flood_of_new_records_is_told_once_and_the_usual_ones_never():
     told = []
     flood = _Flood(told.append)
