@@ -6,8 +6,11 @@ A roster is kept where the mesh's code is remembered; several processes add to o
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_bytes
 
@@ -15,7 +18,7 @@ import msgspec
 import platformdirs
 
 from mdl.bounds import UNREADABLE
-from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError
+from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, StorageError
 from mdl.reading import read_bytes
 from mdl.trust.statements import AnyStatement
 from mdl.writing import make_private_folder, narrow, open_private, write_bytes
@@ -46,7 +49,7 @@ def device_key() -> DeviceKey:
     path = key_path()
     try:
         return _read(path) if path.exists() else _make(path)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, StorageError) as error:
         logger.warning("the device key is not kept (%s): this is another device at its next start", error)
         return DeviceKey.of(token_bytes(SECRET_BYTES))
 
@@ -153,16 +156,22 @@ def _parse(text: str, where: str) -> bytes:
 
 def _make(path: Path) -> DeviceKey:
     """Whoever comes first makes it; processes that start together all have that one."""
-    make_private_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open_private(temporary, "wb") as file:
-            file.write(f"{token_bytes(SECRET_BYTES).hex()}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _alone_in(path.parent):
+        if not path.exists():
+            write_bytes(path, f"{token_bytes(SECRET_BYTES).hex()}\n".encode())
     return _read(path)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One process of this user at a time reads and writes there, where the disk knows locks. Raises StorageError."""
+    lock = folder / ".lock"
+    try:
+        make_private_folder(folder)
+        file = open_private(lock, "ab")
+    except OSError as error:
+        raise StorageError(lock, error) from error
+    with file:
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

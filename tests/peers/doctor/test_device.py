@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,7 @@ def test_a_key_that_is_damaged_or_cannot_be_kept_is_in_the_way(monkeypatch: pyte
     check_key()
     key_path().write_bytes(bytes(65))
     assert verdicts([check_key()]) == [Verdict.FAIL]
-    key_path().unlink()
-    key_path().parent.rmdir()
+    shutil.rmtree(key_path().parent)
     key_path().parent.write_text("a file in its place")
     assert verdicts([check_key()]) == [Verdict.FAIL]
     assert "another device at each start" in check_key().told
