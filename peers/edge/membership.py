@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_bytes
@@ -26,6 +26,7 @@ from peers.edge.identity import codes_home, known_meshes, remember_code
 from transport.trust.device_key import SECRET_BYTES, DeviceKey
 from transport.trust.keys import RUN_MARK, MeshKeys
 from transport.trust.membership import Membership
+from transport.trust.roster import is_stated
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def key_path() -> Path:
 def open_membership(keys: MeshKeys) -> Membership:
     """What this device is in a mesh, with what is kept of the mesh's roster. Raises ConfigError."""
     path = roster_path(keys)
-    membership = Membership(keys, device_key(), _load(path) if path else ())
+    membership = Membership(keys, device_key(), _load(path, keys) if path else ())
     if path:
         membership.on_change = lambda: _keep(path, membership)
         membership.on_code = lambda code: _keep_code(code)
@@ -104,23 +105,34 @@ def _keep(path: Path, membership: Membership) -> None:
 
 
 def _write(path: Path, membership: Membership) -> None:
-    for statement in _load(path):
-        try:
-            membership.roster.add(statement)
-        except RemoteProtocolError:
-            continue  # void by now
-    write_bytes(path, msgspec.msgpack.encode(membership.roster.statements()))
+    roster = membership.roster
+    with _alone_in(path.parent):
+        for statement in _load(path, membership.keys, roster.knows):
+            with suppress(RemoteProtocolError):  # void by now
+                roster.add(statement)
+        write_bytes(path, msgspec.msgpack.encode(roster.statements()))
 
 
-def _load(path: Path) -> tuple[AnyStatement, ...]:
+def _load(
+    path: Path, keys: MeshKeys, knows: Callable[[AnyStatement], bool] = lambda statement: False
+) -> tuple[AnyStatement, ...]:
+    """knows: whether a statement was checked before. Raises ConfigError for a file that has changed on the disk.
+
+    What is void counts no more; so a flipped bit would let in who was locked out, and nobody would be told. Of another
+    mesh, which had this name before, no statement is this one's.
+    """
     if not path.exists():
         return ()
     try:
         content = read_bytes(path, _LARGEST_ROSTER_BYTES, "a mesh's roster")
-        return msgspec.msgpack.decode(content, type=tuple[AnyStatement, ...])
+        statements = msgspec.msgpack.decode(content, type=tuple[AnyStatement, ...])
+        signed = [knows(each) or is_stated(keys.mesh_id, each) for each in statements]
+        if any(signed) and not all(signed):
+            raise DataError(f"{signed.count(False)} of {len(signed)} statements have changed since they were signed")
+        return statements
     except (DataError, *UNREADABLE) as error:
         what = "it holds who is locked out: remove it only if you accept to hear that from the other devices again"
-        raise ConfigError(f"{path} is no roster ({error}); {what}") from None
+        raise ConfigError(f"{path} is no whole roster ({error}); {what}") from None
 
 
 def _keep_code(code: str) -> None:

@@ -284,6 +284,12 @@ class Roster:
         return self._admitted[enrolled]
 
 
+def is_stated(mesh_id: str, statement: AnyStatement) -> bool:
+    """Whether the device that a statement is of has signed it; not whether it counts."""
+    by = statement.device if isinstance(statement, Enrolled) else statement.by
+    return is_signed(by, claim_of(mesh_id, statement), statement.signature)
+
+
 def _blank(statement: AnyStatement) -> AnyStatement:
     """What two rosters must agree in: of a device that was admitted by two codes only that it was."""
     return msgspec.structs.replace(statement, admitted=b"") if isinstance(statement, Enrolled) else statement

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from mdl.errors import ConfigError
 from peers.edge import membership as kept
+from transport.trust.device_key import DeviceKey
+from transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from transport.trust.membership import Membership
+
+THIEF = DeviceKey.of(b"t" * 32)
 
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv(kept.KEY_VARIABLE, raising=False)
+
+
+def _found() -> MeshKeys:
+    code = new_join_code("home", mark=founder_mark(kept.device_key().public))
+    kept.found_mesh(code)
+    return MeshKeys.from_code(code)
+
+
+def _revoke(membership: Membership) -> None:
+    for statement in membership.revoke(THIEF.public, 1, "stolen"):
+        membership.roster.add(statement)
+    kept.keep_roster(membership)
 
 
 def test_a_device_has_one_key_also_where_there_are_no_hard_links(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,3 +53,55 @@ def test_whoever_starts_at_the_same_moment_has_the_same_key() -> None:
         keys = {key.public for key in pool.map(lambda _: kept.device_key(), range(64))}
     assert len(keys) == 1
     assert [path.name for path in kept.key_path().parent.iterdir() if path.name != ".lock"] == [kept.key_path().name]
+
+
+def test_who_is_locked_out_stays_out_whatever_bit_of_the_file_flips() -> None:
+    """What is void counts no more: a revocation that is not signed any more once let the device in again."""
+    keys = _found()
+    member = kept.open_membership(keys)
+    member.join("me")
+    member.roster.add(Membership(keys, THIEF).enrol("thief"))
+    _revoke(member)
+    path = kept.roster_path(keys)
+    assert path is not None
+    good, refused = path.read_bytes(), list[str]()
+    for at in range(len(good)):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        try:
+            assert kept.open_membership(keys).roster.is_revoked(THIEF.public), at
+        except ConfigError as error:
+            refused.append(str(error))
+    assert len(refused) > len(good) / 2
+    assert all(f"{path} is no whole roster (" in told and "remove it only if" in told for told in refused)
+    with pytest.raises(ConfigError, match="1 of 3 statements have changed"):
+        kept.keep_roster(member)  # what others have added to it is not taken out either
+    path.write_bytes(good)
+    kept.keep_roster(member)
+
+
+def test_the_roster_of_an_earlier_mesh_of_this_name_is_not_in_the_way(tmp_path: Path) -> None:
+    path = kept.roster_path(_found())
+    assert path is not None
+    path.with_suffix(".code").unlink()
+    keys = _found()
+    assert kept.open_membership(keys).roster.owners() == {kept.device_key().public}
+
+
+def test_what_another_process_adds_to_the_roster_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`mdl mesh revoke` beside a peer that runs and has just met somebody."""
+    keys = _found()
+    peer, owner = kept.open_membership(keys), kept.open_membership(keys)
+    for each in (peer, owner):
+        each.roster.add(Membership(keys, THIEF).enrol("thief"))
+    revoking, write = threading.Thread(target=_revoke, args=(owner,)), kept.write_bytes
+
+    def write_late(path: Path, content: bytes) -> None:
+        monkeypatch.setattr(kept, "write_bytes", write)
+        revoking.start()
+        revoking.join(0.3)
+        write(path, content)
+
+    monkeypatch.setattr(kept, "write_bytes", write_late)
+    kept.keep_roster(peer)
+    revoking.join()
+    assert kept.open_membership(keys).roster.is_revoked(THIEF.public)
