@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from mdl.errors import MdlError, StorageError
 
 _FILE_MODE, _FOLDER_MODE = 0o600, 0o700
 _OTHERS = 0o077
+_HALF_WRITTEN = re.compile(r"\..+\.\d+\.part")
 # A policy has 100 KB, a description far less.
 _PROBE_BYTES = 128 << 10
 
@@ -55,6 +57,14 @@ def append_private(path: Path, content: bytes) -> None:
                 file.close()  # it tries once more what it holds
             os.truncate(path, before)
             raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """What killed processes have half written there, as large as a model each. For a folder that is this process's."""
+    with contextlib.suppress(OSError):
+        for path in list(folder.iterdir()):
+            if _HALF_WRITTEN.fullmatch(path.name):
+                path.unlink()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

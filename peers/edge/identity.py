@@ -18,7 +18,7 @@ from mdl.bounds import MAX_INCARNATION, printable, whole_number
 from mdl.errors import ConfigError, DataError, MdlError
 from mdl.protocol.delta import Contributor
 from mdl.reading import read_bytes
-from mdl.writing import make_private_folder, narrow, write_bytes
+from mdl.writing import make_private_folder, narrow, remove_leftovers, write_bytes
 from peers.edge import run_lock
 from transport.trust.keys import RUN_MARK, MeshKeys, is_successor, name_run, parse_join_code
 
@@ -48,6 +48,7 @@ def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tup
             way = "--out, or XDG_STATE_HOME for all meshes, names another place"
             raise ConfigError(f"cannot write to {directory}: {error.strerror}; {way}") from None
         if not taken:
+            remove_leftovers(directory)
             try:
                 return Contributor(peer_id, _next_incarnation(directory / "incarnation")), directory
             except MdlError:

@@ -112,6 +112,22 @@ def test_so_is_one_that_this_process_uses(tmp_path: Path) -> None:
         claim_identity(tmp_path, "ann")
 
 
+def test_what_killed_processes_have_half_written_goes_when_their_directory_is_used_again(tmp_path: Path) -> None:
+    """Each was as large as a model, and stayed for ever."""
+    code = """
+import os, signal, sys
+from pathlib import Path
+from mdl.writing import write_bytes
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+write_bytes(Path(sys.argv[1]), bytes(1000))
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "ann" / "model.safetensors")], check=False)
+    (tmp_path / "ann" / ".a download of the user's.part").touch()
+    assert len(list((tmp_path / "ann").iterdir())) == 2
+    start(tmp_path)
+    assert {path.name for path in (tmp_path / "ann").iterdir()} == {"incarnation", ".a download of the user's.part"}
+
+
 def test_wherever_the_clock_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A board without a clock of its own gets the time from the network, after its devices have started."""
     with another_process(tmp_path / "ann"):
