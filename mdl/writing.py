@@ -45,12 +45,16 @@ def open_private(path: Path, mode: str) -> IO[bytes]:
     return file
 
 
-def append_private(path: Path, content: bytes) -> None:
-    """Add to the end of a file, all of it or nothing. Raises OSError."""
-    with open_private(path, "ab") as file:
-        before = file.tell()
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line, without its end, to the end of a file, all of it or nothing. Raises OSError.
+
+    It takes the place of a last line that is not whole: a power cut has torn that.
+    """
+    with open_private(path, "a+b") as file:
+        before = _end_of_lines(file)
         try:
-            file.write(content)
+            file.truncate(before)
+            file.write(line + b"\n")
             file.flush()
         except OSError:
             with contextlib.suppress(OSError):
@@ -142,6 +146,18 @@ def narrow(path: Path) -> bool:
         return not path.stat().st_mode & _OTHERS
     except OSError:
         return False
+
+
+def _end_of_lines(file: IO[bytes]) -> int:
+    """Where the last whole line ends: usually the end."""
+    start = end = file.seek(0, os.SEEK_END)
+    size = 1
+    while start:
+        start = file.seek(max(0, end - size))
+        if (newline := file.read().rfind(b"\n")) >= 0:
+            return start + newline + 1
+        size *= 64
+    return 0
 
 
 def _open_for_this_user(path: str, flags: int) -> int:

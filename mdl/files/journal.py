@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from pathlib import Path
 
-from mdl.writing import append_private
+from mdl.writing import append_line
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Journal:
         """Try to write what waits; each line is in the file as a whole or not at all."""
         try:
             while self.waiting:
-                append_private(self.path, self.waiting[0] + b"\n")
+                append_line(self.path, self.waiting[0])
                 self.waiting.popleft()
         except OSError as error:
             reason = error.strerror or str(error)

@@ -15,7 +15,7 @@ from mdl.data import load_data
 from mdl.errors import MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.machine import Tick
-from mdl.writing import append_private, make_private_folder, narrow, open_private, write_bytes, write_whole
+from mdl.writing import append_line, make_private_folder, narrow, open_private, write_bytes, write_whole
 from scheduler.policies.qnet_numpy import draw_weights, save_weights
 from transport.story import Story
 
@@ -45,7 +45,7 @@ def test_what_is_kept_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
     story = Story()
     story.add(0.0, Tick(), [])
     story.save(tmp_path / "run" / "story-p1.jsonl")
-    append_private(tmp_path / "metrics.jsonl", b"{}\n")
+    append_line(tmp_path / "metrics.jsonl", b"{}")
     save_weights(tmp_path / "policy.safetensors", draw_weights(np.random.default_rng(0)), {})
     assert len(list(tmp_path.rglob("*"))) > 15
     assert open_to_others(tmp_path) == []

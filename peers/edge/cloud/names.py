@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mdl.errors import DataError, StorageError
 from mdl.reading import read_bytes
-from mdl.writing import append_private, make_private_folder, write_bytes
+from mdl.writing import append_line, make_private_folder, write_bytes
 from transport.trust.names import MOST_NAMES, Names
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,6 @@ def _read(path: Path) -> dict[str, bytes]:
 
 def _add(path: Path, name: str, key: bytes) -> None:
     try:
-        append_private(path, f"{key.hex()} {name}\n".encode())
+        append_line(path, f"{key.hex()} {name}".encode())
     except OSError as error:  # until the next start the name is this device's all the same
         logger.warning("%s: not kept there whose name %s is: %s", path, name, error.strerror)

@@ -47,6 +47,16 @@ def test_lines_do_not_wait_without_bound(tmp_path):
     assert journal.waiting[0] == b"5"
 
 
+@pytest.mark.parametrize("torn", [b"1", b"\0" * 5000, b"a" * 300_000])
+@pytest.mark.parametrize("whole", [b"", b"0\n", b"0" * 70_000 + b"\n"])
+def test_a_line_that_a_power_cut_has_torn_takes_no_other_with_it(tmp_path, whole, torn):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(whole + torn)
+    for line in (b"2", b"3"):
+        Journal(path).add(line)
+    assert path.read_bytes() == whole + b"2\n3\n"
+
+
 @pytest.mark.skipif(os.name == "nt", reason="no such limit there")
 def test_a_line_that_was_written_in_part_is_taken_back(tmp_path):
     """As on a full disk: a limit on the size of a file lets a part of a line through."""
