@@ -41,7 +41,7 @@ class StateFile:
     def __init__(self, directory: Path, schema_hash: str) -> None:
         self._path, self._previous = (directory / name for name in STATE_FILES)
         self._schema_hash = schema_hash
-        self._saved_round = _round_of(self._path)
+        self._saved_round = _round_of(self._path)  # of the state at _path; None: there is none, or it is not whole
 
     def save(self, round_id: int, state: Mapping[str, Any]) -> None:
         """Of a round that was trained just now. Raises ConfigError for what is no plain state, MdlError of the disk."""
@@ -50,7 +50,7 @@ class StateFile:
         arrays = {str(number): _bytes_of(tensor) for number, tensor in enumerate(tensors)}
         metadata = {"round_id": str(round_id), "schema_hash": self._schema_hash, "tree": tree}
         metadata["blake3"] = _digest_of(arrays, metadata)
-        keep = self._saved_round != round_id
+        keep = self._saved_round not in (None, round_id)
         write_safetensors(self._path, arrays, metadata, self._previous if keep else None)
         self._saved_round = round_id
 
@@ -65,9 +65,7 @@ class StateFile:
         return None
 
     def _read(self, path: Path, round_id: int) -> dict[str, Any] | None:
-        arrays, metadata = read_safetensors(path)
-        if metadata.pop("blake3", "") != _digest_of(arrays, metadata):
-            raise DataError("its checksum is wrong")
+        arrays, metadata = _read_whole(path)
         trained = whole_number(metadata.get("round_id", ""), MAX_ROUND)
         if trained is None or trained > round_id or metadata.get("schema_hash") != self._schema_hash:
             return None
@@ -91,9 +89,21 @@ def load_kept(part: Any, state: Mapping[str, Any]) -> None:
 
 def _round_of(path: Path) -> int | None:
     try:
-        return whole_number(read_safetensors(path)[1].get("round_id", ""), MAX_ROUND) if path.exists() else None
+        return whole_number(_read_whole(path)[1].get("round_id", ""), MAX_ROUND) if path.exists() else None
     except DataError:
         return None
+
+
+def _read_whole(path: Path) -> tuple[Mapping[str, Any], dict[str, str]]:
+    """Raises DataError if it is not as it was written."""
+    arrays, metadata = read_safetensors(path)
+    try:
+        is_whole = metadata.pop("blake3", "") == _digest_of(arrays, metadata)
+    except KeyError:  # its arrays have other names
+        is_whole = False
+    if not is_whole:
+        raise DataError("its checksum is wrong")
+    return arrays, metadata
 
 
 def _plain(value: object, tensors: list[Tensor], where: str, deep: int) -> object:

@@ -109,6 +109,22 @@ def test_a_state_of_another_model_or_a_broken_file_is_not_used(tmp_path: Path, c
     assert StateFile(tmp_path, "s").load(1) is None
 
 
+def test_a_state_that_is_not_whole_does_not_take_the_place_of_the_one_before(tmp_path: Path) -> None:
+    file = StateFile(tmp_path, "s")
+    for round_id in (1, 2):
+        file.save(round_id, {"values": torch.full((3,), float(round_id))})
+    path = tmp_path / STATE_FILES[0]
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    again = StateFile(tmp_path, "s")
+    again.save(3, {})  # of a round that the mesh has not closed
+    found = again.load(2)
+    assert found is not None
+    assert found["values"].tolist() == [1.0] * 3
+    again.save(4, {})
+    assert again.load(3) == {}, "what is whole is kept again"
+
+
 def test_values_of_every_kind_come_back(tmp_path: Path) -> None:
     state = {
         "a": [1, 2.5, None, True, "text", float("inf")],
