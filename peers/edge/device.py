@@ -208,6 +208,7 @@ class Device:
         if effect.planned_rounds:
             self._trainer.settings = msgspec.structs.replace(self._settings, planned_rounds=effect.planned_rounds)
         teacher = self.teacher if (effect.round_id - 1) % self._lesson_every == 0 else None
+        self._trained_from = lambda: None  # a pause may cut it off: the model is no w_i then
         try:
             result = self._trainer.train_round(effect.parameters, effect.round_id, self._must_end, teacher)
         except TrainingCancelledError:

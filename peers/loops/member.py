@@ -311,6 +311,7 @@ class Member:
         """In the worker's thread: hand the round to the caller's loop and wait for what it made of it."""
         if not self._leaving.stays_for(effect.round_id):
             return TrainingPaused(effect.round_id)
+        self._trained_from = lambda: None  # until the loop has done with it
         self._todo.put(effect)
         ready = self._done.get()
         while ready is not None and ready.round_id != effect.round_id:

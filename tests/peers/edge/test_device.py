@@ -294,3 +294,26 @@ def test_an_own_delta_is_had_again_from_the_trained_model_and_may_take_the_old_o
     assert again.values is start
     assert np.array_equal(start, trained.delta.values)
     assert work[RecallDelta](RecallDelta(1, start)) == DeltaRecalled(1, None)  # that is no model any more
+
+
+def test_what_a_training_that_was_cut_off_has_left_is_no_earlier_own_delta(tmp_path: Path) -> None:
+    data = DataSection(spec=f"csv:{write_csv(tmp_path / 'a.csv', 'ax,ay,az')}?label=label&window=20")
+    mine = Device(Config(data=data, training=TrainingSettings(batch_size=4)), ME, "home", tmp_path / "a")
+    work, start = mine.work(), mine.model.values().copy()
+    assert isinstance(work[TrainLocally](TrainLocally(1, start)), LocalDeltaReady)
+    asked = []
+    mine.is_paused = lambda: bool(asked.append(1)) or len(asked) > 3  # in the middle
+    assert work[TrainLocally](TrainLocally(2, start + 1)) == TrainingPaused(2)
+    assert work[RecallDelta](RecallDelta(1, start)) == DeltaRecalled(1, None)
+
+
+def test_a_pause_before_its_first_batch_leaves_what_was_trained(tmp_path: Path) -> None:
+    mine = device(write_csv(tmp_path / "a.csv", "ax,ay,az"))
+    work, start = mine.work(), mine.model.values().copy()
+    trained = work[TrainLocally](TrainLocally(1, start))
+    assert isinstance(trained, LocalDeltaReady)
+    mine.is_paused = lambda: True
+    assert work[TrainLocally](TrainLocally(2, start + 1)) == TrainingPaused(2)
+    recalled = work[RecallDelta](RecallDelta(1, start))
+    assert isinstance(recalled, DeltaRecalled)
+    assert np.array_equal(recalled.values, trained.delta.values)
