@@ -83,7 +83,7 @@ def _is_better(course: Course, known: Course) -> bool:
 
 
 def known_by(machine: Peer) -> Taken:
-    """What a node knows of the run: by itself if it leads."""
-    if machine.agent:
-        return Taken(course=machine.agent.ending.course, ended_by=machine.agent.ending.reason)
+    """What a node knows of the run: by itself if it leads. From any thread: it may step down meanwhile."""
+    if agent := machine.agent:
+        return Taken(course=agent.ending.course, ended_by=agent.ending.reason)
     return machine.trainer.taken if machine.trainer else UNKNOWN

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import torch
@@ -13,7 +15,9 @@ from mdl.files.export import ModelDescription, export_state
 from mdl.learning.flat import FlatModel
 from mdl.protocol.counts import Course
 from mdl.protocol.delta import digest_of
-from peers.edge.best import BEST, BestModel, read_best
+from peers.edge.best import BEST, BestModel, known_by, read_best
+from peers.roles.peer import Peer
+from peers.roles.run_end import UNKNOWN
 
 MODEL = FlatModel(nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)))
 
@@ -93,6 +97,22 @@ def test_a_lost_or_changed_file_is_no_best_model(tmp_path: Path) -> None:
     run.close_round()
     run.hear(1, None, 0.25)
     assert run.kept() == (1, 1.0)
+
+
+def test_an_agent_that_steps_down_meanwhile_ends_no_thread() -> None:
+    """The loop takes the agent away at any moment; another thread asks what is known of the run."""
+    leading = SimpleNamespace(ending=SimpleNamespace(course=None, reason="as far as it was asked for"))
+
+    class SteppingDown:
+        trainer, agents = None, iter([leading])
+
+        @property
+        def agent(self) -> object:
+            return next(self.agents, None)
+
+    machine = cast(Peer, SteppingDown())
+    assert known_by(machine).ended_by == "as far as it was asked for"
+    assert known_by(machine) == UNKNOWN
 
 
 def test_the_named_state_is_that_of_the_vector_and_not_of_the_module() -> None:
