@@ -54,6 +54,7 @@ class Watched:
     ) -> None:
         self._path, self._options, self._data = path, options, data
         self._known = set(find_csv_files(path))
+        self._ahead: dict[Path, tuple[float, float]] = {}  # when it was changed, and since when we see that
         self._kept = Reservoir(options.watch, seed), Reservoir(max(1, options.watch // _TESTED), seed + 1)
         self._add(*windows)
 
@@ -74,10 +75,20 @@ class Watched:
             logger.warning("nothing new is read: %s", error)
             return False
         came = False
-        for file in [file for file in new if now_s - _changed_at(file) >= _QUIET_S][:_AT_ONCE]:
+        for file in [file for file in new if self._is_quiet(file, now_s)][:_AT_ONCE]:
             self._known.add(file)
+            self._ahead.pop(file, None)
             came |= self._read(file)
         return came
+
+    def _is_quiet(self, file: Path, now_s: float) -> bool:
+        """By when it was changed; where the clock of its disk is ahead of ours, by how long that time has stayed."""
+        changed_s = _changed_at(file)
+        if changed_s <= now_s:
+            return now_s - changed_s >= _QUIET_S
+        if (seen := self._ahead.get(file)) is None or seen[0] != changed_s or seen[1] > now_s:
+            self._ahead[file] = seen = changed_s, now_s
+        return now_s - seen[1] >= _QUIET_S
 
     def _read(self, file: Path) -> bool:
         try:

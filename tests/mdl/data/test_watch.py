@@ -45,6 +45,20 @@ def test_a_new_recording_joins_once_when_nobody_writes_to_it_any_more(tmp_path: 
     assert (len(watched.train), len(watched.test)) == (2 * before, min(10, 2 * tested))
 
 
+def test_a_recording_from_the_future_joins_when_nobody_writes_to_it_any_more(tmp_path: Path) -> None:
+    """A camera's clock is ahead, a card has local times, or this board's clock was set back."""
+    watched = _watched(tmp_path / "rec")
+    _write(tmp_path / "rec" / "b.csv", "walk", 1, at=3700.0)
+    assert not watched.look(100.0)
+    os.utime(tmp_path / "rec" / "b.csv", (3701.5, 3701.5))  # somebody still writes
+    assert not watched.look(101.5)
+    assert not watched.look(103.0)
+    assert not watched.look(50.0), "set back once more"
+    assert watched.look(52.0)
+    assert not watched.look(60.0)
+    assert set(watched.train.y.tolist()) == {0, 1}
+
+
 def test_what_is_kept_is_bounded_and_holds_old_and_new(tmp_path: Path) -> None:
     watched = _watched(tmp_path / "rec")
     for number in range(6):
