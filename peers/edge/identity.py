@@ -16,10 +16,10 @@ import platformdirs
 
 from mdl.bounds import MAX_INCARNATION, printable, whole_number
 from mdl.errors import ConfigError, DataError, MdlError
+from mdl.files import run_lock
 from mdl.protocol.delta import Contributor
 from mdl.reading import read_bytes
 from mdl.writing import make_private_folder, narrow, remove_leftovers, write_bytes
-from peers.edge import run_lock
 from transport.trust.keys import RUN_MARK, MeshKeys, is_successor, name_run, parse_join_code
 
 logger = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from mdl.errors import ConfigError
+from mdl.files import run_lock
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.delta import Contributor
 from mdl.writing import open_private
-from peers.edge import run_lock
 from peers.edge.identity import (
     CODE_VARIABLE,
     claim_identity,
