@@ -43,6 +43,8 @@ MAX_PERIODS = 64
 MAX_FORKS = 64
 # Lineages of which a device knows how far it has been: all that a mesh can have, and those that were left again.
 MAX_REACHED = 4 * MAX_FORKS
+# Starts that a ballot names. Whoever starts more often without any work counted has no vote until some is.
+MAX_STARTS = 64
 Nonce: TypeAlias = Annotated[bytes, Meta(max_length=16)]  # nobody guesses 16 random bytes
 ForkName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,128}\Z")]  # PEER.INCARNATION.TERM of who began
 Contributors: TypeAlias = Annotated[tuple[Contributor, ...], Meta(max_length=MAX_MEMBERS)]
@@ -210,14 +212,14 @@ class Ballot(msgspec.Struct, frozen=True):
     term: no order of an older one is followed.
     reached: per lineage, so that no round is decided on twice.
     agent: whom a restarted process may follow under this very term; "": a result was staged under it, so nobody.
-    since: the first start of this device of which nothing is forgotten; later than its first one if a ballot was lost.
+    starts: the last ones of this device of which nothing is forgotten; none from before a ballot was lost.
     was_lost: one was, and the model was not: of a lineage that had begun before, something may be forgotten.
     """
 
     term: Term = 0
     reached: Annotated[tuple[Reached, ...], Meta(max_length=MAX_REACHED)] = ()
     agent: SomePeerId = ""
-    since: Incarnation = 0
+    starts: Annotated[tuple[Incarnation, ...], Meta(max_length=MAX_STARTS)] = ()
     was_lost: bool = False
 
 

@@ -30,9 +30,10 @@ class Promises:
 
     def _unsaved(self, trainer: Trainer, succession: Succession) -> Ballot | None:
         """The ballot, if the disk does not know it yet; it counts as saved from here on."""
-        saved, term, reached = self._saved, succession.term, trainer.standing.reached
+        saved, standing, term = self._saved, trainer.standing, succession.term
         agent = "" if trainer.staged_term == term else succession.spoken_by
-        if term == saved.term and agent == saved.agent and reached == self._saved_reached:
+        promised = (saved.term, saved.agent, saved.starts) == (term, agent, standing.starts)
+        if promised and self._saved_reached == standing.reached:
             return None
-        self._saved, self._saved_reached = trainer.standing.ballot(term, agent), dict(reached)
+        self._saved, self._saved_reached = standing.ballot(term, agent), dict(standing.reached)
         return self._saved

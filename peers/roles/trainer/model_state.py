@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.segments import split_values
 from mdl.protocol.vector_work import Outer
-from mdl.protocol.vocabulary import MAX_REACHED, Ballot, Counted, History, Lineage, Reached
+from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, Counted, History, Lineage, Reached
 from peers.roles.trainer.works import Round, Work, add_up_counted, add_up_plain, total
 
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up.
@@ -46,7 +46,8 @@ class Standing:
         self.round_id = round_id
         self._take_state(state, digest or digest_of(state))
         self.uncounted: tuple[Work, ...] = ()
-        self._since = me.incarnation if ballot is None else ballot.since
+        before = [each for each in ballot.starts if each != me.incarnation] if ballot else []
+        self.starts = (*before, me.incarnation)[-MAX_STARTS:]
         self._was_lost = ballot.was_lost if ballot else bool(history and history.lineage)
         self._knows_start = ballot is not None
         self._begun = ""  # the fork whose beginning this process has seen last
@@ -143,18 +144,19 @@ class Standing:
     def knows_ballot(self) -> bool:
         """Whether it knows all that it has promised on the rounds after this w.
 
-        It does if w holds a delta of a start of which nothing is forgotten: what was forgotten is of rounds before. And
-        where it saw the fork begin. Where w holds nothing of it, a new device and one that lost all it had look alike.
+        It does if w holds a delta of a start of which nothing is forgotten: what was forgotten is of rounds before. No
+        order tells these starts, since the clock may have been behind at one of them. And where it saw the fork begin.
+        Where w holds nothing of it, a new device and one that lost all it had look alike.
         """
         if self.lineage and self.lineage[-1].name == self._begun:
             return True
         if counted := self._counted.get(self._me.peer_id):
-            return counted.contributor.incarnation >= self._since
+            return counted.contributor.incarnation in self.starts
         return self._knows_start and not self._was_lost
 
     def ballot(self, term: int, agent: str = "") -> Ballot:
         """What must be on the disk before anybody hears of it."""
-        return Ballot(term, tuple(Reached(*each) for each in self.reached.items()), agent, self._since, self._was_lost)
+        return Ballot(term, tuple(Reached(*each) for each in self.reached.items()), agent, self.starts, self._was_lost)
 
     def add(self, *works: Work) -> None:
         """Own work that w may hold, or not: where it stands tells."""

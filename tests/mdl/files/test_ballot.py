@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from mdl.bounds import MAX_INCARNATION
 from mdl.errors import MdlError
 from mdl.files.ballot import BallotFile
-from mdl.protocol.vocabulary import MAX_REACHED, Ballot, Reached
+from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, Reached
 
 
 def _ballot(term: int) -> Ballot:
@@ -57,7 +58,8 @@ def test_the_file_takes_its_room_once_and_is_its_owners_alone(tmp_path: Path) ->
     file = BallotFile(path)
     file.save(_ballot(1))
     size = path.stat().st_size
-    most = Ballot(2**40, tuple(Reached(f"{'p' * 64}.{number}.{2**40}", 2**31) for number in range(MAX_REACHED)))
+    reached = tuple(Reached(f"{'p' * 64}.{number}.{2**40}", 2**31) for number in range(MAX_REACHED))
+    most = Ballot(2**40, reached, starts=(MAX_INCARNATION,) * MAX_STARTS)
     file.save(most)
     assert (path.stat().st_size, path.stat().st_mode & 0o777) == (size, 0o600)
     assert BallotFile(path).load() == most

@@ -466,7 +466,7 @@ def test_a_new_agent_is_told_at_once_where_the_device_stands() -> None:
     peer.handle(Tick(), 0.6)
     assert peer.handle(Received(Contributor("bob", 1), AgentPresent(7, 0)), 0.7) == []
     ballot, report = peer.handle(Received(Contributor("cat", 1), AgentPresent(9, 0)), 0.8)
-    assert ballot == SaveBallot(Ballot(9, agent="cat", since=1))
+    assert ballot == SaveBallot(Ballot(9, agent="cat", starts=(1,)))
     assert isinstance(report, Send)
     assert isinstance(report.message, PeerReport)
     assert (report.receiver, report.message.agent, report.message.term) == ("cat", "cat", 9)

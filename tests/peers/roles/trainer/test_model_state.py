@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mdl.protocol.delta import Contributor, ModelDelta, Partial, apply_delta, digest_of
-from mdl.protocol.vocabulary import MAX_REACHED, Counted, Fork, History, Lineage, Reached
+from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Counted, Fork, History, Lineage, Reached
 from peers.roles.trainer import model_state
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.works import Work, total
@@ -108,6 +108,35 @@ def test_a_ballot_that_was_lost_is_not_known_again_at_the_next_start() -> None:
     apply_at_once(again, _delta(ANN, Contributor("me", 3)), 1.0)
     assert again.votes(has_staged=False)
     assert Standing(Contributor("me", 4), ZEROS, 5, again.history(), again.ballot(term=8)).votes(has_staged=False)
+
+
+@pytest.mark.parametrize("incarnation", [300, 100], ids=["later", "the clock is behind"])
+def test_who_has_lost_all_has_no_vote_before_its_new_work_is_counted_whatever_its_clock_says(incarnation: int) -> None:
+    history = History(START, ("ann", "bob", "me"), (Counted(Contributor("me", 200), 4),))
+    lost = Standing(Contributor("me", incarnation), ZEROS)
+    _move(lost, 4, history)
+    assert not lost.votes(has_staged=False)
+    for again in (incarnation + 1, 400):  # the clock is right again at the last start
+        lost = Standing(Contributor("me", again), ZEROS, 4, history, lost.ballot(term=7))
+        assert not lost.votes(has_staged=False)
+    apply_at_once(lost, _delta(ANN, Contributor("me", incarnation + 1)), 1.0)
+    assert lost.votes(has_staged=False)
+
+
+def test_a_start_that_was_lost_between_two_that_are_known_is_not_known() -> None:
+    """The clock was behind at the first start after the loss, which met nobody who counted the lost one."""
+    first = Standing(Contributor("me", 100), ZEROS)
+    again = Standing(Contributor("me", 300), ZEROS, ballot=first.ballot(term=7))
+    _move(again, 4, History(START, ("ann", "me"), (Counted(Contributor("me", 200), 4),)))
+    assert not again.votes(has_staged=False)
+
+
+def test_the_starts_that_a_ballot_names_are_bounded() -> None:
+    ballot = None
+    for number in range(2 * MAX_STARTS):
+        ballot = Standing(Contributor("me", number), ZEROS, ballot=ballot).ballot(term=7)
+    assert ballot is not None
+    assert ballot.starts == tuple(range(MAX_STARTS, 2 * MAX_STARTS))
 
 
 def test_nor_where_w_holds_nothing_of_the_device_yet() -> None:
