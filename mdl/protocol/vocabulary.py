@@ -213,14 +213,14 @@ class Ballot(msgspec.Struct, frozen=True):
     reached: per lineage, so that no round is decided on twice.
     agent: whom a restarted process may follow under this very term; "": a result was staged under it, so nobody.
     starts: the last ones of this device of which nothing is forgotten; none from before a ballot was lost.
-    was_lost: one was, and the model was not: of a lineage that had begun before, something may be forgotten.
+    begun: the fork whose beginning the device has seen last, so that nothing of it is forgotten.
     """
 
     term: Term = 0
     reached: Annotated[tuple[Reached, ...], Meta(max_length=MAX_REACHED)] = ()
     agent: SomePeerId = ""
     starts: Annotated[tuple[Incarnation, ...], Meta(max_length=MAX_STARTS)] = ()
-    was_lost: bool = False
+    begun: ForkName = ""
 
 
 class HopDecision(msgspec.Struct, frozen=True):

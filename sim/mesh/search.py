@@ -86,7 +86,7 @@ class Suspend(Departure, frozen=True):
 
 
 AnyDeparture: TypeAlias = Lose | Late | Crash | Forget | Cut | Sever | Suspend
-# Who forgets its ballot in the very first round of a mesh or fork votes there (docs/faults.md), so that is extra.
+# A ballot is lost with a device's folder alone, so that is extra.
 USUAL = ("lose", "late", "crash", "cut", "sever", "suspend")
 KINDS: dict[str, type[AnyDeparture]] = {
     kind.__name__.lower(): kind for kind in (Lose, Late, Crash, Forget, Cut, Sever, Suspend)

@@ -48,9 +48,7 @@ class Standing:
         self.uncounted: tuple[Work, ...] = ()
         before = [each for each in ballot.starts if each != me.incarnation] if ballot else []
         self.starts = (*before, me.incarnation)[-MAX_STARTS:]
-        self._was_lost = ballot.was_lost if ballot else bool(history and history.lineage)
-        self._knows_start = ballot is not None
-        self._begun = ""  # the fork whose beginning this process has seen last
+        self.begun = ballot.begun if ballot else ""
         self._staged_after: tuple[str, int] | None = None  # of the round after this one: what `reached` was before
         self.lineage: Lineage = ()
         self._me = me
@@ -73,7 +71,8 @@ class Standing:
         if lineage != self.lineage:
             self.lineage, self.base = lineage, base  # nobody has promised anything on it before
             self._staged_after = None
-            self._knows_start, self._begun = True, lineage[-1].name
+            if lineage[-1].name not in self.reached:  # else it comes back to it
+                self.begun = lineage[-1].name
 
     def apply(self, result: ModelDelta, state: Vector, digest: bytes) -> None:
         """state: w(t + 1) = w(t) - eta * result (Algorithm 1), or as the outer optimizer has it."""
@@ -144,19 +143,17 @@ class Standing:
     def knows_ballot(self) -> bool:
         """Whether it knows all that it has promised on the rounds after this w.
 
-        It does if w holds a delta of a start of which nothing is forgotten: what was forgotten is of rounds before. No
-        order tells these starts, since the clock may have been behind at one of them. And where it saw the fork begin.
-        Where w holds nothing of it, a new device and one that lost all it had look alike.
+        It does where it saw the fork begin, and if w holds a delta of a start of which nothing is forgotten: what was
+        forgotten is of rounds before. No order tells these starts, since the clock may have been behind at one of them.
         """
-        if self.lineage and self.lineage[-1].name == self._begun:
+        if self.lineage and self.lineage[-1].name == self.begun:
             return True
-        if counted := self._counted.get(self._me.peer_id):
-            return counted.contributor.incarnation in self.starts
-        return self._knows_start and not self._was_lost
+        counted = self._counted.get(self._me.peer_id)
+        return counted is not None and counted.contributor.incarnation in self.starts
 
     def ballot(self, term: int, agent: str = "") -> Ballot:
         """What must be on the disk before anybody hears of it."""
-        return Ballot(term, tuple(Reached(*each) for each in self.reached.items()), agent, self.starts, self._was_lost)
+        return Ballot(term, tuple(Reached(*each) for each in self.reached.items()), agent, self.starts, self.begun)
 
     def add(self, *works: Work) -> None:
         """Own work that w may hold, or not: where it stands tells."""

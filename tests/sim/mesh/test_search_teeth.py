@@ -32,7 +32,7 @@ def _anybody_is_a_majority(base: Any, voters: Any) -> bool:
 
 
 def _a_restart_forgets_what_was_staged(self: Standing, term: int, agent: str = "") -> Ballot:
-    return Ballot(term, starts=self.starts)
+    return Ballot(term, starts=self.starts, begun=self.begun)
 
 
 def _who_was_further_decides_again(self: Standing) -> bool:

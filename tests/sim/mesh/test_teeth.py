@@ -168,7 +168,7 @@ def _what_a_round_counted_comes_again(self: Standing, lineage: Any, round_id: in
 
 
 def _a_restart_forgets_what_was_staged(self: Standing, term: int, agent: str = "") -> Ballot:
-    return Ballot(term, starts=self.starts)
+    return Ballot(term, starts=self.starts, begun=self.begun)
 
 
 def _any_order_replaces_what_is_staged(self: Staging, order: BroadcastOrdered, staged: Any) -> bool:

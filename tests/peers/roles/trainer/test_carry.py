@@ -398,7 +398,7 @@ def _staged(trainer: Trainer) -> None:
 
 
 def test_who_has_staged_a_result_and_has_it_no_more_does_not_decide_on_it_again() -> None:
-    trainer = a_trainer(5, BEFORE, Ballot())
+    trainer = a_trainer(5, BEFORE, Ballot(begun=START.name))
     _staged(trainer)
     assert trainer.report(1, "agent", 3.0).votes
     open_round(trainer, (START, FORK), attempt=9)
@@ -410,7 +410,7 @@ def test_who_has_staged_a_result_and_has_it_no_more_does_not_decide_on_it_again(
 
 def test_a_promise_that_is_dropped_is_remembered_until_it_is_given_again() -> None:
     """It has staged round 6, is sent to a later model that never comes, and is to begin round 6 afresh."""
-    trainer = a_trainer(5, BEFORE, Ballot())
+    trainer = a_trainer(5, BEFORE, Ballot(begun=START.name))
     _staged(trainer)
     say(trainer, CatchUp(1, 8, b"w8", ANN, (START,), BEFORE.base), 4.0)
     report = trainer.report(1, "agent", 4.0)

@@ -156,6 +156,34 @@ def test_nor_where_w_holds_nothing_of_the_device_yet() -> None:
     assert Standing(Contributor("me", 2), ZEROS, 0, begun, known.ballot(term=7)).votes(has_staged=False)
 
 
+def test_who_came_to_a_fork_and_lost_all_in_its_first_round_has_no_vote_there() -> None:
+    """No round counts it: it was there when the fork began, may have staged the first result, and comes back twice."""
+    fork = History((*START, Fork(4, 2, "ann.1.9")), ("ann", "me"), (Counted(ANN, 4),))
+    lost = Standing(Contributor("me", 2), ZEROS)
+    again = Standing(Contributor("me", 3), ZEROS, ballot=lost.ballot(term=9))
+    for standing in (lost, again):
+        _move(standing, 4, fork)
+        assert not standing.votes(has_staged=False)
+    standing = Standing(Contributor("me", 4), again.state, 4, again.history(), again.ballot(term=9))
+    assert not standing.votes(has_staged=False)
+    _move(standing, 4, History(START, ("ann",), (Counted(ANN, 4),)))
+    standing.follow(fork.lineage, fork.base)
+    assert not standing.votes(has_staged=False)  # it did not begin just now
+
+
+def test_who_saw_a_fork_begin_has_its_vote_there_also_after_a_restart_and_on_its_way_back() -> None:
+    trunk = History(START, ("ann",), (Counted(ANN, 4),))
+    fork = History((*START, Fork(4, 2, "ann.1.9")), ("ann", "me"), trunk.counted)
+    standing = Standing(ME, ZEROS)
+    _move(standing, 4, trunk)
+    standing.follow(fork.lineage, fork.base)
+    assert standing.votes(has_staged=False)
+    again = Standing(Contributor("me", 2), standing.state, 4, trunk, standing.ballot(term=9))
+    assert not again.votes(has_staged=False)
+    _move(again, 4, fork)
+    assert again.votes(has_staged=False)
+
+
 def test_who_lost_its_ballot_votes_after_a_round_that_holds_its_new_work_and_no_other() -> None:
     """A round that was decided before the loss can come again: whoever it holds may have voted on the next."""
     standing = Standing(Contributor("me", 2), ZEROS, 4, History(START, ("ann", "me"), (Counted(ME, 4),)))
@@ -189,9 +217,9 @@ def test_a_restarted_device_that_had_staged_a_result_has_no_vote_on_that_round()
 def test_a_device_votes_on_each_lineage_where_it_has_not_been_further() -> None:
     standing = Standing(ME, ZEROS)
     standing.follow(START, ("ann", "me"))
-    _move(standing, 4, History(START, ("ann", "bob")))
+    _move(standing, 4, History(START, ("ann", "bob"), (Counted(ME, 1),)))
     assert (standing.votes(has_staged=False), standing.base) == (True, ("ann", "bob"))
-    _move(standing, 5, History(SPLIT, ("ann",)))
+    _move(standing, 5, History(SPLIT, ("ann",), (Counted(ME, 1),)))
     assert standing.votes(has_staged=False)
     _move(standing, 3, History(START, ("ann",)))
     assert not standing.votes(has_staged=False)

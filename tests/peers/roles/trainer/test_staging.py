@@ -259,8 +259,8 @@ def test_what_was_rounded_off_is_dropped_where_the_result_comes_whole() -> None:
 def test_a_vote_for_a_value_that_another_proposal_replaces_is_free_again() -> None:
     """The agent of that proposal has asked a quorum: nobody decided the replaced one. Or nobody may be left to vote."""
     lineage = (Fork(0, 1, "agent.1.1"),)
-    history = History(lineage, ("agent", "ann", "bob"))
-    trainer = TrainerAtOnce(BOB, START, "schema", "model", TrainerSettings(), history=history, ballot=Ballot())
+    history, ballot = History(lineage, ("agent", "ann", "bob")), Ballot(begun=lineage[0].name)
+    trainer = TrainerAtOnce(BOB, START, "schema", "model", TrainerSettings(), history=history, ballot=ballot)
 
     def order(term: int, version: int, digest: bytes = b"") -> None:
         names = term, 1, trainer.digest, version, (ANN, BOB), 1.0, (ANN,), digest
@@ -290,8 +290,8 @@ def test_a_vote_for_a_value_that_another_proposal_replaces_is_free_again() -> No
 def test_a_vote_is_not_free_while_the_order_that_follows_may_be_of_the_same_result() -> None:
     """Its agent has not heard of a digest yet, and may close the round by what it hears of the one before."""
     lineage = (Fork(0, 1, "agent.1.1"),)
-    history = History(lineage, ("agent", "ann", "bob"))
-    trainer = TrainerAtOnce(BOB, START, "schema", "model", TrainerSettings(), history=history, ballot=Ballot())
+    history, ballot = History(lineage, ("agent", "ann", "bob")), Ballot(begun=lineage[0].name)
+    trainer = TrainerAtOnce(BOB, START, "schema", "model", TrainerSettings(), history=history, ballot=ballot)
     for version in (1, 2):
         names = 9, 1, trainer.digest, version, (ANN, BOB), 1.0, (ANN,)
         trainer.handle(Received(AGENT, BroadcastOrdered(*names, lineage=lineage)), 0.0)
