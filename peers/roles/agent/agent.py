@@ -228,9 +228,10 @@ class MobileAgent:
                 return self._gather(now)
             return self._say_goodbye(now) if self._between is FINISHING else []
         effects = self.round.advance(now)
+        self.quorum = self.round.lacking_since is None
         if self.round.phase is CLOSED:
             effects += self._close(self.round, now)
-        if self.round.phase is CLOSED or self.round.phase is ABANDONED or self._is_given_up(self.round, now):
+        if self.round.phase in (CLOSED, ABANDONED) or self._gathering.gives_up(self.round, self.following(), now):
             self.round = None
         elif self.round.is_stuck(now):
             logger.warning("round %d does not get on: it is taken up anew", self.round.ledger.round_id)
@@ -239,11 +240,6 @@ class MobileAgent:
         else:
             effects += self._help_late(self.round.position, now, self.round.ledger.live())
         return effects
-
-    def _is_given_up(self, conducted: Conductor, now: float) -> bool:
-        """It lacks a majority, and we may go on without."""
-        self.quorum, self._gathering.lacking_since = conducted.lacking_since is None, conducted.lacking_since
-        return not self.quorum and self._gathering.is_patience_over(conducted.base, self.following(), now)
 
     def _gather(self, now: float) -> list[Effect]:
         """Bring everybody to the same w(t); open the next round when enough are there."""

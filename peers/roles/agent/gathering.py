@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from mdl.bounds import first_few, printable
 from mdl.protocol.vocabulary import MAX_FORKS
+from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.opening import is_left_open
 from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.lineage_choice import choose_lineage, may_decide
@@ -48,7 +49,8 @@ def common_goal(members: list[Member]) -> int:
 class Gathering:
     """What an agent waits for before it opens the next round. waiting_for: why none is opened, in words.
 
-    lacking_since: since then a majority is missing, here or in the round before, or a partner; None if nothing is.
+    lacking_since: since then a majority is missing, here or in the round before, or a partner; None if nothing is. Who
+    is to wait for a majority counts from when it is here, and lacks its votes.
     opened_at: when the last round was opened.
     """
 
@@ -95,12 +97,20 @@ class Gathering:
         """Whether what is missing, a majority or any partner, has been missing for so long that we go on without.
 
         Who is to wait for a majority waits for its presence: if it is here, but was started anew and so does not know
-        what it voted for, the mesh goes on as a fork.
+        what it voted for, the mesh waits as long for others who do, and goes on as a fork.
         """
         self._patience_s = self._patience(base, following)
-        if self.lacking_since is None or now - self.lacking_since < self._patience_s:
+        if self._settings.waits_for_majority and not has_quorum(base, {member.peer_id for member in following}):
+            self.lacking_since = now
             return False
-        return not self._settings.waits_for_majority or has_quorum(base, {member.peer_id for member in following})
+        return self.lacking_since is not None and now - self.lacking_since >= self._patience_s
+
+    def gives_up(self, conducted: Conductor, following: list[Member], now: float) -> bool:
+        """Whether an open round lacks a majority, and we may go on without."""
+        self.lacking_since = conducted.lacking_since
+        is_over = self.lacking_since is not None and self.is_patience_over(conducted.base, following, now)
+        conducted.lacking_since = self.lacking_since
+        return is_over
 
     def tell_patience(self) -> str:
         """In words, for how long a majority or a partner is waited for."""

@@ -146,6 +146,37 @@ def test_patience_begins_when_somebody_is_here(before: bool, starts: bool) -> No
     assert RoundOpened not in desk.newest
 
 
+@pytest.mark.parametrize("is_open", [False, True], ids=["between rounds", "in a round"])
+def test_who_waits_for_a_majority_waits_for_its_votes_too(is_open: bool) -> None:
+    """A is alone for a minute; B comes back without its vote, and C, who has it, two seconds later."""
+    desk = Desk(rounds=0, waits_for_majority=True)
+    desk.reports |= dict.fromkeys((A, B, C), SETTLED)
+    for peer in (A, B, C) if is_open else (A,):
+        desk.report(peer)
+    if is_open:
+        desk.hold(A)
+    desk.pass_time(60.0, A)
+    assert ("a majority" if is_open else "b, c") in desk.agent.waiting_for
+    desk.report(B, votes=False, forgotten=(Reached(START[-1].name, 5),))
+    desk.pass_time(2.0, A, B)
+    assert len(desk.agent.lineage) == 1
+    desk.report(C)
+    desk.pass_time(1.0, A, B, C)
+    assert (desk.last(RoundOpened).lineage, desk.agent.lacking_since) == (START, None)
+
+
+def test_who_waits_for_a_majority_goes_on_without_its_votes_as_long_as_it_would_wait_for_anybody() -> None:
+    desk = Desk(rounds=0, waits_for_majority=True)
+    desk.reports |= {A: SETTLED, B: replace(SETTLED, votes=False)}
+    desk.report(A)
+    desk.pass_time(60.0, A)
+    desk.report(B)
+    desk.pass_time(PARTITION_S - 0.5, A, B)
+    assert RoundOpened not in desk.newest
+    desk.pass_time(1.0, A, B)
+    assert len(desk.last(RoundOpened).lineage) == len(START) + 1
+
+
 @pytest.mark.parametrize("suspended_s", [0.0, 60.0])
 def test_an_agent_that_slept_does_not_begin_a_fork_as_it_wakes(suspended_s: float) -> None:
     room = Room(*(_peer(name) for name in ("ann", "bob", "cat", "dan", "eve")))
