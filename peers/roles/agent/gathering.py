@@ -125,11 +125,14 @@ class Gathering:
     def _may_start(self, current: list[Member], now: float) -> bool:
         """Not at once if somebody has been in a mesh already whose others may be away for a moment."""
         able = sum(not member.report.away for member in current)
+        been = [member.peer_id for member in current if member.report.forgotten]
+        if able < self._settings.min_peers or not been:
+            self.lacking_since = None
         if able < self._settings.min_peers:
             paused = f" ({len(current) - able} paused)" if able < len(current) else ""
             self.waiting_for = f"{able} of {self._settings.min_peers} peers are ready{paused}"
             return False
-        if not (been := [member.peer_id for member in current if member.report.forgotten]):
+        if not been:
             return True
         self.waiting_for = f"the mesh that {first_few(been)} has been in, up to {self._settings.partition_s:g} s"
         self.lacking_since = now if self.lacking_since is None else self.lacking_since

@@ -146,6 +146,23 @@ def test_patience_begins_when_somebody_is_here(before: bool, starts: bool) -> No
     assert RoundOpened not in desk.newest
 
 
+def test_those_who_have_waited_for_the_mesh_of_one_visitor_wait_for_that_of_the_next() -> None:
+    desk = Desk(rounds=0)
+    been = replace(FRESH, forgotten=(Reached(START[-1].name, 4),))
+    desk.reports |= {B: been, D: been}
+    for peer in (A, B):
+        desk.report(peer)
+    desk.pass_time(2.0, A, B)
+    assert RoundOpened not in desk.newest
+    desk.pass_time(60.0, A)  # B is gone
+    assert RoundOpened not in desk.newest
+    desk.report(D)
+    desk.pass_time(PARTITION_S - 1.0, A, D)
+    assert RoundOpened not in desk.newest
+    desk.pass_time(2.0, A, D)
+    assert desk.last(RoundOpened).members == (A, D)
+
+
 @pytest.mark.parametrize("is_open", [False, True], ids=["between rounds", "in a round"])
 def test_who_waits_for_a_majority_waits_for_its_votes_too(is_open: bool) -> None:
     """A is alone for a minute; B comes back without its vote, and C, who has it, two seconds later."""
