@@ -319,7 +319,7 @@ class MobileAgent:
         return effects
 
     def _say_goodbye(self, now: float) -> list[Effect]:
-        """Wait for the last evaluations, then send everybody home and finish."""
+        """Wait for the last evaluations and for who lacks the last model, then send everybody home and finish."""
         patience_s = self._settings.stop_s if self._stopping else self._settings.farewell_s
         late = now - self._finishing_at >= patience_s
         effects = self._records.tell(wait=not late and not self._stopping)
@@ -327,17 +327,17 @@ class MobileAgent:
             return effects
         following = self.following()
         others = [member for member in following if member.peer_id != self.me.peer_id]
-        if not others or late:
-            self._between = FINISHED
-            return [*effects, Finish(exit_code=130 if self._stopping else 0)]
         standing = [member for member in following if member.report.lineage == self.lineage]
-        if standing and not self._stopping:
+        if standing and not (late or self._stopping):
             position = newest_position(standing)
             if any(member.at != position for member in following):
                 return effects + self._help_late(position, now)  # nobody leaves without the last model
         for member in others:
             end = MeshFinished(self.term, member.report.round_id, self.ending.reason, self.ending.course)
             effects += self._repeater.say(member.contributor, end, now)
+        if not others or late:
+            self._between = FINISHED
+            effects.append(Finish(exit_code=130 if self._stopping else 0))
         return effects
 
     # -- pieces -------------------------------------------------------------------------------------------------------

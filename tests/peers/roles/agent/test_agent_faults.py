@@ -10,7 +10,7 @@ import pytest
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopCancelled, HopReleased
-from mdl.protocol.machine import StopRequested
+from mdl.protocol.machine import Finish, StopRequested
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, MeshFinished, PeerReport, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import (
     MAX_FORKS,
@@ -234,6 +234,17 @@ def test_who_missed_the_last_word_takes_the_model_along_before_it_goes_home() ->
     assert (desk.told(MeshFinished), set(desk.told(CatchUp))) == ([], {"c"})
     desk.report(C, round_id=4, digest=b"w4")
     assert sorted(set(desk.told(MeshFinished))) == ["a", "b", "c"]
+
+
+def test_a_run_is_over_for_all_though_one_device_cannot_fetch_the_last_model() -> None:
+    reports = dict.fromkeys((A, B, C), msgspec.structs.replace(SETTLED, goal=4))
+    reports[C] = msgspec.structs.replace(reports[C], round_id=3, digest=b"w3")
+    desk = _take_over(reports, rounds=3, farewell_s=20.0)
+    desk.pass_time(19.0, A, B, C)
+    assert (desk.told(MeshFinished), desk.finish) == ([], None)
+    desk.pass_time(2.0, A, B, C)
+    assert sorted(desk.told(MeshFinished)) == ["a", "b", "c"]
+    assert desk.finish == Finish("", 0)
 
 
 def test_a_promise_for_another_result_of_the_same_term_must_be_given_again() -> None:
