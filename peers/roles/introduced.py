@@ -9,29 +9,32 @@ from mdl.protocol.vocabulary import PeerInfo, Role
 
 
 class Introduced:
-    """See the module. known: at most MAX_MEMBERS by their ids; of more, one that has never spoken is forgotten."""
+    """See the module. known: at most MAX_MEMBERS by their ids.
+
+    Of more, one that has never spoken is forgotten, else the one that has not spoken for longest.
+    """
 
     def __init__(self, own_id: str) -> None:
         self.known: dict[str, PeerInfo] = {}
         self._own_id = own_id
-        self._spoken: set[str] = set()  # those of them
+        self._spoken: dict[str, None] = {}  # those of them, by when they did so last
 
     def add(self, info: PeerInfo) -> None:
         self.known[info.peer_id] = info
         if len(self.known) > MAX_MEMBERS:  # somebody mentions ever new ones
-            silent = next((peer_id for peer_id in self.known if peer_id not in self._spoken), info.peer_id)
-            del self.known[silent]
-            self._spoken.discard(silent)
+            others = (peer_id for peer_id in self.known if peer_id not in self._spoken and peer_id != info.peer_id)
+            self.forget(next(others, None) or next(iter(self._spoken)))
 
     def forget(self, peer_id: str) -> None:
         """It is in the mesh no more."""
         self.known.pop(peer_id, None)
-        self._spoken.discard(peer_id)
+        self._spoken.pop(peer_id, None)
 
     def note_spoken(self, peer_id: str) -> None:
         """A message of its own has come."""
         if peer_id in self.known:
-            self._spoken.add(peer_id)
+            self._spoken.pop(peer_id, None)
+            self._spoken[peer_id] = None
 
     def tell(self, message: Said) -> list[Effect]:
         return [Send(peer_id, message) for peer_id in self.known if peer_id != self._own_id]

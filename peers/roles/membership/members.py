@@ -25,6 +25,7 @@ class Members:
     """peer id -> Member. A restarted peer replaces its old incarnation and keeps its device's book.
 
     The other way round only if the later one is gone, and has been for some seconds: it was a copy of the earlier one.
+    At most MAX_MEMBERS: a new one takes the place of whoever has been gone longest, and is not heard if nobody is gone.
     lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are. busy: when a
     device counts as busy. Who is alive and whom they follow is asked far more often than it changes, so the lists are
     kept; callers do not change them. has_refused: whether somebody's model did not fit. reach: who lately could not
@@ -157,9 +158,15 @@ class Members:
     def _may_enter(self, known: Member | None, sender: Contributor, now: float) -> bool:
         """Whether this process is the member of its name from now on. known: the one that is so yet."""
         if known is None:
-            return len(self._table) < MAX_MEMBERS
+            return len(self._table) < MAX_MEMBERS or self._forget_one()
         is_outdated = known.contributor.incarnation > sender.incarnation
         return not is_outdated or not (known.alive or now - known.heard_at < _GONE_S)
+
+    def _forget_one(self) -> bool:
+        gone = [member for member in self._table.values() if not member.alive]
+        if gone:
+            del self._table[min(gone, key=lambda member: member.heard_at).peer_id]
+        return bool(gone)
 
     def _enter(self, known: Member | None, sender: Contributor, report: PeerReport, now: float) -> Change:
         arrivals = Arrivals(now, self._shortest_s, self._longest_s)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.segments import split_values
 from mdl.protocol.vector_work import Outer
@@ -55,6 +56,7 @@ class Standing:
         self._in_w: tuple[Work, ...] = ()
         self.reached = {entry.fork: entry.round_id for entry in ballot.reached} if ballot else {}
         self._shared_round = round_id
+        self._counted: dict[str, Counted] = {}
         self._take_history(history or History())
         self.note_further(round_id)
 
@@ -87,6 +89,9 @@ class Standing:
         ]
         for entry in sorted(counted, key=lambda entry: entry.contributor):
             self._counted[entry.contributor.peer_id] = entry  # of two starts of a process, both in it, the later one's
+        if len(self._counted) > MAX_MEMBERS:  # all who stand here forget the same
+            latest = sorted(self._counted.values(), key=lambda entry: (entry.round_id, entry.contributor))
+            self._counted = {entry.contributor.peer_id: entry for entry in latest[-MAX_MEMBERS:]}
         self.note_further(self.round_id)
         self._settle()
 
@@ -201,7 +206,14 @@ class Standing:
 
     def is_counted(self, lineage: Lineage, round_id: int) -> bool:
         """Whether this process's own delta of a round on a lineage is part of w, here and now: all of it."""
-        return (entry := self._entry(lineage, round_id)) is not None and not entry.lacks
+        entry = self._entry(lineage, round_id)
+        return not entry.lacks if entry else self._may_be_forgotten(lineage, round_id)
+
+    def _may_be_forgotten(self, lineage: Lineage, round_id: int) -> bool:
+        """Whether its entry may have made room for others: then the work is lost, and never counted twice."""
+        if len(self._counted) < MAX_MEMBERS or self._me.peer_id in self._counted:
+            return False
+        return self._reach(lineage) >= round_id and round_id <= min(each.round_id for each in self._counted.values())
 
     def _entry(self, lineage: Lineage, round_id: int) -> Counted | None:
         """How this process's own delta of a round on a lineage is part of w, here and now; None if it is not.

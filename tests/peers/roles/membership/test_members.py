@@ -208,6 +208,22 @@ def test_the_newest_position_is_the_latest_round_and_what_most_have_there() -> N
     assert newest_position(members.alive()) == ((), 3, b"y")
 
 
+def test_a_new_device_takes_the_place_of_whoever_has_been_gone_longest() -> None:
+    members = Members(4.0)
+    for number in range(MAX_MEMBERS):
+        members.hear(Contributor(f"p{number}", 1), REPORT, 50.0 - number / MAX_MEMBERS)
+    assert members.hear(Contributor("one too many", 1), REPORT, 51.0) is None
+    last = f"p{MAX_MEMBERS - 1}"
+    members.hear(Contributor(last, 1), _report(sequence=2), 100.0)
+    members.expire(101.0)
+    for name in ("new", "newer"):
+        assert members.hear(Contributor(name, 1), REPORT, 101.0)
+    assert [member.peer_id for member in members.alive()] == ["new", "newer", last]
+    known = {member.peer_id for member in members.everyone()}
+    assert len(known) == MAX_MEMBERS
+    assert {f"p{number}" for number in range(MAX_MEMBERS)} - known == {f"p{MAX_MEMBERS - 2}", f"p{MAX_MEMBERS - 3}"}
+
+
 def test_the_table_is_bounded() -> None:
     members = Members(4.0)
     for number in range(MAX_MEMBERS):

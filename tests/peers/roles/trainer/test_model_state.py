@@ -6,7 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor, ModelDelta, Partial, apply_delta, digest_of
+from mdl.protocol.round_messages import ModelMessage
 from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Counted, Fork, History, Lineage, Reached
 from peers.roles.trainer import model_state
 from peers.roles.trainer.model_state import Standing
@@ -223,6 +225,35 @@ def test_a_device_votes_on_each_lineage_where_it_has_not_been_further() -> None:
     assert standing.votes(has_staged=False)
     _move(standing, 3, History(START, ("ann",)))
     assert not standing.votes(has_staged=False)
+
+
+def _crowd(first: int, count: int) -> list[Contributor]:
+    return [Contributor(f"pod-{number:04}", 1) for number in range(first, first + count)]
+
+
+def test_a_history_names_those_who_were_counted_last_and_can_be_read() -> None:
+    """Containers come with ever new names; all who stand there forget the same ones."""
+    mine = Standing(ME, ZEROS)
+    for others in (_crowd(0, 3), _crowd(3, MAX_MEMBERS - 4), _crowd(2000, 2)):
+        apply_at_once(mine, _delta(ME, *others))
+    before = mine.history()
+    assert {entry.contributor for entry in before.counted} == {ME, *_crowd(2, MAX_MEMBERS - 3), *_crowd(2000, 2)}
+    anns = Standing(ANN, mine.state, mine.round_id, before)
+    for standing in (mine, anns):
+        apply_at_once(standing, _delta(ANN, BOB))
+    assert mine.history() == anns.history()
+    message = ModelMessage(mine.round_id, mine.digest, mine.history())
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=ModelMessage) == message
+
+
+@pytest.mark.parametrize("round_id", [1, 2])
+def test_work_whose_entry_may_have_made_room_for_others_is_not_brought_in_again(round_id: int) -> None:
+    """It gave its delta to a round, and was away until 1,024 others had been counted since."""
+    standing = Standing(ME, ZEROS)
+    standing.follow(START, ("ann", "me"))
+    standing.add(Work(np.ones(2, np.float32)).given_in((START, round_id)))
+    _move(standing, 3, History(START, ("ann",), tuple(Counted(each, 1) for each in _crowd(0, MAX_MEMBERS))))
+    assert _carry(standing) == (None if round_id == 1 else 1.0)
 
 
 def test_uncounted_work_adds_up_without_changing_what_was_handed_over() -> None:
