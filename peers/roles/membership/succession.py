@@ -114,20 +114,20 @@ class Succession:
 
         goes_on: with it, the mesh that this device is of does. Else it must hear this device, or is given up.
         """
-        is_heard = self._is_dedicated or self.me.peer_id in claim.successors
-        if is_heard or goes_on or sender.peer_id != self.agent:
+        is_agent = sender.peer_id == self.agent
+        if is_agent and (goes_on or self._is_dedicated or self.me.peer_id in claim.successors):
             self._named_at = now
-        elif now - self._named_at >= _UNNAMED * self._settings.lost_after_s:
+        elif is_agent and now - self._named_at >= _UNNAMED * self._settings.lost_after_s:
             logger.warning("%s leads, but does not hear this device: it is not obeyed for a while", sender.peer_id)
             self._unheard_by, self._unheard_until = sender.peer_id, now + _IGNORED * self._settings.lost_after_s
             self.give_up(now)
             return False
-        if sender.peer_id == self.agent and claim.term >= self.term and not self._is_outdated(sender):
+        if is_agent and claim.term >= self.term and not self._is_outdated(sender):
             self._arrivals.hear(now)
         elif not self._is_newer(sender, claim):
             return False
         else:
-            self._arrivals = self._listen(now)
+            self._arrivals, self._named_at = self._listen(now), now
         self.agent, self.spoken_by, self.holder = sender.peer_id, sender.peer_id, sender
         self.term, self._claim, self._knew_one = claim.term, claim, True
         if claim.quorum:

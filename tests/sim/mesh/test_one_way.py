@@ -73,6 +73,13 @@ def test_a_majority_goes_on_beside_a_fork_that_it_hears_and_that_does_not_hear_i
     assert all(made[name] >= 4 for name in majority), made
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["continue", "wait"])
+def test_who_hears_two_agents_follows_the_one_that_hears_it(waits: bool) -> None:
+    """The other one's claims are under a higher term, and neither has a majority."""
+    made = rounds_of(mesh_of(*cut((FIRST,), (FOURTH,)), *cut((FOURTH,), (SECOND, FIFTH)), waits=waits), 30.0, 20.0)
+    assert all(made[name] >= 5 for name in NAMES if name != FOURTH), made
+
+
 def majorities(names: tuple[str, ...], lost: set[tuple[str, str]]) -> list[tuple[str, ...]]:
     """Of which each hears each."""
     sizes = range(len(names) // 2 + 1, len(names) + 1)
