@@ -216,7 +216,9 @@ class Aggregation:
         held = [holding for peer in live if (holding := self._ledger.holding(peer))]
         if any(len(holding.contributors) > 1 or holding.sent_hop is not None for holding in held):
             return "some deltas are merged already"
-        return "" if self._settings.exchange == "shares" else self._why_fast(live)
+        if self._settings.exchange == "shares" or (self.going and self._find_who_goes_on(self.going)):
+            return ""  # what is under way needs no plan, so no links either
+        return self._why_fast(live)
 
     def _why_fast(self, live: Collection[Contributor]) -> str:
         """Why hops end soon enough; "": the links are known, and even at best the values take a while."""

@@ -167,9 +167,11 @@ def test_where_no_owner_is_left_the_round_begins_anew() -> None:
     assert (order.lost, order.order, sum(order.owns)) == ((), (A, B), 5)
 
 
-def _takes_over(first: Desk, going: BroadcastOrdered, lost: int = 0, *alive: Contributor) -> Desk:
-    """Another agent, whose device has followed `going`, of a mesh in which these are alive."""
-    desk = _desk(min_peers=len(alive))
+def _takes_over(
+    first: Desk, going: BroadcastOrdered, lost: int = 0, *alive: Contributor, exchange: str = "shares"
+) -> Desk:
+    """Another agent, whose device has followed `going`, of a mesh in which these are alive. It knows no links."""
+    desk = Desk(min_peers=len(alive), exchange=exchange, segment_values=2, stall_s=STALL_S)
     desk.agent = MobileAgent(
         Contributor("agent", 2),
         make_policy("fifo"),
@@ -188,10 +190,11 @@ def _takes_over(first: Desk, going: BroadcastOrdered, lost: int = 0, *alive: Con
     return desk
 
 
-def test_a_new_agent_goes_on_with_the_exchange_that_all_have_followed() -> None:
+@pytest.mark.parametrize("exchange", ["shares", "auto"])
+def test_a_new_agent_goes_on_with_the_exchange_that_all_have_followed(exchange: str) -> None:
     first = _started()
     going = first.last(BroadcastOrdered)
-    desk = _takes_over(first, going, 0, A, B)
+    desk = _takes_over(first, going, 0, A, B, exchange=exchange)
     order = desk.last(BroadcastOrdered)
     assert order.term > going.term
     assert (order.began_term, order.began) == (going.term, going.version)
@@ -214,6 +217,13 @@ def test_where_one_has_followed_another_order_a_new_agent_plans_anew() -> None:
     order = _takes_over(first, first.last(BroadcastOrdered), 1, A, B).last(BroadcastOrdered)
     assert (order.lost, sum(order.owns)) == ((), 5)
     assert order.began_term in (0, order.term)
+
+
+def test_and_goes_by_hops_if_it_knows_no_links_to_plan_by() -> None:
+    first = _started()
+    desk = _takes_over(first, first.last(BroadcastOrdered), 1, A, B, exchange="auto")
+    assert desk.hops()
+    assert BroadcastOrdered not in desk.newest
 
 
 def test_a_result_that_somebody_has_goes_down_the_tree_once_an_owner_is_lost() -> None:
