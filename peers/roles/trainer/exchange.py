@@ -213,13 +213,13 @@ class Exchange:
         return self._fill(lane, now)
 
     def on_time(self, now: float) -> list[Send]:
-        """Say again what may have been lost."""
+        """Say again what may have been lost; its room on a crowded link is for the others."""
         sends: list[Send] = []
         for lane in () if self.lacks_own else self._lanes.values():
             if not lane.is_heard and self._needs(lane.peer):
                 sends.append(Send(lane.peer.peer_id, self._ready(lane.peer)))
             sends += [self._parcel(lane, parcel) for parcel in lane.take_late(self._retry_s, now)]
-        return sends
+        return sends if self.lacks_own else sends + self._fill_all(now)
 
     def _follow(self, order: BroadcastOrdered) -> None:
         """Who owns what, by this order, and what this device has to give to whom."""

@@ -165,12 +165,16 @@ class Uplink:
         self.is_crowded = len(self._ours) * segment_bytes > _CROWDED_S * 1e6 * own_mb_s > 0
 
     def has_room(self, lane: Lane, segment_bytes: int) -> bool:
-        """Whether one more may be under way: in the window, which has room for one always, and in a crowded link."""
+        """Whether one more may be under way: in the window, which has room for one always, and in a crowded link.
+
+        What had to be said again takes no room there: its device may be gone, and the others would wait for it.
+        """
         if lane.under_way and lane.bytes_under_way + segment_bytes > lane.window_bytes:
             return False
         if not (self.is_crowded and lane.is_ours):
             return True
-        return sum(each.bytes_under_way for each in self._ours) < _SEGMENTS_SHARED * segment_bytes
+        shared = sum(each.bytes_under_way for each in self._ours if not each.doublings)
+        return shared < _SEGMENTS_SHARED * segment_bytes
 
     def rank(self, lane: Lane) -> tuple[int, int]:
         """Whose turn it is on a crowded link, the least first; all are equal on another."""

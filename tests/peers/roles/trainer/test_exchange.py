@@ -454,6 +454,34 @@ def test_if_devices_are_lost_the_others_agree_on_who_is_in_which_segment(
         assert exchange.order == net.order
 
 
+@pytest.mark.parametrize(
+    ("names", "owns", "contributors", "mb_s", "gone"),
+    [
+        ("abcdef", (5, 4, 4, 0, 0, 0), "abc", 1e-4, "def"),
+        ("abcdefghijklmnopqrst", (5, 4, 4, *[0] * 17), "abcdefghijklmnopqrs", 1 / 512, "t"),  # 60 ms are three segments
+    ],
+    ids=["three", "one of twenty"],
+)
+def test_on_a_crowded_link_who_only_receives_and_is_gone_does_not_hold_up_the_others(
+    names: str, owns: tuple[int, ...], contributors: str, mb_s: float, gone: str
+) -> None:
+    """Nobody goes on without it: it has no part in the result."""
+    net = LossyNet(msgspec.structs.replace(_order(names, owns, contributors), link_mb_s=(mb_s,) * len(names)))
+    assert all(exchange.uplink.is_crowded for exchange in net.at.values())
+    while not net.said["SegmentMessage"]:
+        net.step()
+    for name in gone:  # what it is given was said to a device that was ready
+        del net.at[net.by_id[name]]
+    while not all(exchange.is_whole for exchange in net.at.values()):
+        if net.queue:
+            net.step()
+            continue
+        net.now += RETRY_S
+        assert net.now < 60.0, "they wait"
+        for peer, exchange in net.at.items():
+            net.post(peer, exchange.on_time(net.now))
+
+
 def test_a_result_takes_the_place_of_the_own_delta() -> None:
     net = Net(_order("abc", (5, 4, 4)), in_place=True)
     places = {peer: exchange.values for peer, exchange in net.at.items()}

@@ -133,6 +133,19 @@ def test_the_lanes_of_a_crowded_link_share_three_segments() -> None:
     assert all(uplink.has_room(lane, SEGMENT) for lane in lanes)
 
 
+def test_what_had_to_be_said_again_takes_no_room_on_a_crowded_link_until_it_is_confirmed() -> None:
+    uplink = Uplink()
+    _, *lanes = _lanes(uplink, 0.1, 5)
+    for lane in lanes[:3]:
+        _take(lane)
+    assert lanes[0].take_late(RETRY_S, 10.0) == [(False, 0)]
+    assert uplink.has_room(lanes[4], SEGMENT)
+    _take(lanes[4])
+    assert not uplink.has_room(lanes[3], SEGMENT)
+    lanes[0].confirm((False, 0), SEGMENT, 10.1)
+    assert not uplink.has_room(lanes[4], SEGMENT)
+
+
 @pytest.mark.parametrize("own_mb_s", [0.0, 1.0], ids=["unknown", "quick"])
 def test_another_link_has_a_window_for_each(own_mb_s: float) -> None:
     uplink = Uplink()
