@@ -260,6 +260,8 @@ class Standing:
         uncounted, in_w = [], []
         for work in [part for whole in (*self._in_w, *self.uncounted) for part in self._split(whole)]:
             here = self._counts_in(work)
+            if work.rounded_in and (here or self._reach(work.rounded_in[0]) < work.rounded_in[1]):
+                continue  # brought in; or w does not hold the round, and all that was in it comes again, unrounded
             if here is None:
                 uncounted.append(replace(work, rounds=self._open_rounds(work)))
             elif self.may_be_left(here):

@@ -48,7 +48,6 @@ class OwnWork:
         self._ahead: tuple[Work, TrainingReport] | None = None  # trained for the round after the open one
         self._doing: dict[int, Work] = {}
         self._overwritten: set[int] = set()  # rounds whose trained model will be gone when their training is over
-        self._rounded: Vector | None = None
 
     @property
     def ahead(self) -> Vector | None:
@@ -57,10 +56,6 @@ class OwnWork:
     def note_test(self) -> None:
         """A model is tested as soon as what is being trained is done, and takes its place."""
         self._overwritten = set(self._doing)
-
-    def feed_back(self, rounded: Vector | None) -> None:
-        """What coding has rounded off in the round that has just been applied, float32 (P,): for the next own delta."""
-        self._rounded = rounded
 
     def begin(self, part: Part, before: Part | None, lineage: Lineage, goal: int) -> list[Effect]:
         """Train; or, if the same round was open as another attempt, use what that gave.
@@ -167,7 +162,7 @@ class OwnWork:
         if part.fresh is None:
             return []  # there was none, or it is still being trained
         fresh = part.fresh.given_in(here)
-        if own := part.own_hold(self._me):  # with what had been rounded off, too
+        if own := part.own_hold(self._me):
             earlier = total(part.works)
             standing.add(replace(fresh, values=own.values if earlier is None else own.values - earlier))
         elif fresh.values.size:
@@ -238,8 +233,6 @@ class OwnWork:
         part.works = standing.take(is_again)
         earlier = total(part.works)
         values = fresh.values if earlier is None else fresh.values + earlier
-        if self._rounded is not None and not part.is_empty:
-            values, self._rounded = values + self._rounded, None
         if not part.is_empty:
             part.fresh = fresh
         own = ModelDelta(values, self._theta, frozenset([self._me]))

@@ -30,6 +30,7 @@ from peers.roles.trainer.reports import Reports
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.staging import Staging
 from peers.roles.trainer.voice import Voice
+from peers.roles.trainer.works import Work
 
 # While somebody is away who was in one of so many rounds before, own work since then is remembered, if the model is
 # small: that takes five vectors more. Else that of the last round, until a round begins with all who made it, and of a
@@ -204,12 +205,12 @@ class Progress:
         part, result, before = applying.part, applying.result, self.standing.parameters
         if applying.target and applying.target.digest != applied.digest:
             return self._fetch(applying.target, now)
-        if applying.rounded is not None and self._me in result.contributors:
-            self._own.feed_back(applying.rounded)
         is_free = self.standing.is_settled() and not (self.standing.is_given or self._keeps)
         self.standing.apply(result, applied.state, applied.digest)
         self._reports.note_applied(part.round_id)
         effects = self._own.give_back(part, before, self.standing.lineage, is_free)
+        if applying.rounded is not None and self._me in result.contributors:
+            self.standing.add(Work(applying.rounded, rounded_in=(self.standing.lineage, part.round_id)))
         if self._keeps:
             effects.append(KeepDelta(part.round_id, "global", result))
         self.part = None

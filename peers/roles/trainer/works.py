@@ -30,6 +30,7 @@ class Work(Struct, frozen=True, eq=False):
     trained: for which round, and the digest of the w it began at, of each. rounds: those whose own delta it was part
     of. counted: those that are known to have counted it; of a sum, the first entry is the last round, and `since` the
     first. partly: a round that has counted some segments of it, to be split when its values are here.
+    rounded_in: it is what coding has rounded off of this round's own delta: work only where w holds that round.
     """
 
     values: Vector
@@ -38,6 +39,7 @@ class Work(Struct, frozen=True, eq=False):
     counted: tuple[Round, ...] = ()
     since: int = 0
     partly: tuple[Round, Counted] | None = None
+    rounded_in: Round | None = None
 
     @property
     def is_ahead(self) -> bool:
@@ -69,7 +71,7 @@ def total(works: Sequence[Work]) -> Vector | None:
 
 def add_up_plain(works: Sequence[Work]) -> tuple[Work, ...]:
     """One sum of all works that were never given away, as far as it matters: they stay together from here on."""
-    plain = [work for work in works if not (work.rounds or work.counted)]
+    plain = [work for work in works if not (work.rounds or work.counted or work.rounded_in)]
     values = total(plain) if len(plain) > 1 else None
     if values is None:
         return tuple(works)

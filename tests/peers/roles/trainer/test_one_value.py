@@ -13,6 +13,7 @@ from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import Counted, Fork, History
 from peers.roles.trainer import model_state
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
+from peers.roles.trainer.works import Work
 from tests.peers.roles.at_once import TrainerAtOnce
 from tests.peers.roles.trainer.own_work import (
     ANN,
@@ -159,7 +160,7 @@ def test_nor_of_the_first_round_of_a_sum_that_is_still_to_come(monkeypatch: pyte
 @pytest.mark.parametrize("build", [lambda: a_trainer(5, BEFORE), overlapping], ids=["by itself", "overlapping"])
 def test_what_was_rounded_off_comes_with_work_that_a_round_has_left_out(build: Callable[[], Trainer]) -> None:
     trainer = build()
-    trainer._progress._own.feed_back(vector(0, 0, 0, 0.5))
+    trainer.standing.add(Work(vector(0, 0, 0, 0.5), rounded_in=(trainer.lineage, trainer.round_id)))
     open_round(trainer)
     train(trainer, 2, 0, 0, 0)
     assert held_by(trainer) == [2, 0, 0, 0.5]
