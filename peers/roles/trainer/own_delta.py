@@ -69,8 +69,7 @@ class OwnWork:
                 part.holds, part.is_empty, here = {0: own}, before.is_empty, (lineage, before.round_id)
                 part.works = tuple(work.given_in(here) for work in before.works)
                 part.fresh = before.fresh.given_in(here) if before.fresh else None
-                part.trained_from = before.trained_from
-                return []
+                return []  # no result takes its place (`trained_from`): it may be on its way still
             effects = self.give_back(before, standing.parameters, lineage)
             if before.is_empty:
                 return effects + self._hold_nothing(part)

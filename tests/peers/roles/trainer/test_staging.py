@@ -23,7 +23,7 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, ModelWanted, RoundClosed, RoundOpened
 from mdl.protocol.segment_messages import Lost, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.vocabulary import Ballot, Fork, History, TrainingReport
+from mdl.protocol.vocabulary import Ballot, Fork, History, Lineage, TrainingReport
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from tests.peers.roles.at_once import TrainerAtOnce
@@ -202,6 +202,45 @@ def test_the_own_delta_that_is_kept_takes_the_old_models_memory_if_nobody_was_gi
     assert part is not None
     effects = pair[ANN].handle(Received(AGENT, RoundClosed(9, 4, part.spread.digest)), 2.0)
     assert [effect for effect in effects if isinstance(effect, RecallDelta)] == [RecallDelta(4, before, not is_wanted)]
+
+
+def _open_anew(pair: dict[Contributor, Trainer], lineage: Lineage) -> None:
+    """Another attempt at the round, or a fork that begins with it, has the same own deltas, and goes in segments."""
+    w, both = pair[ANN].digest, (ANN, BOB)
+    for me in pair:
+        _hand(pair, me, Received(AGENT, RoundOpened(10, 1, w, both, 10, lineage, ("ann", "bob"))))
+    order = BroadcastOrdered(10, 1, w, 1, both, 2.0, both, lineage=lineage, owns=(2, 2), segment_values=16)
+    for me in pair:
+        _hand(pair, me, Received(AGENT, order))
+    part = pair[ANN].part
+    assert part is not None
+    assert part.spread.staged is not None
+
+
+@pytest.mark.parametrize("lineage", [(), (Fork(0, 2, "ann.1.10"),)], ids=["attempt", "fork"])
+@pytest.mark.parametrize("how", ["by a hop", "in pieces"])
+def test_what_is_on_its_way_when_the_round_is_opened_anew_stays_as_it_was(lineage: Lineage, how: str) -> None:
+    """Else a new result would come there as this device's own delta."""
+    pair, order = _trained(TrainerSettings())
+    ann, bobs = pair[ANN], pair[BOB].part
+    assert bobs is not None
+    bobs.holds[0] = replace(bobs.holds[0], values=bobs.holds[0].values * 3)  # so that the mean is not ann's own delta
+    ask: Any = DeltaWanted(1, 9, 0, 9_000_001)
+    if how == "in pieces":
+        cleo = Contributor("cleo", 1)
+        three, lost = (ANN, BOB, cleo), (Lost(cleo, 1.0, 2, 1),)
+        ann.handle(Received(AGENT, replace(order, order=three, theta=3.0, contributors=three, owns=(2, 1, 1))), 1.0)
+        ann.handle(Received(AGENT, replace(order, version=2, began=1, owns=(2, 1), lost=lost)), 1.1)
+        ann.handle(
+            DeltaRecalled(1, np.linspace(0.0, 1.0, SIZE, dtype=np.float32)), 1.2
+        )  # beside the result from here on
+        ask = SegmentsReady(1, 9, 2)
+    sends = ann.handle(Received(BOB, ask), 1.5)
+    given = [effect.values for effect in sends if isinstance(effect, Send) and isinstance(effect.values, np.ndarray)]
+    before = [values.copy() for values in given]
+    assert before
+    _open_anew(pair, lineage)
+    assert all(map(np.array_equal, given, before))
 
 
 def test_what_cannot_be_had_again_is_trained_again() -> None:
