@@ -196,6 +196,13 @@ class Spread:
         known = self.exchange.order.lost if self.exchange else ()
         return self._goes_on(order) and order.lost[: len(known)] != known
 
+    def stays(self, term: int) -> bool:
+        """Whether it stays when an agent of this term opens the round: a vote does, and what nobody would give again.
+
+        An agent of a later term orders the result anew, and all of it is given under that order.
+        """
+        return self.staged is not None or (self.order is not None and self.order.term >= term)
+
     def _goes_on(self, order: BroadcastOrdered) -> bool:
         """Whether this order is of the very exchange that this device takes part in."""
         now = self.exchange.order if self.exchange else None

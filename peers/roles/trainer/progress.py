@@ -106,12 +106,7 @@ class Progress:
         if (part := self.part) and self.attempt() == (opened.round_id, opened.attempt):
             part.members |= members  # another agent, perhaps more devices
             part.announced, part.announced_to = opened.term, members
-            if part.attempt or part.spread.staged or self._reports.has_entered(opened.round_id, opened.attempt):
-                return []
-            # It came in by a broadcast whose result is lost: nobody knows an attempt, and the round begins anew.
-            self._voice.ask_at = self._voice.transfer = None
-            self._reports.note_entry(opened.round_id, opened.attempt)
-            return self._own.begin(part, None, self.standing.lineage, self._reports.taken.goal)
+            return []
         if self._reports.has_entered(opened.round_id, opened.attempt):
             return []  # it was sent elsewhere meanwhile, and begun afresh it would decide its hops a second time
         missed = self._catching_up.end()
@@ -121,7 +116,10 @@ class Progress:
             standing.share()
         self.part = Part(opened.round_id, opened.attempt, members, now, opened.term, members)
         self._reports.note_entry(opened.round_id, opened.attempt)
-        self._voice.ask_at = self._voice.transfer = None
+        if before and not before.attempt and lineage == opened.lineage and before.spread.stays(opened.term):
+            self.part.spread = before.spread  # it came in by a broadcast, and only now hears of the round
+        else:
+            self._voice.ask_at = self._voice.transfer = None
         return self._own.begin(self.part, before, lineage, self._reports.taken.goal)
 
     def _are_all_here(self, here: set[str]) -> bool:

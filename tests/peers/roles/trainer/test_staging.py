@@ -243,6 +243,21 @@ def test_what_is_on_its_way_when_the_round_is_opened_anew_stays_as_it_was(lineag
     assert all(map(np.array_equal, given, before))
 
 
+def test_who_hears_late_that_the_round_was_opened_has_the_segments_that_came_before() -> None:
+    """Their owners know that they have arrived, and do not give them again."""
+    cleo = Contributor("cleo", 1)
+    everybody, values = (ANN, BOB, cleo), np.ones(SIZE // 4, np.float32)
+    trainer = TrainerAtOnce(cleo, START, "schema", "model", TrainerSettings())
+    order = BroadcastOrdered(9, 1, trainer.digest, 1, everybody, 2.0, (ANN, BOB), owns=(2, 2, 0), segment_values=16)
+    trainer.handle(Received(AGENT, order), 1.0)
+    for segment, owner in enumerate((ANN, ANN, BOB, BOB)):
+        if segment == 3:
+            trainer.handle(Received(AGENT, RoundOpened(9, 1, trainer.digest, everybody, 9)), 2.0)
+        trainer.handle(Received(owner, SegmentMessage(1, 9, 1, segment), values), 2.1)
+    assert trainer.part is not None
+    assert trainer.part.spread.staged is not None
+
+
 def test_what_cannot_be_had_again_is_trained_again() -> None:
     pair, _ = _lent()
     bob = pair[BOB]

@@ -733,6 +733,27 @@ def test_a_device_that_was_too_late_for_a_round_takes_its_result_all_the_same() 
     assert trainer.carry is None
 
 
+@pytest.mark.parametrize("term", [1, 2], ids=["late", "of another agent"])
+def test_a_result_stays_when_the_device_only_then_hears_that_the_round_was_opened(term: int) -> None:
+    trainer = _trainer()
+    _say(trainer, BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ANN, BOB, ME), 2.0, (ANN, BOB)), 5.0)
+    result = _vector(1, 2, 3, 4)
+    trainer.handle(Received(ANN, GlobalMessage(1, 2.0, (ANN, BOB), 1, 1), result), 6.0)
+    voted = _report(trainer).staged
+    assert voted is not None
+    _say(trainer, RoundOpened(term, 1, digest_of(ZEROS), MEMBERS, 1), 6.5)
+    assert (trainer.attempt(), _report(trainer).staged) == ((1, 1), voted)
+    _say(trainer, RoundClosed(term, 1, digest_of(result)), 7.0)
+    assert trainer.round_id == 1
+
+
+def test_a_round_that_begins_anew_since_its_result_is_lost_is_trained_for() -> None:
+    """By the agent that had ordered the result: it came from an attempt that nobody else knows any more."""
+    trainer = _trainer()
+    _say(trainer, BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ANN, BOB, ME), 2.0, (ANN, BOB)), 5.0)
+    assert TrainLocally(1, trainer.parameters) in _say(trainer, RoundOpened(1, 1, digest_of(ZEROS), MEMBERS, 1), 6.0)
+
+
 def test_a_parent_is_asked_again_after_a_hop_came_between_two_orders() -> None:
     trainer = _holding()
     _say(trainer, _broadcast(ANN, BOB, ME), 5.0)  # BOB is the root's child, and so are we
