@@ -216,7 +216,7 @@ class Spread:
         has_some = exchange is not None and exchange.received_bytes > 0 and not exchange.is_whole
         if exchange and has_some and set(exchange.order.contributors) == set(order.contributors):
             return GappedResult(order.digest, exchange.values, join_gaps(exchange.lacking()))
-        return gapped if gapped and gapped.digest == order.digest else None
+        return gapped if gapped and gapped.gaps and gapped.digest == order.digest else None
 
     def _starts(self, now: float) -> list[Contributor]:
         """Who of those that ask is to be fed from now on: as many, in turn, as it takes to fill the uplink."""

@@ -132,6 +132,22 @@ def test_of_another_result_that_is_ordered_meanwhile_nothing_is_here() -> None:
     assert asked == [GlobalWanted(1, 16, 32), GlobalWanted(1, 16, 32), GlobalWanted(1)]
 
 
+def test_a_result_without_gaps_is_fetched_whole_if_another_order_names_its_digest() -> None:
+    """Of other contributors: where nobody's model changes, the digest tells nothing of them."""
+    devices = _exchange()
+    cat, digest = devices[CAT], _spread(devices, BOB).digest
+    order = BroadcastOrdered(9, 1, cat.digest, 2, (BOB, CAT), 3.0, ALL, digest)
+    cat.handle(Received(AGENT, order), 2.0)
+    for start, stop in ((16, 32), (40, 48)):
+        gap = GlobalMessage(1, 3.0, ALL, 9, 2, (), start, stop)
+        # Not the digest that TrainerAtOnce has at once: the second order comes while it is computed.
+        Trainer.handle(cat, Received(BOB, gap, np.ones(stop - start, np.float32), b"of a part"), 2.1)
+    assert _spread(devices, CAT).made is not None
+    other = msgspec.structs.replace(order, term=10, version=1, theta=2.0, contributors=(BOB, CAT))
+    asked = cat.handle(Received(AGENT, other), 2.2)
+    assert [effect.message for effect in asked if isinstance(effect, Send)] == [GlobalWanted(1)]
+
+
 def test_values_beyond_the_model_are_asked_for_in_vain() -> None:
     devices = _exchange()
     for start, stop in ((0, SIZE + 1), (8, 8), (9, 8), (8, 0)):
