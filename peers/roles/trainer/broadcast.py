@@ -73,8 +73,8 @@ class Spread:
         """Take the place that the order gives; whether the parent is to be asked now. hold: what this device has."""
         if self.order != order:
             self.gapped = self._keep(order)
+            self._is_on_its_way |= self.exchange is not None
             if not self._goes_on(order):
-                self._is_on_its_way |= self.exchange is not None
                 self.exchange = None
             self.order, self._me, self._ready_at = order, order.order.index(me), now
             if self.made and not (order.digest and self._is_of(self.made)):
@@ -178,9 +178,10 @@ class Spread:
     def is_handed_on(self) -> bool:
         """Each device that this one gave any of the result to has confirmed that it is there.
 
-        Not known of an exchange that it has left, or an order that was replaced: who still follows it may take that.
+        Not known of an order that was replaced, also by one that goes on without a lost device: who still follows it
+        may take what was given under it.
         """
-        is_over = not self._is_on_its_way if self.exchange is None else self.exchange.is_over()
+        is_over = not self._is_on_its_way and (self.exchange is None or self.exchange.is_over())
         return is_over and self.fed.keys() <= self.taken
 
     def report(self) -> Staged | None:

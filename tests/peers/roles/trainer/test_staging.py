@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.protocol.hop_messages import DeltaWanted, HopOrdered
 from mdl.protocol.machine import (
     DeltaRecalled,
@@ -22,7 +22,7 @@ from mdl.protocol.machine import (
     TrainLocally,
 )
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, ModelWanted, RoundClosed, RoundOpened
-from mdl.protocol.segment_messages import Lost, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vocabulary import Ballot, Fork, History, Lineage, TrainingReport
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
@@ -116,6 +116,38 @@ def test_the_next_model_takes_the_results_memory_once_all_have_confirmed_it(lost
     assert np.shares_memory(pair[ANN].parameters, result) is (lost is None)
     assert np.array_equal(pair[ANN].parameters, right)
     assert pair[ANN].digest == pair[BOB].digest == digest_of(right)
+
+
+def test_the_next_model_leaves_alone_what_is_on_its_way_to_a_device_that_was_lost() -> None:
+    """It may wake up, and take that for segments of the exchange which it still follows."""
+    cleo = Contributor("cleo", 1)
+    three, piece = (ANN, BOB, cleo), np.ones(16, np.float32)
+    pair, order = _trained(TrainerSettings())
+    ann = pair[ANN]
+    assert ann.part is not None
+    ann.part.trained_from = None  # as where earlier work is in its own delta: the result is beside that
+    order = replace(order, order=three, theta=3.0, contributors=three, owns=(4, 0, 0))
+    ann.handle(Received(AGENT, order), 1.0)
+    given: list[Vector] = []
+    for segment, who in ((0, BOB), (1, BOB), (2, BOB), (3, BOB), (0, cleo), (1, cleo)):
+        sends = ann.handle(Received(who, PieceMessage(1, 9, 1, segment, 1.0), piece), 1.1)
+        given += [e.values for e in sends if isinstance(e, Send) and isinstance(e.values, np.ndarray)]
+    before = [values.copy() for values in given]
+    assert len(given) == 4
+    lost = (Lost(cleo, 1.0, 2, 0),)
+    on = replace(
+        order, version=2, began=1, order=(ANN, BOB), theta=2.0, contributors=(ANN, BOB), owns=(4, 0), lost=lost
+    )
+    ann.handle(Received(AGENT, on), 2.0)
+    ann.handle(Received(BOB, SegmentsReady(1, 9, 2)), 2.1)
+    for segment in range(4):
+        ann.handle(Received(BOB, SegmentTaken(1, 9, 2, segment, True)), 2.2)
+    spread = ann.part.spread
+    assert spread.exchange is not None
+    assert spread.exchange.is_over()
+    ann.handle(Received(AGENT, RoundClosed(9, 1, spread.digest)), 3.0)
+    assert ann.round_id == 1
+    assert all(map(np.array_equal, given, before))
 
 
 def _lent() -> tuple[dict[Contributor, Trainer], BroadcastOrdered]:
