@@ -256,19 +256,22 @@ class Aggregation:
     def _find_who_goes_on(self, going: BroadcastOrdered) -> Holding | None:
         """The mean of those who are left of an exchange, if they have all followed it as far as this device has.
 
-        One may have been lost, with the agent; what each of more had put in is not known.
+        One may have been lost, with the agent; what each of more had put in is not known. Nor is anything of an
+        exchange of another attempt: nobody holds its own delta of this one yet.
         """
         ledger, mark = self._ledger, exchanging(going)
         live = set(ledger.live())
         here = [peer for peer in going.contributors if peer in live]
+        holdings = [holding for peer in here if (holding := ledger.holding(peer))]
         owns = {peer.peer_id: owns for peer, owns in zip(going.order, going.owns, strict=True)}
         following = [member for member in self._members.alive() if member.contributor in going.order]
         follow = all(member.report.exchange == mark for member in following)
-        if not follow or len(here) + 1 < len(going.contributors) or not any(owns[peer.peer_id] for peer in here):
+        if not follow or len(holdings) < len(here) or len(here) + 1 < len(going.contributors):
+            return None
+        if not any(owns[peer.peer_id] for peer in here):
             return None
         self.plan = SegmentPlan(owns, going.segment_values, "as an earlier agent has planned it", 0.0, going.coding)
-        theta = sum(holding.theta for peer in here if (holding := ledger.holding(peer)))
-        return Holding(0, theta, tuple(here))
+        return Holding(0, sum(holding.theta for holding in holdings), tuple(here))
 
     def _pair_up(self, now: float) -> None:
         """Ask the policy for pairs as long as it has any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from mdl.protocol.delta import Contributor, Partial
@@ -167,11 +168,9 @@ def test_where_no_owner_is_left_the_round_begins_anew() -> None:
     assert (order.lost, order.order, sum(order.owns)) == ((), (A, B), 5)
 
 
-def _takes_over(
-    first: Desk, going: BroadcastOrdered, lost: int = 0, *alive: Contributor, exchange: str = "shares"
-) -> Desk:
-    """Another agent, whose device has followed `going`, of a mesh in which these are alive. It knows no links."""
-    desk = Desk(min_peers=len(alive), exchange=exchange, segment_values=2, stall_s=STALL_S)
+def _succeeds(first: Desk, going: BroadcastOrdered, min_peers: int, exchange: str = "shares") -> Desk:
+    """Another agent, whose device has followed `going`. It knows no links."""
+    desk = Desk(min_peers=min_peers, exchange=exchange, segment_values=2, stall_s=STALL_S)
     desk.agent = MobileAgent(
         Contributor("agent", 2),
         make_policy("fifo"),
@@ -182,6 +181,14 @@ def _takes_over(
         going=going,
     )
     desk.reports, desk.now = dict(first.reports), first.now
+    return desk
+
+
+def _takes_over(
+    first: Desk, going: BroadcastOrdered, lost: int = 0, *alive: Contributor, exchange: str = "shares"
+) -> Desk:
+    """And of a mesh in which these are alive."""
+    desk = _succeeds(first, going, len(alive), exchange)
     mark = Exchanging(going.term, going.version, lost)
     for _ in range(20):
         for peer in alive:
@@ -224,6 +231,27 @@ def test_and_goes_by_hops_if_it_knows_no_links_to_plan_by() -> None:
     desk = _takes_over(first, first.last(BroadcastOrdered), 1, A, B, exchange="auto")
     assert desk.hops()
     assert BroadcastOrdered not in desk.newest
+
+
+def test_an_exchange_of_an_attempt_that_was_left_is_not_gone_on_with_in_the_next_one() -> None:
+    """The others are in it still, and hear only afterwards that the round begins anew."""
+    first = _desk(min_peers=4)
+    first.start(A, B, C, D)
+    attempt = first.last(RoundOpened).attempt
+    first.silence(D, A, B, C, for_s=6.0)
+    going = first.last(BroadcastOrdered)
+    assert going.order == (A, B, C)
+    # D was elsewhere meanwhile, and knows nothing of its work in that attempt.
+    left = {"open_round": 0, "open_term": 0, "open_as": 0, "holdings": (), "entered": (attempt,)}
+    first.reports[D] = msgspec.structs.replace(first.reports[D], **left)
+    desk = _succeeds(first, going, min_peers=4)
+    for _ in range(12):
+        for peer in (D, A, B, C):
+            mark = None if peer == D else Exchanging(going.began_term, going.began, len(going.lost))
+            desk.report(peer, after_s=0.2, term=desk.agent.term, agent="agent", exchange=mark)
+    assert desk.last(RoundOpened).attempt != attempt
+    assert BroadcastOrdered not in desk.newest
+    assert desk.agent.waiting_for == "a, b, c, d to train"
 
 
 def test_a_result_that_somebody_has_goes_down_the_tree_once_an_owner_is_lost() -> None:
