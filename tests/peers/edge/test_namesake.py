@@ -8,7 +8,6 @@ import pytest
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, NameTaken, Received, Send, Tick
 from mdl.protocol.round_messages import AgentPresent, AgentResigned, PeerReport
-from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import Activity, PeerInfo, Role
 from peers.roles.agent.settings import AgentSettings
 from peers.roles.build import PeerStart, TrainerStart, build_machine
@@ -31,7 +30,7 @@ def _node(trains: bool = True) -> Peer:
 def _leading(trains: bool = True) -> Peer:
     node = _node(trains)
     node.known["bob"] = PeerInfo("bob", 1, Role.TRAINER, "192.0.2.9", 1)
-    node.handle(Received(Contributor("bob", 1), StatusWanted()), 19.0)
+    node.handle(Received(Contributor("bob", 1), AgentResigned(1, 0)), 19.0)
     effects = node.handle(Tick(), 20.0)
     assert AgentPresent in [type(effect.message) for effect in effects if isinstance(effect, Send)]
     assert node.agent
