@@ -5,14 +5,21 @@ Two of one name would promise on one ballot file, and each would forget what the
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
+import logging
 import os
 from pathlib import Path
 from typing import IO
 
 from mdl.writing import open_private
 
+logger = logging.getLogger(__name__)
+
 _FILE = "pid"
+# What a file system says that has no locks, as some over a network.
+_NO_LOCKS = errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP
 # Whoever lets a directory go removes the file; who has opened it before tries again with the new one.
 _TRIES = 3
 
@@ -20,12 +27,12 @@ _held: dict[Path, IO[bytes]] = {}
 
 
 def take(directory: Path) -> bool:
-    """Whether this process has the directory, from now on. Raises OSError if its file cannot be written, or locked."""
+    """Whether this process has the directory, from now on. Raises OSError if its file cannot be written."""
     path = directory / _FILE
     for _ in range(_TRIES):
         file = open_private(path, "ab")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
             if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
                 os.truncate(file.fileno(), 0)
                 os.write(file.fileno(), b"%d\n" % os.getpid())
@@ -39,6 +46,27 @@ def take(directory: Path) -> bool:
             raise
         file.close()
     return False
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Raises BlockingIOError if it is another process's, or this one's."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        logger.warning("%s: no locks here, so that nothing keeps a second process of this name out", file.name)
+
+
+def _leave_to_parent() -> None:
+    """In a forked child, which has the descriptors too: the lock would outlive the process that it is of."""
+    for file in _held.values():
+        with contextlib.suppress(OSError):
+            file.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def let_go(directory: Path) -> None:

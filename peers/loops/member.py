@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import randbits
@@ -125,47 +126,50 @@ class Member:
         self._flat = FlatModel(model, own=own_names(model, config.training.batch_norm))
         self._check_optimizer()
         self._me, self._directory = claim_identity(state_home(mesh.name), place.name, place.out)
-        self.mesh, self.name = mesh.name, self._me.peer_id
-        self.path = self._directory / RESULT
-        self._theta = place.theta
-        self._trained_from: Callable[[], Vector | None] = lambda: None
-        self._holds_result = self._has_warned = False
-        self._joined = mesh
-        self._cache, self._ballots = ModelCache(self._directory), BallotFile(self._directory / BALLOT)
-        self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[LocalDeltaReady | TrainingPaused | None] = queue.SimpleQueue()
-        self._origin = Origin(mesh.name, hash_task(self._flat.task_schema, place.classes), _describe(self._flat))
-        own = {"batch norm": OwnState(self._flat.own_state)} if self._flat.own_state() else {}
-        self._state = LoopState(self._directory, self._origin.schema_hash, loop.stateful() | own)
-        state = self._restore(place.fresh)
-        self._leaving = Leaving(config.round.rounds, state.round_id)
-        start, merges = self._start(state), MergeTimer()
-        peer = build_machine(start, state.parameters)
-        assert peer.trainer is not None
-        self._machine = peer.trainer
-        self._runtime = start_peer(
-            start,
-            peer,
-            mesh,
-            config.mesh,
-            {**self._work(), MergeDeltas: merges.work},
-            observe=self._observe,
-            sample=Sampler(merges=merges),
-        )
-        counts = self._runtime.links.counts
-        self._narrator = Narrator(self.mesh, "start the same program there", self.name, self._leaving.stays_for)
-        self._lines = RoundLines(lambda: (counts.sent_bytes, counts.received_bytes), saying.quiet)
-        self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)
+        with ExitStack() as undo:
+            undo.callback(release_identity, self._directory)
+            self.mesh, self.name = mesh.name, self._me.peer_id
+            self.path = self._directory / RESULT
+            self._trained_from: Callable[[], Vector | None] = lambda: None
+            self._holds_result = self._has_warned = False
+            self._joined, self._theta = mesh, place.theta
+            self._cache, self._ballots = ModelCache(self._directory), BallotFile(self._directory / BALLOT)
+            self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
+            self._done: queue.SimpleQueue[LocalDeltaReady | TrainingPaused | None] = queue.SimpleQueue()
+            self._origin = Origin(mesh.name, hash_task(self._flat.task_schema, place.classes), _describe(self._flat))
+            own = {"batch norm": OwnState(self._flat.own_state)} if self._flat.own_state() else {}
+            self._state = LoopState(self._directory, self._origin.schema_hash, loop.stateful() | own)
+            state = self._restore(place.fresh)
+            self._leaving = Leaving(config.round.rounds, state.round_id)
+            start, merges = self._start(state), MergeTimer()
+            peer = build_machine(start, state.parameters)
+            assert peer.trainer is not None
+            self._machine = peer.trainer
+            self._runtime = start_peer(
+                start,
+                peer,
+                mesh,
+                config.mesh,
+                {**self._work(), MergeDeltas: merges.work},
+                observe=self._observe,
+                sample=Sampler(merges=merges),
+            )
+            counts = self._runtime.links.counts
+            self._narrator = Narrator(self.mesh, "start the same program there", self.name, self._leaving.stays_for)
+            self._lines = RoundLines(lambda: (counts.sent_bytes, counts.received_bytes), saying.quiet)
+            self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)
+            undo.pop_all()
 
     @property
     def round_id(self) -> int:
         return self._machine.round_id
 
     def __enter__(self) -> Member:
+        if self._failure is not None:
+            raise self._failure
         if not self._saying.quiet:
-            told.info(
-                "%s joins mesh %r and waits for its devices; it has round %d", self.name, self.mesh, self.round_id
-            )
+            joins = "%s joins mesh %r and waits for its devices; it has round %d"
+            told.info(joins, self.name, self.mesh, self.round_id)
         self._thread.start()
         return self
 
@@ -184,7 +188,10 @@ class Member:
     def __iter__(self) -> Iterator[Round]:
         """The rounds of the mesh, until it finishes. Raises ConfigError if this device was refused, or what failed."""
         if self._thread.ident is None:
-            raise ConfigError("a member is used as `with peers.join(...) as mesh: for this in mesh: ...`")
+            self._runtime.close()
+            release_identity(self._directory)  # whoever joins again is the same device
+            self._failure = ConfigError("a member is used as `with peers.join(...) as mesh: for this in mesh: ...`")
+            raise self._failure
         while (work := self._todo.get()) is not None:
             self._lines.report(self._saying.progress)
             self._flat.load(work.parameters)
@@ -271,15 +278,11 @@ class Member:
 
     def _restore(self, fresh: bool) -> State:
         """What the file cache has, or the model as it was handed in."""
-        try:
-            if fresh:
-                set_aside(self._directory, DEVICE_FILES)
-            state = restore_state(self._cache, self._origin) or State(self._flat.values().copy())
-            self._state.restore(state.round_id)
-            return state
-        except ConfigError:
-            release_identity(self._directory)
-            raise
+        if fresh:
+            set_aside(self._directory, DEVICE_FILES)
+        state = restore_state(self._cache, self._origin) or State(self._flat.values().copy())
+        self._state.restore(state.round_id)
+        return state
 
     def _start(self, state: State) -> PeerStart:
         trainer = state.start(self._origin.schema_hash, self._origin.model, self._ballots.load(), Outer())

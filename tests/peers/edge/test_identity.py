@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import stat
@@ -159,6 +161,41 @@ def test_of_many_that_start_at_the_same_moment_one_has_it(tmp_path: Path) -> Non
     for thread in threads:
         thread.join()
     assert won.count(True) == 1
+
+
+FORKS = """
+import os, sys, time
+from pathlib import Path
+from peers.edge.identity import claim_identity
+claim_identity(Path(sys.argv[1]), "ann")
+if os.fork() == 0:
+    print("claimed", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+time.sleep(60)
+"""
+
+
+def test_a_child_that_outlives_its_process_does_not_have_it(tmp_path: Path) -> None:
+    """As workers that load data, which are forked."""
+    command = [sys.executable, "-c", FORKS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "claimed\n"
+        process.kill()
+        process.wait()
+        claim_identity(tmp_path, "ann")
+
+
+def test_where_a_disk_has_no_locks_a_device_starts_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert claim_identity(tmp_path, "ann")[0].peer_id == "ann"
+    assert "nothing keeps a second process of this name out" in caplog.text
 
 
 def test_who_has_opened_a_file_that_was_removed_meanwhile_has_nothing(
