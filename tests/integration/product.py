@@ -42,7 +42,7 @@ class Home:
     preloaded = None  # of the session (conftest.py), where it can be
 
     def __init__(self, folder, cache, before=()):
-        self.folder, self._before = Path(folder), before
+        self.folder, self.before = Path(folder), before
         self.folder.mkdir(parents=True, exist_ok=True)
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("MDL_")}
         self.environment |= {
@@ -63,10 +63,10 @@ class Home:
 
     def start_python(self, *arguments, blocked=False, fresh=False, **variables):
         """blocked: Ctrl-C and SIGTERM wait until the process takes them. fresh: by an interpreter of its own."""
-        preloaded = None if fresh or self._before else self.preloaded
+        preloaded = None if fresh or self.before else self.preloaded
         words = tuple(map(str, arguments))
         if preloaded is None:
-            words = (*self._before, sys.executable, *words)
+            words = (*self.before, sys.executable, *words)
         command = Command(words, self, next(self._numbers), variables, blocked, preloaded)
         self._started.append(command)
         return command
