@@ -11,6 +11,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,11 @@ class StateFile:
     def __init__(self, directory: Path, schema_hash: str) -> None:
         self._path, self._previous = (directory / name for name in STATE_FILES)
         self._schema_hash = schema_hash
-        self._saved_round = _round_of(self._path)  # of the state at _path; None: there is none, or it is not whole
+
+    @cached_property
+    def _saved_round(self) -> int | None:
+        """Of the state at _path; None: there is none, or it is not whole. All of it is read: not before it matters."""
+        return _round_of(self._path)
 
     def save(self, round_id: int, state: Mapping[str, Any]) -> None:
         """Of a round that was trained just now. Raises ConfigError for what is no plain state, MdlError of the disk."""

@@ -235,7 +235,9 @@ class Aggregation:
     def _plan_segments(self, now: float) -> Holding | None:
         """The mean that it is to be, as soon as everybody holds its own delta."""
         ledger = self._ledger
-        if self.going and (result := self._find_who_goes_on(self.going)):
+        if (going := self.going) and (result := self._find_who_goes_on(going)):
+            told = "as an earlier agent has planned it"
+            self.plan = SegmentPlan(_owned_by(going), going.segment_values, told, 0.0, going.coding)
             return result
         self.going = None
         holdings = {peer: ledger.holding(peer) for peer in ledger.live()}
@@ -262,15 +264,13 @@ class Aggregation:
         ledger, mark = self._ledger, exchanging(going)
         live = set(ledger.live())
         here = [peer for peer in going.contributors if peer in live]
-        holdings = [holding for peer in here if (holding := ledger.holding(peer))]
-        owns = {peer.peer_id: owns for peer, owns in zip(going.order, going.owns, strict=True)}
+        holdings, owns = [holding for peer in here if (holding := ledger.holding(peer))], _owned_by(going)
         following = [member for member in self._members.alive() if member.contributor in going.order]
         follow = all(member.report.exchange == mark for member in following)
         if not follow or len(holdings) < len(here) or len(here) + 1 < len(going.contributors):
             return None
         if not any(owns[peer.peer_id] for peer in here):
             return None
-        self.plan = SegmentPlan(owns, going.segment_values, "as an earlier agent has planned it", 0.0, going.coding)
         return Holding(0, sum(holding.theta for holding in holdings), tuple(here))
 
     def _pair_up(self, now: float) -> None:
@@ -334,3 +334,8 @@ class Aggregation:
 def _able(view: ChainView) -> set[str]:
     """Who may receive."""
     return {device.peer_id for device in view.devices if device.may_receive}
+
+
+def _owned_by(order: BroadcastOrdered) -> dict[str, int]:
+    """How many segments each device of an exchange owns."""
+    return {peer.peer_id: owns for peer, owns in zip(order.order, order.owns, strict=True)}
