@@ -333,17 +333,12 @@ class RoundLedger:
         """Whose load a live member other than itself has merged (contributors travel together).
 
         What a member has given away counts as long as it may have to hold it again: not if its load is carried itself.
+        Of two that have each other's load, since an agent has freed one of them, the larger counts.
         """
         carried: set[Contributor] = set()
-        given: list[tuple[Contributor, Holding]] = []
-        for member, holding in self._held().items():
-            if len(holding.contributors) < 2:
-                continue
-            if holding.sent_hop is None:
-                carried.update(who for who in holding.contributors if who != member)
-            else:
-                given.append((member, holding))
-        again = [(member, holding) for member, holding in given if member not in carried]
-        for member, holding in again:
-            carried.update(who for who in holding.contributors if who != member)
+        held = sorted(self._held().items(), key=lambda one: (-len(one[1].contributors), one[0]))
+        for is_given in (False, True):
+            for member, holding in held:
+                if (holding.sent_hop is not None) is is_given and member not in carried:
+                    carried.update(who for who in holding.contributors if who != member)
         return carried

@@ -389,6 +389,32 @@ def test_of_two_holders_that_share_contributors_the_smaller_is_lost() -> None:
     assert ledger.to_release() == []
 
 
+def test_who_was_freed_and_went_on_holds_beside_the_one_that_has_what_it_had_given() -> None:
+    ledger = _ready()
+    _tell(ledger, A, (C,))  # for an agent that had lost it, and freed c
+    _tell(ledger, B, sent_hop=1)
+    _tell(ledger, C, (A, B, D))  # a's own had come by way of d
+    _tell(ledger, D, (A,), sent_hop=2)
+    assert ledger.lose_the_unable() == {}
+    assert ledger.holders() == [C]
+    assert ledger.result() == C
+
+
+def test_of_two_that_hold_the_very_same_the_first_answers_for_it() -> None:
+    ledger = _ready(A, B)
+    _tell(ledger, A, (B,))
+    _tell(ledger, B, (A,))
+    assert ledger.holders() == [A]
+    assert ledger.result() == A
+
+
+def test_of_two_that_had_given_away_each_others_load_the_one_with_more_of_it_holds_again() -> None:
+    ledger = _ready(A, B, C)
+    for sender, holds in ((A, (B, C)), (B, (A,)), (C, ())):
+        _tell(ledger, sender, holds, _hop(ledger, sender, D).hop_id)
+    assert [hop.sender for hop in ledger.to_release()] == [A]
+
+
 def test_theta_is_right_if_it_is_the_sum_of_what_its_contributors_reported() -> None:
     ledger = _ledger(A, B)
     for peer, theta in ((A, 3.0), (B, 4.0)):
