@@ -209,6 +209,7 @@ class RoundLedger:
 
         A load may have travelled on from lost member to lost member: as long as a hop from one of those is undecided,
         or a member has told nothing since this agent spoke, it may still arrive: nobody behind a lost one is freed.
+        Nor behind one that merged it, and has given it to a lost one, as long as any hop is undecided.
         """
         may_arrive = bool(self.to_cancel()) or (self.is_recovered and any(map(self._is_outdated, self.live())))
         carried = self._carried()
@@ -221,7 +222,8 @@ class RoundLedger:
                 continue  # somebody has asked for what nobody ordered, which the sender cannot know; or will tell
             state = ABORTED if to in self.live() else ORDERED
             hop = hop or Hop(holding.segment, holding.sent_hop, member, to or member, "not ordered", 0.0, state)
-            if hop.state in (ABORTED, LOOKED) or not (hop.receiver in self.live() or may_arrive):
+            is_gone = hop.receiver not in self.live() or (hop.state is MERGED and not self.undecided())
+            if hop.state in (ABORTED, LOOKED) or (is_gone and not may_arrive):
                 hops.append(hop)
         return hops
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 
 from mdl.protocol.delta import Contributor
@@ -413,6 +415,47 @@ def test_of_two_that_had_given_away_each_others_load_the_one_with_more_of_it_hol
     for sender, holds in ((A, (B, C)), (B, (A,)), (C, ())):
         _tell(ledger, sender, holds, _hop(ledger, sender, D).hop_id)
     assert [hop.sender for hop in ledger.to_release()] == [A]
+
+
+def test_a_sender_holds_again_if_its_receiver_gave_its_load_to_a_lost_one_and_is_carried_itself() -> (
+    None
+):
+    ledger = _ready()
+    hop = _hop(ledger, B, C)
+    on = _hop(ledger, C, D)
+    _tell(ledger, B, (), sent_hop=hop.hop_id)
+    _tell(ledger, C, (B,), sent_hop=on.hop_id, merged=(hop,))
+    ledger.lose(D, "gone")
+    assert ledger.to_release() == [on]  # b's load is in c's
+    _tell(ledger, A, (C,))  # what c had given before an agent freed it
+    assert ledger.to_release() == [hop]
+    assert ledger.holders() == [A]
+
+
+def test_where_nothing_is_to_come_there_is_a_result_or_a_pair_to_order_whatever_devices_have_said() -> None:
+    settled = 0
+    for seed in range(2000):
+        draw = random.Random(seed)
+        members = [Contributor(name, 1) for name in "abcdef"[: draw.randint(2, 6)]]
+        ledger = _ledger(*members)
+        ledger.is_recovered = draw.random() < 0.5
+        hops = [_hop(ledger, *draw.sample(members, 2)) for _ in range(draw.randint(0, 7))]
+        for member in members:
+            given = [hop for hop in hops if hop.sender == member and draw.random() < 0.7]
+            sent_hop, sent_to = (given[-1].hop_id, given[-1].receiver) if given else (None, None)
+            merged = tuple(hop for hop in hops if hop.receiver == member and draw.random() < 0.6)
+            others = tuple(hop for hop in hops if hop.receiver == member and draw.random() < 0.8 and hop not in merged)
+            holds = {hop.sender for hop in merged} | {other for other in members if draw.random() < 0.15}
+            _tell(ledger, member, tuple(holds), sent_hop, merged, others, sent_to=sent_to)
+        for member in members:
+            if draw.random() < 0.25:
+                ledger.lose(member, "gone")
+        while ledger.lose_the_unable():
+            pass
+        if ledger.live() and ledger.is_settled():
+            settled += 1
+            assert ledger.result() or len(ledger.free()) >= 2, seed
+    assert settled > 500
 
 
 def test_theta_is_right_if_it_is_the_sum_of_what_its_contributors_reported() -> None:
