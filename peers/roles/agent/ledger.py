@@ -338,9 +338,13 @@ class RoundLedger:
         Of two that have each other's load, since an agent has freed one of them, the larger counts.
         """
         carried: set[Contributor] = set()
-        held = sorted(self._held().items(), key=lambda one: (-len(one[1].contributors), one[0]))
-        for is_given in (False, True):
-            for member, holding in held:
-                if (holding.sent_hop is not None) is is_given and member not in carried:
-                    carried.update(who for who in holding.contributors if who != member)
+        for member, holding in sorted(self._held().items(), key=_rank):
+            if member not in carried:
+                carried.update(who for who in holding.contributors if who != member)
         return carried
+
+
+def _rank(held: tuple[Contributor, Holding]) -> tuple[bool, int, Contributor]:
+    """Who holds comes before who has given away, and who has more before who has less."""
+    member, holding = held
+    return holding.sent_hop is not None, -len(holding.contributors), member

@@ -417,9 +417,7 @@ def test_of_two_that_had_given_away_each_others_load_the_one_with_more_of_it_hol
     assert [hop.sender for hop in ledger.to_release()] == [A]
 
 
-def test_a_sender_holds_again_if_its_receiver_gave_its_load_to_a_lost_one_and_is_carried_itself() -> (
-    None
-):
+def test_a_sender_holds_again_if_its_receiver_gave_its_load_to_a_lost_one_and_is_carried_itself() -> None:
     ledger = _ready()
     hop = _hop(ledger, B, C)
     on = _hop(ledger, C, D)
