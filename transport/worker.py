@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+import msgspec
+
 from mdl.errors import LocalProtocolError, MdlError
 from mdl.protocol.cloud_work import StudyLesson, TeachCycle
 from mdl.protocol.machine import (
@@ -24,7 +26,7 @@ from mdl.protocol.machine import (
     TrainLocally,
     WorkFailed,
 )
-from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork
+from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork, where_it_begins
 from transport.loglimit import LogLimit
 
 logger = logging.getLogger(__name__)
@@ -99,7 +101,8 @@ class Workers:
 
     def _train(self, effect: TrainLocally) -> Event | None:
         self._tests.release()
-        done = self._work[TrainLocally](effect)
+        begins_at = where_it_begins(effect.parameters, effect.ahead)
+        done = self._work[TrainLocally](msgspec.structs.replace(effect, parameters=begins_at, ahead=None))
         self._files.settle()
         self._tests.settle()
         return done

@@ -57,9 +57,9 @@ class Exchanges:
             values_of = delta + self._rounded[peer] if peer in self._rounded else delta
             machines[peer] = Exchange(order, peer, ModelDelta(values_of, 1.0, frozenset([peer])), self.size, 1.0)
         self._talk(machines)
-        first = machines[peers[0]].values
+        first = machines[peers[0]].result.values
         for peer, machine in machines.items():
-            if not machine.is_whole or machine.values.tobytes() != first.tobytes():
+            if not machine.is_whole or machine.result.values.tobytes() != first.tobytes():
                 raise RuntimeError(f"round {round_id}: the result of device {peer.peer_id} is another one")
             if machine.rounded is not None:
                 self._rounded[peer] = machine.rounded

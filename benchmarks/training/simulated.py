@@ -24,7 +24,7 @@ from mdl.learning.training import LocalTrainer, model_delta
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.machine import DeltaRecalled, Effect, Event, LocalDeltaReady, RecallDelta, TrainLocally
-from mdl.protocol.vector_work import DeltasMerged, MergeDeltas, merge_deltas
+from mdl.protocol.vector_work import DeltasMerged, MergeDeltas, merge_deltas, where_it_begins
 from mdl.protocol.vocabulary import Role, TrainingReport
 from peers.edge.device import device_seed
 from peers.roles.build import TrainerStart, build_machine, simulated_start
@@ -55,11 +55,12 @@ class Device:
     def work(self, effect: Effect) -> tuple[float, Event] | None:
         """As of `sim.mesh.own_work.begin_work`."""
         if isinstance(effect, TrainLocally):
-            done = self.trainer.train_round(effect.parameters, effect.round_id)
-            values = model_delta(effect.parameters, done.values)
+            begins_at = where_it_begins(effect.parameters, effect.ahead)
+            done = self.trainer.train_round(begins_at, effect.round_id)
+            values = model_delta(begins_at, done.values)
             values = self.attack.delta(values) if self.attack else values
             training = TrainingReport(done.loss, done.samples, _TRAIN_S, length=length(values))
-            self.given = effect.parameters, values.copy()
+            self.given = begins_at, values.copy()
             delta = ModelDelta(values, 1.0, frozenset([self.me]))
             return _TRAIN_S, LocalDeltaReady(effect.round_id, delta, training)
         if isinstance(effect, RecallDelta):

@@ -227,11 +227,13 @@ class TrainLocally(msgspec.Struct, frozen=True):
     round_id: t + 1, the round that it is for.
     parameters: w(t), float32 (P,).
     planned_rounds: the run's last round; 0: open.
+    ahead: the delta of the round before, float32 (P,), if it goes on from there and w(t) does not hold that yet.
     """
 
     round_id: int
     parameters: Vector
     planned_rounds: int = 0
+    ahead: Vector | None = None
 
 
 class RecallDelta(msgspec.Struct, frozen=True):

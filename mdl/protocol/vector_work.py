@@ -289,6 +289,11 @@ def _test(marks: Marks, theirs: ModelDelta, parameters: Vector, losses: Losses) 
     return msgspec.structs.replace(marks, loss=loss, loss_theirs=losses(after), classes=losses.classes)
 
 
+def where_it_begins(parameters: Vector, ahead: Vector | None) -> Vector:
+    """What training begins at, float32 (P,). As of `TrainLocally`."""
+    return parameters if ahead is None else parameters - ahead
+
+
 VectorWork: TypeAlias = HashDelta | ApplyDelta | MergeDeltas
 VectorWorkDone: TypeAlias = DeltaHashed | DeltaApplied | DeltasMerged
 # What any driver does for each of them; it may take as long as it takes.

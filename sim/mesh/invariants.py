@@ -322,8 +322,8 @@ def held_by(part: Part | None) -> ModelDelta | None:
 
 def count_vectors(part: Part) -> int:
     """Different vectors of partial means and results that a part of a round keeps alive."""
-    spread = part.spread
-    kept = *part.holds.values(), spread.staged, spread.exchange, spread.gapped
+    spread, exchange = part.spread, part.spread.exchange
+    kept = *part.holds.values(), spread.staged, exchange.result if exchange else None, spread.gapped
     return len({id(each.values) for each in kept if each is not None})
 
 

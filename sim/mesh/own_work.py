@@ -17,7 +17,7 @@ from mdl.protocol.machine import (
     TrainingPaused,
     TrainLocally,
 )
-from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, merge_deltas
+from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, merge_deltas, where_it_begins
 from mdl.protocol.vocabulary import TrainingReport
 from sim.mesh.accounts import Accounts
 from sim.mesh.process import Node
@@ -42,8 +42,9 @@ class _Length:
 def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, Event] | None:
     """After how many seconds the device has done this, and what its driver tells it then; None for any other effect."""
     if type(effect) is TrainLocally:
-        node.trained_from, node.is_cut_off = effect.parameters, False
-        delta = accounts.train(node.contributor, effect.round_id, effect.parameters, node.theta)
+        begins_at = where_it_begins(effect.parameters, effect.ahead)
+        node.trained_from, node.is_cut_off = begins_at, False
+        delta = accounts.train(node.contributor, effect.round_id, begins_at, node.theta)
         training = TrainingReport(1.0 / effect.round_id, 100, node.train_s, node.theta, length(delta.values))
         return node.train_s, LocalDeltaReady(effect.round_id, delta, training)
     if type(effect) is Evaluate:

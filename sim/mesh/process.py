@@ -19,11 +19,19 @@ BACKLOG = 1_000
 _SAVES_KEPT = 2
 
 
+class Result(Protocol):
+    """values: float32 (P,), as far as they are there."""
+
+    values: Vector
+
+
 class Exchange(Protocol):
-    """The segments of a round under way. order: what is made. values: the result, as far as it is there."""
+    """The segments of a round under way. order: what is made. result: of it."""
 
     order: BroadcastOrdered
-    values: Vector
+
+    @property
+    def result(self) -> Result: ...
 
     def bounds(self, segment: int) -> slice: ...
 

@@ -144,7 +144,7 @@ class Teller:
         exchange = part.spread.exchange if part else None
         if exchange is None:
             return
-        quarters = 4 * exchange.received_bytes // exchange.values.nbytes
+        quarters = 4 * exchange.result.received_bytes // exchange.result.values.nbytes
         if exchange.order != self.half_way[0]:
             self.half_way = exchange.order, quarters
             tell(follows=part.round_id, lost=len(exchange.order.lost))

@@ -170,11 +170,12 @@ class Slow:
 
     def __init__(self):
         self.trains, self.saves, self.tests = threading.Event(), threading.Event(), threading.Event()
-        self.saved, self.tested, self.recorded, self.events = [], [], [], queue.SimpleQueue()
+        self.begun, self.saved, self.tested, self.recorded, self.events = [], [], [], [], queue.SimpleQueue()
         work = {TrainLocally: self.train, SaveModel: self.save, Evaluate: self.test, RecordRound: self.record}
         self.workers = Workers(work, self.events.put, pytest.fail)
 
     def train(self, effect):
+        self.begun.append(effect)
         self.trains.wait(PATIENCE_S)
         return Evaluated(effect.round_id, None)
 
@@ -199,6 +200,13 @@ def slow():
     slow.saves.set()
     slow.tests.set()
     slow.workers.finish(PATIENCE_S)
+
+
+def test_what_is_trained_ahead_begins_where_the_round_before_it_was_trained_to(slow):
+    slow.trains.set()
+    slow.workers.put(TrainLocally(2, W, 9, W + 3))
+    slow.events.get(timeout=PATIENCE_S)
+    assert [(each.round_id, list(each.parameters), each.ahead) for each in slow.begun] == [(2, [-3.0] * 4, None)]
 
 
 def test_files_are_written_and_vectors_worked_on_while_a_training_lasts(slow):

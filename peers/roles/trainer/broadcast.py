@@ -20,7 +20,7 @@ from mdl.protocol.tree import tree_children, tree_parent
 from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Staged
 from peers.roles.trainer.exchange import Exchange
-from peers.roles.trainer.gaps import GappedResult, join_gaps
+from peers.roles.trainer.gaps import GappedResult
 
 # Three asks of a device that waits: a child that was not heard for so long is dead, or has the result.
 PATIENCE_S = 1.5
@@ -214,9 +214,9 @@ class Spread:
         exchange, gapped = self.exchange, self.gapped
         if order.owns or not order.digest:
             return None
-        has_some = exchange is not None and exchange.received_bytes > 0 and not exchange.is_whole
+        has_some = exchange is not None and exchange.result.received_bytes > 0 and not exchange.is_whole
         if exchange and has_some and set(exchange.order.contributors) == set(order.contributors):
-            return GappedResult(order.digest, exchange.values, join_gaps(exchange.lacking()))
+            return GappedResult(order.digest, exchange.result.values, exchange.result.gaps())
         return gapped if gapped and gapped.gaps and gapped.digest == order.digest else None
 
     def _starts(self, now: float) -> list[Contributor]:

@@ -24,14 +24,15 @@ from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import Cut, partials_of, places_of, to_bits
 from mdl.protocol.vocabulary import Partials
+from peers.roles.trainer.gaps import GrowingResult
 from peers.roles.trainer.guard import Guard
 from peers.roles.trainer.lanes import MOST_UNDER_WAY, Lane, Parcel, Uplink, window_of
 
 
 class Exchange:
-    """See the module. values: the result as far as it is here, float32 (P,). own: None if it contributes nothing.
-    uplink: what earlier exchanges have shown of it. guard: judges the pieces that come to this owner; None: nobody.
-    is_in_place: the result takes the place of the own delta. lacks_own: it waits for that (`take_own`).
+    """See the module. own: None if it contributes nothing. uplink: what earlier exchanges have shown of it.
+    guard: judges the pieces that come to this owner; None: nobody. is_in_place: the result takes the place of the own
+    delta. lacks_own: it waits for that (`take_own`). result: as far as it is here.
 
     Raises RemoteProtocolError for an order whose segments are not those of a model of `size` values.
     """
@@ -50,14 +51,14 @@ class Exchange:
     ) -> None:
         self._own = own if me in order.contributors else None
         self.is_in_place = is_in_place and self._own is not None and order.coding == "none"
-        self.values = self._own.values if self._own and self.is_in_place else np.empty(size, np.float32)
         self.lacks_own = self._goes_on = False
         self.uplink = uplink or Uplink()
         self.uplink.begin()
         self._me, self._guard = me, guard
         self._retry_s, self._most_under_way = retry_s, most_under_way
-        self._follow(order)
-        self._lacking = set(range(self._cut.segments))
+        self._follow(order, size)
+        values = self._own.values if self._own and self.is_in_place else np.empty(size, np.float32)
+        self.result = GrowingResult(values, self._cut)
         self._merging: dict[int, ModelDelta] = {}
         self._coded: dict[int, Vector] = {}  # results of the segments it owns, as they travel
         self._without: dict[int, tuple[int, ...]] = {}  # segment -> who of those that are lost is not in it
@@ -70,7 +71,7 @@ class Exchange:
     @property
     def is_whole(self) -> bool:
         """All of the result is here."""
-        return not self._lacking
+        return self.result.is_whole
 
     @property
     def partial(self) -> Partials:
@@ -82,15 +83,6 @@ class Exchange:
         """What coding has rounded off of what this device gave (`RoundedOff`)."""
         return self._rounded.values
 
-    @property
-    def received_bytes(self) -> int:
-        """Of the result."""
-        return 4 * self._cut.values * (self._cut.segments - len(self._lacking))
-
-    def lacking(self) -> Iterator[slice]:
-        """The values of the result that are not here, segment by segment."""
-        return map(self._cut.bounds, sorted(self._lacking))
-
     def is_over(self) -> bool:
         """It has all, and so have the others from it."""
         return self.is_whole and all(lane.is_done() for lane in self._lanes.values())
@@ -99,7 +91,7 @@ class Exchange:
         """Own pieces of the segments it owns are there; the others are told that it is ready for theirs."""
         sends = [Send(lane.peer.peer_id, self._ready(lane.peer)) for lane in self._lanes.values()]
         for segment in self._owned:
-            if segment in self._lacking:
+            if segment in self.result.lacking:
                 self._merge_own(segment)
         return sends
 
@@ -114,17 +106,17 @@ class Exchange:
             raise RemoteProtocolError("an exchange that goes on with devices that it has lost")
         if (order.segment_values, places_of(order)) != (before.values, places_of(self.order)):
             raise RemoteProtocolError("an exchange that goes on with other shares")
-        if self.is_whole or self.is_in_place:  # the other may be hashed, staged, or on its way to who is lost
-            self.values = self.values.copy()
+        if self.is_whole or (self.is_in_place and not self.lacks_own):
+            self.result.leave()  # it may be hashed, staged, or on its way to who is lost
         self.lacks_own, self._goes_on = self.is_in_place, True
-        self._follow(order)
+        self._follow(order, before.size)
         for segment in range(before.segments):
             if self._cut.owner(segment) != before.owner(segment):
-                self._lacking.add(segment)
+                self.result.lacking.add(segment)
                 for known_of in (self._merging, self._coded, self._without):
                     known_of.pop(segment, None)
         for lane in self._lanes.values():
-            lane.results.extend(segment for segment in self._owned if segment not in self._lacking)
+            lane.results.extend(segment for segment in self._owned if segment not in self.result.lacking)
         return [] if self.lacks_own else self.begin()
 
     def take_own(self, own: ModelDelta) -> list[Send]:
@@ -138,11 +130,12 @@ class Exchange:
 
     def part_ways(self) -> None:
         """This is a copy (`sim/mesh/snapshot.py`): what it changes in place is its own from here on."""
-        self.values = self.values if self.is_whole else self.values.copy()
+        if not self.is_whole:
+            self.result.leave()
         self._rounded.part_ways()
         for segment, merged in self._merging.items():
             if self.is_in_place or merged.contributors != {self._me}:
-                self._merging[segment] = replace(merged, values=self.values[self._cut.bounds(segment)])
+                self._merging[segment] = replace(merged, values=self.result.part(segment))
 
     def hear_ready(self, sender: Contributor, message: SegmentsReady, now: float) -> list[Send]:
         """It may have begun after it was told that this device has: it is told again, once."""
@@ -166,7 +159,7 @@ class Exchange:
         mine = self._merging.get(segment)
         if self._has_piece(sender, segment):
             return [taken]  # it was confirmed before, and that was lost
-        values, part = self._read(values, segment), self.values[self._cut.bounds(segment)]
+        values, part = self._read(values, segment), self.result.part(segment)
         if not message.theta > 0:
             raise RemoteProtocolError(f"a piece of theta {message.theta}")
         if self._guard and not self._guard.admits(self._judge, sender, self._cut.bounds(segment), values):
@@ -178,7 +171,7 @@ class Exchange:
         else:
             self._merging[segment] = pair_aggregate(mine, theirs, part)
         self._finish(segment)
-        if segment in self._lacking:
+        if segment in self.result.lacking:
             return [taken, *self._fill(lane, now)]
         return [taken, *self._fill_all(now)]
 
@@ -188,7 +181,7 @@ class Exchange:
         Raises RemoteProtocolError for one that is not as it should be.
         """
         lane, segment = self._lanes.get(sender), message.segment
-        bounds = self._cut.bounds(segment)
+        self._cut.bounds(segment)  # there is one of this number
         if lane is None or self._cut.owner(segment) != self._place_of[sender]:
             raise RemoteProtocolError(f"segment {segment} from {sender.peer_id}, which does not own it")
         lane.is_heard = lane.is_ready = True
@@ -197,9 +190,9 @@ class Exchange:
         if self.lacks_own:
             return []
         has_piece = self._confirm(lane, (False, segment), now)
-        if segment in self._lacking:
-            self.values[bounds] = self._read(values, segment)
-            self._lacking.discard(segment)
+        if segment in self.result.lacking:
+            self.result.part(segment)[:] = self._read(values, segment)
+            self.result.lacking.discard(segment)
             if message.without:
                 self._without[segment] = message.without
         taken = self._taken(sender, segment, is_result=True)
@@ -221,13 +214,13 @@ class Exchange:
             sends += [self._parcel(lane, parcel) for parcel in lane.take_late(self._retry_s, now)]
         return sends if self.lacks_own else sends + self._fill_all(now)
 
-    def _follow(self, order: BroadcastOrdered) -> None:
+    def _follow(self, order: BroadcastOrdered, size: int) -> None:
         """Who owns what, by this order, and what this device has to give to whom."""
         table, guard, own = places_of(order), self._guard, self._own
         self._place_of = {peer: place for place, (peer, _) in enumerate(table)}
         lost, self.order = tuple(each.place for each in order.lost), order
         self._ballot = order.round_id, order.term, order.version
-        self._cut = Cut(self.values.size, order.segment_values, tuple(owns for _, owns in table), lost)
+        self._cut = Cut(size, order.segment_values, tuple(owns for _, owns in table), lost)
         self._contributors = frozenset(order.contributors)
         self._owned = self._cut.owned(self._place_of[self._me])
         self._is_owned = frozenset(self._owned)
@@ -255,14 +248,14 @@ class Exchange:
 
     def _needs(self, peer: Contributor) -> bool:
         """Whether this device lacks something that this one has to give."""
-        if any(segment in self._lacking for segment in self._owned_by[peer]):
+        if any(segment in self.result.lacking for segment in self._owned_by[peer]):
             return True
         return peer in self._contributors and any(not self._has_piece(peer, segment) for segment in self._owned)
 
     def _has_piece(self, peer: Contributor, segment: int) -> bool:
         """Whether a segment that this device owns needs nothing of this device's any more."""
         merged = self._merging.get(segment)
-        return segment not in self._lacking or (merged is not None and peer in merged.contributors)
+        return segment not in self.result.lacking or (merged is not None and peer in merged.contributors)
 
     def _read(self, coded: Vector, segment: int) -> Vector:
         """A segment's values as they came. Raises RemoteProtocolError for what would poison a mean."""
@@ -280,15 +273,15 @@ class Exchange:
         if abs(merged.theta - theta) > 1e-6 * theta:
             raise RemoteProtocolError(f"segment {segment} has theta {merged.theta}, not {theta}")
         del self._merging[segment]
+        exact = self.result.part(segment)
         if merged.contributors == {self._me}:
-            self.values[self._cut.bounds(segment)] = merged.values  # nobody else's piece came: it still lies there
+            exact[:] = merged.values  # nobody else's piece came: it still lies there
         if without := tuple(n for n, each in enumerate(lost) if each.contributor not in merged.contributors):
             self._without[segment] = without
         if self.order.coding != "none":  # all apply what the others decode, the owner too
-            exact, bounds = self.values[self._cut.bounds(segment)], self._cut.bounds(segment)
             weight = theta / self._own.theta if self._own else 0.0
-            self._coded[segment], exact[:] = self._rounded.encode(exact, bounds, weight)
-        self._lacking.discard(segment)
+            self._coded[segment], exact[:] = self._rounded.encode(exact, self._cut.bounds(segment), weight)
+        self.result.lacking.discard(segment)
         for lane in self._lanes.values():
             lane.results.append(segment)
 
@@ -313,18 +306,18 @@ class Exchange:
 
     def _parcel(self, lane: Lane, parcel: Parcel) -> Send:
         is_result, segment = parcel
-        bounds, peer_id = self._cut.bounds(segment), lane.peer.peer_id
+        peer_id = lane.peer.peer_id
         if is_result:
-            result = SegmentMessage(*self._ballot, segment, self._without.get(segment, ()))
-            return Send(peer_id, result, self._coded.get(segment, self.values[bounds]))
+            result, coded = SegmentMessage(*self._ballot, segment, self._without.get(segment, ())), self._coded
+            return Send(peer_id, result, coded[segment] if segment in coded else self.result.part(segment))
         assert self._own is not None
         piece = PieceMessage(*self._ballot, segment, self._own.theta)
-        return Send(peer_id, piece, self._rounded.encode(self._piece(segment), bounds)[0])
+        return Send(peer_id, piece, self._rounded.encode(self._piece(segment), self._cut.bounds(segment))[0])
 
     def _piece(self, segment: int) -> Vector:
         """Of the own delta: where the result will be, if that takes its place."""
         assert self._own is not None
-        return (self.values if self.is_in_place else self._own.values)[self._cut.bounds(segment)]
+        return self.result.part(segment) if self.is_in_place else self._own.values[self._cut.bounds(segment)]
 
     def _confirm(self, lane: Lane, parcel: Parcel, now: float) -> bool:
         """What was sent has arrived; False if that is known."""
@@ -336,7 +329,7 @@ class Exchange:
     def _ready(self, peer: Contributor) -> SegmentsReady:
         has = b""
         if self._goes_on:  # else it has nothing yet
-            here = [segment for segment in self._owned_by[peer] if segment not in self._lacking]
+            here = [segment for segment in self._owned_by[peer] if segment not in self.result.lacking]
             merged = [segment for segment in self._owned if self._has_piece(peer, segment)]
             has = to_bits(here + merged, self._cut.segments)
         return SegmentsReady(*self._ballot, has)

@@ -1,7 +1,7 @@
-"""A result that a device has in part, from an exchange that came to no end here: only its gaps are fetched.
+"""A result that a device has in part: as it comes about in segments, and where an exchange came to no end.
 
-What is here need not be believed: the order names the result by its digest, and the values are hashed once the last
-gap is filled. If they are another result's after all, all of it is fetched. Pure.
+Then only its gaps are fetched. What is here need not be believed: the order names the result by its digest, and the
+values are hashed once the last gap is filled. If they are another result's after all, all of it is fetched. Pure.
 """
 
 from __future__ import annotations
@@ -9,12 +9,68 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
 
 from mdl.protocol.delta import Vector, check_size
 from mdl.protocol.round_messages import GlobalMessage, GlobalWanted
+from mdl.protocol.segments import Cut
 
 # Values that are asked for at once, 16 MB: so much memory it takes beside the result, and some milliseconds to copy.
 MOST_AT_ONCE = 1 << 22
+
+
+class GrowingResult:
+    """The result of an exchange. values: float32 (P,). lacking: its segments that are not here.
+
+    What is still read where it lies may not change under its reader: then the result comes about in other memory from
+    there on (`leave`). A large one is not copied at once, which would hold up the device's heartbeats for half a second
+    at 800 MB, but some at each `follow`, and what is touched first, first. behind: the segments that are to be copied.
+    """
+
+    def __init__(self, values: Vector, cut: Cut) -> None:
+        self.values = values
+        self.lacking = set(range(cut.segments))
+        self.behind: set[int] = set()
+        self._left = values
+        self._cut = cut
+
+    @property
+    def is_whole(self) -> bool:
+        return not (self.lacking or self.behind)
+
+    @property
+    def received_bytes(self) -> int:
+        return 4 * self._cut.values * (self._cut.segments - len(self.lacking))
+
+    def gaps(self) -> deque[tuple[int, int]]:
+        """What is not here, or not in its place."""
+        return join_gaps(map(self._cut.bounds, sorted(self.lacking | self.behind)))
+
+    def part(self, segment: int) -> Vector:
+        """A segment's values, or the memory for them."""
+        bounds = self._cut.bounds(segment)
+        if segment in self.behind:
+            self.behind.discard(segment)
+            self.values[bounds] = self._left[bounds]
+        return self.values[bounds]
+
+    def leave(self) -> None:
+        """What is here stays as it is for those that read it, and changes no more."""
+        while self.follow():
+            pass
+        self._left, self.values = self.values, np.empty_like(self.values)
+        self.behind = set(range(self._cut.segments))
+        self.follow()
+
+    def follow(self) -> bool:
+        """Copy up to MOST_AT_ONCE values of what was left; whether there are more."""
+        for segment in islice(sorted(self.behind), max(1, MOST_AT_ONCE // self._cut.values)):
+            self.part(segment)
+        if not self.behind:
+            self._left = self.values
+        return bool(self.behind)
 
 
 @dataclass

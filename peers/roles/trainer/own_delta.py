@@ -192,7 +192,7 @@ class OwnWork:
         if any(training in work.trained for work in (*part.works, *self._standing.uncounted)):
             return []  # it was done before, on a fork
         self._doing[round_id] = Work(_NOTHING, (training,))
-        return [TrainLocally(round_id, self._standing.parameters - fresh.values, goal)]
+        return [TrainLocally(round_id, self._standing.parameters, goal, fresh.values)]
 
     def _take_ahead(self, round_id: int) -> Work | None:
         """What was trained ahead for this round; of an earlier one that never came, it enters as earlier work."""

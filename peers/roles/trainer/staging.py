@@ -16,6 +16,9 @@ from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.round_state import Part
 from peers.roles.trainer.voice import Voice
 
+# A long piece of work is done step by step: as soon as may be, but messages are heard in between.
+_BETWEEN_STEPS_S = 0.001
+
 Said = SegmentsReady | PieceMessage | SegmentMessage | SegmentTaken
 
 
@@ -135,14 +138,17 @@ class Staging:
         else:
             assert type(message) is SegmentMessage
             sends = exchange.take_result(sender, message, values, now)
-        self._voice.transfer = Transfer(sender.peer_id, exchange.received_bytes, exchange.values.nbytes)
+        self._voice.transfer = Transfer(sender.peer_id, exchange.result.received_bytes, exchange.result.values.nbytes)
         return [*sends, *self._name_if_whole(part, exchange)]
 
-    def say_again(self, exchange: Exchange, now: float) -> list[Effect]:
+    def say_again(self, part: Part, exchange: Exchange, now: float) -> list[Effect]:
         """What may have been lost of an exchange; no more once everybody has all from this device."""
+        if exchange.result.follow():
+            self._voice.ask_at = now + _BETWEEN_STEPS_S
+            return []
         if exchange.is_over():
             self._voice.stop_asking()
-        return [*exchange.on_time(now)]
+        return [*exchange.on_time(now), *self._name_if_whole(part, exchange)]
 
     def _begin_exchange(self, part: Part, order: BroadcastOrdered, now: float) -> list[Effect]:
         exchange, size = part.spread.exchange, self._standing.parameters.size
@@ -151,6 +157,8 @@ class Staging:
         self._voice.ask_at = now + self._voice.retry_s
         if exchange:
             sends = exchange.go_on(order)
+            if exchange.result.behind:
+                self._voice.ask_at = now + _BETWEEN_STEPS_S
             recalls = part.recall() if exchange.lacks_own else []
             return [*recalls, *sends, *self._name_if_whole(part, exchange)]
         own, most, guard = part.own_hold(self._me), self._most_under_way, self._guard
@@ -164,7 +172,7 @@ class Staging:
         if not exchange.is_whole or part.spread.has_result:
             return []
         order, partial = exchange.order, exchange.partial
-        return part.spread.name(ModelDelta(exchange.values, order.theta, frozenset(order.contributors), partial))
+        return part.spread.name(ModelDelta(exchange.result.values, order.theta, frozenset(order.contributors), partial))
 
     def _replaces(self, order: BroadcastOrdered, staged: Staged) -> bool:
         """Whether an order is of another result: one that it names, or a later agent's, which has asked a quorum.

@@ -322,7 +322,7 @@ class Trainer:
         if part and part.incoming and not part.is_merging:
             return self._hops.ask(part, part.incoming, now)
         if part and part.spread.exchange:
-            return self._staging.say_again(part.spread.exchange, now)
+            return self._staging.say_again(part, part.spread.exchange, now)
         asks = part.spread.ask() if part else []
         if not asks:
             self.voice.stop_asking()

@@ -68,7 +68,7 @@ def _an_owner_does_not_wait_for_all(self: Exchange, segment: int) -> None:
 
 
 def _who_lacks_one_segment_stages(self: Exchange) -> bool:
-    return len(self._lacking) <= 1
+    return len(self.result.lacking) <= 1
 
 
 def _a_lost_device_stays_in_the_plan(self: Aggregation, now: float) -> Holding | None:
@@ -123,12 +123,12 @@ def _whose_piece_is_missing_is_not_told(self: Exchange, sender: Any, message: An
 
 
 def _what_a_lost_owner_gave_is_kept(self: Exchange, order: BroadcastOrdered) -> Any:
-    known, lacking = self.values.copy(), set(self._lacking)
+    known, lacking = self.result.values.copy(), set(self.result.lacking)
     sends = _GO_ON(self, order)
     mine = set(self._owned)
-    for segment in set(self._lacking) - lacking - mine:
-        self.values[self.bounds(segment)] = known[self.bounds(segment)]
-        self._lacking.discard(segment)
+    for segment in set(self.result.lacking) - lacking - mine:
+        self.result.values[self.bounds(segment)] = known[self.bounds(segment)]
+        self.result.lacking.discard(segment)
     return sends
 
 

@@ -15,7 +15,9 @@ from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import mask_of, places_of
+from peers.roles.trainer import gaps
 from peers.roles.trainer.exchange import Exchange
+from peers.roles.trainer.gaps import MOST_AT_ONCE
 from peers.roles.trainer.lanes import Uplink
 from tests.peers.roles.trainer.talk import hear
 
@@ -91,10 +93,13 @@ class Net:
             elif all(exchange.is_over() for exchange in self.at.values()):
                 return
             else:
-                self.now += RETRY_S
-                for peer, exchange in self.at.items():
-                    self.post(peer, exchange.on_time(self.now))
+                self.pass_time()
         raise AssertionError("it does not end")
+
+    def pass_time(self) -> None:
+        self.now += RETRY_S
+        for peer, exchange in self.at.items():
+            self.post(peer, [] if exchange.result.follow() else exchange.on_time(self.now))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,7 @@ def test_all_have_the_same_bytes_and_they_are_the_central_mean(
 ) -> None:
     net = Net(_order(names, owns), seed, loss, twice, in_place=in_place)
     net.run()
-    results = [exchange.values for exchange in net.at.values()]
+    results = [exchange.result.values for exchange in net.at.values()]
     assert all(exchange.is_whole for exchange in net.at.values())
     assert len({result.tobytes() for result in results}) == 1
     np.testing.assert_allclose(results[0], central_mean(net.own.values()), atol=1e-6)
@@ -142,7 +147,7 @@ def test_who_contributes_nothing_gets_the_result_all_the_same() -> None:
     net = Net(_order("abc", (7, 6, 0), contributors="ab"))
     net.run()
     mean = central_mean([net.own[net.by_id["a"]], net.own[net.by_id["b"]]])
-    np.testing.assert_allclose(net.at[net.by_id["c"]].values, mean, atol=1e-6)
+    np.testing.assert_allclose(net.at[net.by_id["c"]].result.values, mean, atol=1e-6)
 
 
 def test_nothing_is_sent_before_the_receiver_says_that_it_is_ready() -> None:
@@ -166,7 +171,7 @@ def test_a_piece_that_comes_twice_counts_once_and_is_confirmed_again() -> None:
     first = exchange.take_piece(bob, piece, values, 0.1)
     again = exchange.take_piece(bob, piece, values, 0.2)
     assert first[0] == again[0] == Send("b", SegmentTaken(3, 7, 1, 0))
-    np.testing.assert_array_equal(exchange.values[:VALUES], 1.0)  # (0 + 2) / 2, not (0 + 2 + 2) / 3
+    np.testing.assert_array_equal(exchange.result.values[:VALUES], 1.0)  # (0 + 2) / 2, not (0 + 2 + 2) / 3
 
 
 @pytest.mark.parametrize(
@@ -189,7 +194,7 @@ def test_a_piece_that_is_not_as_it_should_be_is_refused(
     exchange.begin()
     with pytest.raises(RemoteProtocolError, match=says):
         exchange.take_piece(Contributor(sender, 1), PieceMessage(3, 7, 1, segment, theta), values, 0.1)
-    assert exchange._lacking == set(range(13))
+    assert exchange.result.lacking == set(range(13))
 
 
 def test_a_segment_whose_theta_is_not_the_rounds_never_becomes_a_result() -> None:
@@ -199,7 +204,7 @@ def test_a_segment_whose_theta_is_not_the_rounds_never_becomes_a_result() -> Non
     exchange.begin()
     with pytest.raises(RemoteProtocolError, match=r"theta 6\.0, not 2\.0"):
         exchange.take_piece(bob, PieceMessage(3, 7, 1, 0, 5.0), np.ones(VALUES, np.float32), 0.1)
-    assert 0 in exchange._lacking
+    assert 0 in exchange.result.lacking
 
 
 def test_a_result_counts_from_its_owner_alone() -> None:
@@ -257,14 +262,14 @@ def test_crowded_links_that_lose_and_repeat_give_the_mean(seed: int) -> None:
     assert all(exchange.uplink.is_crowded for exchange in net.at.values())
     net.run()
     for exchange in net.at.values():
-        np.testing.assert_allclose(exchange.values, central_mean(net.own.values()), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(exchange.result.values, central_mean(net.own.values()), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("coding", "off"), [("float16", 2e-3), ("int8", 0.05), ("int4", 0.5), ("ternary", 2.5)])
 def test_coded_segments_are_the_same_bytes_on_all_and_near_the_mean(coding: Coding, off: float) -> None:
     net = Net(_order("abcd", (3, 4, 3, 3), coding=coding), 1, 0.2, 0.2)
     net.run()
-    results = [exchange.values for exchange in net.at.values()]
+    results = [exchange.result.values for exchange in net.at.values()]
     assert len({result.tobytes() for result in results}) == 1
     np.testing.assert_allclose(results[0], central_mean(net.own.values()), atol=off)
 
@@ -281,7 +286,7 @@ def test_what_coding_rounds_off_comes_in_with_the_next_delta(coding: Coding) -> 
         deltas = [step + rest for step, rest in zip(steps, rounded, strict=True)]
         net = Net(_order("abc", (7, 6, 0), coding=coding), number, deltas=deltas)
         net.run()
-        total += net.at[net.by_id["a"]].values
+        total += net.at[net.by_id["a"]].result.values
         found = [exchange.rounded for exchange in net.at.values()]
         rounded = [rest for rest in found if rest is not None]
         assert len(rounded) == 3
@@ -421,9 +426,17 @@ class _Last:
 )
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("most_at_once", [MOST_AT_ONCE, 1], ids=["small", "large"])
 def test_if_devices_are_lost_the_others_agree_on_who_is_in_which_segment(
-    names: str, owns: tuple[int, ...], lost: str, seed: int, in_place: bool
+    names: str,
+    owns: tuple[int, ...],
+    lost: str,
+    seed: int,
+    in_place: bool,
+    most_at_once: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(gaps, "MOST_AT_ONCE", most_at_once)
     net = LossyNet(_order(names, owns), seed, in_place=in_place)
     own = dict(net.own)
     for name in lost:
@@ -435,11 +448,9 @@ def test_if_devices_are_lost_the_others_agree_on_who_is_in_which_segment(
         if net.behind or net.queue:
             net.step()
             continue
-        net.now += RETRY_S
-        for peer, exchange in net.at.items():
-            net.post(peer, exchange.on_time(net.now))
+        net.pass_time()
         assert net.now < 100.0
-    results = [exchange.values for exchange in net.at.values()]
+    results = [exchange.result.values for exchange in net.at.values()]
     partials = {exchange.partial for exchange in net.at.values()}
     assert len({result.tobytes() for result in results}) == len(partials) == 1
     (partial,) = partials
@@ -484,11 +495,11 @@ def test_on_a_crowded_link_who_only_receives_and_is_gone_does_not_hold_up_the_ot
 
 def test_a_result_takes_the_place_of_the_own_delta() -> None:
     net = Net(_order("abc", (5, 4, 4)), in_place=True)
-    places = {peer: exchange.values for peer, exchange in net.at.items()}
+    places = {peer: exchange.result.values for peer, exchange in net.at.items()}
     net.run()
     for peer, exchange in net.at.items():
-        assert exchange.values is places[peer]  # that of its own delta
-        assert exchange.values.tobytes() == net.at[net.order.order[0]].values.tobytes()
+        assert exchange.result.values is places[peer]  # that of its own delta
+        assert exchange.result.values.tobytes() == net.at[net.order.order[0]].result.values.tobytes()
 
 
 def test_an_exchange_that_has_taken_the_own_deltas_place_goes_on_once_that_is_here_again() -> None:
@@ -497,10 +508,10 @@ def test_an_exchange_that_has_taken_the_own_deltas_place_goes_on_once_that_is_he
         net.step()
     net.lose("c")
     bob = net.by_id["b"]
-    before = net.at[bob].values
+    before = net.at[bob].result.values
     assert net.at[bob].go_on(net.order) == []
-    assert net.at[bob].values is not before  # pieces of it are on their way to c, which may wake up
-    assert net.at[bob].values.tobytes() == before.tobytes()
+    assert net.at[bob].result.values is not before  # pieces of it are on their way to c, which may wake up
+    assert net.at[bob].result.values.tobytes() == before.tobytes()
     for said in net.queue:
         if isinstance(said[2], SegmentsReady):
             assert net.at[bob].hear_ready(said[0], said[2], net.now) == []
@@ -508,6 +519,30 @@ def test_an_exchange_that_has_taken_the_own_deltas_place_goes_on_once_that_is_he
     begun = net.at[bob].take_own(net.again(bob))
     assert [type(send.message) for send in begun] == [SegmentsReady]
     assert net.at[bob].take_own(net.again(bob)) == []
+
+
+def test_a_large_result_comes_about_in_other_memory_a_few_segments_at_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copied at once, 800 MB would hold up the device's heartbeats."""
+    monkeypatch.setattr(gaps, "MOST_AT_ONCE", 2 * VALUES)
+    net = LossyNet(_order("abc", (5, 4, 4)), in_place=True)
+    while net.said["SegmentMessage"] < 6:
+        net.step()
+    net.lose("c")
+    result = net.at[net.by_id["b"]].result
+    before = result.values
+    was_there = before.tobytes()
+    net.at[net.by_id["b"]].go_on(net.order)
+    assert len(result.behind) == 11
+    last = result.part(12)  # what is touched is there
+    assert last.tobytes() == before[-last.size :].tobytes()
+    last[:] = 7.0
+    steps = 1
+    while result.follow():
+        steps += 1
+    assert steps == 5
+    assert result.values[-last.size :].tolist() == [7.0] * last.size
+    assert result.values[: -last.size].tobytes() == before[: -last.size].tobytes()
+    assert before.tobytes() == was_there
 
 
 @pytest.mark.parametrize("is_early", [False, True], ids=["in order", "a result comes before the word"])
@@ -520,9 +555,9 @@ def test_what_the_other_has_said_to_have_does_not_go_there_again(is_early: bool)
     begun = [send for send in net.at[bob].go_on(net.order) if isinstance(send.message, SegmentsReady)]
     net.at[ann].go_on(net.order)
     if is_early:
-        segment = next(segment for segment in net.at[bob]._owned if segment not in net.at[bob]._lacking)
+        segment = next(segment for segment in net.at[bob]._owned if segment not in net.at[bob].result.lacking)
         result = SegmentMessage(7, 3, net.order.version, segment, ())
-        net.at[ann].take_result(bob, result, net.at[bob].values[net.at[bob].bounds(segment)], net.now)
+        net.at[ann].take_result(bob, result, net.at[bob].result.values[net.at[bob].bounds(segment)], net.now)
     pieces = [
         send.message.segment
         for send in net.at[ann].hear_ready(bob, begun[0].message, net.now)  # type: ignore[arg-type]
@@ -545,7 +580,7 @@ def test_pieces_that_a_lost_device_gave_are_not_asked_for_again() -> None:
     net.queue.clear()
     said = net.said["PieceMessage"]
     merged = sum(len(part.contributors) - 1 for at in net.at.values() for part in at._merging.values())
-    merged += sum(3 for at in net.at.values() for segment in at._owned if segment not in at._lacking)
+    merged += sum(3 for at in net.at.values() for segment in at._owned if segment not in at.result.lacking)
     net.lose("d")
     net.run()
     assert net.said["PieceMessage"] - said <= 2 * 13 - merged * 2 / 3 + 2 * 3

@@ -76,7 +76,7 @@ class Links:
             for place, exchange in enumerate(self._exchanges):
                 self._post(place, exchange.on_time(tick_at), tick_at)
             tick_at += TICK_S
-        assert all((exchange.values == 1.0).all() for exchange in self._exchanges)
+        assert all((exchange.result.values == 1.0).all() for exchange in self._exchanges)
         return now
 
     def _own(self, peer: Contributor) -> ModelDelta:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import Contributor, ModelDelta
-from mdl.protocol.machine import LocalDeltaReady, Received, Send
+from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.machine import DeltaRecalled, LocalDeltaReady, Received, Send, Tick
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalWanted, RoundClosed, RoundOpened
-from mdl.protocol.segment_messages import SegmentMessage
+from mdl.protocol.segment_messages import Lost, SegmentMessage
 from mdl.protocol.vocabulary import TrainingReport
+from peers.roles.trainer import gaps
 from peers.roles.trainer.gaps import MOST_AT_ONCE, GappedResult, join_gaps
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from sim.mesh.snapshot import copy_graph
@@ -28,9 +29,12 @@ Devices = dict[Contributor, Trainer]
 Drops = Callable[[str, Said], bool]
 
 
-def _say(devices: Devices, to: Contributor, event: Received, drops: Drops = lambda who, said: False) -> list[Send]:
+def _say(
+    devices: Devices, to: Contributor, event: Received | DeltaRecalled, drops: Drops = lambda who, said: False
+) -> list[Send]:
     """What follows from an event, as it was said. drops: what does not arrive."""
-    names, said, queue = {each.peer_id: each for each in devices}, list[Send](), [(to, event)]
+    names, said = {each.peer_id: each for each in devices}, list[Send]()
+    queue: list[tuple[Contributor, Received | DeltaRecalled]] = [(to, event)]
     while queue:
         me, event = queue.pop(0)
         for effect in devices[me].handle(event, 1.0):
@@ -50,13 +54,17 @@ def _without_the_last_of_ann(who: str, said: Said) -> bool:
     return who == "cat" and isinstance(said, SegmentMessage) and said.segment in (2, 3, 5)
 
 
+def _own(me: Contributor) -> Vector:
+    return np.linspace(ALL.index(me), 1.0, SIZE, dtype=np.float32)
+
+
 def _exchange(drops: Drops = _without_the_last_of_ann) -> Devices:
     """Three devices in the middle of a round in segments, in which Bob has the whole result."""
     devices: Devices = {me: TrainerAtOnce(me, START, "schema", "model", TrainerSettings()) for me in ALL}
     order = _order(devices)
-    for place, (me, device) in enumerate(devices.items()):
+    for me, device in devices.items():
         device.handle(Received(AGENT, RoundOpened(9, 1, device.digest, ALL, 9)), 0.0)
-        own = ModelDelta(np.linspace(place, 1.0, SIZE, dtype=np.float32), 1.0, frozenset([me]))
+        own = ModelDelta(_own(me), 1.0, frozenset([me]))
         device.handle(LocalDeltaReady(1, own, TrainingReport(0.0, 1, 0.0)), 0.5)
     for me in devices:
         _say(devices, me, Received(AGENT, order), drops)
@@ -92,6 +100,39 @@ def test_of_a_result_that_another_device_has_whole_only_what_is_lacking_is_fetch
     assert cat.staged.contributors == set(ALL)
 
 
+@pytest.mark.parametrize("most_at_once", [MOST_AT_ONCE, VALUES], ids=["small", "large"])
+def test_what_was_staged_comes_about_anew_at_one_step_after_the_other(
+    most_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ann is lost, and the exchange goes on without her: what she owned begins anew, where Bob has had all of it."""
+    monkeypatch.setattr(gaps, "MOST_AT_ONCE", most_at_once)
+    devices = _exchange()
+    first = _spread(devices, BOB).staged.values
+    before, order = first.copy(), _order(devices)
+    del devices[ANN]
+    alive, lost = (BOB, CAT), (Lost(ANN, 1.0, 0, 4),)
+    order = msgspec.structs.replace(
+        order, version=2, began=1, order=alive, theta=2.0, contributors=alive, owns=(2, 2), lost=lost
+    )
+    bob = _spread(devices, BOB)
+    for me in devices:
+        _say(devices, me, Received(AGENT, order))
+    for me in devices:
+        _say(devices, me, DeltaRecalled(1, _own(me)))
+    steps = 0
+    while bob.exchange.result.behind:
+        asks_at = devices[BOB].voice.ask_at
+        assert (bob.staged, 1.0 < asks_at - 0.001 * steps < 1.002) == (None, True)
+        devices[BOB].handle(Tick(), asks_at)
+        steps += 1
+    assert steps == (3 if most_at_once == VALUES else 0)  # of those that no message has touched
+    while _spread(devices, CAT).exchange.result.behind:
+        devices[CAT].handle(Tick(), devices[CAT].voice.ask_at)
+    assert bob.staged.values is not first
+    assert np.array_equal(first, before)  # who follows the other order may still read it
+    assert np.array_equal(bob.staged.values, _spread(devices, CAT).staged.values)
+
+
 def test_what_was_given_in_an_exchange_that_was_left_keeps_its_memory() -> None:
     """Another device may be in it still, and take what is on its way for a part of the result."""
     devices = _exchange()
@@ -105,7 +146,7 @@ def test_what_was_given_in_an_exchange_that_was_left_keeps_its_memory() -> None:
 
 def test_what_is_here_of_another_result_is_found_by_the_digest_and_all_of_it_is_fetched() -> None:
     devices = _exchange()
-    _spread(devices, CAT).exchange.values[0] += 1.0
+    _spread(devices, CAT).exchange.result.values[0] += 1.0
     given = [send for send in _fetch(devices) if isinstance(send.message, GlobalMessage)]
     assert [len(send.values) for send in given if send.values is not None] == [16, 8, SIZE]
     assert np.array_equal(_spread(devices, CAT).staged.values, _spread(devices, BOB).staged.values)

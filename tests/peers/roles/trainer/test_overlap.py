@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from mdl.protocol.delta import Vector
 from mdl.protocol.machine import Effect, PauseChanged, RecallDelta, TrainingPaused, TrainLocally
 from mdl.protocol.round_messages import RoundOpened
+from mdl.protocol.vector_work import where_it_begins
 from mdl.protocol.vocabulary import Fork, History
 from peers.roles.trainer.trainer import Trainer
 from peers.trials.campaign import Campaign, run_campaign
@@ -32,7 +33,11 @@ from tests.peers.roles.trainer.own_work import (
 
 
 def _trained(effects: list[Effect]) -> list[tuple[int, list[float]]]:
-    return [(each.round_id, list(each.parameters)) for each in effects if isinstance(each, TrainLocally)]
+    return [
+        (each.round_id, list(where_it_begins(each.parameters, each.ahead)))
+        for each in effects
+        if isinstance(each, TrainLocally)
+    ]
 
 
 def _ready(trainer: Trainer, *values: float, round_id: int) -> list[tuple[int, list[float]]]:
