@@ -25,7 +25,7 @@ import zmq
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from benchmarks.memory import read_peer, run_peer
-from mdl.config import Exchange
+from mdl.config import Compress, Exchange
 from mdl.protocol.machine import Effect, Event, Send
 from mdl.protocol.round_messages import AgentPresent, PeerReport
 from peers.edge.identity import CODE_VARIABLE
@@ -51,9 +51,9 @@ class LoopWatch:
     def attach(self, runtime: Runtime[Links]) -> None:
         turn, step = runtime._turn, runtime._step
 
-        def timed_turn(poller: zmq.Poller, *rest: Any) -> None:
+        def timed_turn(*rest: Any) -> None:
             self._slowest = (0.0, "receiving")
-            turn(_Poller(poller, self._begin), *rest)  # type: ignore[arg-type]
+            turn(*rest)
             self._note(time.perf_counter() - self._at)
 
         def timed_step(event: Event, now: float) -> None:
@@ -63,6 +63,7 @@ class LoopWatch:
             self._slowest = max(self._slowest, (time.perf_counter() - begun, kind))
 
         runtime._turn, runtime._step = timed_turn, timed_step  # type: ignore[method-assign, assignment]
+        runtime._poller = _Poller(self._begin)
 
     def look(self, now: float, event: Event, effects: list[Effect]) -> None:
         if any(
@@ -84,13 +85,14 @@ class LoopWatch:
         self.steps = sorted([*self.steps, (seconds, self._slowest[1])], reverse=True)[:_LONGEST]
 
 
-class _Poller:
-    def __init__(self, poller: zmq.Poller, woken: Callable[[], None]) -> None:
-        self._poller, self._woken = poller, woken
+class _Poller(zmq.Poller):
+    def __init__(self, woken: Callable[[], None]) -> None:
+        super().__init__()
+        self._woken = woken
 
-    def poll(self, timeout_ms: int) -> object:
+    def poll(self, timeout: int | None = None) -> list[tuple[Any, int]]:
         try:
-            return self._poller.poll(timeout_ms)
+            return super().poll(timeout)
         finally:
             self._woken()
 
@@ -100,13 +102,15 @@ def main() -> int:
     parser.add_argument("--megabytes", type=float, default=800.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--exchange", nargs="+", choices=get_args(Exchange), default=["chain", "shares"])
+    parser.add_argument("--compress", choices=get_args(Compress), default="none", help="round.compress, of segments")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     given = parser.parse_args()
     values = round(given.megabytes * 1e6 / 4)
     if given.peer:
         watch = LoopWatch()
         with tempfile.TemporaryDirectory() as folder:
-            run_peer(given.peer, values, given.rounds, PEERS, given.exchange[0], Path(folder), watch)
+            chosen = given.peer, values, given.rounds, PEERS, given.exchange[0]
+            run_peer(*chosen, Path(folder), watch, given.compress)
         return 0
     results = []
     print(f"{'exchange':>8} {'longest step ms':>16} {'in':>20} {'longest pause s':>16} {'round s':>8}")
@@ -123,13 +127,15 @@ def main() -> int:
             f"{exchange:>8} {steps[0][0]:16} {steps[0][1]:>20} {pause:16} {max(seconds, default=0.0):8.1f}", flush=True
         )
         results.append({"exchange": exchange, "longest_steps_ms": steps[:_LONGEST], "longest_pause_s": pause})
-    print(json.dumps({"megabytes": given.megabytes, "peers": PEERS, "rounds": given.rounds, "results": results}))
+    how = {"megabytes": given.megabytes, "compress": given.compress, "peers": PEERS, "rounds": given.rounds}
+    print(json.dumps({**how, "results": results}))
     return 0
 
 
 def _measure(given: argparse.Namespace, exchange: str) -> list[dict[str, Any]]:
     environment = {**os.environ, CODE_VARIABLE: new_join_code("loop")}
     words = ["--megabytes", str(given.megabytes), "--rounds", str(given.rounds), "--exchange", exchange]
+    words += ["--compress", given.compress]
     peers = [
         subprocess.Popen(
             [sys.executable, __file__, *words, "--peer", f"peer-{index}"],

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-import msgspec
+from msgspec.structs import replace
 
 from mdl.errors import LocalProtocolError, MdlError
 from mdl.protocol.cloud_work import StudyLesson, TeachCycle
@@ -21,12 +21,13 @@ from mdl.protocol.machine import (
     Evaluate,
     Event,
     KeepDelta,
+    LocalDeltaReady,
     RecordRound,
     SaveModel,
     TrainLocally,
     WorkFailed,
 )
-from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork, where_it_begins
+from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork, sum_up, where_it_begins
 from transport.loglimit import LogLimit
 
 logger = logging.getLogger(__name__)
@@ -102,7 +103,9 @@ class Workers:
     def _train(self, effect: TrainLocally) -> Event | None:
         self._tests.release()
         begins_at = where_it_begins(effect.parameters, effect.ahead)
-        done = self._work[TrainLocally](msgspec.structs.replace(effect, parameters=begins_at, ahead=None))
+        done = self._work[TrainLocally](replace(effect, parameters=begins_at, ahead=None))
+        if effect.earlier and isinstance(done, LocalDeltaReady):
+            done = replace(done, earlier=effect.earlier, summed=sum_up(done.delta.values, effect.earlier))
         self._files.settle()
         self._tests.settle()
         return done

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 from mdl.protocol.bulk import Packed
@@ -133,3 +135,7 @@ class TeachCycle(msgspec.Struct, frozen=True):
     """
 
     version: int
+
+
+CloudEffect: TypeAlias = StudyLesson | StoreUpdate | KeepVectors | TeachCycle
+CloudEvent: TypeAlias = UpdateReady | UpdateStored | CycleTaught | VectorsKept

@@ -8,22 +8,13 @@ shared windows in `mdl.protocol.sharing.work`.
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import Annotated, Protocol, TypeAlias
 
 import msgspec
 
 from mdl.bounds import PeerId, Seconds, Text
 from mdl.protocol.bulk import Bulk
-from mdl.protocol.cloud_work import (
-    CycleTaught,
-    KeepVectors,
-    StoreUpdate,
-    StudyLesson,
-    TeachCycle,
-    UpdateReady,
-    UpdateStored,
-    VectorsKept,
-)
+from mdl.protocol.cloud_work import CloudEffect, CloudEvent
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.messages import Said
@@ -31,6 +22,10 @@ from mdl.protocol.sharing.work import SharingEffect, SharingEvent
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vector_work import VectorWork, VectorWorkDone
 from mdl.protocol.vocabulary import Ballot, History, PeerInfo, ResourceState, TrainingReport
+
+
+# A story may tell of them.
+Vectors: TypeAlias = Annotated[tuple[Vector, ...], msgspec.Meta(max_length=64)]
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -117,11 +112,15 @@ class LocalDeltaReady(msgspec.Struct, frozen=True):
     round_id: of the TrainLocally that it answers.
     delta: w(t) - w_i, theta and this device as the only contributor.
     training: how it went.
+    earlier: as of the TrainLocally.
+    summed: the delta with all of that, float32 (P,); None: nobody has added it up.
     """
 
     round_id: int
     delta: ModelDelta
     training: TrainingReport
+    earlier: Vectors = ()
+    summed: Vector | None = None
 
 
 class DeltaRecalled(msgspec.Struct, frozen=True):
@@ -197,10 +196,7 @@ Event: TypeAlias = (
     | VectorWorkDone
     | WorkFailed
     | PolicyLearned
-    | UpdateReady
-    | UpdateStored
-    | CycleTaught
-    | VectorsKept
+    | CloudEvent
     | SharingEvent
     | PauseChanged
     | TrainingPaused
@@ -228,12 +224,14 @@ class TrainLocally(msgspec.Struct, frozen=True):
     parameters: w(t), float32 (P,).
     planned_rounds: the run's last round; 0: open.
     ahead: the delta of the round before, float32 (P,), if it goes on from there and w(t) does not hold that yet.
+    earlier: own work that is likely to come in with the delta, float32 (P,) each.
     """
 
     round_id: int
     parameters: Vector
     planned_rounds: int = 0
     ahead: Vector | None = None
+    earlier: Vectors = ()
 
 
 class RecallDelta(msgspec.Struct, frozen=True):
@@ -333,10 +331,7 @@ Effect: TypeAlias = (
     | SaveBallot
     | KeepDelta
     | RecordRound
-    | StudyLesson
-    | StoreUpdate
-    | KeepVectors
-    | TeachCycle
+    | CloudEffect
     | SharingEffect
     | Finish
 )

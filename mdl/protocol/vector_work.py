@@ -8,7 +8,7 @@ else. So it is told apart by one digest, kept in one file and given to a newcome
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -292,6 +292,11 @@ def _test(marks: Marks, theirs: ModelDelta, parameters: Vector, losses: Losses) 
 def where_it_begins(parameters: Vector, ahead: Vector | None) -> Vector:
     """What training begins at, float32 (P,). As of `TrainLocally`."""
     return parameters if ahead is None else parameters - ahead
+
+
+def sum_up(values: Vector, earlier: Sequence[Vector]) -> Vector:
+    """Of values and all the others, float32 (P,); the values themselves if there are none."""
+    return values + sum(earlier[1:], start=earlier[0]) if earlier else values
 
 
 VectorWork: TypeAlias = HashDelta | ApplyDelta | MergeDeltas

@@ -17,7 +17,7 @@ from mdl.protocol.machine import (
     TrainingPaused,
     TrainLocally,
 )
-from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, merge_deltas, where_it_begins
+from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, merge_deltas, sum_up, where_it_begins
 from mdl.protocol.vocabulary import TrainingReport
 from sim.mesh.accounts import Accounts
 from sim.mesh.process import Node
@@ -46,7 +46,8 @@ def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, E
         node.trained_from, node.is_cut_off = begins_at, False
         delta = accounts.train(node.contributor, effect.round_id, begins_at, node.theta)
         training = TrainingReport(1.0 / effect.round_id, 100, node.train_s, node.theta, length(delta.values))
-        return node.train_s, LocalDeltaReady(effect.round_id, delta, training)
+        summed = sum_up(delta.values, effect.earlier) if effect.earlier else None
+        return node.train_s, LocalDeltaReady(effect.round_id, delta, training, effect.earlier, summed)
     if type(effect) is Evaluate:
         node.trained_from = None
         return _EVALUATION_S, Evaluated(effect.round_id, no_evaluation(1))

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from mdl.errors import DataError, LocalProtocolError
-from mdl.protocol.delta import Contributor, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.machine import (
     Evaluate,
     Evaluated,
+    LocalDeltaReady,
     Received,
     RecordRound,
     SaveModel,
@@ -171,13 +172,14 @@ class Slow:
     def __init__(self):
         self.trains, self.saves, self.tests = threading.Event(), threading.Event(), threading.Event()
         self.begun, self.saved, self.tested, self.recorded, self.events = [], [], [], [], queue.SimpleQueue()
+        self.delta = None
         work = {TrainLocally: self.train, SaveModel: self.save, Evaluate: self.test, RecordRound: self.record}
         self.workers = Workers(work, self.events.put, pytest.fail)
 
     def train(self, effect):
         self.begun.append(effect)
         self.trains.wait(PATIENCE_S)
-        return Evaluated(effect.round_id, None)
+        return (self.delta and LocalDeltaReady(effect.round_id, self.delta, None)) or Evaluated(effect.round_id, None)
 
     def save(self, effect):
         self.saves.wait(PATIENCE_S)
@@ -207,6 +209,15 @@ def test_what_is_trained_ahead_begins_where_the_round_before_it_was_trained_to(s
     slow.workers.put(TrainLocally(2, W, 9, W + 3))
     slow.events.get(timeout=PATIENCE_S)
     assert [(each.round_id, list(each.parameters), each.ahead) for each in slow.begun] == [(2, [-3.0] * 4, None)]
+
+
+def test_the_delta_comes_with_its_sum_with_earlier_work(slow):
+    slow.delta = ModelDelta(W + 1, 1.0, frozenset())
+    slow.trains.set()
+    earlier = W + 10, W + 100
+    slow.workers.put(TrainLocally(2, W, 9, None, earlier))
+    ready = slow.events.get(timeout=PATIENCE_S)
+    assert (list(ready.delta.values), ready.earlier, list(ready.summed)) == ([1.0] * 4, earlier, [111.0] * 4)
 
 
 def test_files_are_written_and_vectors_worked_on_while_a_training_lasts(slow):

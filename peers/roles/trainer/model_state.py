@@ -168,10 +168,13 @@ class Standing:
     def take(self, is_again: bool = False) -> tuple[Work, ...]:
         """What enters the next own delta beside fresh work; if that was made before, it is what was in it then."""
         here = self.lineage, self.round_id + 1
-        able = [work for work in self.uncounted if not (self.is_under_way(work) or self.is_split(work))]
-        taken = tuple(work for work in able if here in work.rounds or not is_again)
+        taken = tuple(work for work in self.able() if here in work.rounds or not is_again)
         self.uncounted = tuple(work for work in self.uncounted if work not in taken)
         return taken
+
+    def able(self) -> list[Work]:
+        """What may enter an own delta."""
+        return [work for work in self.uncounted if not (self.is_under_way(work) or self.is_split(work))]
 
     def was_given_in(self, here: Round) -> bool:
         """Whether there was an own delta of this round, as far as works tell: then there is no other one."""
@@ -239,6 +242,10 @@ class Standing:
         """
         (lineage, round_id), is_start = here, self.round_id <= _START_ROUNDS
         return len(lineage) > 1 or (bool(lineage) and (is_start or round_id > self._shared_round))
+
+    def holds_for_good(self, here: Round) -> bool:
+        """Whether this process's own delta of this round is part of w, and nobody goes on without it."""
+        return self.is_counted(*here) and not self.may_be_left(here)
 
     def is_settled(self) -> bool:
         """Whether the next round will be one of a mesh that is neither a fork nor in its first rounds."""

@@ -12,6 +12,7 @@ holds other values then, so that it keeps the own delta itself: two vectors more
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 from mdl.bounds import MAX_LENGTH, MAX_LOSS, within
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import DeltaRecalled, Effect, KeepDelta, LocalDeltaReady, RecallDelta, TrainLocally
+from mdl.protocol.vector_work import sum_up
 from mdl.protocol.vocabulary import Lineage, TrainingReport
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.round_state import Part
@@ -29,6 +31,11 @@ logger = logging.getLogger(__name__)
 
 # Of work that is being computed: its values are to come.
 _NOTHING = np.empty(0, np.float32)
+
+
+def _are(some: Sequence[Vector], others: Sequence[Vector]) -> bool:
+    """Whether they are the very same vectors."""
+    return list(map(id, some)) == list(map(id, others))
 
 
 class OwnWork:
@@ -100,7 +107,7 @@ class OwnWork:
         if part and part.round_id == ready.round_id and not part.holds:
             self.training = training
             work = self._as_trained(work, part.round_id)
-            effects = self._hold(part, work) + self._train_ahead(part, goal)
+            effects = self._hold(part, work, ready) + self._train_ahead(part, goal)
             is_there = part.fresh is work and ready.round_id not in self._overwritten and not self._overlaps
             if is_there and work.trained == ((part.round_id, self._standing.digest),):
                 part.fresh = replace(work, values=_NOTHING)  # the trained model has them until the round is over
@@ -161,12 +168,14 @@ class OwnWork:
         if part.fresh is None:
             return []  # there was none, or it is still being trained
         fresh = part.fresh.given_in(here)
+        if fresh.rounds == (here,) and not fresh.counted and standing.holds_for_good(here):
+            return []
         if own := part.own_hold(self._me):
             earlier = total(part.works)
             standing.add(replace(fresh, values=own.values if earlier is None else own.values - earlier))
         elif fresh.values.size:
             standing.add(fresh)
-        elif standing.may_be_left(here) or not standing.is_counted(*here):
+        elif not standing.holds_for_good(here):
             self._doing[part.round_id] = standing.marked(fresh)
             return [] if part.is_recalling else [RecallDelta(part.round_id, parameters, is_free)]
         return []
@@ -179,7 +188,8 @@ class OwnWork:
             return []
         self._doing[round_id] = Work(_NOTHING, ((round_id, self._standing.digest),))
         self.training = None
-        return [TrainLocally(round_id, self._standing.parameters, goal)]
+        earlier = tuple(work.values for work in self._standing.able())
+        return [TrainLocally(round_id, self._standing.parameters, goal, None, earlier)]
 
     def _train_ahead(self, part: Part, goal: int) -> list[Effect]:
         """The own delta of this round is there: go on for the next one, while it travels."""
@@ -219,8 +229,8 @@ class OwnWork:
         part.is_empty = True
         return self._hold(part, Work(np.zeros_like(self._standing.parameters)))
 
-    def _hold(self, part: Part, fresh: Work) -> list[Effect]:
-        """The own delta of this round, with what earlier rounds did not count.
+    def _hold(self, part: Part, fresh: Work, ready: LocalDeltaReady | None = None) -> list[Effect]:
+        """The own delta of this round, with what earlier rounds did not count. ready: it may have the sum.
 
         If there was one before, without what was trained since: the round's result may hold that one.
         """
@@ -230,8 +240,9 @@ class OwnWork:
             standing.add(*([fresh] if fresh.trained else []))
             part.is_empty, fresh = True, Work(np.zeros_like(standing.parameters))
         part.works = standing.take(is_again)
-        earlier = total(part.works)
-        values = fresh.values if earlier is None else fresh.values + earlier
+        earlier = [work.values for work in part.works]
+        summed = ready.summed if ready and ready.delta.values is fresh.values and _are(ready.earlier, earlier) else None
+        values = sum_up(fresh.values, earlier) if summed is None else summed
         if not part.is_empty:
             part.fresh = fresh
         own = ModelDelta(values, self._theta, frozenset([self._me]))

@@ -65,8 +65,8 @@ class Work(Struct, frozen=True, eq=False):
 
 
 def total(works: Sequence[Work]) -> Vector | None:
-    """All of it together; None if there is none."""
-    return None if not works else sum((work.values for work in works[1:]), start=works[0].values.copy())
+    """All of it together; None if there is none. Of one it is that one's."""
+    return sum((work.values for work in works[1:]), start=works[0].values) if works else None
 
 
 def add_up_plain(works: Sequence[Work]) -> tuple[Work, ...]:

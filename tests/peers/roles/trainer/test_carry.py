@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from mdl.protocol.delta import Contributor, apply_delta, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
 from mdl.protocol.hop_messages import DeltaWanted
 from mdl.protocol.machine import (
     DeltaRecalled,
     Evaluate,
+    LocalDeltaReady,
     RecallDelta,
     Send,
     TrainLocally,
@@ -23,7 +24,7 @@ from mdl.protocol.round_messages import (
     RoundClosed,
     RoundOpened,
 )
-from mdl.protocol.vocabulary import Ballot, Counted, Fork, History
+from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, TrainingReport
 from peers.roles.trainer import model_state
 from peers.roles.trainer.progress import Progress
 from peers.roles.trainer.trainer import Trainer
@@ -143,6 +144,27 @@ def test_training_that_ends_in_the_middle_of_the_next_round_is_carried_to_the_on
     train(trainer, 1, 2, 3, 4, round_id=1)
     train(trainer, 10, 10, 10, 10, round_id=2)
     assert (held_by(trainer), carry_of(trainer)) == ([11, 12, 13, 14], None)
+
+
+@pytest.mark.parametrize("comes_between", [False, True])
+def test_who_trains_may_add_the_earlier_work_up_unless_there_is_other_work_by_then(comes_between: bool) -> None:
+    """Of 800 MB a sum takes a second, and heartbeats must not wait."""
+    trainer = a_trainer()
+    open_round(trainer)
+    train(trainer, 1, 2, 3, 4)
+    close_round(trainer, (ANN, BOB), 5, 5, 5, 5)
+    open_round(trainer)
+    close_round(trainer, (ANN, BOB), 5, 5, 5, 5)
+    (work,) = open_round(trainer)
+    assert isinstance(work, TrainLocally)
+    assert [list(each) for each in work.earlier] == [[1, 2, 3, 4]]
+    if comes_between:
+        train(trainer, 7, 7, 7, 7, round_id=2)
+    delta, report = ModelDelta(vector(1, 1, 1, 1), 1.0, frozenset([ME])), TrainingReport(0.5, 8, 1.0)
+    summed = vector(2, 3, 4, 5)
+    trainer.handle(LocalDeltaReady(3, delta, report, work.earlier, summed), 2.0)
+    assert held_by(trainer) == ([9, 10, 11, 12] if comes_between else [2, 3, 4, 5])
+    assert (trainer.holdings()[0].values is summed) is not comes_between
 
 
 def test_a_round_begun_afresh_brings_the_earlier_work_in_once() -> None:
