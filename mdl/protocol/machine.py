@@ -23,7 +23,6 @@ from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vector_work import VectorWork, VectorWorkDone
 from mdl.protocol.vocabulary import Ballot, History, PeerInfo, ResourceState, TrainingReport
 
-
 # A story may tell of them.
 Vectors: TypeAlias = Annotated[tuple[Vector, ...], msgspec.Meta(max_length=64)]
 
