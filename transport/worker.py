@@ -62,7 +62,7 @@ class Workers:
         self._files = Worker(self._work, post, crashed)
         self._vectors = Worker(self._work, post, crashed)
         self._tests = Worker(self._work, post, crashed, _HELD_S)
-        self._trains = Worker({**self._work, TrainLocally: self._train}, post, crashed)
+        self._trains = Worker({**self._work, TrainLocally: self._train}, post, crashed, prepare=_begun)
 
     def put(self, effect: Effect) -> None:
         """Raises LocalProtocolError as `Worker.put` does."""
@@ -102,13 +102,19 @@ class Workers:
 
     def _train(self, effect: TrainLocally) -> Event | None:
         self._tests.release()
-        begins_at = where_it_begins(effect.parameters, effect.ahead)
-        done = self._work[TrainLocally](replace(effect, parameters=begins_at, ahead=None))
-        if effect.earlier and isinstance(done, LocalDeltaReady):
-            done = replace(done, earlier=effect.earlier, summed=sum_up(done.delta.values, effect.earlier))
+        done = self._work[TrainLocally](replace(effect, earlier=()))
         self._files.settle()
         self._tests.settle()
+        if effect.earlier and isinstance(done, LocalDeltaReady):  # a vector more, so not before
+            done = replace(done, earlier=effect.earlier, summed=sum_up(done.delta.values, effect.earlier))
         return done
+
+
+def _begun(effect: Effect) -> Effect:
+    """With what training begins at alone: while it lasts, what that is made of may go."""
+    if not isinstance(effect, TrainLocally):
+        return effect
+    return replace(effect, parameters=where_it_begins(effect.parameters, effect.ahead), ahead=None)
 
 
 class Worker:
@@ -116,7 +122,8 @@ class Worker:
 
     post: takes the resulting events, from the worker's thread. crashed: takes an exception that is no MdlError, or a
     LocalProtocolError: a bug, which must stop the node. Any other MdlError becomes a WorkFailed event, and what the
-    system refuses does. held_s: what is queued begins so much later, or as soon as it is let go (`release`).
+    system refuses does. held_s: what is queued begins so much later, or as soon as it is let go (`release`). prepare:
+    makes of an effect what is carried out, in the worker's thread; the effect itself is kept no longer.
     """
 
     def __init__(
@@ -125,14 +132,15 @@ class Worker:
         post: Callable[[Event], None],
         crashed: Callable[[BaseException], None],
         held_s: float = 0.0,
+        prepare: Callable[[Effect], Effect] = lambda effect: effect,
     ) -> None:
-        self._work = work
+        self._work, self._prepare = work, prepare
         self._held_s, self._held_until = held_s, 0.0
         self._post = post
         self._crashed = crashed
         self._waiting: deque[Effect] = deque()
         self._changed = threading.Condition()
-        self._running: Effect | None = None
+        self._running: type[Effect] | None = None
         self._closed = False
         self._lines = LogLimit(logger, 1)
         self._thread: threading.Thread | None = None  # from the first effect on: who is never asked leaves nothing
@@ -193,7 +201,7 @@ class Worker:
             self._changed.wait_for(lambda: not self._waiting and self._running is None, timeout_s)
             left, self._waiting = list(self._waiting), deque()
             self._changed.wait_for(
-                lambda: self._running is None or isinstance(self._running, _IDLE_AFTER_STOP), _WRITE_S
+                lambda: self._running is None or issubclass(self._running, _IDLE_AFTER_STOP), _WRITE_S
             )
         for effect in left:
             self._carry_out(effect)
@@ -216,8 +224,13 @@ class Worker:
                 if not self._waiting:
                     return
                 effect = self._waiting.popleft()
-                self._running = effect
-            self._carry_out(effect)
+                self._running = type(effect)
+            try:
+                effect = self._prepare(effect)
+            except MemoryError as error:
+                self._crashed(error)
+            else:
+                self._carry_out(effect)
             del effect  # or its parameters would stay in memory until the next one
 
     def _carry_out(self, effect: Effect) -> None:

@@ -23,8 +23,9 @@ from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vector_work import VectorWork, VectorWorkDone
 from mdl.protocol.vocabulary import Ballot, History, PeerInfo, ResourceState, TrainingReport
 
-# A story may tell of them.
-Vectors: TypeAlias = Annotated[tuple[Vector, ...], msgspec.Meta(max_length=64)]
+# Of a story that somebody else has made, too: so many zeros are made of it.
+MAX_VECTORS = 64
+Vectors: TypeAlias = Annotated[tuple[Vector, ...], msgspec.Meta(max_length=MAX_VECTORS)]
 
 
 class Tick(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ import base64
 import json
 import queue
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -172,12 +173,13 @@ class Slow:
     def __init__(self):
         self.trains, self.saves, self.tests = threading.Event(), threading.Event(), threading.Event()
         self.begun, self.saved, self.tested, self.recorded, self.events = [], [], [], [], queue.SimpleQueue()
-        self.delta = None
+        self.delta, self.has_begun = None, threading.Event()
         work = {TrainLocally: self.train, SaveModel: self.save, Evaluate: self.test, RecordRound: self.record}
         self.workers = Workers(work, self.events.put, pytest.fail)
 
     def train(self, effect):
         self.begun.append(effect)
+        self.has_begun.set()
         self.trains.wait(PATIENCE_S)
         return (self.delta and LocalDeltaReady(effect.round_id, self.delta, None)) or Evaluated(effect.round_id, None)
 
@@ -209,6 +211,15 @@ def test_what_is_trained_ahead_begins_where_the_round_before_it_was_trained_to(s
     slow.workers.put(TrainLocally(2, W, 9, W + 3))
     slow.events.get(timeout=PATIENCE_S)
     assert [(each.round_id, list(each.parameters), each.ahead) for each in slow.begun] == [(2, [-3.0] * 4, None)]
+
+
+def test_while_a_training_ahead_lasts_nobody_keeps_what_it_begins_at_apart(slow):
+    w, ahead = W + 1, W + 3
+    kept = [weakref.ref(each) for each in (w, ahead)]
+    slow.workers.put(TrainLocally(2, w, 9, ahead))
+    del w, ahead
+    assert slow.has_begun.wait(PATIENCE_S)
+    assert [each() for each in kept] == [None, None]
 
 
 def test_the_delta_comes_with_its_sum_with_earlier_work(slow):

@@ -19,7 +19,15 @@ from msgspec.structs import replace
 
 from mdl.bounds import MAX_LENGTH, MAX_LOSS, within
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
-from mdl.protocol.machine import DeltaRecalled, Effect, KeepDelta, LocalDeltaReady, RecallDelta, TrainLocally
+from mdl.protocol.machine import (
+    MAX_VECTORS,
+    DeltaRecalled,
+    Effect,
+    KeepDelta,
+    LocalDeltaReady,
+    RecallDelta,
+    TrainLocally,
+)
 from mdl.protocol.vector_work import sum_up
 from mdl.protocol.vocabulary import Lineage, TrainingReport
 from peers.roles.trainer.model_state import Standing
@@ -188,7 +196,8 @@ class OwnWork:
             return []
         self._doing[round_id] = Work(_NOTHING, ((round_id, self._standing.digest),))
         self.training = None
-        earlier = tuple(work.values for work in self._standing.able())
+        able = self._standing.able()
+        earlier = tuple(work.values for work in able) if len(able) <= MAX_VECTORS else ()
         return [TrainLocally(round_id, self._standing.parameters, goal, None, earlier)]
 
     def _train_ahead(self, part: Part, goal: int) -> list[Effect]:

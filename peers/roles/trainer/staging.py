@@ -169,8 +169,8 @@ class Staging:
         return [*exchange.begin(), *self._name_if_whole(part, exchange)]
 
     def _name_if_whole(self, part: Part, exchange: Exchange) -> list[HashDelta]:
-        if not exchange.is_whole or part.spread.has_result:
-            return []
+        if not exchange.is_whole or part.spread.has_result or exchange.order != part.spread.order:
+            return []  # the last: an order that goes on with it has been refused
         order, partial = exchange.order, exchange.partial
         return part.spread.name(ModelDelta(exchange.result.values, order.theta, frozenset(order.contributors), partial))
 

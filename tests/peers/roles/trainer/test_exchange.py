@@ -19,6 +19,7 @@ from peers.roles.trainer import gaps
 from peers.roles.trainer.exchange import Exchange
 from peers.roles.trainer.gaps import MOST_AT_ONCE
 from peers.roles.trainer.lanes import Uplink
+from sim.mesh.snapshot import copy_graph
 from tests.peers.roles.trainer.talk import hear
 
 SIZE, VALUES = 100, 8
@@ -543,6 +544,29 @@ def test_a_large_result_comes_about_in_other_memory_a_few_segments_at_a_step(mon
     assert result.values[-last.size :].tolist() == [7.0] * last.size
     assert result.values[: -last.size].tobytes() == before[: -last.size].tobytes()
     assert before.tobytes() == was_there
+
+
+def test_a_copy_of_an_exchange_whose_result_is_moving_changes_nothing_in_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gaps, "MOST_AT_ONCE", 1)
+    net = LossyNet(_order("abc", (5, 4, 4)), in_place=True)
+    while net.said["SegmentMessage"] < 6:
+        net.step()
+    net.lose("c")
+    exchange = net.at[net.by_id["b"]]
+    before = exchange.result.values.copy()
+    exchange.go_on(net.order)
+    twin = copy_graph(exchange)
+    for one, value in (twin, 7.0), (exchange, 9.0):
+        one.result.part(3)[:] = value
+        while one.result.follow():
+            pass
+    for one, value in (twin, 7.0), (exchange, 9.0):
+        bounds = one.bounds(3)
+        assert (one.result.values[bounds] == value).all()
+        rest = np.delete(np.arange(SIZE), np.r_[bounds])
+        assert np.array_equal(one.result.values[rest], before[rest])
 
 
 @pytest.mark.parametrize("is_early", [False, True], ids=["in order", "a result comes before the word"])

@@ -14,9 +14,10 @@ from mdl.protocol.machine import DeltaRecalled, LocalDeltaReady, Received, Send,
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalWanted, RoundClosed, RoundOpened
 from mdl.protocol.segment_messages import Lost, SegmentMessage
+from mdl.protocol.segments import Cut
 from mdl.protocol.vocabulary import TrainingReport
 from peers.roles.trainer import gaps
-from peers.roles.trainer.gaps import MOST_AT_ONCE, GappedResult, join_gaps
+from peers.roles.trainer.gaps import MOST_AT_ONCE, GappedResult, GrowingResult, join_gaps
 from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from sim.mesh.snapshot import copy_graph
 from tests.peers.roles.at_once import TrainerAtOnce
@@ -98,6 +99,23 @@ def test_of_a_result_that_another_device_has_whole_only_what_is_lacking_is_fetch
     assert (cat.digest, cat.gapped) == (bob.digest, None)
     assert np.array_equal(cat.staged.values, bob.staged.values)
     assert cat.staged.contributors == set(ALL)
+
+
+def test_what_is_not_in_its_place_yet_is_a_gap_like_what_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gaps, "MOST_AT_ONCE", 2 * VALUES)
+    known = np.arange(SIZE, dtype=np.float32)
+    result = GrowingResult(known.copy(), Cut(SIZE, VALUES, (8,)))
+    result.lacking = {2}
+    assert list(result.gaps()) == [(16, 24)]
+    result.leave()
+    assert list(result.gaps()) == [(16, 32), (32, 48), (48, 64)]
+    result.part(4)
+    assert list(result.gaps()) == [(16, 32), (40, 56), (56, 64)]
+    assert np.array_equal(result.values[:16], known[:16])
+    assert np.array_equal(result.values[32:40], known[32:40])
+    assert not result.is_whole
+    result.lacking.clear()
+    assert not result.is_whole
 
 
 @pytest.mark.parametrize("most_at_once", [MOST_AT_ONCE, VALUES], ids=["small", "large"])
