@@ -227,7 +227,7 @@ class Worker:
                 self._running = type(effect)
             try:
                 effect = self._prepare(effect)
-            except MemoryError as error:
+            except BaseException as error:  # noqa: BLE001 (as in `_carry_out`: else the thread would end in silence)
                 self._crashed(error)
             else:
                 self._carry_out(effect)

@@ -46,7 +46,7 @@ def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, E
         node.trained_from, node.is_cut_off = begins_at, False
         delta = accounts.train(node.contributor, effect.round_id, begins_at, node.theta)
         training = TrainingReport(1.0 / effect.round_id, 100, node.train_s, node.theta, length(delta.values))
-        summed = sum_up(delta.values, effect.earlier) if effect.earlier else None
+        summed = sum_up(delta.values, effect.earlier)
         return node.train_s, LocalDeltaReady(effect.round_id, delta, training, effect.earlier, summed)
     if type(effect) is Evaluate:
         node.trained_from = None

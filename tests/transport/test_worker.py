@@ -213,6 +213,14 @@ def test_what_is_trained_ahead_begins_where_the_round_before_it_was_trained_to(s
     assert [(each.round_id, list(each.parameters), each.ahead) for each in slow.begun] == [(2, [-3.0] * 4, None)]
 
 
+def test_what_cannot_be_prepared_stops_the_node():
+    crashes = queue.SimpleQueue()
+    workers = Workers({TrainLocally: pytest.fail}, pytest.fail, crashes.put)
+    workers.put(TrainLocally(2, W, 9, np.zeros(5, np.float32)))
+    assert isinstance(crashes.get(timeout=PATIENCE_S), ValueError)
+    workers.abandon()
+
+
 def test_while_a_training_ahead_lasts_nobody_keeps_what_it_begins_at_apart(slow):
     w, ahead = W + 1, W + 3
     kept = [weakref.ref(each) for each in (w, ahead)]
