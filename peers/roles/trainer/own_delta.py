@@ -41,9 +41,12 @@ logger = logging.getLogger(__name__)
 _NOTHING = np.empty(0, np.float32)
 
 
-def _are(some: Sequence[Vector], others: Sequence[Vector]) -> bool:
-    """Whether they are the very same vectors."""
-    return list(map(id, some)) == list(map(id, others))
+def _add_up(fresh: Vector, earlier: Sequence[Vector], ready: LocalDeltaReady | None) -> Vector:
+    """What was trained, with earlier work; fresh itself if there is none. ready: it may have this very sum."""
+    if not earlier or ready is None or ready.summed is None:
+        return sum_up(fresh, earlier)
+    is_its = ready.delta.values is fresh and list(map(id, ready.earlier)) == list(map(id, earlier))
+    return ready.summed if is_its else sum_up(fresh, earlier)
 
 
 class OwnWork:
@@ -250,8 +253,7 @@ class OwnWork:
             part.is_empty, fresh = True, Work(np.zeros_like(standing.parameters))
         part.works = standing.take(is_again)
         earlier = [work.values for work in part.works]
-        summed = ready.summed if ready and ready.delta.values is fresh.values and _are(ready.earlier, earlier) else None
-        values = sum_up(fresh.values, earlier) if summed is None else summed
+        values = _add_up(fresh.values, earlier, ready)
         if not part.is_empty:
             part.fresh = fresh
         own = ModelDelta(values, self._theta, frozenset([self._me]))
