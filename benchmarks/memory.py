@@ -75,13 +75,15 @@ class Meter:
         self._start = 0
         self._peak = 0
         self._armed = False
+        self._lock = threading.Lock()  # of the peak, which both threads raise
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
 
     def look(self, now: float, event: Event, effects: list[Effect]) -> None:
         if isinstance(event, LocalDeltaReady):
-            self._start = self._peak = self._process.memory_info().rss
+            with self._lock:
+                self._start = self._peak = self._process.memory_info().rss
             self._armed = True
         is_applied = any(isinstance(effect, SaveModel | Finish) for effect in effects)
         if is_applied and self._armed and len(self.applied_bytes) == len(self.extra_bytes):
@@ -94,12 +96,14 @@ class Meter:
             self.extra_bytes.append(self._grown())
 
     def _grown(self) -> int:
-        return max(self._peak, int(self._process.memory_info().rss)) - self._start
+        with self._lock:
+            self._peak = max(self._peak, self._process.memory_info().rss)
+            return self._peak - self._start
 
     def _sample(self) -> None:
         while not self._end.wait(_SAMPLE_S):
             if self._armed:
-                self._peak = max(self._peak, self._process.memory_info().rss)
+                self._grown()
 
 
 class Watch(Protocol):

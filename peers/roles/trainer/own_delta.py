@@ -181,7 +181,8 @@ class OwnWork:
         fresh = part.fresh.given_in(here)
         if fresh.rounds == (here,) and not fresh.counted and standing.holds_for_good(here):
             return []
-        if own := part.own_hold(self._me):
+        own = part.own_hold(self._me)
+        if own and (standing.is_small or not part.works):  # a large one takes too long to be subtracted here
             earlier = total(part.works)
             standing.add(replace(fresh, values=own.values if earlier is None else own.values - earlier))
         elif fresh.values.size:

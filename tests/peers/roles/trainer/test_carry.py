@@ -126,6 +126,23 @@ def test_earlier_work_in_a_delta_that_was_merged_away_is_carried_on_with_the_rec
     assert carry_of(trainer) == [3, 3, 3, 3]
 
 
+def test_earlier_work_is_not_subtracted_from_a_large_delta_since_the_trained_model_has_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_state, "_SMALL_BYTES", 0)
+    trainer = a_trainer()
+    open_round(trainer)
+    train(trainer, 1, 1, 1, 1)
+    close_round(trainer, (ANN, BOB), 0, 0, 0, 0)
+    open_round(trainer)
+    train(trainer, 2, 2, 2, 2)
+    assert held_by(trainer) == [3, 3, 3, 3]
+    (recall,) = recalls_in(close_round(trainer, (ANN, BOB), 0, 0, 0, 0))
+    assert carry_of(trainer) == [1, 1, 1, 1]
+    trainer.handle(DeltaRecalled(recall.round_id, vector(2, 2, 2, 2)), 6.0)
+    assert carry_of(trainer) == [3, 3, 3, 3]
+
+
 def test_training_that_ends_after_its_round_is_carried() -> None:
     trainer = a_trainer()
     open_round(trainer)

@@ -150,6 +150,7 @@ def test_nor_of_the_first_round_of_a_sum_that_is_still_to_come(monkeypatch: pyte
     open_round(trainer, attempt=50)
     train(trainer, 0, 5, 0, 0)
     close_round(trainer, (ANN,), 1, 0, 0, 0)
+    trainer.handle(DeltaRecalled(6, vector(0, 5, 0, 0)), 5.3)
     assert carry_of(trainer) == [8, 5, 0, 0]
     move_on(trainer, 5, History((START, FORK), ("ann", "me")), ZEROS)
     open_round(trainer, attempt=60)
