@@ -1,10 +1,11 @@
 """The longest step of a device's network loop, and the longest pause between its heartbeats, with a large model.
 
     python benchmarks/loop.py --megabytes 800 --exchange chain shares
+    TMPDIR=/media/card python benchmarks/loop.py --megabytes 100      # their files on that disk
 
-Two real processes, encrypted links on loopback, file caches; local training is a random delta. A step is one turn of
-the loop, from what it has waited for to the next wait: while it lasts no heartbeat goes out. Reports are said every
-half second; a pause well beyond that is one that others could take for a loss.
+Two real processes, encrypted links on loopback, file caches, ballots that are synced; local training is a random delta.
+A step is one turn of the loop, from what it has waited for to the next wait: while it lasts no heartbeat goes out.
+Reports are said every half second; a pause well beyond that is one that others could take for a loss.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from mdl.config import Compress, Config, Exchange, FaultSection, MeshSection, RoundSection
+from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
@@ -140,7 +141,7 @@ def run_peer(
         rng = np.random.default_rng([round_id, *name.encode()])
         return rng.standard_normal(values, dtype=np.float32, out=out)
 
-    cache = ModelCache(folder)
+    cache, ballots = ModelCache(folder), BallotFile(folder / BALLOT)
 
     def train(effect: TrainLocally) -> Event:
         meter.end_round()
@@ -158,7 +159,7 @@ def run_peer(
             RecallDelta: lambda e: DeltaRecalled(e.round_id, draw(e.round_id, e.parameters if e.in_place else None)),
             Evaluate: lambda e: Evaluated(e.round_id, no_evaluation(0)),
             SaveModel: lambda e: cache.save(CachedModel(e.parameters, e.round_id, "schema", "memory", {})),
-            SaveBallot: lambda e: None,
+            SaveBallot: lambda e: ballots.save(e.ballot),
             RecordRound: lambda e: seconds.append(e.summary.seconds["total"]),
         },
         observe=watch.look if watch else meter.look,

@@ -1,5 +1,8 @@
 """How mdl writes files: for this user alone, and whole or not at all.
 
+A large one is written piece by piece, each on the disk before the next: a disk serves what is to be synced in turn, and
+a device's promises must not wait for a whole model (200 MB take ten seconds of a memory card).
+
 A model, a cache, a story or a run directory tells of its owner's data, a code opens their mesh. So what is made here
 has mode 600 (folders 700) from the moment it exists: there is no time in which somebody else could open it. What was
 there before with a wider mode is narrowed when it is written or used. Folders that the user had stay as they are.
@@ -9,13 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from mdl.descriptors import open_descriptor
 from mdl.errors import MdlError, StorageError
@@ -25,6 +30,9 @@ _OTHERS = 0o077
 _HALF_WRITTEN = re.compile(r"\..+\.\d+\.part")
 # A policy has 100 KB, a description far less.
 _PROBE_BYTES = 128 << 10
+# What else is to be synced waits for about so long; and the least and the most that is written for that.
+_PIECE_S = 0.02
+_PIECE_BYTES = 256 << 10, 64 << 20
 
 
 def make_private_folder(path: Path) -> None:
@@ -88,8 +96,8 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path 
         temporary.unlink(missing_ok=True)
         try:
             # "x": whatever is there, a link of somebody else's among it, is not written through.
-            with open_private(temporary, "xb") as file:
-                write(file)  # type: ignore[arg-type]
+            with io.BufferedWriter(_PacedFile(str(temporary), "xb", opener=_open_for_this_user)) as file:
+                write(file)
                 file.flush()
                 os.fsync(file.fileno())
             if previous is not None and path.exists():
@@ -100,6 +108,24 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path 
         sync_directory(path.parent)
     except OSError as error:
         raise StorageError(path, error) from error
+
+
+class _PacedFile(io.FileIO):
+    """A file whose content is on the disk but for the last piece, of which each takes about `_PIECE_S`."""
+
+    _piece = _left = 1 << 20
+
+    def write(self, data: Any) -> int:
+        """Of the data no more than there is left of the piece: whoever buffers goes on."""
+        written = super().write(memoryview(data)[: self._left])
+        self._left -= written
+        if self._left == 0:
+            begun = time.monotonic()
+            sync_content(self.fileno())
+            is_quick = time.monotonic() - begun < _PIECE_S
+            self._piece = min(2 * self._piece, _PIECE_BYTES[1]) if is_quick else max(self._piece // 2, _PIECE_BYTES[0])
+            self._left = self._piece
+        return written
 
 
 def check_writable(path: Path) -> None:
@@ -167,6 +193,14 @@ def _open_for_this_user(path: str, flags: int) -> int:
     if os.name != "nt" and stat.S_ISREG(found.st_mode) and found.st_mode & _OTHERS and found.st_uid == os.geteuid():
         os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~_OTHERS)
     return descriptor
+
+
+def sync_content(descriptor: int) -> None:
+    """What was written there is on the disk once this is done, and can be found; when it was written may not be.
+
+    So nothing waits for what else of the disk's journal is to be written, unless the file has grown. Raises OSError.
+    """
+    (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(descriptor)
 
 
 def sync_directory(directory: Path) -> None:

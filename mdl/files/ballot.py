@@ -7,14 +7,13 @@ full since the file has its room already. Small, since it is synced before any m
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 import msgspec
 
 from mdl.errors import MdlError
 from mdl.protocol.vocabulary import Ballot
-from mdl.writing import open_private, sync_directory
+from mdl.writing import open_private, sync_content, sync_directory
 
 # The file's name in a device's folder.
 BALLOT = "ballot"
@@ -74,7 +73,7 @@ class BallotFile:
             file.seek(offset)
             file.write(slot)
             file.flush()
-            os.fsync(file.fileno())
+            sync_content(file.fileno())
         if is_new:
             sync_directory(self.path.parent)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mdl import writing
 from mdl.config import load_config, save_config
 from mdl.data import load_data
 from mdl.errors import MdlError
@@ -71,6 +72,33 @@ def test_an_open_file_is_narrowed_when_it_is_written(tmp_path: Path, how: str) -
         assert mode(path) == 0o600
         file.write(b"new")
     assert path.read_bytes() == (b"old new" if how == "ab" else b"new")
+
+
+@pytest.mark.parametrize(("mb_s", "most_s"), [(20.0, 0.06), (600.0, 0.06)])
+def test_a_large_file_goes_to_the_disk_in_pieces_so_that_what_else_is_synced_waits_for_one_of_them_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mb_s: float, most_s: float
+) -> None:
+    now, on_disk, waits = [0.0], [0], []
+
+    def sync(descriptor: int) -> None:
+        waits.append((os.fstat(descriptor).st_size - on_disk[0]) / (mb_s * 1e6))
+        on_disk[0], now[0] = os.fstat(descriptor).st_size, now[0] + waits[-1]
+
+    monkeypatch.setattr(writing, "sync_content", sync)
+    monkeypatch.setattr(writing.time, "monotonic", lambda: now[0])
+    content = np.random.default_rng(0).bytes(60_000_000)
+    write_whole(tmp_path / "model", lambda file: [file.write(content[:100]), file.write(content[100:])])
+    assert (tmp_path / "model").read_bytes() == content
+    assert 0.5 < on_disk[0] / len(content) <= 1.0
+    assert max(waits) < most_s
+    assert sum(waits) / len(waits) > 0.005  # as few as that allows
+
+
+def test_a_small_file_is_synced_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(writing, "sync_content", synced.append)
+    write_bytes(tmp_path / "policy", bytes(100_000))
+    assert synced == []
 
 
 def test_a_link_in_the_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
