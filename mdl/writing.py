@@ -30,9 +30,9 @@ _OTHERS = 0o077
 _HALF_WRITTEN = re.compile(r"\..+\.\d+\.part")
 # A policy has 100 KB, a description far less.
 _PROBE_BYTES = 128 << 10
-# What else is to be synced waits for about so long; and the least and the most that is written for that.
-_PIECE_S = 0.02
-_PIECE_BYTES = 256 << 10, 64 << 20
+# What else is to be synced waits for about so long: usually, and at most. And the least and the most of one piece.
+_PIECE_S = 0.02, 0.3
+_PIECE_BYTES = 64 << 10, 64 << 20
 
 
 def make_private_folder(path: Path) -> None:
@@ -111,9 +111,13 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path 
 
 
 class _PacedFile(io.FileIO):
-    """A file whose content is on the disk but for the last piece, of which each takes about `_PIECE_S`."""
+    """A file whose content is on the disk but for the last piece, of which each takes some `_PIECE_S`.
 
-    _piece = _left = 1 << 20
+    On a disk that takes long for the least, pieces take three times that: so it spends two thirds of the time writing.
+    """
+
+    _piece = _left = _PIECE_BYTES[0]
+    _wanted_s = 0.0
 
     def write(self, data: Any) -> int:
         """Of the data no more than there is left of the piece: whoever buffers goes on."""
@@ -122,8 +126,9 @@ class _PacedFile(io.FileIO):
         if self._left == 0:
             begun = time.monotonic()
             sync_content(self.fileno())
-            is_quick = time.monotonic() - begun < _PIECE_S
-            self._piece = min(2 * self._piece, _PIECE_BYTES[1]) if is_quick else max(self._piece // 2, _PIECE_BYTES[0])
+            took_s, (least, most) = time.monotonic() - begun, _PIECE_BYTES
+            self._wanted_s = self._wanted_s or min(max(_PIECE_S[0], 3 * took_s), _PIECE_S[1])
+            self._piece = min(2 * self._piece, most) if took_s < self._wanted_s else max(self._piece // 2, least)
             self._left = self._piece
         return written
 
