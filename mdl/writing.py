@@ -30,9 +30,10 @@ _OTHERS = 0o077
 _HALF_WRITTEN = re.compile(r"\..+\.\d+\.part")
 # A policy has 100 KB, a description far less.
 _PROBE_BYTES = 128 << 10
-# What else is to be synced waits for about so long: usually, and at most. And the least and the most of one piece.
-_PIECE_S = 0.02, 0.3
-_PIECE_BYTES = 64 << 10, 64 << 20
+# What else is to be synced waits for a piece: so long, that a disk is not busy with how often alone, and the least and
+# the most of one.
+_PIECE_S = 0.1, 0.2
+_PIECE_BYTES = 2 << 20, 16 << 20
 
 
 def make_private_folder(path: Path) -> None:
@@ -111,25 +112,26 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path 
 
 
 class _PacedFile(io.FileIO):
-    """A file whose content is on the disk but for the last piece, of which each takes some `_PIECE_S`.
-
-    On a disk that takes long for the least, pieces take three times that: so it spends two thirds of the time writing.
-    """
+    """A file whose content is on the disk but for the last piece."""
 
     _piece = _left = _PIECE_BYTES[0]
-    _wanted_s = 0.0
+    _took_s = 0.0
 
     def write(self, data: Any) -> int:
         """Of the data no more than there is left of the piece: whoever buffers goes on."""
+        begun = time.monotonic()
         written = super().write(memoryview(data)[: self._left])
         self._left -= written
         if self._left == 0:
-            begun = time.monotonic()
             sync_content(self.fileno())
-            took_s, (least, most) = time.monotonic() - begun, _PIECE_BYTES
-            self._wanted_s = self._wanted_s or min(max(_PIECE_S[0], 3 * took_s), _PIECE_S[1])
-            self._piece = min(2 * self._piece, most) if took_s < self._wanted_s else max(self._piece // 2, least)
-            self._left = self._piece
+        self._took_s += time.monotonic() - begun
+        if self._left == 0:
+            (least_s, most_s), (least, most) = _PIECE_S, _PIECE_BYTES
+            if self._took_s < least_s:
+                self._piece = min(2 * self._piece, most)
+            elif self._took_s > most_s:
+                self._piece = max(self._piece // 2, least)
+            self._left, self._took_s = self._piece, 0.0
         return written
 
 

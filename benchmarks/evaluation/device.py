@@ -64,6 +64,9 @@ class Noise:
         rng = np.random.default_rng([round_id, self._rank])
         return rng.standard_normal(self.start.size, dtype=np.float32), 1
 
+    def recall(self, parameters: Vector, round_id: int) -> Vector:
+        return self.train(parameters, round_id)[0]
+
 
 class Recorded:
     """Training on this device's share of recordings. Raises ConfigError, DataError."""
@@ -74,13 +77,18 @@ class Recorded:
         self._trainer = make_trainer(
             given.data, given.model, given.split, size, given.rank, given.seed, settings(given)
         )
-        self.start = self._trainer.model.values().copy()
+        self.start, self._trained = self._trainer.model.values().copy(), 0
 
     def train(self, parameters: Vector, round_id: int) -> tuple[Vector, int]:
         from mdl.learning.training import model_delta
 
-        done = self._trainer.train_round(parameters, round_id)
+        done, self._trained = self._trainer.train_round(parameters, round_id), round_id
         return model_delta(parameters, done.values), done.samples
+
+    def recall(self, parameters: Vector, round_id: int) -> Vector | None:
+        from mdl.learning.training import model_delta
+
+        return model_delta(parameters, self._trainer.model.values()) if round_id == self._trained else None
 
 
 def settings(given: argparse.Namespace) -> TrainingSettings:
@@ -149,7 +157,7 @@ def main() -> None:
         SaveModel: save,
         SaveBallot: lambda effect: None,
         RecordRound: lambda effect: None,
-        RecallDelta: lambda effect: DeltaRecalled(effect.round_id, None),
+        RecallDelta: lambda e: DeltaRecalled(e.round_id, work.recall(e.parameters, e.round_id)),
         Evaluate: lambda effect: Evaluated(effect.round_id, no_evaluation(0)),
     }
     mesh = Mesh.from_code(os.environ[CODE_VARIABLE])

@@ -72,6 +72,8 @@ class StateFile:
     def _read(self, path: Path, round_id: int) -> dict[str, Any] | None:
         arrays, metadata = _read_whole(path)
         trained = whole_number(metadata.get("round_id", ""), MAX_ROUND)
+        if path == self._path:
+            self._saved_round = trained
         if trained is None or trained > round_id or metadata.get("schema_hash") != self._schema_hash:
             return None
         state = _from_plain(msgspec.json.decode(metadata["tree"]), arrays)

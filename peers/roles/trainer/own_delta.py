@@ -240,7 +240,7 @@ class OwnWork:
     def _hold_nothing(self, part: Part) -> list[Effect]:
         """What was trained for this round comes in a sum, as earlier work."""
         part.is_empty = True
-        return self._hold(part, Work(np.zeros_like(self._standing.parameters)))
+        return self._hold(part, Work(np.zeros(self._standing.parameters.size, np.float32)))
 
     def _hold(self, part: Part, fresh: Work, ready: LocalDeltaReady | None = None) -> list[Effect]:
         """The own delta of this round, with what earlier rounds did not count. ready: it may have the sum.
@@ -251,7 +251,7 @@ class OwnWork:
         is_again = here in fresh.rounds or fresh.has_counted(here) or standing.was_given_in(here)
         if is_again and here not in fresh.rounds:
             standing.add(*([fresh] if fresh.trained else []))
-            part.is_empty, fresh = True, Work(np.zeros_like(standing.parameters))
+            part.is_empty, fresh = True, Work(np.zeros(standing.parameters.size, np.float32))
         part.works = standing.take(is_again)
         earlier = [work.values for work in part.works]
         values = _add_up(fresh.values, earlier, ready)

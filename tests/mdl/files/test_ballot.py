@@ -9,6 +9,7 @@ import pytest
 
 from mdl.bounds import MAX_INCARNATION
 from mdl.errors import MdlError
+from mdl.files import ballot
 from mdl.files.ballot import BallotFile
 from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, Reached
 
@@ -28,6 +29,18 @@ def test_the_last_ballot_is_found_again(tmp_path: Path) -> None:
     again.load()
     again.save(_ballot(9))
     assert BallotFile(path).load() == _ballot(9)
+
+
+def test_a_ballot_is_on_the_disk_once_it_is_saved_and_so_is_its_files_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced = tmp_path / "ballot", []
+    monkeypatch.setattr(ballot, "sync_content", lambda descriptor: synced.append(BallotFile(path).load()))
+    monkeypatch.setattr(ballot, "sync_directory", synced.append)
+    file = BallotFile(path)
+    for term in (1, 2):
+        file.save(_ballot(term))
+    assert synced == [_ballot(1), tmp_path, _ballot(2)]
 
 
 @pytest.mark.parametrize("kept", [0, 1, 20, 30])

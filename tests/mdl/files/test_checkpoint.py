@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from mdl.errors import DataError, MdlError
+from mdl.files import checkpoint
 from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors, write_safetensors
 from mdl.protocol.delta import digest_of
 
@@ -138,6 +139,23 @@ def test_files_are_plain_safetensors(tmp_path: Path) -> None:
         assert loaded[name].dtype == array.dtype
         assert loaded[name].tolist() == array.tolist()
     assert read_safetensors(tmp_path / "x.safetensors")[1] == {"key": "välue"}
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (0,), (0, 3), (1,), (7,), (8,), (23,), (5, 3), (3, 5), (2, 9), (4, 2, 3), (9, 0)]
+)
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16, np.int64, np.int8, np.bool_])
+def test_what_is_read_in_pieces_is_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], kind: type
+) -> None:
+    monkeypatch.setattr(checkpoint, "_PIECE_VALUES", 8)
+    array = np.random.default_rng(0).integers(0, 2, shape).astype(kind)
+    write_safetensors(tmp_path / "file", {"a": array, "b": array}, {})
+    read, _ = read_safetensors(tmp_path / "file")
+    for found in read.values():
+        assert (found.dtype, found.shape) == (array.dtype, array.shape)
+        assert np.array_equal(found, array)
+        found[...] = 0  # one's own
 
 
 def test_a_type_that_cannot_be_saved_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from mdl.errors import ConfigError
+from mdl.files import state_file
 from mdl.files.state_file import STATE_FILES, StateFile, load_kept
 
 lr = torch.optim.lr_scheduler
@@ -123,6 +124,16 @@ def test_a_state_that_is_not_whole_does_not_take_the_place_of_the_one_before(tmp
     assert found["values"].tolist() == [1.0] * 3
     again.save(4, {})
     assert again.load(3) == {}, "what is whole is kept again"
+
+
+def test_what_was_loaded_is_not_read_again_to_be_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    StateFile(tmp_path, "schema").save(3, {"a": torch.ones(3)})
+    file = StateFile(tmp_path, "schema")
+    assert file.load(3)
+    monkeypatch.setattr(state_file, "read_safetensors", pytest.fail)
+    file.save(4, {"a": torch.zeros(3)})
+    monkeypatch.undo()
+    assert [StateFile(tmp_path, "schema").load(number)["a"].tolist() for number in (3, 4)] == [[1] * 3, [0] * 3]
 
 
 def test_values_of_every_kind_come_back(tmp_path: Path) -> None:
