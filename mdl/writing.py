@@ -30,8 +30,8 @@ _OTHERS = 0o077
 _HALF_WRITTEN = re.compile(r"\..+\.\d+\.part")
 # A policy has 100 KB, a description far less.
 _PROBE_BYTES = 128 << 10
-# What else is to be synced waits for a piece: so long, that a disk is not busy with how often alone, and the least and
-# the most of one.
+# Of one piece of a file: seconds of the disk, for which all else that is to be synced waits, and bytes. Longer ones
+# would hold that up; with shorter ones a disk that takes long for the least would do little else.
 _PIECE_S = 0.1, 0.2
 _PIECE_BYTES = 2 << 20, 16 << 20
 

@@ -73,22 +73,20 @@ class Recorded:
 
     def __init__(self, given: argparse.Namespace, size: int) -> None:
         from benchmarks.evaluation.shares import make_trainer
+        from mdl.learning.training import model_delta
 
+        self._delta = model_delta
         self._trainer = make_trainer(
             given.data, given.model, given.split, size, given.rank, given.seed, settings(given)
         )
         self.start, self._trained = self._trainer.model.values().copy(), 0
 
     def train(self, parameters: Vector, round_id: int) -> tuple[Vector, int]:
-        from mdl.learning.training import model_delta
-
         done, self._trained = self._trainer.train_round(parameters, round_id), round_id
-        return model_delta(parameters, done.values), done.samples
+        return self._delta(parameters, done.values), done.samples
 
     def recall(self, parameters: Vector, round_id: int) -> Vector | None:
-        from mdl.learning.training import model_delta
-
-        return model_delta(parameters, self._trainer.model.values()) if round_id == self._trained else None
+        return self._delta(parameters, self._trainer.model.values()) if round_id == self._trained else None
 
 
 def settings(given: argparse.Namespace) -> TrainingSettings:

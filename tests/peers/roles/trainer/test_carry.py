@@ -112,24 +112,12 @@ def test_a_recalled_delta_that_is_not_known_any_longer_is_no_work_and_no_error()
     assert carry_of(trainer) is None
 
 
-def test_earlier_work_in_a_delta_that_was_merged_away_is_carried_on_with_the_recalled_part() -> None:
-    trainer = a_trainer()
-    open_round(trainer)
-    train(trainer, 1, 1, 1, 1)
-    close_round(trainer, (ANN, BOB), 0, 0, 0, 0)
-    open_round(trainer)
-    train(trainer, 2, 2, 2, 2)
-    merge(trainer, 3, 3, 3, 3)
-    close_round(trainer, (ANN, BOB), 0, 0, 0, 0)
-    assert carry_of(trainer) == [1, 1, 1, 1]
-    trainer.handle(DeltaRecalled(2, vector(2, 2, 2, 2)), 6.0)
-    assert carry_of(trainer) == [3, 3, 3, 3]
-
-
-def test_earlier_work_is_not_subtracted_from_a_large_delta_since_the_trained_model_has_the_rest(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("is_large", [False, True], ids=["merged away", "too large to be subtracted from"])
+def test_earlier_work_in_a_delta_that_is_recalled_is_carried_on_with_the_recalled_part(
+    monkeypatch: pytest.MonkeyPatch, is_large: bool
 ) -> None:
-    monkeypatch.setattr(model_state, "_SMALL_BYTES", 0)
+    if is_large:
+        monkeypatch.setattr(model_state, "_SMALL_BYTES", 0)
     trainer = a_trainer()
     open_round(trainer)
     train(trainer, 1, 1, 1, 1)
@@ -137,6 +125,8 @@ def test_earlier_work_is_not_subtracted_from_a_large_delta_since_the_trained_mod
     open_round(trainer)
     train(trainer, 2, 2, 2, 2)
     assert held_by(trainer) == [3, 3, 3, 3]
+    if not is_large:
+        merge(trainer, 3, 3, 3, 3)
     (recall,) = recalls_in(close_round(trainer, (ANN, BOB), 0, 0, 0, 0))
     assert carry_of(trainer) == [1, 1, 1, 1]
     trainer.handle(DeltaRecalled(recall.round_id, vector(2, 2, 2, 2)), 6.0)
