@@ -15,6 +15,7 @@ import threading
 
 # How far below the hard limit the soft one has to stay.
 SPARE = 32
+RAISE_IT = "raise the limit: ulimit -n 1024, or LimitNOFILE=1024 of the service"
 _raised = threading.Lock()
 
 

@@ -6,6 +6,7 @@ The one place for all commands. Whatever ends a command comes here as an excepti
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from typing import Any
 import typer
 
 from mdl.bounds import printable
+from mdl.descriptors import RAISE_IT
 from mdl.errors import MdlError, StorageError, UnfinishedError
 from peers import interrupts
 from peers.interrupts import INTERRUPTED
@@ -109,6 +111,8 @@ def _describe_refusal(error: OSError) -> Failure:
     reason = error.strerror or str(error) or type(error).__name__
     if isinstance(error, BrokenPipeError):
         return Failure("nobody reads the output any more", "", 4)
+    if error.errno == errno.EMFILE:
+        return Failure(_one_line(f"{where}{reason}"), RAISE_IT, 4)
     told = StorageError(where, error)
     return Failure(_one_line(f"{where}{reason}"), told.hint, told.exit_code)
 

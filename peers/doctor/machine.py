@@ -13,9 +13,10 @@ from pathlib import Path
 
 import psutil
 
+from mdl.descriptors import RAISE_IT
 from peers.doctor.finding import Finding, fail, note, ok
 from peers.doctor.power import check_battery, check_power, read_line
-from transport.links.descriptors import RESERVED, raise_limit, share_out
+from transport.links.descriptors import LEAST, raise_limit, share_out, tell_too_few
 
 # A Raspberry Pi takes 10 s to import torch from a cold card.
 _TORCH_S = 60.0
@@ -68,10 +69,9 @@ def check_torch(python: str = sys.executable) -> Finding:
 def check_descriptors(limit: int) -> Finding:
     peers = share_out(limit).peers
     told = f"{limit} files may be open: links to {peers} devices"
-    raise_it = "raise the limit: ulimit -n 1024, or LimitNOFILE= of the service"
-    if limit <= RESERVED:
-        return fail("descriptors", f"only {limit} files may be open, mdl needs more than {RESERVED}", raise_it)
-    return note("descriptors", told, raise_it) if peers < _FEW_PEERS else ok("descriptors", told)
+    if limit < LEAST:
+        return fail("descriptors", tell_too_few(limit).partition(";")[0], RAISE_IT)
+    return note("descriptors", told, RAISE_IT) if peers < _FEW_PEERS else ok("descriptors", told)
 
 
 def check_memory(free_mb: int, limit_mb: int | None = None) -> Finding:

@@ -18,6 +18,7 @@ from mdl.writing import make_private_folder
 from peers.roles.build import check_exchange
 from peers.web.opening import need_libraries
 from scheduler.given.choice import check_count, is_file, policy_of
+from transport.links.descriptors import claim_share
 
 # What is trained on where nothing is asked for: `mdl up` shows that all works, and says that this is synthetic.
 _SHOWN_DATA = "motion"
@@ -62,6 +63,7 @@ def plan_run(
     """
     if peers < 1:
         raise ConfigError(f"-n {peers}: expected at least 1 peer")
+    claim_share()
     config = _with_policy(config, policy, peers)
     if not config.data.spec:
         config = msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, spec=_SHOWN_DATA))

@@ -1,6 +1,7 @@
 """`mdl up` as a user runs it: real processes, from the first to the last line they print."""
 
 import json
+import shutil
 import signal
 
 import numpy as np
@@ -9,7 +10,10 @@ import pytest
 from safetensors import safe_open
 
 from tests.integration import product
+from transport.links.descriptors import NEEDED
+from transport.trust.keys import new_join_code
 
+CODE = new_join_code("home")
 SMALL = product.SMALL
 RESULT_KEYS = [
     "mesh", "peers", "rounds", "policy", "targets", "score", "score_alone", "score_central",
@@ -111,6 +115,23 @@ def test_devices_train_ahead_while_deltas_travel_and_each_training_counts_once(h
         for number in (1, 2, 3):
             assert asked.index(("TrainLocally", number + 1)) < asked.index(("ApplyDelta", number))
     assert not [effect for effect in effects if "RecallDelta" in effect]
+
+
+@pytest.mark.skipif(not shutil.which("prlimit"), reason="prlimit is not installed")
+@pytest.mark.parametrize(
+    "command", [("up", "-n", "2"), ("peer", "--loopback", "--code", CODE)], ids=lambda words: words[0]
+)
+def test_with_too_few_files_a_command_refuses_in_one_line_that_says_how_many_it_needs(tmp_path, home, command):
+    few = product.Home(tmp_path / "few", home.environment["XDG_CACHE_HOME"], ("prlimit", "--nofile=64:64"))
+    try:
+        said = few.run(*command, "--data", SMALL)
+        assert said.code == 2
+        assert said.complaint.startswith(f"mdl: only 64 files may be open at a time, mdl needs {NEEDED}; ")
+        assert "Traceback" not in said.told
+        assert "Too many open files" not in said.told
+        assert not product.processes_of(few.folder)
+    finally:
+        few.close()
 
 
 def test_a_quiet_run_tells_its_result_alone(home, tmp_path):

@@ -11,7 +11,8 @@ import sys
 from dataclasses import dataclass
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.descriptors import SPARE
+from mdl.descriptors import RAISE_IT, SPARE
+from mdl.errors import ConfigError
 
 # Of a peer: a control and a bulk socket to it, each with a wake-up and a connection, and its two connections to us.
 OF_A_PEER = 6
@@ -20,8 +21,13 @@ RESERVED = 64
 # Connections without a handshake, 4 KB of libzmq's memory each: strangers have a megabyte of it at most. Who has shown
 # a key is none of them, so that they are only as many as come in the same few milliseconds.
 MOST_HALF_OPEN = 256
-# Three quarters of what a node may have serve its mesh; the last is for connections that have not shown a key yet.
+# Three quarters of what a node may have serve its mesh at least; the rest is for connections without a key yet.
 WANTED = MAX_MEMBERS * OF_A_PEER * 4 // 3 + RESERVED
+# A mesh has a peer, and one may come or go; connections of strangers, as few as they may be.
+_FEWEST_PEERS, _FEWEST_HALF_OPEN = 2, 16
+# What a node of the smallest mesh needs of its soft limit, and what the hard one has to be for that.
+LEAST = RESERVED + _FEWEST_PEERS * OF_A_PEER + _FEWEST_HALF_OPEN
+NEEDED = LEAST + SPARE
 # Some limit has to be assumed where the system tells none.
 _USUAL = 1024
 
@@ -60,6 +66,30 @@ def raise_limit() -> int:
 
 
 def share_out(limit: int) -> Share:
-    """What a node may do with so many descriptors; also with very few it has two peers, and hears strangers."""
+    """Return what a node may do with so many descriptors: two peers and some strangers even where they are few."""
     left = max(limit - RESERVED, 0)
-    return Share(min(MAX_MEMBERS, max(2, left * 3 // 4 // OF_A_PEER)), min(MOST_HALF_OPEN, max(16, left // 4)))
+    half_open = min(MOST_HALF_OPEN, max(_FEWEST_HALF_OPEN, left // 4))
+    return Share(min(MAX_MEMBERS, max(_FEWEST_PEERS, (left - half_open) // OF_A_PEER)), half_open)
+
+
+def claim_share() -> Share:
+    """Raise the limit and share it out. Raises ConfigError below NEEDED: a node would listen, and hear nobody."""
+    limit = raise_limit()
+    if limit < LEAST:
+        raise ConfigError(tell_too_few(limit))
+    return share_out(limit)
+
+
+def tell_too_few(limit: int) -> str:
+    """Say how many files may be open, the soft limit being `limit`, and how many mdl needs."""
+    return f"only {_hard_limit(limit)} files may be open at a time, mdl needs {NEEDED}; {RAISE_IT}"
+
+
+def _hard_limit(limit: int) -> int:
+    """Return the limit as the user has set it; `limit` where it is not told."""
+    if sys.platform == "win32":
+        return limit
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return limit if hard == resource.RLIM_INFINITY else hard

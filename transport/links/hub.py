@@ -25,7 +25,7 @@ from mdl.protocol.machine import Event
 from mdl.protocol.messages import Said
 from mdl.protocol.vocabulary import PeerInfo
 from transport.discovery.directory import Address, parse_address
-from transport.links.descriptors import raise_limit, share_out
+from transport.links.descriptors import claim_share
 from transport.links.gate import DOOR, Gate, admit_devices, shown_key
 from transport.links.halfopen import TOO_MANY, Doorkeeper
 from transport.links.sockets import (
@@ -169,6 +169,7 @@ class Hub(_End):
         owns_pupils: bool = False,
     ) -> None:
         check_security(keys, insecure, [listen_host])
+        share = claim_share()
         super().__init__(me, keys, max_bytes)
         self._gate = Gate(self.context, admit_devices(keys), self._lines) if keys is not None else None
         try:
@@ -177,7 +178,7 @@ class Hub(_End):
         except ConfigError:
             self.context.destroy(linger=0)
             raise
-        self._door = Doorkeeper(self.context, self._endpoint, share_out(raise_limit()).half_open)
+        self._door = Doorkeeper(self.context, self._endpoint, share.half_open)
         self.port = int(self._endpoint.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
         # Of each learner: its incarnation, and the connection it spoke on last; who has been silent longest goes first.
         self._routes: OrderedDict[str, tuple[int, bytes]] = OrderedDict()

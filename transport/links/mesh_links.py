@@ -28,7 +28,7 @@ from mdl.protocol.messages import Hello, PeersKnown, Said
 from mdl.protocol.vocabulary import PeerInfo, Role
 from transport.discovery.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
 from transport.discovery.scopes import is_link_local
-from transport.links.descriptors import Share, raise_limit, share_out
+from transport.links.descriptors import Share, claim_share
 from transport.links.doors import Doors
 from transport.links.gate import shown_key
 from transport.links.halfopen import end_connection, link_towards
@@ -78,7 +78,7 @@ class Links:
         self._membership = membership if membership or keys is None else Membership(keys)
         if self._membership is not None and me.role is not Role.OBSERVER:
             self._membership.join(me.peer_id)
-        share = share or share_out(raise_limit())
+        share = share or claim_share()
         # A control and a bulk socket for each link, a knock at some doors, and the few that greet, listen and watch.
         self.context = new_context(3 * share.peers + 2 * MAX_NAMESAKES + len(addresses) + 16)
         self.standing = Standing(

@@ -152,6 +152,7 @@ def _raise(error: BaseException) -> int:
         (SystemExit(1), ("nobody reads the output any more", 4)),
         (MemoryError(), ("out of memory", 4)),
         (OSError(errno.ENOSPC, "No space left on device", "runs/a"), ("runs/a: No space left on device", 4)),
+        (OSError(errno.EMFILE, "Too many open files"), ("Too many open files", 4)),
         (OSError("odd"), ("odd", 4)),
         (ValueError("a bug"), ("ValueError: a bug", 4)),
     ],
@@ -167,6 +168,7 @@ def test_whatever_ends_a_command_is_one_line_and_one_object(
     assert set(found) == {"error", "hint", "exit_code"}
     assert err.splitlines()[-1] == f"mdl: {told[0]}"
     assert ("Traceback" in err) == isinstance(error, ValueError)
+    assert ("ulimit -n" in found["hint"]) == (getattr(error, "errno", None) == errno.EMFILE)
 
 
 def test_what_there_is_of_a_result_is_in_the_same_object(capsys: pytest.CaptureFixture[str]) -> None:
