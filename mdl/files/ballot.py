@@ -1,19 +1,28 @@
 """What a device has promised, on its disk: read again at its next start, so that it never promises otherwise.
 
-Two slots of fixed size are written in turn, in place: a torn write leaves the other one, and on a disk that has become
-full since the file has its room already. Small, since it is synced before any message tells of it.
+Where the file may not be the last one that the device wrote, after a power cut or from a backup, its next start relies
+on less of it (`mdl.protocol.kept_ballot`). Two slots of fixed size are written in turn, in place: a torn write leaves
+the other one, and on a disk that has become full since the file has its room already. Small, since it is synced before
+any message tells of it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
+import time
 from pathlib import Path
 
 import msgspec
 
 from mdl.errors import MdlError
+from mdl.files.boot import name_boot
+from mdl.protocol.kept_ballot import KeptBallot, doubted
 from mdl.protocol.vocabulary import Ballot
 from mdl.writing import open_private, sync_content, sync_directory
+
+logger = logging.getLogger(__name__)
 
 # The file's name in a device's folder.
 BALLOT = "ballot"
@@ -23,22 +32,59 @@ _SLOTS = 2
 _CHECKSUM_BYTES = 16
 
 
-class _Entry(msgspec.Struct, frozen=True):
-    """One write. number: grows by one with each, so that the newest is known."""
-
-    number: int
-    ballot: Ballot
-
-
 class BallotFile:
     """The ballot of one device in one mesh. Every method raises MdlError if the disk refuses."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._number = 0
+        self._boot = name_boot()
+
+    def begin(self) -> Ballot | None:
+        """Return what a new process may rely on of what was written last; None if nothing is known.
+
+        The file says from now on that a process of this boot has begun: this reading is for one process alone.
+        """
+        kept = self._read()
+        if kept is None:
+            return None
+        ballot, why = kept.ballot, kept.why_doubted(self._boot, self._changed_s())
+        if why:
+            logger.warning(
+                "this device may have forgotten what it said last, since %s: it takes part, and helps to decide on "
+                "rounds again once one has its new work",
+                why,
+            )
+            ballot = doubted(ballot)
+        self.save(ballot)
+        return ballot
 
     def load(self) -> Ballot | None:
-        """What was written last; None if nothing is known."""
+        """Return what was written last; None if nothing is known."""
+        kept = self._read()
+        return None if kept is None else kept.ballot
+
+    def save(self, ballot: Ballot, is_last: bool = False) -> None:
+        """Write and sync, in place of the older of the two slots. is_last: this process promises nothing more."""
+        self._number += 1
+        content = msgspec.json.encode(KeptBallot(self._number, ballot, self._boot, is_last, time.time()))
+        slot = _checksum(content) + len(content).to_bytes(4, "little") + content
+        if len(slot) > _SLOT_BYTES:
+            raise MdlError(f"cannot save {self.path}: a ballot of {len(content)} bytes, at most {_SLOT_BYTES}")
+        try:
+            self._write(slot, self._number % _SLOTS * _SLOT_BYTES)
+        except OSError as error:
+            raise MdlError(f"cannot save {self.path}: {error.strerror or error}") from error
+
+    def end(self) -> None:
+        """Mark what was written last as this process's last word; told in the log if the disk refuses."""
+        try:
+            if (ballot := self.load()) is not None:
+                self.save(ballot, is_last=True)
+        except MdlError as error:
+            logger.warning("after a power cut this device will have no vote for a round: %s", error)
+
+    def _read(self) -> KeptBallot | None:
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
@@ -48,22 +94,13 @@ class BallotFile:
         slots = (content[start : start + _SLOT_BYTES] for start in range(0, _SLOTS * _SLOT_BYTES, _SLOT_BYTES))
         entries = [entry for slot in slots if (entry := _read_slot(slot)) is not None]
         newest = max(entries, key=lambda entry: entry.number, default=None)
-        if newest is None:
-            return None
-        self._number = newest.number
-        return newest.ballot
+        if newest is not None:
+            self._number = newest.number
+        return newest
 
-    def save(self, ballot: Ballot) -> None:
-        """Write and sync, in place of the older of the two slots."""
-        self._number += 1
-        content = msgspec.json.encode(_Entry(self._number, ballot))
-        slot = _checksum(content) + len(content).to_bytes(4, "little") + content
-        if len(slot) > _SLOT_BYTES:
-            raise MdlError(f"cannot save {self.path}: a ballot of {len(content)} bytes, at most {_SLOT_BYTES}")
-        try:
-            self._write(slot, self._number % _SLOTS * _SLOT_BYTES)
-        except OSError as error:
-            raise MdlError(f"cannot save {self.path}: {error.strerror or error}") from error
+    def _changed_s(self) -> float:
+        """When anything changed the file last; 0.0 where the system does not tell, or lets users set it."""
+        return 0.0 if os.name == "nt" else self.path.stat().st_ctime
 
     def _write(self, slot: bytes, offset: int) -> None:
         is_new = not self.path.exists()
@@ -78,14 +115,14 @@ class BallotFile:
             sync_directory(self.path.parent)
 
 
-def _read_slot(slot: bytes) -> _Entry | None:
+def _read_slot(slot: bytes) -> KeptBallot | None:
     head = _CHECKSUM_BYTES + 4
     size = int.from_bytes(slot[_CHECKSUM_BYTES:head], "little")
     content = slot[head : head + size]
     if not content or slot[:_CHECKSUM_BYTES] != _checksum(content):
         return None
     try:
-        return msgspec.json.decode(content, type=_Entry)
+        return msgspec.json.decode(content, type=KeptBallot)
     except msgspec.DecodeError:
         return None
 

@@ -144,7 +144,7 @@ class Device:
 
     def start(self, state: State) -> TrainerStart:
         """The trainer that goes on from there, as far as this device decides."""
-        return state.start(self.schema_hash, self.summary, self.ballots.load(), self._outer)
+        return state.start(self.schema_hash, self.summary, self.ballots.begin(), self._outer)
 
     def losses(self, count: int) -> OwnLoss | None:
         """Of so many of its own windows, to judge others' deltas by; None: of none, or the model is too large.

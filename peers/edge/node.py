@@ -223,6 +223,7 @@ def run_trainer(
     looking = gate.looking(lambda reason: _tell_pause(PauseChanged(reason), node, cloud))
     with node.running(), closing(cloud) if cloud else nullcontext(), looking:
         finish = node.run()
+        device.ballots.end()
         if trainer.round_id:
             device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
     sent_bytes = node.sent_bytes() + (cloud.sent_bytes() if cloud else 0)

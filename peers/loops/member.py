@@ -285,13 +285,14 @@ class Member:
         return state
 
     def _start(self, state: State) -> PeerStart:
-        trainer = state.start(self._origin.schema_hash, self._origin.model, self._ballots.load(), Outer())
+        trainer = state.start(self._origin.schema_hash, self._origin.model, self._ballots.begin(), Outer())
         return configured_start(self._config, self._me, trainer, time.monotonic(), defence=Defence(seed=randbits(63)))
 
     def _drive(self) -> None:
         """In the node's own thread: whatever ends it is raised in the caller's loop."""
         try:
             finish = drive(self._runtime, self._joined, self._config.mesh)
+            self._ballots.end()
             if finish.problem:
                 self._failure = (ConfigError if finish.exit_code == ConfigError.exit_code else MdlError)(finish.problem)
         except BaseException as error:  # noqa: BLE001 (the outermost loop of this thread)

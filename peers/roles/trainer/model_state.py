@@ -146,15 +146,18 @@ class Standing:
         return self.knows_ballot() and (has_staged or not self.was_further())
 
     def knows_ballot(self) -> bool:
-        """Whether it knows all that it has promised on the rounds after this w.
+        """Return True if it knows all that it has promised on the rounds after this w.
 
-        It does where it saw the fork begin, and if w holds a delta of a start of which nothing is forgotten: what was
-        forgotten is of rounds before. No order tells these starts, since the clock may have been behind at one of them.
+        It does if w holds a delta of a start of which nothing is forgotten: what was forgotten is of rounds before. No
+        order tells these starts, since the clock may have been behind at one of them. It does, too, where it saw the
+        fork begin, unless a round of that fork holds another start: then its disk is an older one, or has a copy.
         """
-        if self.lineage and self.lineage[-1].name == self.begun:
-            return True
         counted = self._counted.get(self._me.peer_id)
-        return counted is not None and counted.contributor.incarnation in self.starts
+        if counted is not None and counted.contributor.incarnation in self.starts:
+            return True
+        if not self.lineage or self.lineage[-1].name != self.begun:
+            return False
+        return counted is None or counted.round_id <= self.lineage[-1].round_id
 
     def ballot(self, term: int, agent: str = "") -> Ballot:
         """What must be on the disk before anybody hears of it."""

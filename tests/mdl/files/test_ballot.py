@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
+import msgspec
+import psutil
 import pytest
 
 from mdl.bounds import MAX_INCARNATION
 from mdl.errors import MdlError
-from mdl.files import ballot
+from mdl.files import ballot, boot
 from mdl.files.ballot import BallotFile
+from mdl.protocol.kept_ballot import doubted
 from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, Reached
 
 
@@ -85,3 +89,98 @@ def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
     os.mkdir(tmp_path / "ballot")
     with pytest.raises(MdlError, match=r"cannot read .*ballot: "):
         BallotFile(tmp_path / "ballot").load()
+
+
+def _at_boot(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(ballot, "name_boot", lambda: name)
+
+
+def _full(term: int) -> Ballot:
+    return Ballot(term, (Reached("ann.1.7", term),), "ann", (1, 2), "ann.1.7")
+
+
+def test_a_ballot_is_relied_on_at_each_start_of_one_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed process leaves its writes to the kernel."""
+    _at_boot(monkeypatch, "monday")
+    assert BallotFile(tmp_path / "ballot").begin() is None
+    for term in (1, 2):
+        file = BallotFile(tmp_path / "ballot")
+        file.begin()
+        file.save(_full(term))
+        assert BallotFile(tmp_path / "ballot").begin() == _full(term)
+
+
+def test_after_a_power_cut_a_ballot_tells_what_was_promised_and_names_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk may have lost a later one. What it has says less, and stays so at the next start of this boot."""
+    path = tmp_path / "ballot"
+    _at_boot(monkeypatch, "monday")
+    BallotFile(path).save(_full(5))
+    for _ in range(2):
+        _at_boot(monkeypatch, "tuesday")
+        assert BallotFile(path).begin() == Ballot(5, (Reached("ann.1.7", 5),))
+    assert [record.getMessage() for record in caplog.records] == [
+        "this device may have forgotten what it said last, since its machine has lost power or crashed: it takes part, "
+        "and helps to decide on rounds again once one has its new work"
+    ]
+
+
+def test_a_device_that_was_ended_is_relied_on_after_a_reboot_until_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ballot"
+    _at_boot(monkeypatch, "monday")
+    file = BallotFile(path)
+    file.end()  # nothing was promised
+    assert not path.exists()
+    file.save(_full(5))
+    file.end()
+    _at_boot(monkeypatch, "tuesday")
+    assert BallotFile(path).begin() == _full(5)
+    _at_boot(monkeypatch, "wednesday")  # on Tuesday it was not ended
+    assert BallotFile(path).begin() == doubted(_full(5))
+
+
+def test_a_file_that_was_put_back_is_not_relied_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older copy, from a backup: no user sets the time at which a file was changed."""
+    path = tmp_path / "ballot"
+    _at_boot(monkeypatch, "monday")
+    written = time.time() - 3600.0
+    monkeypatch.setattr(ballot.time, "time", lambda: written)
+    file = BallotFile(path)
+    file.save(_full(5))
+    file.end()
+    os.utime(path, (written, written))
+    assert BallotFile(path).begin() == doubted(_full(5))
+
+
+def test_where_the_system_does_not_tell_its_boots_a_ballot_is_relied_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boots = (("", "monday"), ("monday", ""), ("1700000000", "1700000002"), ("1700000000", "1700000099"))
+    for number, (before, now) in enumerate(boots):
+        path = tmp_path / f"ballot-{number}"
+        _at_boot(monkeypatch, before)
+        BallotFile(path).save(_full(5))
+        _at_boot(monkeypatch, now)
+        assert BallotFile(path).begin() == (_full(5) if number < 3 else doubted(_full(5)))
+
+
+def test_a_ballot_of_an_older_version_is_read(tmp_path: Path) -> None:
+    path, content = tmp_path / "ballot", msgspec.json.encode({"number": 3, "ballot": _full(5)})
+    slot = ballot._checksum(content) + len(content).to_bytes(4, "little") + content
+    path.write_bytes(slot.ljust(2 * ballot._SLOT_BYTES, b"\0"))
+    assert BallotFile(path).begin() == _full(5)
+
+
+def test_a_boot_has_one_name() -> None:
+    assert boot.name_boot() == boot.name_boot() != ""
+
+
+def test_a_boot_without_a_name_is_told_by_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boot, "_BOOT_ID", tmp_path / "boot_id")
+    monkeypatch.setattr(boot, "_ask_sysctl", lambda: "")
+    assert abs(float(boot.name_boot()) - psutil.boot_time()) <= 1.0
+    monkeypatch.setattr(boot.psutil, "boot_time", lambda: (_ for _ in ()).throw(PermissionError))
+    assert boot.name_boot() == ""

@@ -8,8 +8,9 @@ import pytest
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor, ModelDelta, Partial, apply_delta, digest_of
+from mdl.protocol.kept_ballot import doubted
 from mdl.protocol.round_messages import ModelMessage
-from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Counted, Fork, History, Lineage, Reached
+from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, Counted, Fork, History, Lineage, Reached
 from peers.roles.trainer import model_state
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.works import Work, total
@@ -202,6 +203,34 @@ def test_what_was_promised_where_a_fork_was_left_is_not_known_by_having_seen_the
     assert standing.votes(has_staged=False)
     _move(standing, 1, before)
     assert not standing.votes(has_staged=False)
+
+
+def test_who_reads_an_older_disk_has_no_vote_where_a_round_holds_a_start_that_it_does_not_know() -> None:
+    """A backup that was put back, or a cloned card: it saw the fork begin, and another start of it worked there."""
+    standing = Standing(ME, ZEROS)
+    standing.follow(START, ("ann", "me"))
+    ballot = standing.ballot(term=7)
+    other = History(START, ("ann", "me"), (Counted(Contributor("me", 2), 4),))
+    again = Standing(Contributor("me", 3), ZEROS, 4, other, ballot)
+    assert not again.votes(has_staged=False)
+    apply_at_once(again, _delta(ANN, Contributor("me", 3)), 1.0)
+    assert again.votes(has_staged=False)
+    # Of an earlier fork nothing follows: where this one began, all was new.
+    before = History((*START, Fork(4, 2, "ann.1.9")), ("ann", "me"), (Counted(Contributor("me", 2), 4),))
+    seen = Ballot(9, begun="ann.1.9", starts=(1,))
+    assert Standing(Contributor("me", 3), ZEROS, 4, before, seen).votes(has_staged=False)
+
+
+def test_a_ballot_that_may_be_an_older_one_gives_no_vote_until_new_work_is_counted() -> None:
+    standing = Standing(ME, ZEROS)
+    standing.follow(START, ("ann", "me"))
+    apply_at_once(standing, _delta(ANN, ME), 1.0)
+    kept = (Contributor("me", 2), standing.parameters, 1, standing.history())
+    assert Standing(*kept, standing.ballot(term=1)).votes(has_staged=False)
+    again = Standing(*kept, doubted(standing.ballot(term=1)))
+    assert not again.votes(has_staged=False)
+    apply_at_once(again, _delta(ANN, Contributor("me", 2)), 1.0)
+    assert again.votes(has_staged=False)
 
 
 def test_a_restarted_device_that_had_staged_a_result_has_no_vote_on_that_round() -> None:
