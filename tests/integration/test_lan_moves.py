@@ -107,6 +107,36 @@ def test_a_host_that_roams_to_another_subnet_and_back_is_in_its_rounds_within_se
             assert all(node.wait_for(5, 3, moved, BACK_S) for node in nodes), [n.errors.read_text() for n in nodes]
 
 
+# Announces itself, and asks for somebody at each line of its stdin; its log is a user's.
+ASKING = """
+import sys
+from transport.discovery.mdns import SERVICE, Discovery
+from mdl.protocol.vocabulary import PeerInfo, Role
+from peers.view.plain import log_plainly
+log_plainly()
+discovery = Discovery(PeerInfo("phone", 1, Role.TRAINER, "", 5750, ""), "home", None, print)
+zeroconf = discovery._zeroconf
+print("ready", flush=True)
+for line in sys.stdin:
+    zeroconf.get_service_info(SERVICE, f"{line.strip()}.{SERVICE}", timeout=300)
+    print("asked", flush=True)
+"""
+
+
+def test_an_interface_that_goes_down_brings_no_traceback_to_the_log(tmp_path):
+    with lan.Lan(1) as net, (tmp_path / "log").open("w") as log:
+        asking = net.start(0, "-c", ASKING, stderr=log)
+        assert asking.stdout.readline() == "ready\n"
+        lan.ip(f"-n {net.names[0]} link set eth0 down")
+        for name in ("one", "two"):
+            asking.stdin.write(f"{name}\n")
+            asking.stdin.flush()
+            assert asking.stdout.readline() == "asked\n"
+        told = (tmp_path / "log").read_text()
+        assert "Traceback" not in told
+        assert "Errno" not in told
+
+
 def datagrams_of(net, host):
     """That have come to a host's sockets by IPv4."""
     command = ["ip", "netns", "exec", net.names[host], "cat", "/proc/net/snmp"]

@@ -8,6 +8,7 @@ is trained; who is meant has signed it. Meshes of another fingerprint never see 
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import logging
 import threading
@@ -56,6 +57,8 @@ _LONGEST_HOST = 39
 # New records at once, and a second, each some 0.5 KB: all services of a large network. Of more none is heard for long.
 _RECORDS, _RECORDS_A_S = 1_000, 20.0
 PAUSE_S = 60.0
+# What sending says on an interface that has gone down or lost its address.
+_NO_NETWORK = frozenset((errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.ENODEV))
 # Before a clean end the announcement under way may finish: three packets, 0.225 s apart.
 _CLOSE_S = 2.0
 
@@ -115,8 +118,24 @@ def read_description(
     return None if host is None else msgspec.structs.replace(me, host=host)
 
 
+class _OneLine(logging.Filter):
+    """Keep tracebacks of what the system refuses out of the log: `AddressWatch` tells of a network that is gone."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return False for a packet that had no network to leave by."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, OSError):
+            record.exc_info = record.exc_text = None
+        return not (isinstance(error, OSError) and error.errno in _NO_NETWORK)
+
+
+# Asked for each line that the library writes; added twice it is there once.
+_ONE_LINE = _OneLine()
+
+
 def open_zeroconf(own: Sequence[Interface]) -> Zeroconf:
     """mDNS on these addresses of ours. Raises OSError or zeroconf.Error where it is not to be had."""
+    logging.getLogger("zeroconf").addFilter(_ONE_LINE)
     kinds = {each.version for each in own}
     version = IPVersion.All if len(kinds) > 1 else IPVersion.V6Only if kinds == {6} else IPVersion.V4Only
     return Zeroconf(interfaces=[str(each.ip) for each in own], ip_version=version)

@@ -1,6 +1,9 @@
 """What an announcement must hold, and which interfaces it goes out on. No network."""
 
 import base64
+import errno
+import io
+import logging
 import threading
 from ipaddress import IPv4Interface
 from types import SimpleNamespace
@@ -244,3 +247,25 @@ def test_a_flood_ends_what_is_heard_at_once_and_not_when_goodbye_is_said(monkeyp
     assert came.wait(10.0)
     assert told == ["closed", "left", "goodbye"]
     watching.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), ""),
+        (OSError(errno.ENODEV, "No such device"), ""),
+        (PermissionError(errno.EPERM, "Operation not permitted"), "mDNS: Operation not permitted\n"),
+        (ValueError("a bug"), "mDNS: None\nValueError: a bug\n"),
+    ],
+    ids=["no way", "no interface", "a firewall", "a bug"],
+)
+def test_a_packet_that_cannot_leave_is_a_line_at_most_and_a_bug_keeps_its_traceback(error, told):
+    discovery.open_zeroconf(usable_interfaces(["lo"])).close()
+    written, library = io.StringIO(), logging.getLogger("zeroconf")
+    handler = logging.StreamHandler(written)
+    library.addHandler(handler)
+    try:
+        library.warning("mDNS: %s", getattr(error, "strerror", None), exc_info=error)
+    finally:
+        library.removeHandler(handler)
+    assert written.getvalue() == told
