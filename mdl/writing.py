@@ -17,8 +17,9 @@ import os
 import re
 import stat
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -34,6 +35,30 @@ _PROBE_BYTES = 128 << 10
 # would hold that up; with shorter ones a disk that takes long for the least would do little else.
 _PIECE_S = 0.1, 0.2
 _PIECE_BYTES = 2 << 20, 16 << 20
+
+
+class _Waited(threading.local):
+    """Seconds that each thread has waited for the disk."""
+
+    seconds = 0.0
+
+
+_waited = _Waited()
+
+
+@contextlib.contextmanager
+def on_disk() -> Iterator[None]:
+    """Count what is done here as time of the disk; not within itself."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        _waited.seconds += time.monotonic() - began
+
+
+def disk_s() -> float:
+    """Return for how long this thread has waited for its disk so far, to tell a disk that hangs from other pauses."""
+    return _waited.seconds
 
 
 def make_private_folder(path: Path) -> None:
@@ -59,7 +84,7 @@ def append_line(path: Path, line: bytes) -> None:
 
     It takes the place of a last line that is not whole: a power cut has torn that.
     """
-    with open_private(path, "a+b") as file:
+    with on_disk(), open_private(path, "a+b") as file:
         before = _end_of_lines(file)
         try:
             file.truncate(before)
@@ -91,24 +116,29 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path 
     previous: where an existing file at `path` is moved to first. Raises MdlError if the disk refuses; `path` is as it
     was then.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        make_private_folder(path.parent)
-        temporary.unlink(missing_ok=True)
-        try:
-            # "x": whatever is there, a link of somebody else's among it, is not written through.
-            with io.BufferedWriter(_PacedFile(str(temporary), "xb", opener=_open_for_this_user)) as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            if previous is not None and path.exists():
-                path.replace(previous)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_directory(path.parent)
+        with on_disk():
+            _write_whole(path, write, previous)
     except OSError as error:
         raise StorageError(path, error) from error
+
+
+def _write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path | None) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    make_private_folder(path.parent)
+    temporary.unlink(missing_ok=True)
+    try:
+        # "x": whatever is there, a link of somebody else's among it, is not written through.
+        with io.BufferedWriter(_PacedFile(str(temporary), "xb", opener=_open_for_this_user)) as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            path.replace(previous)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
 
 
 class _PacedFile(io.FileIO):

@@ -25,6 +25,7 @@ from mdl.protocol.machine import (
     Effect,
     Event,
     Finish,
+    HeldUp,
     Machine,
     PeerFound,
     Received,
@@ -37,6 +38,7 @@ from mdl.protocol.machine import (
 from mdl.protocol.messages import Said
 from mdl.protocol.vector_work import VectorWork
 from mdl.protocol.vocabulary import PeerInfo
+from mdl.writing import disk_s
 from transport.links.sockets import TURN, LinkCounts
 from transport.links.standing import Stated
 from transport.loglimit import LogLimit
@@ -49,6 +51,8 @@ logger = logging.getLogger(__name__)
 _TICKS_PER_TURN = 8
 # Nothing waits longer than this for the loop to look around, should a wake-up ever be missed.
 _LONGEST_WAIT_S = 1.0
+# A turn takes milliseconds. After one that took so long others may count as silent that only were not heard.
+_HELD_UP_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,7 @@ class Runtime(Generic[LinksT]):
         self._is_over = False
         self._finish: Finish | None = None
         self._next_sample = clock()
+        self._held_up: HeldUp | None = None
         self._lines = LogLimit(logger)
         self._workers = Workers(work, self.post, self.crash)
         self._poller = zmq.Poller()
@@ -213,8 +218,17 @@ class Runtime(Generic[LinksT]):
         self._poller.poll(self._wait_ms())
         with contextlib.suppress(BlockingIOError):
             reader.recv(4096)
-        now = self._clock()
+        now, waited_s = self._clock(), disk_s()
         self._lines.on_time(now)
+        if self._held_up is not None:
+            held_up, self._held_up = self._held_up, None
+            self._step(held_up, now)
+        self._handle(now)
+        if (took_s := self._clock() - now) >= _HELD_UP_S:
+            self._held_up = HeldUp(took_s, disk_s() - waited_s)
+
+    def _handle(self, now: float) -> None:
+        """Hand on what has come by now, and what is due."""
         for event in self.links.receive(now):
             self._step(event, now)
         for event in self._take_posted(now):

@@ -20,7 +20,7 @@ from mdl.errors import MdlError
 from mdl.files.boot import name_boot
 from mdl.protocol.kept_ballot import KeptBallot, doubted
 from mdl.protocol.vocabulary import Ballot
-from mdl.writing import open_private, sync_content, sync_directory
+from mdl.writing import on_disk, open_private, sync_content, sync_directory
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,8 @@ class BallotFile:
         if len(slot) > _SLOT_BYTES:
             raise MdlError(f"cannot save {self.path}: a ballot of {len(content)} bytes, at most {_SLOT_BYTES}")
         try:
-            self._write(slot, self._number % _SLOTS * _SLOT_BYTES)
+            with on_disk():
+                self._write(slot, self._number % _SLOTS * _SLOT_BYTES)
         except OSError as error:
             raise MdlError(f"cannot save {self.path}: {error.strerror or error}") from error
 

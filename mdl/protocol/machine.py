@@ -156,6 +156,17 @@ class WorkFailed(msgspec.Struct, frozen=True):
     problem: str
 
 
+class HeldUp(msgspec.Struct, frozen=True):
+    """The driver's loop could neither hear nor say anything for so long: its own work took the time.
+
+    seconds: how long.
+    disk_s: of them, those in which it waited for its disk.
+    """
+
+    seconds: Seconds
+    disk_s: Seconds
+
+
 class PauseChanged(msgspec.Struct, frozen=True):
     """Whether this device may train has changed (`--when`).
 
@@ -195,6 +206,7 @@ Event: TypeAlias = (
     | Evaluated
     | VectorWorkDone
     | WorkFailed
+    | HeldUp
     | PolicyLearned
     | CloudEvent
     | SharingEvent

@@ -15,6 +15,7 @@ from mdl.protocol.machine import (
     Effect,
     Event,
     Finish,
+    HeldUp,
     NameTaken,
     PeerFound,
     PeerRevoked,
@@ -40,7 +41,8 @@ from scheduler.policies.chain import Policy
 
 logger = logging.getLogger(__name__)
 
-# A pause in our own events that no deadline explains: this process was suspended (SIGSTOP, a closed lid).
+# A pause in our own events that no deadline explains: a driver that was held up says so, else this process was
+# suspended (SIGSTOP, a closed lid).
 _SUSPENDED_S = 3.0
 # What is said under a term.
 _TERMED = ORDERS | {PeerReport}
@@ -87,7 +89,7 @@ class Peer:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         if self._handled_at is not None and now - self._handled_at >= _SUSPENDED_S:
-            self._notice_suspension(now - self._handled_at)
+            self._notice_pause(now - self._handled_at, event)
         self._handled_at = now
         effects: list[Effect] = []
         last: list[Effect] = []
@@ -342,8 +344,19 @@ class Peer:
         """Nothing comes in: who does not hear the others must not keep them from following somebody else."""
         return now - self._heard_at >= self.settings.lost_after_s
 
-    def _notice_suspension(self, away_s: float) -> None:
-        logger.warning("this device was suspended for %.0f s (SIGSTOP, or a closed lid?)", away_s)
+    def _notice_pause(self, away_s: float, event: Event) -> None:
+        """Forgive everybody a silence in which this node could hear nobody, and say what it came from."""
+        if type(event) is not HeldUp:
+            why = "SIGSTOP, a closed lid, or no processor time?"
+            logger.warning("this device was suspended for %.0f s (%s)", away_s, why)
+        elif 2 * event.disk_s >= event.seconds:
+            why = "is the card worn, or does another program write much?"
+            logger.warning(
+                "this device stood still for %.0f s: its disk took so long to write (%s)", event.seconds, why
+            )
+        else:
+            why = "no processor time, or suspended?"
+            logger.warning("this device stood still for %.0f s in the middle of its work (%s)", event.seconds, why)
         self._members.forgive(away_s)
         self.succession.forgive(away_s)
         if self.agent:

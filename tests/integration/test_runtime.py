@@ -3,16 +3,19 @@
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from mdl.errors import DataError, RemoteProtocolError
+from mdl.files.ballot import BallotFile
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, apply_delta, digest_of
 from mdl.protocol.machine import (
     Evaluated,
     Finish,
+    HeldUp,
     PeerFound,
     Received,
     ResourcesSampled,
@@ -114,6 +117,32 @@ def nodes(keys):
     nodes = Nodes(keys)
     yield nodes
     nodes.close()
+
+
+def test_a_disk_that_hangs_is_told_to_the_machine_before_anything_else(nodes, tmp_path, monkeypatch):
+    late_s = 0.0
+
+    def sync(descriptor):
+        nonlocal late_s
+        late_s += 25.0
+
+    monkeypatch.setattr("mdl.files.ballot.sync_content", sync)
+    monkeypatch.setattr("mdl.writing.time", SimpleNamespace(monotonic=lambda: time.monotonic() + late_s))
+    machine = Scripted(ticks=[0.0])
+    machine.react = lambda event: [SaveBallot(Ballot(7))] if machine.seen == [Tick()] else []
+    ballots = BallotFile(tmp_path / "ballot")
+    nodes.start(
+        "a",
+        machine,
+        {SaveBallot: lambda effect: ballots.save(effect.ballot)},
+        clock=lambda: time.monotonic() + late_s,
+        sample=lambda counts: ResourcesSampled(ResourceState(0, 0.0)),
+    )
+    (told,) = machine.wait_for(HeldUp)
+    assert told.seconds >= told.disk_s >= 25.0
+    before = machine.seen[: machine.seen.index(told)]
+    assert all(isinstance(event, Tick | ResourcesSampled) for event in before)
+    assert sum(isinstance(event, ResourcesSampled) for event in before) <= 1
 
 
 def test_two_nodes_exchange_messages_and_a_model(nodes):

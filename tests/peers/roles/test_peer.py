@@ -20,6 +20,7 @@ from mdl.protocol.machine import (
     Evaluated,
     Event,
     Finish,
+    HeldUp,
     LocalDeltaReady,
     PeerFound,
     Received,
@@ -667,6 +668,23 @@ def test_a_suspension_of_this_process_is_noticed_and_nobody_else_is_taken_for_lo
     late = room.now + 60.0
     ann.handle(Tick(), late)
     assert "was suspended for 60 s" in caplog.text
+    assert [member.peer_id for member in ann.agent.members.alive()] == ["ann", "bob", "cat"]
+
+
+@pytest.mark.parametrize(
+    ("disk_s", "told"),
+    [(24.9, "stood still for 25 s: its disk took so long to write"), (0.1, "in the middle of its work")],
+)
+def test_a_pause_that_the_driver_explains_is_named_and_not_called_a_suspension(
+    disk_s: float, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(_peer("ann"), _peer("bob"), _peer("cat"))
+    room.run(6.0)
+    ann = room.peers["ann"]
+    assert ann.agent is not None
+    ann.handle(HeldUp(25.0, disk_s), room.now + 25.0)
+    assert told in caplog.text
+    assert "was suspended" not in caplog.text
     assert [member.peer_id for member in ann.agent.members.alive()] == ["ann", "bob", "cat"]
 
 
