@@ -79,6 +79,12 @@ class DataError(MdlError):
     hint = "mdl data inspect SPEC reads the data alone and shows what is in it"
 
 
+class DamagedError(DataError):
+    """A file that mdl keeps is damaged, and so is the version before it: names the file and the ways out."""
+
+    hint = "a copy of the file from a backup can be put back; a disk that damages files should be replaced"
+
+
 class MeshNotFoundError(MdlError):
     """No mesh, no agent or no peers where the user expected some."""
 

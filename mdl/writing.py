@@ -113,8 +113,8 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path | None = None) -> None:
     """Let `write` fill a new file, and put it in the place of `path` once it is on the disk.
 
-    previous: where an existing file at `path` is moved to first. Raises MdlError if the disk refuses; `path` is as it
-    was then.
+    previous: the name that an existing file at `path` has afterwards. Raises MdlError if the disk refuses; `path` is as
+    it was then.
     """
     try:
         with on_disk():
@@ -134,11 +134,24 @@ def _write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path
             file.flush()
             os.fsync(file.fileno())
         if previous is not None and path.exists():
-            path.replace(previous)
+            _name_also(path, previous)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_directory(path.parent)
+
+
+def _name_also(path: Path, previous: Path) -> None:
+    """Give a file a second name, so that it is under one of them whatever happens; a disk without links moves it."""
+    aside = previous.with_name(f".{previous.name}.{os.getpid()}.part")
+    aside.unlink(missing_ok=True)
+    try:
+        os.link(path, aside)
+    except OSError:
+        path.replace(previous)
+        return
+    aside.replace(previous)
+    aside.unlink(missing_ok=True)  # both were names of one file already: nothing was moved
 
 
 class _PacedFile(io.FileIO):

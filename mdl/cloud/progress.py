@@ -16,8 +16,9 @@ from torch import nn
 
 from mdl.cloud.lesson_codec import pack_parts, unpack_parts
 from mdl.cloud.model_kinds import ModelKind
-from mdl.errors import ConfigError, DataError, RemoteProtocolError
-from mdl.files.checkpoint import read_safetensors, write_safetensors
+from mdl.errors import DataError, RemoteProtocolError
+from mdl.files.checkpoint import read_safetensors, write_kept_safetensors, write_safetensors
+from mdl.files.kept import read_kept
 from mdl.protocol.cloud_messages import LessonMessage
 
 PERSONAL, OWN = "personal.safetensors", "own.safetensors"
@@ -45,21 +46,22 @@ class Progress(msgspec.Struct, frozen=True):
 def write_progress(folder: Path, kind: ModelKind, progress: Progress) -> None:
     pair = pack_parts([kind.pack(progress.own), kind.pack(progress.origin)])
     metadata = {"version": str(progress.version), "group": str(progress.group)}
-    write_safetensors(folder / OWN, {_PAIR: np.frombuffer(pair, np.uint8)}, metadata)
+    write_kept_safetensors(folder / OWN, {_PAIR: np.frombuffer(pair, np.uint8)}, metadata)
 
 
 def read_progress(folder: Path, kind: ModelKind) -> Progress | None:
-    """None where there is none, as in the directories of older versions. Raises ConfigError for a damaged file."""
-    path = folder / OWN
-    if not path.exists():
-        return None
-    try:
-        arrays, metadata = read_safetensors(path)
-        own, origin = unpack_parts(arrays[_PAIR].tobytes(), 2)
-        version, group = int(metadata["version"]), int(metadata["group"])
-        return Progress(kind.unpack(own), kind.unpack(origin), version, group)
-    except (DataError, RemoteProtocolError, KeyError, ValueError) as error:
-        raise ConfigError(f"{path} is no model of this device ({error}); remove it to begin anew") from None
+    """None where there is none, as in the directories of older versions. Raises DamagedError."""
+
+    def read(path: Path) -> Progress:
+        try:
+            arrays, metadata = read_safetensors(path)
+            own, origin = unpack_parts(arrays[_PAIR].tobytes(), 2)
+            version, group = int(metadata["version"]), int(metadata["group"])
+            return Progress(kind.unpack(own), kind.unpack(origin), version, group)
+        except (RemoteProtocolError, KeyError, ValueError) as error:
+            raise DataError(f"{path} is no model of this device ({error})") from None
+
+    return read_kept(folder / OWN, read, "what the last lesson taught is learned again with the next one")
 
 
 def write_personal(folder: Path, model: nn.Module, metadata: dict[str, str]) -> None:

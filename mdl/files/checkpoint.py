@@ -10,19 +10,23 @@ import hashlib
 import json
 import logging
 import math
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import msgspec
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from mdl.bounds import MAX_ROUND, whole_number
 from mdl.errors import DataError
+from mdl.files.kept import CHECKSUM, NO_DIGITS, changed, previous_of
 from mdl.protocol.delta import Vector, digest_of, new_hash
-from mdl.reading import open_regular, shorten
+from mdl.reading import decode_json, open_regular, shorten
 from mdl.writing import write_whole
 
 logger = logging.getLogger(__name__)
@@ -41,6 +45,8 @@ _TYPE_NAMES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
+# In the JSON of a header, where quotes in a text are escaped.
+_SEAL = re.compile(rb'"mdl_checksum": ?"([0-9a-f]{64})"')
 # Read at once: 50 ms of a memory card.
 _PIECE_VALUES = 1 << 18
 
@@ -81,7 +87,7 @@ class ModelCache:
         metadata["checksum"] = _checksum(metadata)
         keep = self._current_is_whole or _read_cache(self.path) is not None
         arrays = {"values": model.values} | ({} if model.momentum is None else {"momentum": model.momentum})
-        write_safetensors(self.path, arrays, metadata, self.previous_path if keep else None)
+        write_safetensors(self.path, arrays, metadata, self.previous_path if keep else None, sealed=False)
         self._current_is_whole = True
 
     def load(self) -> CachedModel | None:
@@ -96,26 +102,38 @@ class ModelCache:
         return next((model for model in found if model), None)
 
 
-def write_safetensors(path: Path, arrays: Arrays, metadata: Mapping[str, str], previous: Path | None = None) -> None:
+def write_safetensors(
+    path: Path, arrays: Arrays, metadata: Mapping[str, str], previous: Path | None = None, *, sealed: bool = True
+) -> None:
     """Write through a temporary file, so that `path` is never half a file; raises MdlError if the disk refuses.
 
     The arrays are streamed, never copied into one buffer: a small device has no second model's worth of memory.
-    previous: where an existing file at `path` is moved to first.
+    previous: the name that an existing file at `path` has afterwards.
+    sealed: with its checksum (`mdl/files/kept.py`) in the metadata; False where the caller keeps one of its own.
     """
-    write_whole(path, lambda file: _write_arrays(file, arrays, metadata), previous)
+    write_whole(path, lambda file: _write_arrays(file, arrays, metadata, sealed), previous)
+
+
+def write_kept_safetensors(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
+    """Write likewise; the version before stays beside it, unless it is damaged."""
+    write_safetensors(path, arrays, metadata, previous_of(path) if _is_whole(path) else None)
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Arrays and metadata. Raises DataError that names the file if it is missing, torn or no safetensors file.
+    """Arrays and metadata. Raises DataError naming the file if it is missing, torn, changed, or no safetensors file.
 
     Its header cannot claim more than the file has, so that no more memory is taken than that.
     """
     try:
         if not path.exists():
             raise FileNotFoundError
-        open_regular(path).close()
+        header = _read_header(path)
         with safe_open(path, framework="numpy") as file:
-            return {name: _read_array(file, name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            arrays = {name: _read_array(file, name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+        if not _is_as_sealed(header, arrays):
+            raise changed(path)
+        return arrays, {key: text for key, text in metadata.items() if key != CHECKSUM}
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist") from error
     except (OSError, SafetensorError, TypeError, ValueError, KeyError, AttributeError) as error:
@@ -142,7 +160,7 @@ def read_metadata(path: Path) -> dict[str, str]:
     """Of a safetensors file, without its arrays; empty if there is none, or it is torn."""
     try:
         with safe_open(path, framework="numpy") as file:
-            return file.metadata() or {}
+            return {key: text for key, text in (file.metadata() or {}).items() if key != CHECKSUM}
     except (OSError, SafetensorError, ValueError, TypeError):
         return {}
 
@@ -203,8 +221,38 @@ def _checksum(metadata: Mapping[str, str]) -> str:
     return hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def _write_arrays(file: BinaryIO, arrays: Arrays, metadata: Mapping[str, str]) -> None:
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+def _is_whole(path: Path) -> bool:
+    try:
+        return bool(read_safetensors(path))
+    except DataError:
+        return False
+
+
+def _read_header(path: Path) -> bytes:
+    """The length and the text that a file begins with; less of a file that is none."""
+    with open_regular(path) as file:
+        length = file.read(8)
+        size = int.from_bytes(length, "little")
+        return length + (file.read(size) if size < os.fstat(file.fileno()).st_size else b"")
+
+
+def _is_as_sealed(header: bytes, arrays: Arrays) -> bool:
+    """Return False if the file has another content than its checksum says; True if it has none."""
+    found = _SEAL.search(header)
+    if found is None:
+        return True
+    start, stop = found.span(1)
+    told = decode_json(header[8:], dict[str, Any], "its header")
+    there = sorted((told[name]["data_offsets"][0], name) for name in arrays if arrays[name].size)
+    whole = blake3(header[:start] + NO_DIGITS + header[stop:])
+    for _, name in there:
+        whole.update(arrays[name].reshape(-1).view(np.uint8).data)
+    return whole.hexdigest().encode() == found[1]
+
+
+def _write_arrays(file: BinaryIO, arrays: Arrays, metadata: Mapping[str, str], sealed: bool) -> None:
+    seal = {CHECKSUM: NO_DIGITS.decode()} if sealed else {}
+    header: dict[str, Any] = {"__metadata__": {**seal, **metadata}}
     start = 0
     for name, array in arrays.items():
         stop = start + array.nbytes
@@ -214,6 +262,14 @@ def _write_arrays(file: BinaryIO, arrays: Arrays, metadata: Mapping[str, str]) -
         start = stop
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little") + text)
+    begin = len(text).to_bytes(8, "little") + text
+    file.write(begin)
+    whole = blake3(begin) if sealed else None
     for array in arrays.values():
-        file.write(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+        content = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
+        file.write(content)
+        if whole is not None:
+            whole.update(content)
+    if whole is not None and (found := _SEAL.search(begin)):
+        file.seek(found.start(1))
+        file.write(whole.hexdigest().encode())

@@ -56,7 +56,7 @@ class StateFile:
         metadata = {"round_id": str(round_id), "schema_hash": self._schema_hash, "tree": tree}
         metadata["blake3"] = _digest_of(arrays, metadata)
         keep = self._saved_round not in (None, round_id)
-        write_safetensors(self._path, arrays, metadata, self._previous if keep else None)
+        write_safetensors(self._path, arrays, metadata, self._previous if keep else None, sealed=False)
         self._saved_round = round_id
 
     def load(self, round_id: int) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, pack_lesson, read
 from mdl.recommend.profiles import number_profiles, tell_profiles
 from mdl.recommend.vector_codec import OtherBasisError, name_basis
 from mdl.writing import write_bytes
-from peers.edge.cloud.names import DEVICES
+from peers.edge.cloud.names import NAME_FILES
 from peers.edge.resume import set_aside
 from peers.recommend.databases import PostgresDatabase, SqliteDatabase
 from peers.recommend.profile_store import ProfileStore
@@ -37,7 +37,7 @@ from peers.recommend.vector_store import VectorStore
 logger = logging.getLogger("mdl")
 
 _DATABASE = "vectors.sqlite"
-_FILES = (_DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm", "lessons", DEVICES)
+_FILES = (_DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm", "lessons", *NAME_FILES)
 KEPT_LESSONS = 4
 
 

@@ -1,19 +1,24 @@
 """What a cloud keeps: its lessons, version by version, and the last model of each pupil; and the slow work on them.
 
     cloud.json              version, groups, and which updates are in it: written last, so that a cycle is whole or not
-    lessons/00002/          large-G.safetensors and small-G.safetensors of each group G, "base" among them
+    lessons/00002/          large-G.safetensors and small-G.safetensors of each group G, "base" among them, and the
+                            cloud.json of this version
     pupils/NAME.safetensors the pupil's model as the cloud decoded it
     cycles.jsonl            one line a cycle: pupils, groups, scores, seconds
 
-Every file appears whole or not at all. Nothing here is anybody's data: the cloud only ever has models of its pupils.
+Every file appears whole or not at all, and has its checksum (`mdl/files/kept.py`). Where the newest version is damaged
+the cloud goes on from the one before, which it then teaches under a number of its own: no number is ever two lessons.
+Nothing here is anybody's data: the cloud only ever has models of its pupils.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -25,15 +30,16 @@ from mdl.cloud.classroom import BASE, Classroom, Cycle, Pupil, Teacher
 from mdl.cloud.lesson_codec import pack_parts
 from mdl.cloud.model_kinds import ModelKind
 from mdl.cloud.update_codec import OtherOriginError
-from mdl.errors import DataError, RemoteProtocolError
+from mdl.errors import DataError, RemoteProtocolError, StorageError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.files.journal import Journal
+from mdl.files.kept import damaged, read_sealed, seal, tell_previous
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from mdl.protocol.delta import digest_of
-from mdl.reading import decode_json, read_bytes
-from mdl.writing import write_bytes
-from peers.edge.cloud.names import DEVICES
+from mdl.reading import decode_json
+from mdl.writing import make_private_folder, write_bytes
+from peers.edge.cloud.names import NAME_FILES
 from peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from peers.roles.cloud.cloud import CloudState
 
@@ -44,6 +50,7 @@ KEPT_VERSIONS = 16
 # A line of 100 bytes a pupil.
 _LARGEST_CATALOGUE_BYTES = 16 << 20
 _MODEL, _CATALOGUE = "model", "cloud.json"
+_CURE = "give --fresh, which sets all of it aside and starts anew"
 
 
 class Catalogue(msgspec.Struct, frozen=True):
@@ -77,8 +84,9 @@ class CloudFiles:
         self._classroom = classroom
         self._stopped = threading.Event()
         if fresh:
-            set_aside(directory, (_CATALOGUE, "lessons", "pupils", "cycles.jsonl", DEVICES))
+            set_aside(directory, (_CATALOGUE, "lessons", "pupils", "cycles.jsonl", *NAME_FILES))
         self._cycles = Journal(directory / "cycles.jsonl")
+        self._newest = 0  # version that was handed out, as far as is known
         self.catalogue = self._load_catalogue(seed)
 
     def stop(self) -> None:
@@ -86,7 +94,7 @@ class CloudFiles:
         self._stopped.set()
 
     def state(self) -> CloudState:
-        """What the machine starts from."""
+        """What the machine starts from. Raises DamagedError if no version is whole."""
         stored = {}
         for path in sorted((self._directory / "pupils").glob("*.safetensors")):
             try:
@@ -94,7 +102,7 @@ class CloudFiles:
                 stored[path.stem] = bytes.fromhex(metadata["digest"])
             except (DataError, KeyError, ValueError) as error:
                 logger.warning("pupil skipped: %s: %s", path, error)
-        return CloudState(self._taught() if self.catalogue.version else None, stored)
+        return CloudState(self._find_taught() if self.catalogue.version else None, stored)
 
     def store(self, effect: StoreUpdate) -> UpdateStored:
         """Decode an update and keep the model that it makes."""
@@ -105,7 +113,12 @@ class CloudFiles:
         if digest_of(effect.packed) != update.digest:
             return UpdateStored(sender, update, "its bytes are not what was announced")
         try:
-            model = self._kind.apply_update(self._read(pulled_path), effect.packed)
+            pulled = self._read(pulled_path)
+        except DataError as error:
+            logger.warning("an update of version %d is refused: %s", update.version, error)
+            return UpdateStored(sender, update, f"version {update.version} is damaged here", pull_again=True)
+        try:
+            model = self._kind.apply_update(pulled, effect.packed)
         except OtherOriginError as error:
             return UpdateStored(sender, update, str(error), pull_again=True)
         except RemoteProtocolError as error:
@@ -123,17 +136,14 @@ class CloudFiles:
         else:
             pupils, learned = self._read_pupils()
             cycle = self._classroom.teach(version, self._read_base(), pupils, self._stopped.is_set)
-        folder = self._directory / "lessons" / f"{version:05d}"
-        shutil.rmtree(folder, ignore_errors=True)  # of a cycle that did not end
+        shutil.rmtree(self._folder(version), ignore_errors=True)  # of a cycle that did not end
         for group, teacher in cycle.teachers.items():
             for name, model in (("large", teacher.large), ("small", teacher.small)):
                 self._write(self._lesson(version, name, group), self._kind.pack(model), {})
-        catalogue = msgspec.structs.replace(self.catalogue, version=version, groups=cycle.groups, learned=learned)
-        write_bytes(self._directory / _CATALOGUE, msgspec.json.format(msgspec.json.encode(catalogue)))
-        self.catalogue = catalogue
+        self._keep(msgspec.structs.replace(self.catalogue, version=version, groups=cycle.groups, learned=learned))
         self._record(cycle, version, time.perf_counter() - started)
-        shutil.rmtree(self._directory / "lessons" / f"{version - KEPT_VERSIONS:05d}", ignore_errors=True)
-        return self._taught()
+        shutil.rmtree(self._folder(version - KEPT_VERSIONS), ignore_errors=True)
+        return self._taught(self.catalogue)
 
     def _read_pupils(self) -> tuple[list[Pupil], dict[str, str]]:
         pupils, learned = [], {}
@@ -147,24 +157,80 @@ class CloudFiles:
         return pupils, learned
 
     def _read_base(self) -> Teacher:
-        """What was taught last to whoever belongs to no group."""
-        version = self.catalogue.version
-        return Teacher(
-            self._read(self._lesson(version, "large", BASE), large=True),
-            self._read(self._lesson(version, "small", BASE)),
-        )
+        """What was taught last to whoever belongs to no group, and is whole."""
+        problem = ""
+        for catalogue in self._catalogues():
+            large, small = (self._lesson(catalogue.version, name, BASE) for name in ("large", "small"))
+            try:
+                found = Teacher(self._read(large, large=True), self._read(small))
+            except DataError as error:
+                problem = problem or str(error)
+                continue
+            if problem:
+                tell_previous(problem, large, "what was learned since then is learned again")
+            return found
+        raise damaged(self._directory / _CATALOGUE, problem, _CURE)
 
-    def _taught(self) -> CycleTaught:
-        catalogue = self.catalogue
+    def _find_taught(self) -> CycleTaught:
+        """The newest version that is whole. An older one than was handed out is taught under a new number."""
+        problem = ""
+        for catalogue in self._catalogues():
+            try:
+                taught = self._taught(catalogue)
+            except DataError as error:
+                problem = problem or str(error)
+                continue
+            if catalogue.version == self._newest:
+                return taught
+            lost = f"it is taught as version {self._newest + 1}, and what was learned since then is learned again"
+            tell_previous(problem or f"version {self._newest} is damaged", self._folder(catalogue.version), lost)
+            self._copy_lessons(catalogue.version, self._newest + 1)
+            self._keep(msgspec.structs.replace(catalogue, version=self._newest + 1))
+            return msgspec.structs.replace(taught, version=self.catalogue.version)
+        raise damaged(self._directory / _CATALOGUE, problem, _CURE)
+
+    def _catalogues(self) -> Iterator[Catalogue]:
+        """The newest, and those of the versions before it that are whole."""
+        yield self.catalogue
+        for path in self._copies():
+            try:
+                found = decode_json(read_sealed(path, _LARGEST_CATALOGUE_BYTES), Catalogue, str(path))
+            except DataError:
+                continue
+            if found.version < self.catalogue.version:
+                yield found
+
+    def _copies(self) -> list[Path]:
+        """The catalogues of single versions, the newest first."""
+        return sorted((self._directory / "lessons").glob(f"[0-9]*/{_CATALOGUE}"), reverse=True)
+
+    def _keep(self, catalogue: Catalogue) -> None:
+        content = seal(msgspec.json.format(msgspec.json.encode(catalogue)))
+        for folder in (self._folder(catalogue.version), self._directory):
+            write_bytes(folder / _CATALOGUE, content)
+        self.catalogue, self._newest = catalogue, catalogue.version
+
+    def _copy_lessons(self, version: int, to: int) -> None:
+        """Give the lessons of a version the names of another one too."""
+        target = self._folder(to)
+        shutil.rmtree(target, ignore_errors=True)
+        try:
+            make_private_folder(target)
+            for path in self._folder(version).glob("*.safetensors"):
+                try:
+                    os.link(path, target / path.name)
+                except OSError:  # a disk without links
+                    shutil.copy2(path, target / path.name)
+        except OSError as error:
+            raise StorageError(target, error) from None
+
+    def _taught(self, catalogue: Catalogue) -> CycleTaught:
         lessons, pairs, named = {}, {}, self._kind.large.encode()
-        for group in self._groups():
+        for group in [BASE, *sorted(set(catalogue.groups.values()) - {BASE})]:
             small, large = (self._bytes(self._lesson(catalogue.version, name, group)) for name in ("small", "large"))
             lessons[str(group)], pairs[str(group)] = Packed(small), Packed(pack_parts([small, large, named]))
         learned = {pupil: bytes.fromhex(digest) for pupil, digest in catalogue.learned.items()}
         return CycleTaught(catalogue.version, lessons, catalogue.groups, learned, pairs)
-
-    def _groups(self) -> list[int]:
-        return [BASE, *sorted(set(self.catalogue.groups.values()) - {BASE})]
 
     def _record(self, cycle: Cycle, version: int, seconds: float) -> None:
         sizes: dict[str, list[str]] = {}
@@ -185,11 +251,11 @@ class CloudFiles:
             logger.info("cycle %d: %d pupils in %d groups, %.1f s", version - 1, len(cycle.groups), len(sizes), seconds)
 
     def _load_catalogue(self, seed: int | None) -> Catalogue:
-        kind, path = self._kind, self._directory / _CATALOGUE
+        kind, path, copies = self._kind, self._directory / _CATALOGUE, self._copies()
         fresh = Catalogue(kind.schema_hash, kind.summary, large=kind.large, seed=seed)
-        if not path.exists():
+        if not path.exists() and not copies:
             return fresh
-        found = decode_json(read_bytes(path, _LARGEST_CATALOGUE_BYTES), Catalogue, str(path))
+        found, source = self._read_newest(path, copies)
         origin = Origin("", kind.schema_hash, kind.summary, seed, kind.older_hashes)
         conflict = origin.conflict("", found.schema_hash, found.model, found.seed)
         if not conflict and found.large and found.large != kind.large:
@@ -198,13 +264,34 @@ class CloudFiles:
             raise refuse_to_overwrite(self._directory, f"version {found.version} of a cloud", conflict)
         if found.version:
             logger.info("continuing at version %d (%s); --fresh would start anew", found.version, self._directory)
+        numbers = [int(each.name) for each in (self._directory / "lessons").glob("[0-9]*") if each.name.isdecimal()]
+        # Beside a whole catalogue a newer folder is of a cycle that did not end.
+        self._newest = found.version if source == path else max(found.version, *numbers)
         known = {"version": found.version, "groups": found.groups, "learned": found.learned}
-        return msgspec.structs.replace(fresh, **known)
+        catalogue = msgspec.structs.replace(fresh, **known)
+        if found.version and not (self._folder(found.version) / _CATALOGUE).exists():  # an older version wrote it
+            self._keep(catalogue)
+        return catalogue
+
+    def _read_newest(self, path: Path, copies: list[Path]) -> tuple[Catalogue, Path]:
+        """The newest catalogue that is whole, and where it was. Raises DamagedError if none is."""
+        problem = "" if path.exists() else f"{path} is missing"
+        for each in (path, *copies) if path.exists() else copies:
+            try:
+                found = decode_json(read_sealed(each, _LARGEST_CATALOGUE_BYTES), Catalogue, str(each))
+            except DataError as error:
+                problem = problem or str(error)
+                continue
+            if problem:
+                tell_previous(problem, each, f"version {found.version} of the cloud")
+            return found, each
+        raise damaged(path, problem, _CURE)
+
+    def _folder(self, version: int) -> Path:
+        return self._directory / "lessons" / f"{version:05d}"
 
     def _lesson(self, version: int, name: str, group: int) -> Path:
-        return (
-            self._directory / "lessons" / f"{version:05d}" / f"{name}-{'base' if group == BASE else group}.safetensors"
-        )
+        return self._folder(version) / f"{name}-{'base' if group == BASE else group}.safetensors"
 
     def _pupil(self, name: str) -> Path:
         return self._directory / "pupils" / f"{name}.safetensors"

@@ -1,6 +1,9 @@
 """Which device had which name first at a cloud: one line each, the key in hexadecimal and the name.
 
-devices.txt    in the cloud's directory; who removes a line gives that name to whoever comes next
+devices.txt             in the cloud's directory; who removes a line gives that name to whoever comes next
+devices.previous.txt    the same: what a damaged line of devices.txt said
+
+Each line ends with a checksum of its own, as lines are added one by one; a line without one is of an older version.
 """
 
 from __future__ import annotations
@@ -9,7 +12,10 @@ import logging
 import re
 from pathlib import Path
 
-from mdl.errors import DataError, StorageError
+from blake3 import blake3
+
+from mdl.errors import StorageError
+from mdl.files.kept import damaged, previous_of, with_previous
 from mdl.reading import read_bytes
 from mdl.writing import append_line, make_private_folder, write_bytes
 from transport.trust.names import MOST_NAMES, Names
@@ -17,37 +23,75 @@ from transport.trust.names import MOST_NAMES, Names
 logger = logging.getLogger(__name__)
 
 DEVICES = "devices.txt"
-_LARGEST_BYTES = MOST_NAMES * 140
-_LINE = re.compile(r"([0-9a-f]{64}) (\S(?:.{0,70}\S)?)")
+NAME_FILES = with_previous(DEVICES)
+_LARGEST_BYTES = MOST_NAMES * 150
+# A flipped bit in what stands before the checksum is seen: a name holds neither a tab nor a #.
+_LINE = re.compile(r"([0-9a-f]{64}) ([^\s#](?:[^\t#]{0,70}[^\s#])?)(?:\t#([0-9a-f]{8}))?")
+_Names = dict[str, bytes]
 
 
 def open_names(directory: Path) -> Names:
-    """What is kept there; new names are added to it. Raises DataError naming the line, StorageError."""
+    """What is kept there; new names are added to it. Raises DamagedError naming the line, StorageError."""
     path = directory / DEVICES
     try:
         make_private_folder(directory)
     except OSError as error:
         raise StorageError(directory, error) from None
-    return Names(_read(path) if path.exists() else {}, lambda name, key: _add(path, name, key))
+    return Names(_load(path), lambda name, key: _add(path, name, key))
 
 
-def _read(path: Path) -> dict[str, bytes]:
-    content = read_bytes(path, _LARGEST_BYTES)
-    whole, newline, rest = content.rpartition(b"\n")
-    if rest:  # the machine went down in the middle of a line
-        write_bytes(path, whole + newline)
-    found: dict[str, bytes] = {}
-    for number, line in enumerate(whole.decode(errors="replace").splitlines(), 1):
-        if (parts := _LINE.fullmatch(line)) is None:
-            raise DataError(
-                f"{path}: line {number}: expected 64 hexadecimal digits and a name; it says whose names are"
-            )
-        found[parts[2]] = bytes.fromhex(parts[1])
+def _load(path: Path) -> _Names:
+    """The names of both files, if the first one is damaged; else of that one alone."""
+    copy = previous_of(path)
+    if not path.exists() and not copy.exists():
+        return {}
+    found, problem = _read(path) if path.exists() else ({}, f"{path} is missing")
+    if problem or _is_torn(path):
+        kept, copy_problem = _read(copy) if copy.exists() else ({}, problem)
+        problem = problem or f"{path}: its end is missing"
+        if copy_problem:
+            cure = "remove that line: its name is then whose device comes next with it"
+            raise damaged(path, f"{problem}; it says whose names are", cure)
+        if kept.keys() - found.keys():
+            logger.warning("%s; going on with what %s says of it: no name is lost", problem, copy)
+        found = kept | found
+    content = b"".join(_line(name, key) for name, key in found.items())
+    for each in (path, copy):
+        if not each.exists() or each.read_bytes() != content:
+            write_bytes(each, content)
     return found
 
 
+def _read(path: Path) -> tuple[_Names, str]:
+    """The names of all whole lines, and what is wrong with the first one that is not."""
+    found: _Names = {}
+    problem = ""
+    lines = read_bytes(path, _LARGEST_BYTES).decode(errors="replace").split("\n")
+    for number, line in enumerate(lines[:-1], 1):
+        parts = _LINE.fullmatch(line)
+        if parts is not None and parts[3] in (None, _check(parts[2], bytes.fromhex(parts[1]))):
+            found[parts[2]] = bytes.fromhex(parts[1])
+        else:
+            problem = problem or f"{path}: line {number} is damaged: expected 64 hexadecimal digits and a name"
+    return found, problem
+
+
+def _is_torn(path: Path) -> bool:
+    """Return True for a file that is empty or ends within a line: a power cut tore the last one, or more is gone."""
+    return not path.read_bytes().endswith(b"\n")
+
+
+def _line(name: str, key: bytes) -> bytes:
+    return f"{key.hex()} {name}\t#{_check(name, key)}\n".encode()
+
+
+def _check(name: str, key: bytes) -> str:
+    return blake3(key + name.encode()).hexdigest(4)
+
+
 def _add(path: Path, name: str, key: bytes) -> None:
-    try:
-        append_line(path, f"{key.hex()} {name}".encode())
-    except OSError as error:  # until the next start the name is this device's all the same
-        logger.warning("%s: not kept there whose name %s is: %s", path, name, error.strerror)
+    for each in (path, previous_of(path)):
+        try:
+            append_line(each, _line(name, key)[:-1])
+        except OSError as error:  # until the next start the name is this device's all the same
+            logger.warning("%s: not kept there whose name %s is: %s", each, name, error.strerror)

@@ -23,14 +23,14 @@ from mdl.cloud.settings import suggest
 from mdl.cloud.update_modes import find_mode
 from mdl.config import Config, ModelSection
 from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows
+from mdl.files.kept import previous_of, read_kept, read_sealed, with_previous, write_kept
 from mdl.own import own_data, own_model
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import StoreUpdate, StudyLesson, TeachCycle, UpdateReady
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, Finish, Machine, PauseChanged, StopRequested
-from mdl.reading import decode_json, read_bytes
+from mdl.reading import decode_json
 from mdl.section import MANY
-from mdl.writing import write_bytes
 from peers.edge.cloud.files import CloudFiles
 from peers.edge.cloud.names import open_names
 from peers.edge.device import device_seed
@@ -53,6 +53,7 @@ logger = logging.getLogger("mdl")
 PORT = 7777
 _LARGEST_RECORD_BYTES = 4096
 _RECORD = "learner.json"
+_CURE = f"remove {_RECORD} and {previous_of(Path(_RECORD))} to begin anew"
 # `mdl learn` ends with code 3 if nobody answers for so long.
 NOBODY_S = 20.0
 # A cycle that is under way ends at its next batch.
@@ -281,7 +282,7 @@ class Student:
         self.record = Record(effect.number, lesson.version, accuracy, origin.schema_hash, origin.model, origin.seed)
         write_progress(self._out, kind, self._progress)
         write_personal(self._out, model, {"summary": kind.summary, "group": str(lesson.group)})
-        write_bytes(self._out / _RECORD, msgspec.json.encode(self.record))
+        write_kept(self._out / _RECORD, msgspec.json.encode(self.record))
         told = "" if accuracy is None else f", accuracy {accuracy:.1%}"
         group = "the base model" if lesson.group < 0 else f"group {lesson.group}"
         logger.info(
@@ -309,18 +310,20 @@ class Student:
         return False
 
     def _load_record(self, fresh: bool) -> Record:
-        path = self._out / _RECORD
-        found = Record()
-        if path.exists():
-            found = decode_json(read_bytes(path, _LARGEST_RECORD_BYTES), Record, f"{path} (remove it to begin anew)")
+        lost = "the lesson after it is studied again"
+        found = read_kept(self._out / _RECORD, _read_record, lost, _CURE) or Record()
         if fresh:
-            set_aside(self._out, (PERSONAL, OWN, _RECORD))
+            set_aside(self._out, with_previous(PERSONAL, OWN, _RECORD))
             return Record(found.number)  # by which the cloud tells its updates apart
         if conflict := self._origin.conflict("", found.schema_hash, found.model, found.seed):
             raise refuse_to_overwrite(self._out, f"what lesson {found.version} gave", conflict)
         if found.number:
             logger.info("continuing after lesson %d (%s); --fresh would start anew", found.version, self._out)
         return found
+
+
+def _read_record(path: Path) -> Record:
+    return decode_json(read_sealed(path, _LARGEST_RECORD_BYTES), Record, str(path))
 
 
 def make_kind(config: Config, data: DataSet) -> ModelKind:

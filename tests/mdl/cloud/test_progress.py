@@ -12,7 +12,7 @@ from mdl.cloud.lesson_codec import LARGEST_LESSON_BYTES, pack_parts, unpack_part
 from mdl.cloud.model_kinds import ModelKind, RecurrentKind, WindowKind
 from mdl.cloud.progress import OWN, Progress, read_progress, write_progress
 from mdl.cloud.update_modes import UPDATE_MODES
-from mdl.errors import ConfigError, RemoteProtocolError
+from mdl.errors import DamagedError, RemoteProtocolError
 from mdl.protocol.cloud_messages import LessonMessage
 
 CELLS, SIDES = [f"cell {number}" for number in range(8)], ("left", "middle", "right")
@@ -58,7 +58,7 @@ def test_a_device_goes_on_from_its_own_model_after_a_restart(kind: ModelKind, tm
 
 def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / OWN).write_bytes(b"garbage")
-    with pytest.raises(ConfigError, match="remove it to begin anew"):
+    with pytest.raises(DamagedError, match=r"or remove .*own.safetensors to begin anew"):
         read_progress(tmp_path, PLACES)
 
 

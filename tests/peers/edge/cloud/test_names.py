@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mdl.errors import DataError, RemoteProtocolError
-from peers.edge.cloud.names import DEVICES, open_names
+from mdl.errors import DamagedError, RemoteProtocolError
+from peers.edge.cloud.names import DEVICES, NAME_FILES, open_names
 
 ANN, BOB = bytes([1]) * 32, bytes([2]) * 32
 
@@ -24,10 +24,14 @@ def test_names_are_kept_for_this_user_alone_and_hold_after_a_start(tmp_path: Pat
             again.check([name], BOB)
 
 
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2])
+
+
 def test_a_line_that_was_not_finished_is_nobodys(tmp_path: Path) -> None:
     open_names(tmp_path).check(["ann", "bob"], ANN)
-    path = tmp_path / DEVICES
-    path.write_bytes(path.read_bytes()[:-2])
+    for each in NAME_FILES:
+        _cut(tmp_path / each)
     again = open_names(tmp_path)
     again.check(["bob"], BOB)
     with pytest.raises(RemoteProtocolError, match="the name ann"):
@@ -37,7 +41,48 @@ def test_a_line_that_was_not_finished_is_nobodys(tmp_path: Path) -> None:
 
 def test_a_line_that_says_nothing_is_named(tmp_path: Path) -> None:
     open_names(tmp_path).check(["ann"], ANN)
-    with (tmp_path / DEVICES).open("a") as file:
-        file.write("whatever\n")
-    with pytest.raises(DataError, match=r"devices.txt: line 2: expected 64 hexadecimal digits and a name"):
+    for each in NAME_FILES:
+        with (tmp_path / each).open("a") as file:
+            file.write("whatever\n")
+    with pytest.raises(
+        DamagedError, match=r"devices.txt: line 2 is damaged: expected 64 hexadecimal digits and a name"
+    ):
         open_names(tmp_path)
+
+
+def test_names_of_an_older_version_are_read(tmp_path: Path) -> None:
+    (tmp_path / DEVICES).write_text(f"{ANN.hex()} ann\n{BOB.hex()} pupil a.b\n")
+    with pytest.raises(RemoteProtocolError, match=r"the name pupil a\.b"):
+        open_names(tmp_path).check(["pupil a.b"], ANN)
+
+
+def test_a_name_whose_line_was_removed_by_hand_is_whose_comes_next(tmp_path: Path) -> None:
+    open_names(tmp_path).check(["ann", "bob"], ANN)
+    path = tmp_path / DEVICES
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:1]))
+    open_names(tmp_path).check(["bob"], BOB)
+
+
+def test_no_damaged_byte_gives_a_name_to_another_device(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    open_names(tmp_path).check(["ann", "pupil a.b"], ANN)
+    path = tmp_path / DEVICES
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        for bit in (0x01, 0x02, 0x40):
+            broken = bytearray(whole)
+            broken[at] ^= bit
+            path.write_bytes(broken)
+            caplog.clear()
+            again = open_names(tmp_path)
+            for name in ("ann", "pupil a.b"):
+                with pytest.raises(RemoteProtocolError, match="another device"):
+                    again.check([name], BOB)
+            assert len(caplog.records) == 1, at
+            assert path.read_bytes() == whole
+    for damage in (b"", bytes(len(whole)), whole[:50], whole[:-9]):
+        path.write_bytes(damage)
+        open_names(tmp_path)
+        assert path.read_bytes() == whole
+    path.unlink()
+    open_names(tmp_path)
+    assert path.read_bytes() == whole
