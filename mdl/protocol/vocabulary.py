@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from mdl.addresses import SomeHost, parse_host
 from mdl.bounds import (
     MAX_MEMBERS,
     Bytes,
@@ -68,7 +69,7 @@ class PeerInfo(msgspec.Struct, frozen=True):
     peer_id: the name of its device in the mesh.
     incarnation: of its process.
     role: what it does in the mesh.
-    host: IP address.
+    host: IP address; "": not known yet.
     port: TCP port that admits: where a stranger with the join code, and `--join`, come in.
     schema_hash: of its model; "": it has none, or it is not known.
     proof: that its device says so; None without encryption.
@@ -77,10 +78,15 @@ class PeerInfo(msgspec.Struct, frozen=True):
     peer_id: PeerId
     incarnation: Incarnation
     role: Role
-    host: Text
+    host: SomeHost
     port: Annotated[int, Meta(ge=1, le=65535)]
     schema_hash: SchemaHash = ""
     proof: Proof | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless the host is an address: a decoder refuses the message then."""
+        if self.host:
+            parse_host(self.host)
 
 
 class ResourceState(msgspec.Struct, frozen=True):

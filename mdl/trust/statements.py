@@ -11,6 +11,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from mdl.addresses import Host, parse_host
 from mdl.bounds import MAX_INCARNATION, MAX_MEMBERS, PeerId, SomePeerId, Text
 
 Key: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -19,8 +20,6 @@ Signature: TypeAlias = Annotated[bytes, Meta(min_length=64, max_length=64)]
 SomeSignature: TypeAlias = Annotated[bytes, Meta(max_length=64)]
 Moment: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INCARNATION)]
 CodeHash: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
-# An IP address as it is written; a list of a full mesh's fits into one message (`PeersKnown`).
-Host: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9A-Fa-f:.]{2,39}\Z")]
 # Addresses of one device: more interfaces than a person's device has in use.
 MAX_HOSTS = 8
 # Devices that a changed code keeps, and statements that a roster holds: some 250 bytes each.
@@ -119,6 +118,11 @@ class Proof(msgspec.Struct, frozen=True):
     hosts: Annotated[tuple[Host, ...], Meta(min_length=1, max_length=MAX_HOSTS)]
     serial: Moment
     signature: SomeSignature = b""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless all hosts are addresses: a decoder refuses the message then."""
+        for host in self.hosts:
+            parse_host(host)
 
 
 def claim_of(mesh_id: str, statement: AnyStatement) -> bytes:

@@ -6,8 +6,7 @@ Observers that serve a page tell each other where.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address
-
+from mdl.addresses import parse_host
 from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, PeerFound, PeerRevoked, Received, Send, StopRequested
@@ -63,7 +62,7 @@ class Observer:
                     del self.peers[next(iter(self.peers))]
                 self._ask_at = now
             case Received(sender=sender, message=PageServed(port=port)) if sender.peer_id in self._observers:
-                if _is_address(host := self._observers[sender.peer_id].host):
+                if _has_page(host := self._observers[sender.peer_id].host):
                     self._pages[sender.peer_id] = f"http://{host}:{port}", now
             case Received(sender=sender, message=MeshStatus() as status):
                 if self.status and status.term < self.status.term and now - self.heard_at < _SILENT_S:
@@ -98,10 +97,6 @@ class Observer:
         return [Send(peer_id, PageServed(self.page_port)) for peer_id in self._observers]
 
 
-def _is_address(host: str) -> bool:
-    """A page's address goes into a policy of the page: what another member calls its host must be nothing else."""
-    try:
-        IPv4Address(host)
-    except ValueError:
-        return False
-    return True
+def _has_page(host: str) -> bool:
+    """Return True for an IPv4 address: a page's address goes into a policy of the page, which takes no other."""
+    return bool(host) and parse_host(host).version == 4

@@ -28,8 +28,13 @@ def chart_round(
     is_over: bool = True,
     exchange: Exchanged | None = None,
 ) -> Chart:
-    """A real round until `end_s`. is_over: it was reduced to one holder then, or its segments were all there."""
-    hops = tuple(_seen_hop(number, hop) for number, hop in enumerate(sorted(seen, key=lambda hop: hop.ordered_s), 1))
+    """A real round until `end_s`. is_over: it was reduced to one holder then, or its segments were all there.
+
+    Hops of devices that are not among these are left out: any member may claim to lead, and tell such a status.
+    """
+    names = {device.name for device in devices}
+    known = [hop for hop in sorted(seen, key=lambda hop: hop.ordered_s) if {hop.sender, hop.receiver} <= names]
+    hops = tuple(_seen_hop(number, hop) for number, hop in enumerate(known, 1))
     rows = tuple(_seen_row(device, hops, end_s, exchange) for device in devices)
     delays = find_delays(rows, hops, (), end_s)
     makespan_s = end_s if is_over else None

@@ -39,6 +39,8 @@ from sim.mesh.transfers import Transfers
 from sim.mesh.watch import Gate, StoryStep, Watch
 
 _DISCOVERY_S = 0.05
+# Where everybody seems to be: no packet goes there (RFC 5737).
+_HOST = "192.0.2.1"
 # No run of a plan needs a tenth of it: beyond, machines answer one another without end.
 MAX_EVENTS = 100_000
 # A model is on the disk so long after it is known: what is lost by a kill in between must be missed by nobody.
@@ -110,7 +112,7 @@ class SimMesh:
         resources: ResourceState | None = None,
     ) -> Node:
         """Start a process: it and the others hear of one another by discovery."""
-        info = PeerInfo(peer_id, incarnation, role, "sim", 1)
+        info = PeerInfo(peer_id, incarnation, role, _HOST, 1)
         node = Node(info, machine, train_s, theta, resources or _RESOURCES)
         if former := self.nodes.get(peer_id):
             former.running = False

@@ -5,6 +5,7 @@ Everything follows from the generator that is passed in, so that a case can be r
 
 from __future__ import annotations
 
+import copy
 import enum
 import math
 import random
@@ -70,7 +71,7 @@ class Hostile:
                 changes[field.name] = (*old[:place], self.change(old[place]), *old[place + 1 :])
             else:
                 changes[field.name] = self.field(field.name, field.type)
-        return msgspec.structs.replace(value, **changes)
+        return forced(value, changes)
 
     def field(self, name: str, kind: inspect.Type) -> Any:
         seen = self.seen.get(name)
@@ -108,7 +109,11 @@ class Hostile:
             case inspect.DictType(key_type=key, value_type=value):
                 return {self.make(key): self.make(value) for _ in range(rng.randrange(_FEW + 1))}
             case inspect.StructType(cls=cls, fields=fields):
-                return cls(**{field.name: self.field(field.name, field.type) for field in fields})
+                made = {field.name: self.field(field.name, field.type) for field in fields}
+                try:
+                    return cls(**made)
+                except ValueError:  # what the struct itself checks is made once more, as it would be right
+                    return forced(cls(**made | {name: right for name, right in _RIGHT.items() if name in made}), made)
             case _:
                 return None
 
@@ -135,6 +140,16 @@ class Hostile:
         return self.rng.choice(ids) if ids and self.rng.random() < 0.5 else self.rng.choice(_WORDS)
 
 
+def forced(value: Any, changes: dict[str, Any]) -> Any:
+    """Return a copy of a struct with these fields, whatever it says to them: an attacker's code checks nothing."""
+    made = copy.copy(value)
+    for name, changed in changes.items():
+        msgspec.structs.force_setattr(made, name, changed)
+    return made
+
+
+# Fields that a struct checks when it is made, as they may be.
+_RIGHT = {"host": "127.0.0.1", "hosts": ("127.0.0.1",), "code": "home:2222-2222-2222-2222-222i"}
 _INFOS: dict[type, inspect.StructType] = {}
 
 

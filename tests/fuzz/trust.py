@@ -21,7 +21,7 @@ from transport.links.standing import Standing
 from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys, founder_mark, new_join_code
 from transport.trust.membership import Membership
-from transport.wire.codec import CodeTold, RosterTold, decode, encode
+from transport.wire.codec import RosterTold, decode, encode
 
 FOUNDER, ANN, BOB, MALLORY, SYBIL = (DeviceKey.of(bytes([number]) * 32) for number in range(1, 6))
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(range(19)), founder_mark(FOUNDER.public)))
@@ -59,7 +59,7 @@ class TrustCase:
                 self._standing.admits(self._info(), source, self._now)
             else:
                 self._standing.hear(source, self._roster(), self._now)
-                self._standing.learn_code(CodeTold("home:" + "2" * rng.randrange(40)).code)
+                self._standing.learn_code("home:" + "2" * rng.randrange(40))
         except RemoteProtocolError as error:
             if not str(error).isprintable():
                 raise Misbehaved(f"{error!r}") from None

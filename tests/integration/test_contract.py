@@ -96,7 +96,7 @@ def build(name, policy, now):
 
 
 def info(name):
-    return PeerInfo(name, 1, Role.AGENT if name == "agent" else Role.TRAINER, "sim", 1)
+    return PeerInfo(name, 1, Role.AGENT if name == "agent" else Role.TRAINER, "192.0.2.1", 1)
 
 
 class Results:

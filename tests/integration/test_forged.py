@@ -29,6 +29,7 @@ from tests.mdl.protocol.test_messages import MESSAGES
 from transport.discovery.directory import Address
 from transport.links.sockets import Curve, open_dealer
 from transport.links.standing import Standing
+from transport.trust.keys import new_join_code
 from transport.trust.membership import Membership
 from transport.wire.codec import Body, ChunkSent, CodeTold, RosterTold, TransferOffered, encode
 
@@ -253,7 +254,7 @@ def about_others(attacker, round_id):
         for info in (*moved, *stolen):
             attacker.say(name, MALLORY, PeersKnown((info,)))
             attacker.say(name, Contributor(info.peer_id, info.incarnation), Hello(info), at_door=True)
-        attacker.say(name, MALLORY, CodeTold("home:2222"))
+        attacker.say(name, MALLORY, CodeTold(new_join_code("home", bytes(19))))
     attacker.volley([MALLORY], kinds=[kind for kind in KINDS if kind not in OWN_AFFAIRS])
 
 

@@ -20,6 +20,8 @@ from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.round_messages import ModelMessage, ModelWanted
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.trust.statements import Proof
+from tests.fuzz.hostile import forced
 from tests.integration.conftest import device_of, signed
 from transport.discovery.directory import SILENT_S, Address
 from transport.links.descriptors import Share
@@ -27,7 +29,7 @@ from transport.links.mesh_links import Links
 from transport.links.outbox import KNOCK_S
 from transport.links.sockets import Curve, open_dealer
 from transport.links.standing import Stated
-from transport.trust.device_key import DeviceKey
+from transport.trust.device_key import DeviceKey, where_claim
 from transport.trust.keys import MeshKeys, code_hash, founder_mark, new_join_code
 from transport.trust.membership import Membership
 from transport.trust.roster import MAX_NAMES
@@ -202,6 +204,23 @@ def test_who_has_the_code_alone_speaks_for_nobody(mesh, keys):
     assert mesh.links["a"].directory.everyone() == known
     mesh.links["b"].send("a", StatusWanted(7), None, time.monotonic())
     assert mesh.until(lambda: mesh.of("a", Received)), "the one that is meant is heard as before"
+
+
+@pytest.mark.parametrize("host", ["1.2", ":::", "127.0.0.256", "::1::"])
+def test_an_introduction_with_an_address_that_is_none_is_refused_and_goes_no_further(mesh, keys, host):
+    """One signed Hello at one door ended every process of the mesh: who heard it passed it on."""
+    for peer_id in "abc":
+        mesh.add(peer_id, keys, join=["a"] if peer_id != "a" else [])
+    assert know_each_other(mesh, *"abc")
+    at = PeerInfo("x", 1, Role.TRAINER, "127.0.0.1", 9)
+    own = device_of("x")
+    proof = forced(Proof(Membership(keys, own).enrol("x"), 9, (at.host,), 1), {"hosts": (at.host, host)})
+    proof = forced(proof, {"signature": own.signing.sign(where_claim(keys.mesh_id, at, proof))})
+    hello = Hello(msgspec.structs.replace(at, proof=proof))
+    assert say(mesh, keys, "a", Contributor("x", 1), [hello], until=refuses(mesh, "a", 1), at_door=True)
+    assert not mesh.until(lambda: any(mesh.links[each].directory.get("x") for each in "abc"), SHORT_S)
+    send(mesh, "b", "c", StatusWanted(1))
+    assert mesh.until(lambda: mesh.of("c", Received))
 
 
 def test_a_member_speaks_for_itself_alone(mesh, keys):

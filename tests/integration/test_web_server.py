@@ -45,7 +45,10 @@ def test_a_reader_gets_a_snapshot_and_then_what_changes(words):
         with contextlib.closing(reader):
             assert reader.next()[0] == "snapshot"
             assert words.is_watched
-            peers = {"boss": PeerInfo("boss", 1, Role.AGENT, "h", 1), "new": PeerInfo("new", 1, Role.TRAINER, "h", 1)}
+            peers = {
+                "boss": PeerInfo("boss", 1, Role.AGENT, "192.0.2.1", 1),
+                "new": PeerInfo("new", 1, Role.TRAINER, "192.0.2.1", 1),
+            }
             started = time.monotonic()
             words.say(peers=peers)
             name, change = reader.next()

@@ -7,13 +7,12 @@ the lower one still speaks (a data directory was copied, and the copy has left).
 
 from __future__ import annotations
 
-import functools
-import ipaddress
 import math
 import re
 import socket
 from dataclasses import dataclass
 
+from mdl.addresses import parse_host
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
@@ -52,10 +51,9 @@ class Address:
         return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
 
 
-@functools.lru_cache(maxsize=MAX_MEMBERS)
 def is_loopback(host: str) -> bool:
-    """Asked of each peer at each look around."""
-    return ipaddress.ip_address(host).is_loopback
+    """Return True for an address of this machine alone. Raises ValueError for what is no address."""
+    return parse_host(host).is_loopback
 
 
 def parse_address(text: str, key: str = "join") -> Address:
@@ -81,7 +79,7 @@ def address_of(info: PeerInfo) -> Address:
     Which link it is on, at that peer, is nothing to us (`transport.discovery.scopes`).
     """
     try:
-        host = ipaddress.ip_address(info.host)
+        host = parse_host(info.host)
     except ValueError:
         raise RemoteProtocolError(f"{info.peer_id} gives {info.host!r}, not an IP address") from None
     if "%" in info.host:

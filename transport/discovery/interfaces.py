@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 
+from mdl.addresses import parse_host
 from mdl.bounds import printable
 from mdl.errors import ConfigError
 from mdl.trust.statements import MAX_HOSTS
@@ -78,7 +79,7 @@ def choose_host(offered: Sequence[str], own: Sequence[Interface], is_on_link: bo
     None if there is none of a kind that this machine has. Raises ValueError for what is no address.
     """
     kinds = {each.version for each in own} or {4, 6}
-    hosts = [host for host in map(ipaddress.ip_address, offered) if host.version in kinds]
+    hosts = [host for host in map(parse_host, offered) if host.version in kinds]
     networks = [each.network for each in of_ipv4(own)]
     for host in hosts:
         if any(host in network for network in networks):
@@ -90,7 +91,7 @@ def choose_host(offered: Sequence[str], own: Sequence[Interface], is_on_link: bo
 
 def networks_near(listen_host: str) -> list[Interface]:
     """The own networks of a node that listens there, to tell which of a peer's addresses is near."""
-    return [LOOPBACK] if ipaddress.ip_address(listen_host).is_loopback else usable_interfaces()
+    return [LOOPBACK] if parse_host(listen_host).is_loopback else usable_interfaces()
 
 
 def own_hosts(listen_host: str) -> tuple[str, ...]:
@@ -141,7 +142,7 @@ def host_to_listen_on(asked: str) -> str:
     if found := hosts_on(asked):
         return found[0]
     with contextlib.suppress(ValueError):
-        if ipaddress.ip_address(asked).is_loopback or name_of(asked):
+        if parse_host(asked).is_loopback or name_of(asked):
             return asked
     there = [f"{name} ({', '.join(hosts)})" for name in sorted(psutil.net_if_addrs()) if (hosts := hosts_on(name))]
     what = f"mesh.listen: {printable(asked)!r} is no address or interface of this machine"

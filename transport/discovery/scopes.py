@@ -6,13 +6,13 @@ no address that is told to anybody names one: `Scopes` is the only place that kn
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections import OrderedDict
 from collections.abc import Iterable
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import TypeAlias
 
+from mdl.addresses import parse_host
 from mdl.bounds import MAX_MEMBERS
 from mdl.trust.statements import MAX_HOSTS
 
@@ -29,7 +29,7 @@ def bare(host: str) -> str:
 
 def is_link_local(host: str) -> bool:
     """Whether this IP address needs a link: fe80::/10."""
-    address = ipaddress.ip_address(host)
+    address = parse_host(host)
     return address.version == 6 and address.is_link_local
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from mdl.bounds import MAX_HEADER_BYTES, MAX_VALUES, UNREADABLE, Bytes, Count, Text
-from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import DeltaMessage
@@ -23,6 +23,7 @@ from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
 from mdl.protocol.sharing.messages import PartMessage
 from mdl.protocol.vocabulary import Message
 from mdl.trust.statements import CodeHash, Statements
+from transport.trust.keys import parse_join_code
 
 # A quarter of a second on a 10 Mbit/s link: short enough to see progress, long enough that Python is not the limit.
 CHUNK_BYTES = 1 << 18
@@ -105,6 +106,13 @@ class CodeTold(Message, frozen=True):
     """An owner's new join code, for members alone."""
 
     code: Text
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what is no join code: a decoder refuses the message then."""
+        try:
+            parse_join_code(self.code)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
 
 class FlowOffered(Message, frozen=True):

@@ -63,7 +63,7 @@ FORKS = (Fork(0, 2, "ann.1.7"), Fork(4, 1, "bob.2.70007"))
 # What the decoder raises: a text that is no UTF-8 has an error of its own.
 REFUSED = (msgspec.MsgspecError, UnicodeDecodeError)
 ENCODER, DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Said)
-INFO = PeerInfo("ann", 1, Role.TRAINER, "host", 7)
+INFO = PeerInfo("ann", 1, Role.TRAINER, "192.0.2.1", 7)
 KEY, SIGNATURE = bytes(range(32)), bytes(64)
 PROOF = Proof(Enrolled(KEY, "ann", KEY, SIGNATURE, SIGNATURE), 8, ("10.0.0.1", "10.0.0.2"), 9, SIGNATURE)
 PROVEN = PeerInfo("ann", 1, Role.TRAINER, "10.0.0.1", 7, "schema", PROOF)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested, Tick
 from mdl.protocol.round_messages import ModelWanted
@@ -9,8 +11,8 @@ from mdl.protocol.status_messages import MeshStatus, PageServed, RoundSummary, S
 from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.roles.observer import Observer
 
-AGENT = PeerFound(PeerInfo("agent", 1, Role.AGENT, "here", 1))
-TRAINER = PeerFound(PeerInfo("ann", 1, Role.TRAINER, "there", 1))
+AGENT = PeerFound(PeerInfo("agent", 1, Role.AGENT, "192.0.2.1", 1))
+TRAINER = PeerFound(PeerInfo("ann", 1, Role.TRAINER, "192.0.2.1", 1))
 
 
 def _observer() -> Observer:
@@ -53,7 +55,7 @@ def test_the_status_of_an_agent_that_was_succeeded_is_not_shown() -> None:
 
 def test_another_observer_is_not_asked() -> None:
     observer = _observer()
-    assert observer.handle(PeerFound(PeerInfo("eye-2", 1, Role.OBSERVER, "here", 1)), 0.0) == []
+    assert observer.handle(PeerFound(PeerInfo("eye-2", 1, Role.OBSERVER, "192.0.2.1", 1)), 0.0) == []
     assert (observer.peers, observer.deadline()) == ({}, None)
 
 
@@ -107,10 +109,13 @@ def test_a_flood_of_observers_is_forgotten_again() -> None:
     assert len(observer.pages(1.0)) == len(observer.handle(Tick(), 6.0)) == 64
 
 
-def test_a_host_that_is_no_address_serves_no_page() -> None:
+def test_a_host_that_is_no_address_cannot_be_introduced_and_one_that_is_not_known_serves_no_page() -> None:
     """It would stand in a header of the page: `x; script-src *` allows what nobody may."""
+    for host in ("x; script-src *", "evil.example", '"><script>', "10.0.0.1 *"):
+        with pytest.raises(ValueError, match="IPv4 or IPv6"):
+            PeerInfo("eye", 1, Role.OBSERVER, host, 1)
     observer = Observer(Contributor("eye", 1), page_port=8420)
-    for number, host in enumerate(("x; script-src *", "evil.example", '"><script>', "", "10.0.0.1 *")):
+    for number, host in enumerate(("", "fe80::1")):
         observer.handle(PeerFound(PeerInfo(f"eye-{number}", 1, Role.OBSERVER, host, 1)), 0.0)
         observer.handle(Received(Contributor(f"eye-{number}", 1), PageServed(80)), 0.0)
     assert observer.pages(0.0) == ()

@@ -156,7 +156,7 @@ class Room:
 
 def _info(peer: Peer) -> PeerInfo:
     role = Role.AGENT if peer.trainer is None else Role.TRAINER
-    return PeerInfo(peer.me.peer_id, peer.me.incarnation, role, "here", 1)
+    return PeerInfo(peer.me.peer_id, peer.me.incarnation, role, "192.0.2.1", 1)
 
 
 # -- one node ---------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def _statuses(effects: list[Effect]) -> list[Send]:
 
 def test_an_observer_is_never_told_who_leads_nor_reported_to() -> None:
     peer = _peer("ann")
-    peer.handle(PeerFound(PeerInfo("eye", 1, Role.OBSERVER, "here", 1)), 0.0)
+    peer.handle(PeerFound(PeerInfo("eye", 1, Role.OBSERVER, "192.0.2.1", 1)), 0.0)
     effects = [effect for now in range(8) for effect in peer.handle(Tick(), now / 2)]
     assert peer.agent is not None
     assert not any(isinstance(effect, Send) for effect in effects)
@@ -377,7 +377,7 @@ def test_an_agent_speaks_above_a_higher_term_of_a_junior_lineage_that_yields_to_
         Contributor("ann", 1), ZEROS, "schema", "lenet", TrainerSettings(), 4, History(lineage, ("ann", "bob"))
     )
     peer = Peer(trainer.me, trainer, lambda: make_policy("greedy"), AgentSettings(), SUCCESSION)
-    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "here", 1)), 0.0)
+    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "192.0.2.1", 1)), 0.0)
     for now in (0.0, 1.5, 3.0):
         peer.handle(Tick(), now)
     assert peer.agent is not None
@@ -393,7 +393,7 @@ def test_an_agent_speaks_above_a_higher_term_of_a_junior_lineage_that_yields_to_
 def test_an_agent_stays_in_office_until_who_outranks_it_speaks_under_a_term_that_it_can_obey() -> None:
     """If it stepped down before, it would obey nobody, and take the office again under a term that is higher still."""
     peer, bob = _peer("ann"), Contributor("bob", 1)
-    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "here", 1)), 0.0)
+    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "192.0.2.1", 1)), 0.0)
     for now in (0.0, 1.5, 3.0):
         peer.handle(Tick(), now)
     assert peer.agent is not None
@@ -409,7 +409,7 @@ def test_an_agent_stays_in_office_until_who_outranks_it_speaks_under_a_term_that
 def test_an_agent_that_is_outranked_opens_no_round_for_a_while_so_that_the_other_can_rise_above() -> None:
     """Alone it opens rounds, each under a higher term, faster than messages pass: the senior would never be obeyed."""
     room = Room(_peer("ann", min_peers=1))
-    room.hand("ann", PeerFound(PeerInfo("bob", 1, Role.TRAINER, "here", 1)))
+    room.hand("ann", PeerFound(PeerInfo("bob", 1, Role.TRAINER, "192.0.2.1", 1)))
     room.run(8.0)
     agent, opened = room.peers["ann"].agent, list[float]()
     assert agent is not None
@@ -428,7 +428,7 @@ def test_an_agent_that_is_outranked_opens_no_round_for_a_while_so_that_the_other
 def test_who_hears_nobody_does_not_keep_the_others_from_following_somebody_else() -> None:
     """Its inbound firewall is shut: it takes the office, since it hears no agent, but claims nothing."""
     peer, bob = _peer("ann"), Contributor("bob", 1)
-    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "here", 1)), 0.0)
+    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "192.0.2.1", 1)), 0.0)
     said = [effect for tenth in range(100) for effect in peer.handle(Tick(), tenth / 10)]
     assert peer.agent is not None
     assert not any(isinstance(effect, Send) and isinstance(effect.message, AgentPresent) for effect in said)
@@ -443,7 +443,7 @@ def test_who_hears_nobody_does_not_keep_the_others_from_following_somebody_else(
 def test_who_hears_nobody_calls_the_others_also_while_it_trains_faster_than_it_reports() -> None:
     """Of two that lead, each alone and deaf, one has to speak; the report of each round would put that off for ever."""
     peer = _peer("ann", min_peers=1)
-    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "here", 1)), 0.0)
+    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "192.0.2.1", 1)), 0.0)
     called_at, trained = list[float](), list[int]()
     for step in range(150):
         event: Event = Tick()
@@ -609,7 +609,7 @@ def test_without_an_agent_everybody_reports_to_everybody_and_no_more_than_that()
 def test_without_an_agent_news_wait_for_the_report_interval() -> None:
     """Else everything that happens to anybody would be told to everybody at once."""
     peer = _peer("ann")
-    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "here", 1)), 0.0)
+    peer.handle(PeerFound(PeerInfo("bob", 1, Role.TRAINER, "192.0.2.1", 1)), 0.0)
     reports = [0]
     for tenth in range(25):
         effects = peer.handle(Evaluated(tenth, no_evaluation(2)), tenth / 10)

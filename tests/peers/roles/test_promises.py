@@ -37,7 +37,7 @@ def test_a_device_whose_ballot_is_refused_while_it_applies_a_round_says_nothing_
     zeros, ones = np.zeros(4, np.float32), np.ones(4, np.float32)
     start = TrainerStart(4, digest_of(zeros), history=History(LINEAGE, ("ann", "bob")), ballot=Ballot(8))
     bob = build_machine(simulated_start(BOB, "greedy", 2, "continue", start, 0.0), zeros)
-    bob.handle(PeerFound(PeerInfo("ann", 1, Role.TRAINER, "x", 1)), 0.0)
+    bob.handle(PeerFound(PeerInfo("ann", 1, Role.TRAINER, "192.0.2.1", 1)), 0.0)
     bob.handle(Received(ANN, AgentPresent(9, 0, LINEAGE, True)), 0.1)
     order = BroadcastOrdered(9, 1, digest_of(zeros), 1, (ANN, BOB), 1.0, (ANN,), lineage=LINEAGE)
     bob.handle(Received(ANN, order), 0.2)

@@ -11,6 +11,7 @@ from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.trust.statements import Enrolled, Proof
+from tests.fuzz.hostile import forced
 from transport.discovery.directory import (
     KEEP_GREETING_S,
     LOST_S,
@@ -192,7 +193,7 @@ def test_an_earlier_start_that_is_introduced_later_is_known_too():
 @pytest.mark.parametrize("host", ["example.org", "", "0.0.0.0", "224.0.0.251", "999.1.1.1", "127.0.0.1/8"])
 def test_a_peer_must_give_an_address_that_can_be_reached(host):
     with pytest.raises(RemoteProtocolError):
-        address_of(peer(host=host))
+        address_of(forced(peer(), {"host": host}))
 
 
 def test_addresses_are_written_as_zeromq_wants_them():

@@ -22,6 +22,7 @@ from mdl.trust.statements import (
     OwnerNamed,
     Proof,
 )
+from tests.fuzz.hostile import forced
 from transport.wire.codec import (
     ChunkSent,
     ChunksWanted,
@@ -58,7 +59,7 @@ BODIES = [
     Hello(PROVEN, b"x" * 16),
     PeersKnown((INFO, PROVEN)),
     RosterTold(bytes(16), STATEMENTS, True),
-    CodeTold("home:k7q2"),
+    CodeTold("home:2222-2222-2222-2222-222i"),
 ]
 
 
@@ -124,7 +125,7 @@ def test_a_statement_out_of_bounds_is_refused(statement):
 def test_a_message_holds_so_many_statements_and_a_proof_so_many_addresses():
     assert decode(encode(ME, RosterTold(bytes(16), (ENROLLED,) * STATEMENTS_A_MESSAGE)))
     hosts = Proof(ENROLLED, 5751, ("127.0.0.1",) * (MAX_HOSTS + 1), 9)
-    long = Proof(ENROLLED, 5751, ("1" * 40,), 9)
+    long = forced(Proof(ENROLLED, 5751, ("127.0.0.1",), 9), {"hosts": ("1" * 40,)})
     for body in (
         Hello(msgspec.structs.replace(INFO, proof=long)),
         RosterTold(bytes(16), (ENROLLED,) * (STATEMENTS_A_MESSAGE + 1)),
