@@ -7,6 +7,7 @@ another one.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import textwrap
@@ -18,9 +19,10 @@ from mdl.bounds import printable
 # What is learned of a window: its class, numbers (regression), or which of several labels hold (multi-label).
 Targets: TypeAlias = Literal["classes", "numbers", "labels"]
 # Together they stay below the 256 characters of a text in a message, with the rest of a sentence around them.
-_MODEL, _CHANNELS, _CLASSES, _NAMED = 40, 105, 70, 70
+_MODEL, _CHANNELS, _CLASSES, _NAMED, _UNITS = 40, 90, 65, 70, 24
 _LINE = re.compile(
-    r"(?P<model>.+?)(?: of \S+)? (?P<shape>\d+(?:x\d+)+)(?: at (?P<rate>[\d.,e+-]+) Hz)?(?: \[(?P<channels>.*)\])?"
+    r"(?P<model>.+?)(?: of \S+)? (?P<shape>\d+(?:x\d+)+)(?: at (?P<rate>[\d.,e+-]+) Hz)?"
+    r"(?: in (?P<units>[^\[\]]+?))?(?: \[(?P<channels>.*)\])?"
     r" -> (?P<classes>.*)"
 )
 # Rates are told apart in ten steps a decade, 26 % each, so that clocks that drift are at one rate: what sensors have
@@ -35,17 +37,24 @@ def describe_task(
     classes: Sequence[str],
     rate_hz: float | None = None,
     targets: Targets = "classes",
+    channel_units: Sequence[str] = (),
 ) -> str:
-    """ "lenet 3x128 at 50 Hz [ax, ay, az] -> run, sit". shape: (channels, time), or (channels, height, width).
+    """ "lenet 3x128 at 50 Hz in m/s2 [ax, ay, az] -> run, sit". shape: (channels, time), or (channels, height, width).
 
     channels: () if they have no names. rate_hz: samples a second; None if it is not known. targets: what
-    `classes` names, told if it is something else.
+    `classes` names, told if it is something else. channel_units: () if none is known; neighbours' are told once.
     """
     rate = f" at {describe_rate(rate_hz)}" if rate_hz else ""
     named = f" [{_shorten(channels, _CHANNELS)}]" if channels else ""
     kind = "" if targets == "classes" else f"{targets}: "
     size, told = "x".join(map(str, shape)), _shorten(classes, _CLASSES)
-    return printable(f"{model[:_MODEL]} {size}{rate}{named} -> {kind}{told}")
+    units = f" in {_shorten(unit_runs(channel_units), _UNITS)}" if any(channel_units) else ""
+    return printable(f"{model[:_MODEL]} {size}{rate}{units}{named} -> {kind}{told}")
+
+
+def unit_runs(channel_units: Sequence[str]) -> list[str]:
+    """Return the units with neighbours that are alike told once, "?" for those that nobody knows."""
+    return [unit or "?" for unit, _ in itertools.groupby(channel_units)]
 
 
 def describe_rate(rate_hz: float) -> str:
@@ -73,12 +82,14 @@ def rates_difference(mine: float | None, theirs: float | None) -> str:
 
 
 def task_difference(yours: str, ours: str) -> str:
-    """In what two lines of `describe_task` differ, if it is the rate, the channels or the classes alone; else empty."""
+    """Return in what two `describe_task` lines differ: rate, units, channels or classes; empty if in something else."""
     one, other = _LINE.fullmatch(yours), _LINE.fullmatch(ours)
     if not one or not other or (one["model"], one["shape"]) != (other["model"], other["shape"]):
         return ""
     if not is_one_rate(_rate(one), _rate(other)):
         return _rate_difference(_rate(one), _rate(other))
+    if one["units"] != other["units"]:
+        return _unit_difference(one["units"] or "", other["units"] or "")
     if one["channels"] != other["channels"]:
         return _channel_difference(one["channels"] or "", other["channels"] or "")
     if one["classes"] != other["classes"]:
@@ -111,6 +122,14 @@ def _rate_difference(yours: float | None, ours: float | None) -> str:
     if ours and yours:
         return f"{told}; bring its windows to that rate (?rate={ours:.6g} of csv)"
     return f"{told}; if it is the same, say so with ?rate={ours:.6g} (csv, npz)" if ours else told
+
+
+def _unit_difference(yours: str, ours: str) -> str:
+    said = [f"in {units}" if units else "in units that nobody has said" for units in (ours, yours)]
+    told = f"channels of other units: this mesh has them {said[0]}, this device {said[1]}"
+    if ours == "g" and yours == "m/s2":
+        return f"{told}; ?acceleration=g of csv brings them to g"
+    return told if yours else f"{told}; say them with ?units= (csv, npz)"
 
 
 def _channel_difference(yours: str, ours: str) -> str:

@@ -34,7 +34,7 @@ from mdl.cloud.update_modes import UPDATE_MODES, UpdateMode
 from mdl.data.readers.visits import FEATURES
 from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from mdl.learning.flat import FlatModel, Schema, hash_task, older_hashes
+from mdl.learning.flat import FlatModel, Schema, hash_task, older_hashes, units_meaning
 from mdl.learning.models import MODELS, build_model
 from mdl.own import Own
 from mdl.protocol.delta import LARGEST_VALUE, Vector, check_values
@@ -210,13 +210,17 @@ class WindowKind:
         seed: int = 0,
         channel_names: Sequence[str] = (),
         rate_hz: float | None = None,
+        channel_units: Sequence[str] = (),
     ) -> None:
         self._models, self._shape, self._names, self._seed = (small, large), (channels, length), tuple(classes), seed
         flat = FlatModel(self.build_small(seed))
-        self.schema_hash = hash_task(flat.task_schema, self._names, channel_names, rate_hz)
-        self.older_hashes = older_hashes(flat.task_schema, self._names, channel_names)
+        about = self._names, channel_names, rate_hz
+        self.schema_hash = hash_task(flat.task_schema, *about, units_meaning(channel_units))
+        older = older_hashes(flat.task_schema, self._names, channel_names)
+        self.older_hashes = (hash_task(flat.task_schema, *about), *older)
         self.large = str(large)
-        self.summary = describe_task(f"{small} of {large}", (channels, length), channel_names, self._names, rate_hz)
+        name, shape = f"{small} of {large}", (channels, length)
+        self.summary = describe_task(name, shape, channel_names, self._names, rate_hz, channel_units=channel_units)
         self._size = flat.size
         self.largest_bytes = 4 * flat.size + _HEADER_BYTES
 
@@ -295,7 +299,7 @@ def kind_of(data: DataSet, small: str | Own, large: str | Own, seed: int) -> Mod
         held = "images" if data.is_of_images else data.targets
         raise ConfigError(f"{data.name} holds {held}: a cloud teaches classes of windows of sensors, and places")
     models, (channels, time) = (small or "lenet", large or "alexnet"), data.shape
-    return WindowKind(*models, channels, time, data.classes, seed, data.channels, data.rate_hz)
+    return WindowKind(*models, channels, time, data.classes, seed, data.channels, data.rate_hz, data.channel_units)
 
 
 def is_places(data: DataSet) -> bool:

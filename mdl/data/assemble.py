@@ -36,6 +36,8 @@ def assemble_data(
     warnings: tuple[str, ...] = (),
     rate_hz: float | None = None,
     units: tuple[str, ...] = (),
+    channel_units: tuple[str, ...] = (),
+    is_converted: bool = False,
 ) -> DataSet:
     """A data set from rows (n, channels, time) in recording order; keeps a fifth for testing (`hold_out`).
 
@@ -64,4 +66,6 @@ def assemble_data(
         warnings=warnings,
         rate_hz=rate_hz,
         units=units,
+        channel_units=channel_units,
+        is_converted=is_converted,
     )

@@ -24,6 +24,7 @@ def describe_data(data: DataSet) -> dict[str, Any]:
         "description": data.description,
         "channels": data.shape[0],
         "channel_names": list(data.channels),
+        "channel_units": list(data.channel_units),
         **({"height": data.shape[1], "width": data.shape[2]} if data.is_of_images else {"window": data.shape[1]}),
         "rate_hz": data.rate_hz,
         "targets": data.targets,

@@ -107,6 +107,8 @@ def write_parcel(path: Path, data: DataSet, train: Integers, test: Integers) -> 
         arrays["units"] = np.array(data.units)
     if data.channels:
         arrays["channels"] = np.array(data.channels)
+    if data.channel_units:
+        arrays["channel_units"] = np.array([unit or "-" for unit in data.channel_units])
     if data.rate_hz is not None:
         arrays["rate"] = np.array([data.rate_hz])
 
@@ -121,7 +123,7 @@ def read_parcel(path: Path) -> DataSet:
     arrays = load_arrays(path)
     # Whole numbers are what their type says here: nobody is there to be asked.
     targets = targets_of(arrays["y"]) if "y" in arrays else None
-    data = build_data(path.stem, arrays, str(path), ArrayOptions(targets=targets))
+    data = build_data(path.stem, arrays, str(path), ArrayOptions(targets=targets), as_written=True)
     try:
         name, synthetic = str(arrays["name"].reshape(-1)[0]), bool(arrays["synthetic"].reshape(-1)[0])
     except (KeyError, IndexError):

@@ -52,3 +52,8 @@ def describe_choices(given: str, valid: Iterable[str]) -> str:
     close = did_you_mean(given, stems, "{}")
     hint = f"did you mean {stems[close]}? " if close else ""
     return f"{hint}valid: {', '.join(choices) or 'none'}"
+
+
+def split_names(text: str) -> list[str]:
+    """ "ax, ay" as names; empty ones are left out."""
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -104,12 +104,9 @@ class Watched:
 
     def _check(self, found: DataSet) -> None:
         """Raises ConfigError if it is not of the same kind as what was read at the start."""
-        for what in ("channels", "shape", "rate_hz", "classes", "units"):
+        for what in ("channels", "shape", "rate_hz", "classes", "units", "channel_units"):
             if (here := getattr(found, what)) != (before := getattr(self._data, what)):
                 raise ConfigError(f"its {what} is {here}, of the recordings before it is {before}")
-        unit, before_unit = (_unit_of(data) for data in (found, self._data))
-        if unit != before_unit and unit and before_unit:
-            raise ConfigError(f"{unit}, of the recordings before {before_unit}; &acceleration= brings all to one unit")
 
     def _add(self, *windows: Windows) -> None:
         for kept, more in zip(self._kept, windows, strict=True):
@@ -119,10 +116,6 @@ class Watched:
 def _as_windows(kept: Reservoir) -> Windows:
     nobody = np.zeros(len(kept), np.int64)
     return Windows(kept.x, kept.y, nobody, nobody)
-
-
-def _unit_of(data: DataSet) -> str:
-    return next((note for note in data.notes if note.startswith("acceleration is in")), "")
 
 
 def _changed_at(file: Path) -> float:

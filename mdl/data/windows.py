@@ -57,8 +57,9 @@ class DataSet:
     subject_names[id] names a subject where the source names them; otherwise it is empty. channels: names of the rows of
     a window in their order; empty if the source does not name them. rate_hz: samples a second in a window; None if the
     source does not know. classes: their names, or those of the numbers or labels. units: of the numbers, where the
-    source names them. notes: what was found out while reading and nobody
-    has said; warnings: what is likely a mistake. Both for the user, a line each.
+    source names them. channel_units: of the channels, as `find_unit` writes them, "" where nobody knows, () if none is
+    known. is_converted: a channel's values were written in another unit. notes: what was found out while reading and
+    nobody has said; warnings: what is likely a mistake. Both for the user, a line each.
     """
 
     name: str
@@ -74,6 +75,8 @@ class DataSet:
     warnings: tuple[str, ...] = ()
     rate_hz: float | None = None
     units: tuple[str, ...] = ()
+    channel_units: tuple[str, ...] = ()
+    is_converted: bool = False
 
     @property
     def targets(self) -> Targets:
@@ -122,6 +125,8 @@ def check_data(data: DataSet, where: str) -> DataSet:
         raise DataError(f"{where}: training windows have {data.targets}, test windows {targets_of(data.test.y)}")
     if data.units and len(data.units) != len(data.classes):
         raise DataError(f"{where}: {len(data.units)} units for {len(data.classes)} numbers")
+    if data.channel_units and len(data.channel_units) != data.shape[0]:
+        raise DataError(f"{where}: {len(data.channel_units)} units for {data.shape[0]} channels")
     if data.rate_hz is not None and not 0 < data.rate_hz <= FASTEST_HZ:
         raise DataError(f"{where}: a rate of {data.rate_hz} Hz; expected one above 0, at most {FASTEST_HZ:,.0f}")
     if shared := np.intersect1d(data.train.group, data.test.group).tolist():

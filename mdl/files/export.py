@@ -37,8 +37,9 @@ class ModelDescription(msgspec.Struct, frozen=True):
 
     time: samples of a window; of images the width, and height is theirs. model, data: as the user named them where it
     was trained: for people to read. seed: as given to `load_data`, so that the same test windows are found again.
-    channel_names: empty if the data did not name them. rate_hz: of the windows; None if it was not known. targets: what
-    class_names names; units: of numbers, where they are known.
+    channel_names: empty if the data did not name them. channel_units: likewise; "" for a channel without a known one.
+    rate_hz: of the windows; None if it was not known. targets: what class_names names; units: of numbers, where they
+    are known.
     own_batch_norm: the weights and statistics of batch norms are those of the one device that wrote the file.
     """
 
@@ -56,6 +57,7 @@ class ModelDescription(msgspec.Struct, frozen=True):
     own_batch_norm: bool = False
     targets: Targets = "classes"
     units: tuple[str, ...] = ()
+    channel_units: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:

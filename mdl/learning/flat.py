@@ -282,6 +282,11 @@ def hash_task(
     return hash_schema([*schema, *((name, ()) for name in (*classes, *channels, *rate, *more))])
 
 
+def units_meaning(channel_units: Iterable[str]) -> tuple[str, ...]:
+    """Return what `hash_task` is told of the channels' units; none where none is known, as before there were any."""
+    return tuple(f"channel {number} in {unit}" for number, unit in enumerate(channel_units) if unit)
+
+
 def older_hashes(schema: Schema, class_names: Sequence[str], channel_names: Sequence[str]) -> tuple[str, ...]:
     """Of the same task, as versions wrote it that knew no rates, or no names of channels."""
     return hash_task(schema, class_names, channel_names), hash_task(schema, class_names)

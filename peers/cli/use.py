@@ -129,7 +129,7 @@ def log(
 def _classify(
     model: Path, own: str | None, recordings: list[str], classes: str, follow: bool, limit: int | None, as_json: bool
 ) -> None:
-    from mdl.data.tables.options import split_names
+    from mdl.data.spec import split_names
     from mdl.errors import ConfigError
     from mdl.own import own_model
     from peers.view.inference import load_model

@@ -23,7 +23,7 @@ from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache, write_safetensors
 from mdl.files.export import ModelDescription, export_state
 from mdl.learning.evaluation import evaluate
-from mdl.learning.flat import FlatModel, hash_task, older_hashes
+from mdl.learning.flat import FlatModel, hash_task, older_hashes, units_meaning
 from mdl.learning.models import build_model
 from mdl.learning.own_loss import LARGEST, OwnLoss
 from mdl.learning.rotation import make_turn
@@ -93,7 +93,12 @@ class Device:
         self.description = describe_model(config, data, mesh)
         self.schema_hash = hash_model(self.model, self.description)
         self.theta = float(len(self.train)) if config.round.theta == "samples" else 1.0
-        older = older_hashes(self.model.task_schema, data.classes, data.channels)
+        # Values that are in another unit now do not go on from a model of the former one.
+        older: tuple[str, ...] = ()
+        if not data.is_converted:
+            without_units = msgspec.structs.replace(self.description, channel_units=())
+            older = older_hashes(self.model.task_schema, data.classes, data.channels)
+            older += (hash_model(self.model, without_units),)
         self._origin = Origin(mesh, self.schema_hash, self.summary, config.seed, older)
         self._outer = outer_of(config.round, self.model.buffers())
         self._me = me
@@ -287,21 +292,30 @@ def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription
         config.model.name, channels, length, data.classes, config.data.spec, mesh, seed=config.seed,
         channel_names=data.channels,
         rate_hz=data.rate_hz, height=height[0] if height else None, targets=data.targets, units=data.units,
+        channel_units=data.channel_units,
         own_batch_norm=config.training.batch_norm == "own",
     )  # fmt: skip
 
 
 def hash_model(model: FlatModel, description: ModelDescription) -> str:
     """By which devices know that they train the same."""
-    about = description.outputs, description.channel_names, description.rate_hz, description.meaning
-    return hash_task(model.task_schema, *about)
+    about = description.outputs, description.channel_names, description.rate_hz
+    more = (*description.meaning, *units_meaning(description.channel_units))
+    return hash_task(model.task_schema, *about, more)
 
 
 def tell_model(model: FlatModel, description: ModelDescription) -> str:
     """The same in one line for people."""
-    names = description.channel_names, description.outputs
     name = f"{description.model} {model.frozen}".rstrip()
-    return describe_task(name, description.shape, *names, description.rate_hz, description.targets)
+    return describe_task(
+        name,
+        description.shape,
+        description.channel_names,
+        description.outputs,
+        description.rate_hz,
+        description.targets,
+        description.channel_units,
+    )
 
 
 def describe_own(config: Config) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from mdl.data.quantities import describe_units
 from mdl.data.sources import SOURCES, names_built_in
 from mdl.errors import ConfigError
 from mdl.files.checkpoint import read_metadata
@@ -32,6 +33,7 @@ class Described(msgspec.Struct, frozen=True):
     round_id: int = 0
     channel_names: tuple[str, ...] = ()
     rate_hz: float | None = None
+    channel_units: tuple[str, ...] = ()
     height: int | None = None
     own_batch_norm: bool = False
 
@@ -60,7 +62,11 @@ def _head(told: Described, size_bytes: int) -> str:
     window = f"images of {told.channels} x {told.height} x {told.time} values"
     if told.height is None:
         window = f"windows of {told.time} samples in {told.channels} channels{rate}"
-    names = f" ({', '.join(map(_plain, told.channel_names))})" if told.channel_names else ""
+    channels = told.channel_names or tuple(f"channel {number}" for number in range(1, told.channels + 1))
+    if len(told.channel_units) == len(channels) and any(told.channel_units):
+        names = f" ({_plain(describe_units(channels, told.channel_units))})"
+    else:
+        names = f" ({', '.join(map(_plain, told.channel_names))})" if told.channel_names else ""
     model = "a model of its owner's" if ":" in told.model else told.model
     return "\n".join(
         [

@@ -5,6 +5,7 @@ spec, model: what the user says of the data and the model; None leaves it to the
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from rich.table import Table
 from torch import nn
 
 from mdl.data import DataSet, default_cache_dir, load_data
+from mdl.data.quantities import convert_channels
 from mdl.errors import DataError
 from mdl.files.export import ModelDescription, import_model
 from mdl.learning.evaluation import evaluate, predict_logits
 from mdl.own import Own
 from mdl.protocol.counts import Evaluation
-from mdl.task import channels_difference, rates_difference
+from mdl.task import channels_difference, rates_difference, unit_runs
 from peers.view.console import PlainConsole
 from peers.view.trained.answers import read_outputs, show_predicted, true_answer
 
@@ -172,4 +174,17 @@ def _load(path: Path, spec: str | Own | None, model: str | Own | None) -> tuple[
         raise DataError(f"the data's channels are not the model's: {difference} (here: {file}, there: {chosen})")
     if difference := rates_difference(description.rate_hz, data.rate_hz):
         raise DataError(f"the data's sampling rate is not the model's: {difference} (here: {file}, there: {chosen})")
-    return module, description, data
+    return module, description, _in_units_of(description, data, f"{chosen}")
+
+
+def _in_units_of(description: ModelDescription, data: DataSet, where: str) -> DataSet:
+    """Bring the test windows to the model's units. Raises DataError where their channels measure something else."""
+    if not description.channel_units or description.channel_units == data.channel_units:
+        return data
+    x = convert_channels(data.test.x, data.channel_units, description.channel_units)
+    if x is None:
+        here, there = (
+            ", ".join(unit_runs(units)) or "unknown units" for units in (data.channel_units, description.channel_units)
+        )
+        raise DataError(f"{where}: channels in {here}, the model takes them in {there}; ?units= says what they are in")
+    return replace(data, test=replace(data.test, x=x), channel_units=description.channel_units)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+G_MS2 = 9.80665
 FILES = Path(__file__).parent / "files"
 ROWS, RATE_HZ, EVERY = 400, 50, 100
 START = datetime(2026, 5, 4, 23, 59, 58, tzinfo=UTC)
@@ -58,7 +59,7 @@ def when(seconds: float, form: str) -> str:
 class Case:
     """One file (or a folder of them). options: behind the path. refused: what the line that refuses it says.
 
-    note: what a note says. lost: rows that do not come out, -1 where some are filled in. scale: of values in m/s².
+    note: what a note says. lost: rows that do not come out, -1 where some are filled in. scale: m/s² a g, or 1.
     """
 
     dialect: str
@@ -68,7 +69,7 @@ class Case:
     refused: str = ""
     note: str = ""
     lost: int = 0
-    scale: float = 1.0
+    scale: float = G_MS2
     subjects: tuple[str, ...] = ()
 
 
@@ -132,9 +133,16 @@ def phones() -> list[Case]:
         + [f"{r[0]},{r[1]},{r[2]},,{r[4]},{r[5]}\n{r[0]},,,{r[3]},{r[4]},{r[5]}" for r in stream()]
     )  # fmt: skip
     return [
-        one("phone, elapsed", "elapsed.csv", elapsed, "label=activity&columns=x,y,z", note="in ns, 50 Hz"),
-        one("phone, units", "units.csv", quoted, axes, scale=9.80665, note="acceleration is in m/s2"),
-        one("phone, units", "units_in_g.csv", quoted, f"{axes}&acceleration=g"),
+        one("phone, elapsed", "elapsed.csv", elapsed, "label=activity&columns=x,y,z", scale=1.0, note="50 Hz"),
+        one("phone, units", "units.csv", quoted, axes, note="acceleration z in m/s2"),
+        one(
+            "phone, units",
+            "units_in_g.csv",
+            quoted,
+            f"{axes}&acceleration=g",
+            scale=1.0,
+            note="in g (converted from m/s2)",
+        ),
         one("phone, holes", "holes.csv", holes, LABEL, refused="?missing=interpolate"),
         one("phone, holes", "holes_filled.csv", holes, f"{LABEL}&missing=interpolate", lost=-1, note="39 values"),
         one("phone, holes", "in_turns.csv", turns, f"{LABEL}&missing=drop", refused="no window of 20 samples"),
@@ -156,7 +164,7 @@ def loggers() -> list[Case]:
     names = f"names={','.join(NAMES)}"
     return [
         one("logger", "above.csv", table(NAMES, lambda _, row: row, above=above), LABEL),
-        one("logger, units below", "units_below.csv", units, LABEL, note="in ms, 50 Hz"),
+        one("logger, units below", "units_below.csv", units, LABEL, note="in m/s2 (converted from g)"),
         one("no header", "bare.csv", bare, LABEL, refused="?names="),
         one("no header", "bare_named.csv", bare, f"{LABEL}&{names}"),
         one("no header", "bare_misnamed.csv", bare, f"{LABEL}&names=a,b", refused="the file has 6 columns"),
@@ -193,12 +201,12 @@ def folders() -> list[Case]:
             rows = [row for row in stream() if row[4:] == (who, activity)]
             text = table(NAMES[:4], lambda _, row: row[:4], rows=rows)
             files[f"people/{who}/{activity}.csv"] = text.encode()
-    both = {"mixed/a.csv": files["people/ann/walk.csv"]}
-    metres = table(NAMES[:4], lambda _, r: (r[0], *(round(9.81 * v, 3) for v in r[1:4])), rows=stream()[:EVERY])
-    both["mixed/b.csv"] = metres.encode()
+    sitting = [row for row in stream() if row[4:] == ("ben", "sit")]
+    metres = table(NAMES[:4], lambda _, row: (row[0], *(round(G_MS2 * v, 6) for v in row[1:4])), rows=sitting)
+    both = {"mixed/walk.csv": files["people/ann/walk.csv"], "mixed/sit.csv": metres.encode()}
     return [
         Case("folders", "people", files, "label=file&subject=path", subjects=("ann", "ben")),
-        Case("folders", "mixed", both, "label=file", refused="?acceleration=g"),
+        Case("folders", "mixed", both, "label=file", lost=ROWS // 2, note="ax, ay, az in m/s2 (converted from g)"),
     ]
 
 

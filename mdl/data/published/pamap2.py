@@ -49,4 +49,5 @@ def read_pamap2(path: Path, options: Pamap2Options) -> DataSet:
     return DataSet(
         "pamap2", *hold_out(windows), CLASSES, "subject",
         description="PAMAP2: acceleration of hand, chest and ankle", channels=CHANNELS, rate_hz=RATE_HZ,
+        channel_units=("g",) * len(CHANNELS),
     )  # fmt: skip

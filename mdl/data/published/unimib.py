@@ -67,6 +67,7 @@ def read_unimib(path: Path, options: UnimibOptions) -> DataSet:
         "unimib", take_windows(windows, ~test), take_windows(windows, test), names, "subject",
         description="UniMiB SHAR: a phone in a trouser pocket", rate_hz=RATE_HZ,
         channels=("acc_x", "acc_y", "acc_z") if options.signal == "axes" else ("acc_magnitude",),
+        channel_units=("g",) * x.shape[1],
     )  # fmt: skip
 
 

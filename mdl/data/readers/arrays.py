@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.data.assemble import assemble_data, number_names
+from mdl.data.quantities import convert_channels, find_unit, kept_unit
 from mdl.data.readers.archive import load_arrays
-from mdl.data.spec import Spec
+from mdl.data.spec import Spec, split_names
 from mdl.data.targets import strata_of
 from mdl.data.windows import FASTEST_HZ, DataSet, Integers, first_bad_row, make_windows, number_runs, take_windows
 from mdl.errors import ConfigError, DataError
@@ -27,7 +28,8 @@ _COLOURS = (1, 2, 3, 4)
 class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """split: what is held out where the data does not say; gap: windows dropped where a stretch is cut in time.
 
-    rate: samples a second (Hz), where the file does not say. targets: what y holds, where it could be two things.
+    rate: samples a second (Hz), where the file does not say. units: of the channels, where it does not say them: one
+    for all, or one for each. targets: what y holds, where it could be two things.
     """
 
     split: Literal["auto", "subject", "recording", "time"] = "auto"
@@ -36,6 +38,7 @@ class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)] = 0
     rate: Annotated[float, msgspec.Meta(gt=0, le=FASTEST_HZ)] | None = None
     targets: Targets | None = None
+    units: str = ""
 
 
 def read_npz(path: Path, options: ArrayOptions) -> DataSet:
@@ -43,18 +46,22 @@ def read_npz(path: Path, options: ArrayOptions) -> DataSet:
     ("train"/"test" or 0/1); names: classes, channels.
 
     y: classes, whole numbers or text (n,); numbers, floats (n,) or (n, k); or labels, 0 or 1, (n, k). targets: names of
-    the numbers or labels; units: of the numbers. rate: samples a second (Hz), one number; the option of that name where
-    the file has none.
+    the numbers or labels; units: of the numbers; channel_units: of the channels, one for each, "-" where nobody knows;
+    known ones are brought to the unit that mdl keeps. rate: samples a second (Hz), one number; the option of that name
+    where the file has none.
     Without split a fifth of the subjects is for testing; without subject, of the groups; without either, the last fifth
     of each class's rows, which must be in recording order. Raises DataError naming the array that is missing or wrong.
     """
     return build_data(path.stem, load_arrays(path), str(path), options)
 
 
-def build_data(name: str, arrays: Mapping[str, NDArray[Any]], where: str, options: ArrayOptions) -> DataSet:
-    """A data set from named arrays, as `read_npz` describes them."""
+def build_data(
+    name: str, arrays: Mapping[str, NDArray[Any]], where: str, options: ArrayOptions, *, as_written: bool = False
+) -> DataSet:
+    """A data set from named arrays, as `read_npz` describes them. as_written: channels stay in their units."""
     _check_arrays(arrays, where)
     x = arrays["x"] if arrays["x"].ndim == 4 else np.swapaxes(arrays["x"], 1, 2)
+    x, channel_units, is_converted = _in_kept_units(x, _read_units(arrays, where, options.units), as_written)
     labels, units = read_targets(arrays, where, options.targets)
     rate_hz = _read_rate(arrays, where, options.rate)
     subject = arrays.get("subject")
@@ -68,12 +75,15 @@ def build_data(name: str, arrays: Mapping[str, NDArray[Any]], where: str, option
         test = _read_split(arrays["split"], where)
         # Groups that the source names must lie on one side (`check_data`); those we inferred are cut where it cuts.
         group = group if given is not None else group * 2 + test
-        return _divide(name, x, labels, subject, group, test, _name_channels(arrays, where), rate_hz, units)
+        return _divide(name, x, labels, subject, group, test, _name_channels(arrays, where), rate_hz, units,
+            channel_units, is_converted,
+        )  # fmt: skip
     try:
         return assemble_data(
             name, lambda rows, _: x[rows], labels, subject, group if given is not None else None, group,
             how=options.split, gap=options.gap, seed=options.seed, description=f"windows from {where}",
             channels=_name_channels(arrays, where), rate_hz=rate_hz, units=units,
+            channel_units=channel_units, is_converted=is_converted,
         )  # fmt: skip
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
@@ -210,6 +220,28 @@ def _name_channels(arrays: Mapping[str, NDArray[Any]], where: str) -> tuple[str,
     return names
 
 
+def _read_units(arrays: Mapping[str, NDArray[Any]], where: str, said: str) -> tuple[str, ...]:
+    """Return the unit that each channel is written in; () where nobody says."""
+    count = arrays["x"].shape[1 if arrays["x"].ndim == 4 else 2]
+    named = list(_read_names(arrays, "channel_units", count, where)) or split_names(said)
+    if len(named) not in (0, 1, count):
+        raise ConfigError(f"{where}: units= names {len(named)} units; expected 1, or {count} for the channels")
+    units = [find_unit(each) for each in named]
+    for unit, each in zip(units, named, strict=True):
+        if not unit and each != "-":
+            raise ConfigError(f"{where}: the unit {each[:40]!r} is not known; expected one like m/s2, g, deg/s, or -")
+    return tuple(units * count if len(units) == 1 else units) if any(units) else ()
+
+
+def _in_kept_units(
+    x: NDArray[Any], units: tuple[str, ...], as_written: bool
+) -> tuple[NDArray[Any], tuple[str, ...], bool]:
+    """Return (x, units, whether values have changed)."""
+    kept = units if as_written else tuple(map(kept_unit, units))
+    converted = x if kept == units else convert_channels(x, units, kept)
+    return (x, units, False) if converted is None else (converted, kept, kept != units)
+
+
 def _read_rate(arrays: Mapping[str, NDArray[Any]], where: str, said: float | None) -> float | None:
     """None if nobody knows."""
     given = arrays.get("rate")
@@ -238,12 +270,12 @@ def _read_split(split: NDArray[Any], where: str) -> NDArray[np.bool_]:
 def _divide(
     name: str, x: NDArray[Any], labels: tuple[tuple[str, ...], NDArray[Any]], subject: NDArray[Any] | None,
     group: Integers, test: NDArray[np.bool_], channels: tuple[str, ...], rate_hz: float | None,
-    units: tuple[str, ...],
+    units: tuple[str, ...], channel_units: tuple[str, ...], is_converted: bool,
 ) -> DataSet:  # fmt: skip
     names, ids = ((), np.zeros(len(x), np.int64)) if subject is None else number_names(subject)
     windows = make_windows(x, labels[1], ids, group)
     return DataSet(
         name, take_windows(windows, ~test), take_windows(windows, test), labels[0], "given",
         description=f"windows from {name}", subject_names=names, channels=channels, rate_hz=rate_hz,
-        units=units,
+        units=units, channel_units=channel_units, is_converted=is_converted,
     )  # fmt: skip

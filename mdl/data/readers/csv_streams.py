@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from mdl.data.assemble import assemble_data
 from mdl.data.readers.archive import list_files
 from mdl.data.readers.streams import LARGEST_WINDOWS_BYTES, overlap_gap
-from mdl.data.tables.options import CsvOptions, split_names
+from mdl.data.spec import split_names
+from mdl.data.tables.options import CsvOptions
 from mdl.data.tables.streams import Streams, read_streams
 from mdl.data.windows import DataSet, Floats, Integers
 from mdl.errors import DataError
@@ -124,6 +125,8 @@ def _cut(path: str, streams: Streams, options: CsvOptions, rows: Path, recording
         warnings=warnings,
         rate_hz=streams.rate_hz,
         units=streams.units,
+        channel_units=streams.channel_units,
+        is_converted=streams.is_converted,
     )
 
 

@@ -21,8 +21,8 @@ from mdl.bounds import first_few
 from mdl.data.assemble import assemble_data, number_names
 from mdl.data.readers.archive import list_files
 from mdl.data.readers.streams import LARGEST_WINDOWS_BYTES
+from mdl.data.spec import split_names
 from mdl.data.tables.names import name_from_path, refuse_one_class_by_two_names
-from mdl.data.tables.options import split_names
 from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, DataError
 from mdl.reading import read_bytes, shorten

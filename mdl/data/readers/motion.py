@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.readers.uci_har import CHANNELS
+from mdl.data.readers.uci_har import CHANNELS, UNITS
 from mdl.data.windows import DataSet, make_windows, take_windows
 from mdl.errors import ConfigError
 from mdl.section import LARGEST_SEED
@@ -94,7 +94,7 @@ def make_motion(options: MotionOptions, seed: int) -> DataSet:
     return DataSet(
         "motion", take_windows(windows, ~test), take_windows(windows, test), ACTIVITIES, "subject",
         synthetic=True, description=DESCRIPTION, channels=CHANNELS[9 - options.channels :],
-        rate_hz=RATE_HZ,
+        rate_hz=RATE_HZ, channel_units=UNITS[9 - options.channels :],
     )  # fmt: skip
 
 

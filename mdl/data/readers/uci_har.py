@@ -23,6 +23,7 @@ from mdl.data.windows import DataSet, Floats, Integers, make_windows
 from mdl.errors import DataError
 
 CHANNELS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
+UNITS = (*("g",) * 3, *("rad/s",) * 3, *("g",) * 3)
 CLASSES = ("walking", "walking upstairs", "walking downstairs", "sitting", "standing", "laying")
 WINDOW = 128
 RATE_HZ = 50.0
@@ -55,6 +56,7 @@ def read_uci_har(path: Path, options: UciHarOptions) -> DataSet:
     return DataSet(
         "uci-har", windows[0], windows[1], CLASSES, "subject",
         description="UCI HAR: waist-worn smartphone, official split by subject", channels=CHANNELS, rate_hz=RATE_HZ,
+        channel_units=UNITS if options.level == "fixed" else (),
     )  # fmt: skip
 
 

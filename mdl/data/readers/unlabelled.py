@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,14 +40,22 @@ class Unlabelled:
     is_timed: bool
     rate_hz: float | None
     channels: tuple[str, ...]
+    channel_units: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 @contextmanager
-def read_unlabelled(path: str, options: CsvOptions, rate_hz: float | None, cache_dir: Path) -> Iterator[Unlabelled]:
+def read_unlabelled(
+    path: str,
+    options: CsvOptions,
+    rate_hz: float | None,
+    cache_dir: Path,
+    channel_units: Sequence[str] | None = None,
+) -> Iterator[Unlabelled]:
     """All windows of csv:PATH, whatever label they have; the files behind them go when they are done with.
 
-    rate_hz: that the windows must have; recordings of another one are resampled. Raises ConfigError or DataError, as
+    rate_hz: that the windows must have; recordings of another one are resampled. channel_units: that a model takes, as
+    `read_streams` wants them. Raises ConfigError or DataError, as
     `read_csv` does.
     """
     files = find_csv_files(path)
@@ -59,7 +67,7 @@ def read_unlabelled(path: str, options: CsvOptions, rate_hz: float | None, cache
     with TemporaryDirectory(dir=cache_dir) as folder:
         rows = Path(folder) / "rows.f32"
         with open_private(rows, "xb") as into:
-            streams = read_streams(path, files, options, into, labelled=False)
+            streams = read_streams(path, files, options, into, labelled=False, units=channel_units)
         step = options.step or options.window
         width = len(streams.channels) + (len(streams.classes) if options.targets != "classes" else 0)
         starts, stretch = window_starts(streams.stretches, options.window, step)
@@ -75,7 +83,7 @@ def read_unlabelled(path: str, options: CsvOptions, rate_hz: float | None, cache
         recording = streams.stretches[stretch, 4]
         yield Unlabelled(
             x, np.asarray(began, np.float64), recording, tuple(files), streams.is_timed, streams.rate_hz,
-            streams.channels, tuple(streams.notes),
+            streams.channels, streams.channel_units, tuple(streams.notes),
         )  # fmt: skip
 
 
@@ -104,6 +112,7 @@ def describe_unlabelled(text: str, cache_dir: Path) -> Description | None:
             "windows": count,
             "channels": channels,
             "channel_names": list(found.channels),
+            "channel_units": list(found.channel_units),
             "window": window,
             "rate_hz": found.rate_hz,
             "notes": list(found.notes),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mdl.bounds import first_few
 from mdl.data.readers.clock import is_time_name
-from mdl.data.spec import describe_choices
-from mdl.data.tables.dialect import Dialect, plain_name
-from mdl.data.tables.options import CsvOptions, split_names
+from mdl.data.spec import describe_choices, split_names
+from mdl.data.tables.dialect import Dialect, plain_name, without_unit
+from mdl.data.tables.options import CsvOptions
 from mdl.errors import ConfigError, DataError
 
 # What such a column is often called, for the hint where the user has named none.
@@ -64,6 +64,7 @@ def choose_columns(
     ]
     left_out = [] if named else [dialect.header[place] for place in times]
     chosen = places or [(dialect.header[place], place) for place in free if place not in times]
+    chosen = _without_units(chosen)
     others = ", ".join(dialect.header[place] for place in taken)
     if not chosen or {place for _, place in chosen} & set(taken):
         raise ConfigError(f"{file}: columns must name channels other than {others}; {_show(dialect)}")
@@ -72,6 +73,12 @@ def choose_columns(
         chosen = _order_like(file, chosen, like, like_file)
     candidates = [time] if time is not None else [] if options.time == NO_TIME else times
     return Columns(tuple(chosen), label, subject, tuple(candidates), tuple(left_out), tuple(targets))
+
+
+def _without_units(chosen: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Take known units off the channels' names, "ax (g)" -> "ax", unless two channels would be called alike."""
+    short = [(without_unit(name), place) for name, place in chosen]
+    return short if len({name for name, _ in short}) == len({name for name, _ in chosen}) else chosen
 
 
 def _refuse_two_targets(file: Path, options: CsvOptions) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mdl.data.quantities import find_unit
 from mdl.data.readers.archive import find_encoding, open_text
 from mdl.errors import ConfigError, DataError
 from mdl.reading import open_regular
@@ -26,7 +27,7 @@ _SAMPLE_LINES, _SAMPLE_CHARACTERS = 200, 1 << 20
 _LEAST_LIKE = 0.8
 _DELIMITERS = (",", ";", "\t", "|", " ")
 _NUMBER = re.compile(r"[+\-−]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?|nan|inf(inity)?", re.IGNORECASE)
-_UNIT = re.compile(r"\s*[\[(]([^\])]*)[\])]\s*$")
+_UNIT = re.compile(r"\s*(?:\[([^\]]*)\]|\(((?:[^()]|\([^()]*\))*)\))\s*$")
 _LONGEST_MARK = 64
 _NO_TABLES = (
     (b"PK\3\4", "a spreadsheet or a zip file; save it as CSV, or unpack it"),
@@ -88,7 +89,7 @@ def dialect_of(
         header.pop()  # each line ends with a delimiter
     if len(header) > MOST_COLUMNS:
         raise DataError(f"{file}: {len(header)} columns; at most {MOST_COLUMNS} are read")
-    units = [match[1].strip() if (match := _UNIT.search(name)) else "" for name in header]
+    units = [_bracketed(match) if (match := _UNIT.search(name)) else "" for name in header]
     below = 1
     if len(rows) == 3 and _are_units(rows[1], rows[2]):
         units = [cell.strip(" []()") or unit for cell, unit in itertools.zip_longest(rows[1], units, fillvalue="")]
@@ -99,6 +100,16 @@ def dialect_of(
 def plain_name(name: str) -> str:
     """ "Acc X (m/s^2)" -> "acc x": what is left of a name without case and unit."""
     return _UNIT.sub("", name).strip().casefold()
+
+
+def without_unit(name: str) -> str:
+    """Take a known unit in brackets off a name: "Acc X (m/s^2)" -> "Acc X"; "acc (left)" stays."""
+    match = _UNIT.search(name)
+    return name[: match.start()].strip() or name if match and find_unit(_bracketed(match)) else name
+
+
+def _bracketed(match: re.Match[str]) -> str:
+    return (match[1] or match[2] or "").strip()
 
 
 def is_number(cell: str) -> bool:

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from mdl.data.spec import split_names
 from mdl.data.tables.columns import Columns, choose_columns
 from mdl.data.tables.dialect import Dialect, dialect_of, is_number, parse_line, plain_name
-from mdl.data.tables.options import CsvOptions, split_names
+from mdl.data.tables.options import CsvOptions
 from mdl.data.tables.rows import Floats64, to_numbers
+from mdl.data.tables.units import THE_MODEL, find_units, scale_to
 from mdl.data.windows import Floats
 from mdl.errors import DataError
 
@@ -24,10 +26,13 @@ _MOST_ABOVE = 200
 _STEPS, _GAP_STEPS = 64, 10.0
 
 
-def live_windows(lines: Iterable[str], name: str, options: CsvOptions) -> Iterator[tuple[int, Floats]]:
+def live_windows(
+    lines: Iterable[str], name: str, options: CsvOptions, units: Sequence[str] | None = None
+) -> Iterator[tuple[int, Floats]]:
     """(number of its last row, window float32 (channels, window)) of each, every `step` rows.
 
-    options: which channels, and how long windows are. Raises ConfigError or DataError naming `name` and the row.
+    options: which channels, and how long windows are. units: of the channels, that a model takes. Raises ConfigError or
+    DataError naming `name` and the row.
     """
     source, file = iter(lines), Path(name)
     above, dialect, columns = _find_header(source, file, options)
@@ -35,6 +40,7 @@ def live_windows(lines: Iterable[str], name: str, options: CsvOptions) -> Iterat
     held: deque[Floats64] = deque(maxlen=options.window)
     steps: deque[float] = deque(maxlen=_STEPS)
     last, fresh = np.nan, 0
+    scale: tuple[Floats64, Floats64] | None = None
     for number, row in enumerate(_cells(above, source, dialect), 1):
         values = _values(row, number, file, dialect, columns)
         time = _time(row, columns)
@@ -47,7 +53,11 @@ def live_windows(lines: Iterable[str], name: str, options: CsvOptions) -> Iterat
             fresh += 1
         if len(held) == options.window and fresh >= step:
             fresh = 0
-            yield number, np.ascontiguousarray(np.stack(held).T, np.float32)
+            rows = np.stack(held)
+            if scale is None:
+                found = find_units(file, dialect, columns.channels, rows, split_names(options.units))
+                scale = scale_to(file, columns.channels, found, units or found, THE_MODEL)
+            yield number, np.ascontiguousarray((rows * scale[0] + scale[1]).T, np.float32)
 
 
 def _find_header(source: Iterator[str], file: Path, options: CsvOptions) -> tuple[list[str], Dialect, Columns]:

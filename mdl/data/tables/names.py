@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mdl.data.tables.options import CsvOptions, split_names
+from mdl.data.spec import split_names
+from mdl.data.tables.options import CsvOptions
 from mdl.data.tables.rows import is_nothing
 from mdl.data.tables.stretches import UNLABELLED
 from mdl.data.windows import Integers

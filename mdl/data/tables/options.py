@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from mdl.data.spec import split_names
 from mdl.data.windows import FASTEST_HZ
 from mdl.task import Targets
 
@@ -29,7 +30,9 @@ class CsvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leaves it out. time_unit: instead of the one that its steps show. rate: Hz; with a time column each stretch is
     resampled to it, otherwise it only describes. A step in time above max_gap (s) ends a stretch; gaps: "split", or
     "interpolate:S", which fills what is not longer than S seconds. missing: what to do with empty cells and NaN.
-    acceleration: the unit that ax, ay, az are brought to.
+    units: of the channels, where the header says none or a wrong one: one for all, or one for each; `-` is none.
+    Known ones are brought to the unit that mdl keeps (m/s2, rad/s, uT, degC, hPa, mV, rad); acceleration: the unit that
+    accelerations are brought to instead.
 
     window and step count samples; step is half a window where not given. split, seed: what is held out for testing.
     watch: new files of the folder join training between rounds; of all windows so many are kept; 0: it is read once.
@@ -51,6 +54,7 @@ class CsvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_gap: Annotated[float, msgspec.Meta(gt=0, le=_MOST_GAP_S)] | None = None
     gaps: Annotated[str, msgspec.Meta(pattern=r"^(split|interpolate:[0-9]{1,9}(\.[0-9]{1,9})?)$")] = "split"
     missing: Literal["refuse", "drop", "interpolate"] = "refuse"
+    units: str = ""
     acceleration: Literal["g", "m/s2"] | None = None
     window: Annotated[int, msgspec.Meta(ge=2, le=1 << 20)] = 128
     step: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] | None = None
@@ -79,8 +83,3 @@ class CsvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Gaps of up to so many seconds are filled; None if gaps are split."""
         _, _, seconds = self.gaps.partition(":")
         return float(seconds) if seconds else None
-
-
-def split_names(text: str) -> list[str]:
-    """ "ax, ay" as names; empty ones are left out."""
-    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,11 +1,13 @@
 """Files of one set of channels read into stretches, in bounded memory: each file's times first, then all its rows.
 
-What was found out and nobody has said is told in notes. Whatever two files of one set disagree on (channels, rates,
-units of acceleration, spellings of a class) is refused, with what to say about it.
+What was found out and nobody has said is told in notes. Channels are brought to the unit that mdl keeps for what they
+measure. Whatever else two files of one set disagree on (channels, rates, quantities, spellings of a class) is refused,
+with what to say about it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,17 +17,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.data.quantities import kept_unit, quantity_of
 from mdl.data.readers.clock import RATE_TOLERANCE, UNITS_S
+from mdl.data.spec import split_names
 from mdl.data.tables.columns import NO_TIME, Columns, ask_for_label, choose_columns, from_path
 from mdl.data.tables.dialect import Dialect, find_dialect
 from mdl.data.tables.labels import part_labels, read_flags
 from mdl.data.tables.missing import Filler, Settled
 from mdl.data.tables.names import Numbering, name_from_path, number_classes, refuse_one_class_by_two_names
-from mdl.data.tables.options import CsvOptions, split_names
+from mdl.data.tables.options import CsvOptions
 from mdl.data.tables.rows import Floats64, Rows, read_rows, to_numbers
 from mdl.data.tables.stretches import UNLABELLED, StretchWriter, list_stretches
 from mdl.data.tables.times import TimeColumn, UnsortedError, find_time, unwrap
-from mdl.data.tables.units import acceleration_columns, agree_on_units, factor, find_acceleration_unit
+from mdl.data.tables.units import THE_MODEL, agree_on_units, find_units, scale_to
 from mdl.errors import DataError
 from mdl.task import describe_rate
 
@@ -49,6 +53,7 @@ class Streams:
     """What was read. stretches: int64 (n, 5), as `list_stretches` gives them, into the file of rows.
 
     classes: their names, or those of the numbers or labels that follow the channels in each row. units: of the numbers.
+    channel_units: of the channels; () if none is known. is_converted: some were written in another one.
     began: of each, since its recording's first row: seconds, or rows where there are no times (is_timed says).
     rate_hz: of the rows in it; None if nobody knows. longest: rows of the longest stretch, also of one too short.
     """
@@ -63,10 +68,21 @@ class Streams:
     is_timed: bool
     notes: list[str] = field(default_factory=list)
     units: tuple[str, ...] = ()
+    channel_units: tuple[str, ...] = ()
+    is_converted: bool = False
 
 
-def read_streams(path: str, files: Sequence[Path], options: CsvOptions, into: IO[bytes], labelled: bool) -> Streams:
+def read_streams(
+    path: str,
+    files: Sequence[Path],
+    options: CsvOptions,
+    into: IO[bytes],
+    labelled: bool,
+    units: Sequence[str] | None = None,
+) -> Streams:
     """All rows of all files. into: takes the rows, float32. labelled: False takes rows without a class too.
+
+    units: what a model takes its channels in, "" for what it does not know; None for those that mdl keeps.
 
     Raises ConfigError or DataError naming the file and the column or row.
     """
@@ -74,7 +90,7 @@ def read_streams(path: str, files: Sequence[Path], options: CsvOptions, into: IO
     rate = _grid_rate(tables, options)
     if labelled and not options.is_labelled:
         raise ask_for_label(files[0], tables[0].dialect)
-    reader = _Reader(path, options, into, tables[0], labelled)
+    reader = _Reader(path, options, into, tables[0], labelled, units)
     for number, table in enumerate(tables):
         reader.read(table, number, rate)
     reader.writer.end()
@@ -94,6 +110,8 @@ def read_streams(path: str, files: Sequence[Path], options: CsvOptions, into: IO
         )
         if options.target
         else (),
+        reader.units if any(reader.units) else (),
+        reader.is_converted,
     )
 
 
@@ -170,14 +188,30 @@ def _rate_of(table: Table) -> float:
 
 
 class _Reader:
-    def __init__(self, path: str, options: CsvOptions, into: IO[bytes], first: Table, labelled: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        options: CsvOptions,
+        into: IO[bytes],
+        first: Table,
+        labelled: bool,
+        units: Sequence[str] | None,
+    ) -> None:
         self._path, self._options, self._labelled = path, options, labelled
         self.classes, self.people = number_classes(options), Numbering("person")
         width = len(first.columns.channels) + len(first.columns.targets)
         self.writer = StretchWriter(into, width, options.window)
         self._told: list[str] = []
         self._filled = self._dropped = 0
-        self._acceleration: tuple[str, Path] | None = None
+        self._channels = [name for name, _ in first.columns.channels]
+        # By channel; a model's where there is one, else the first file's.
+        self.units, self._like = tuple(units or ()), THE_MODEL
+        self._converted: dict[int, list[str]] = {}
+
+    @property
+    def is_converted(self) -> bool:
+        """Return True if a channel was written in another unit."""
+        return bool(self._converted)
 
     def read(self, table: Table, number: int, rate: float | None) -> None:
         """All rows of one recording."""
@@ -187,7 +221,8 @@ class _Reader:
         self.writer.begin(rate if table.time else None, gap_s)
         channels, targets = table.columns.channels, table.columns.targets
         filler = Filler(len(channels) + len(targets), gap_s) if options.missing == "interpolate" else None
-        scale, last = None, np.nan
+        scale: tuple[Floats64, Floats64] | None = None
+        last = np.nan
         # Labels that a cell holds together are one column here.
         wanted = [place for _, place in channels] + list(dict.fromkeys(place for _, place in targets))
         extra = [place for place in (table.columns.label, table.columns.subject) if place is not None]
@@ -196,7 +231,7 @@ class _Reader:
             values = self._values(table, rows)
             if scale is None:
                 scale = self._scale(table, values)
-            values[:, : len(channels)] *= scale
+            values[:, : len(channels)] = values[:, : len(channels)] * scale[0] + scale[1]
             keys = self._keys(table, rows, len(wanted))
             times = None
             if table.time:
@@ -222,9 +257,19 @@ class _Reader:
             notes.append(f"{self._dropped} rows miss a value, and are left out (missing=drop)")
         if self._filled:
             notes.append(f"{self._filled} values that were missing are filled in (missing=interpolate)")
-        if self._acceleration:
-            notes.append(f"acceleration is in {self._options.acceleration or self._acceleration[0]}")
-        return notes
+        return [*notes, *self._describe_units()]
+
+    def _describe_units(self) -> list[str]:
+        """Return a line that says the unit of each channel, and from which it was converted; none if none is known."""
+        said = []
+        for (unit, written), run in itertools.groupby(
+            range(len(self.units)), lambda place: (self.units[place], sorted({*self._converted.get(place, ())}))
+        ):
+            names = ", ".join(self._channels[place] for place in run)
+            said += [f"{names} in {unit}" + (f" (converted from {' and '.join(written)})" if written else "")] * bool(
+                unit
+            )
+        return ["; ".join(said)] if said else []
 
     def _values(self, table: Table, rows: Rows) -> Floats64:
         columns = [
@@ -263,29 +308,25 @@ class _Reader:
             keys[:, 0] = np.maximum(keys[:, 0], 0)
         return keys
 
-    def _scale(self, table: Table, values: Floats64) -> Floats64:
-        """What each channel is multiplied by; acceleration must be in one unit over all files."""
-        names = [name for name, _ in table.columns.channels]
-        header = [table.dialect.header[place] for _, place in table.columns.channels]
-        scale = np.ones(len(names))
-        axes = acceleration_columns(names) or acceleration_columns(header)
-        if not axes:
-            return scale
-        units = [table.dialect.units[table.columns.channels[axis][1]] for axis in axes]
-        found, wanted = find_acceleration_unit(values[:, axes], units), self._options.acceleration
-        if found is None:
-            if wanted:
-                raise DataError(f"{table.file}: acceleration={wanted}, but neither header nor values tell its unit")
-            return scale
-        before = self._acceleration = self._acceleration or (found, table.file)
-        if wanted:
-            scale[axes] = factor(found, wanted)
-        elif before[0] != found:
-            raise DataError(
-                f"{table.file}: acceleration in {found}, but {before[1]} has {before[0]}; bring them to one unit with "
-                f"?acceleration=g or ?acceleration=m/s2"
-            )
-        return scale
+    def _scale(self, table: Table, values: Floats64) -> tuple[Floats64, Floats64]:
+        """Return (factor, offset) of each channel, (channels,): what brings its values to the unit that is kept.
+
+        Raises DataError that names both files, or the model, where a channel measures something else.
+        """
+        channels = table.columns.channels
+        found = find_units(table.file, table.dialect, channels, values, split_names(self._options.units))
+        if not self.units:
+            self.units, self._like = tuple(map(self._keep, found)), str(table.file)
+        for place, (here, there) in enumerate(zip(found, self.units, strict=True)):
+            if here and there and here != there:
+                self._converted.setdefault(place, []).append(here)
+        if self._options.acceleration and self._options.acceleration not in self.units:
+            said = self._options.acceleration
+            raise DataError(f"{table.file}: acceleration={said}, but neither header nor values tell its unit")
+        return scale_to(table.file, channels, found, self.units, self._like)
+
+    def _keep(self, unit: str) -> str:
+        return self._options.acceleration or kept_unit(unit) if quantity_of(unit) == "acceleration" else kept_unit(unit)
 
     def _meet_missing(
         self, table: Table, rows: Rows, values: Floats64, times: Floats64 | None, keys: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Units: of acceleration, said in the header or seen in how long the vector is while the earth pulls; and of numbers.
+"""The unit of each channel of a table: said by the user or the header, or seen in how far the earth pulls.
 
 One phone that logs g and one that logs m/s² differ by a factor of 9.81, and nothing else about the data looks wrong.
 """
@@ -11,12 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
+from mdl.data.quantities import conversion, find_unit, quantity_of
+from mdl.data.tables.dialect import Dialect
 from mdl.data.tables.rows import Floats64
-from mdl.errors import DataError
+from mdl.errors import ConfigError, DataError
 
-G_MS2 = 9.80665
 # A device at rest measures 1 g. In motion the middle of many is still near it; a sensor without gravity shows none.
 _IN_G, _IN_MS2 = (0.85, 1.2), (8.3, 11.8)
+# Who wants units, where it is no file.
+THE_MODEL = "the model"
 _AXIS = re.compile(r"(?:.*acc.*|a)[^a-z]*([xyz])|(?:x)?([xyz])[^a-z]*acc.*", re.IGNORECASE)
 
 
@@ -29,27 +32,71 @@ def acceleration_columns(names: Sequence[str]) -> list[int]:
     return [axes[axis] for axis in "xyz"] if count == 3 and len(axes) == 3 else []
 
 
-def find_acceleration_unit(values: Floats64, units: Sequence[str]) -> str | None:
-    """ "g" or "m/s2". values: (rows, 3). units: as the header says them. None if neither tells."""
-    said = {unit.casefold().replace("²", "2").replace("^", "").replace(" ", "") for unit in units if unit}
-    if said and said <= {"g"}:
-        return "g"
-    if said and said <= {"m/s2", "m/s/s", "ms-2", "m*s-2"}:
-        return "m/s2"
+def find_units(
+    file: Path, dialect: Dialect, channels: Sequence[tuple[str, int]], values: Floats64, said: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the unit of each channel as it is written in a file; "" where nothing tells.
+
+    channels: (name, column). values: (rows, channels or more) of the file's beginning. said: the user's units, one for
+    all channels or one for each; else empty. Raises ConfigError for another number of them, or one that is not known.
+    """
+    if said:
+        if len(said) not in (1, len(channels)):
+            raise ConfigError(
+                f"{file}: units= names {len(said)} units; expected 1, or {len(channels)} for the channels"
+            )
+        units = [_known(file, each) for each in said]
+        return tuple(units * len(channels) if len(units) == 1 else units)
+    units = [find_unit(dialect.units[place]) for _, place in channels]
+    axes = acceleration_columns([name for name, _ in channels])
+    axes = axes or acceleration_columns([dialect.header[place] for _, place in channels])
+    if axes and not any(units[axis] for axis in axes):
+        seen = _see_acceleration(values[:, axes])
+        for axis in axes:
+            units[axis] = seen
+    return tuple(units)
+
+
+def scale_to(
+    file: Path, channels: Sequence[tuple[str, int]], found: Sequence[str], wanted: Sequence[str], like: str
+) -> tuple[Floats64, Floats64]:
+    """Return (factor, offset) of each channel, (channels,), which bring values in the units `found` to those `wanted`.
+
+    like: who wants them: the first file of a set, or THE_MODEL, of which an empty unit says that nobody knows it: such
+    a channel stays as it is. Raises DataError that names both where a channel measures something else.
+    """
+    pairs = []
+    for (name, _), here, there in zip(channels, found, wanted, strict=True):
+        pair = (1.0, 0.0) if like == THE_MODEL and not there else conversion(here, there)
+        if pair is None:
+            told = f"is in {here} ({quantity_of(here)})" if here else "has no unit"
+            other = f"{like} has it in {there} ({quantity_of(there)})" if there else f"{like} has none"
+            hint = f"?units={there}, if that is what it is" if there else f"?units={here} says that all are in it"
+            raise DataError(f"{file}: channel {name!r} {told}, but {other}; {hint}")
+        pairs.append(pair)
+    factor, offset = np.array(pairs, np.float64).T
+    return factor, offset
+
+
+def _known(file: Path, said: str) -> str:
+    if said == "-":
+        return ""
+    if not (unit := find_unit(said)):
+        raise ConfigError(
+            f"{file}: units= has {said[:40]!r}, which is not known; expected one like m/s2, g, deg/s, or -"
+        )
+    return unit
+
+
+def _see_acceleration(values: Floats64) -> str:
+    """Return "g", "m/s2", or "" if the lengths of the vectors, values (rows, 3), tell neither."""
     lengths = np.sqrt(np.square(values[np.isfinite(values).all(axis=1)]).sum(axis=1))
     if not len(lengths):
-        return None
+        return ""
     middle = float(np.median(lengths))
     if _IN_G[0] <= middle <= _IN_G[1]:
         return "g"
-    return "m/s2" if _IN_MS2[0] <= middle <= _IN_MS2[1] else None
-
-
-def factor(found: str, wanted: str) -> float:
-    """What values in `found` are multiplied by to be in `wanted`."""
-    if found == wanted:
-        return 1.0
-    return 1 / G_MS2 if wanted == "g" else G_MS2
+    return "m/s2" if _IN_MS2[0] <= middle <= _IN_MS2[1] else ""
 
 
 def agree_on_units(found: Sequence[tuple[Path, tuple[str, ...]]]) -> tuple[str, ...]:

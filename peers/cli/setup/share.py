@@ -67,7 +67,7 @@ def share(
 ) -> None:
     """Give windows to your other devices, by their speed, memory and battery; nobody else is offered any."""
     from mdl.data import default_cache_dir, load_data
-    from mdl.data.tables.options import split_names
+    from mdl.data.spec import split_names
     from mdl.errors import ConfigError, MeshNotFoundError, UnfinishedError
     from mdl.own import own_data
     from peers.edge.membership import open_membership
@@ -149,7 +149,7 @@ def unshare(
     as_json: AsJson = False,
 ) -> None:
     """Take shared windows back: your other devices delete them, those that are away when they are met again."""
-    from mdl.data.tables.options import split_names
+    from mdl.data.spec import split_names
     from mdl.errors import ConfigError, UnfinishedError
     from peers.sharing.files import read_shares
     from peers.sharing.node import end_shares, take_back

@@ -62,6 +62,7 @@ class CloudSide:
             description.seed,
             description.channel_names,
             description.rate_hz,
+            description.channel_units,
         )
         now = time.monotonic()
         self._learner = Learner(mesh.name, device.schema_hash, device.summary, LearnerSettings(), now)

@@ -72,11 +72,12 @@ def classify(
     options = _complete(read_options(spec, CsvOptions), description)
     if spec.path == STDIN or follow:
         lines = sys.stdin if spec.path == STDIN else _follow(Path(spec.path))
-        for number, x in live_windows(lines, spec.path, options):
+        for number, x in live_windows(lines, spec.path, options, _model_units(description)):
             [answer] = read_outputs(predict_logits(module, x[None]), description, chosen)
             yield Prediction(spec.path, float(number - options.window), False, answer)
         return
-    with read_unlabelled(spec.path, options, description.rate_hz, default_cache_dir()) as windows:
+    units = _model_units(description)
+    with read_unlabelled(spec.path, options, description.rate_hz, default_cache_dir(), units) as windows:
         if windows.x.shape[1] != description.channels:
             raise DataError(
                 f"{spec.path}: {windows.x.shape[1]} channels, the model takes {description.channels}; choose them with "
@@ -133,6 +134,11 @@ def _complete(options: CsvOptions, description: ModelDescription) -> CsvOptions:
     if options.step is None:
         changes["step"] = description.time
     return msgspec.structs.replace(options, **changes)
+
+
+def _model_units(description: ModelDescription) -> tuple[str, ...]:
+    """Return the unit that the model takes each channel in, "" where its file does not say."""
+    return description.channel_units or ("",) * description.channels
 
 
 def _follow(file: Path) -> Iterator[str]:

@@ -317,3 +317,31 @@ def test_a_pause_before_its_first_batch_leaves_what_was_trained(tmp_path: Path) 
     recalled = work[RecallDelta](RecallDelta(1, start))
     assert isinstance(recalled, DeltaRecalled)
     assert np.array_equal(recalled.values, trained.delta.values)
+
+
+def test_devices_in_other_units_train_the_same_and_in_other_quantities_do_not(tmp_path: Path) -> None:
+    names = ("acc_x", "acc_y", "acc_z")
+    in_g, in_ms2, turns, bare = (
+        device(
+            write_csv(tmp_path / f"{number}.csv", ",".join(f"{name}{unit}" for name in names)), "&units=-" * (not unit)
+        )
+        for number, unit in enumerate((" (g)", " (m/s^2)", " (deg/s)", ""))
+    )
+    assert in_g.schema_hash == in_ms2.schema_hash
+    assert in_g.train.x == pytest.approx(in_ms2.train.x * 9.80665, rel=1e-5)
+    assert in_g.description.channel_units == ("m/s2",) * 3
+    assert turns.schema_hash != in_g.schema_hash
+    assert task_difference(turns.summary, in_g.summary) == (
+        "channels of other units: this mesh has them in m/s2, this device in rad/s"
+    )
+    assert "?units=" in task_difference(bare.summary, in_g.summary)
+
+
+def test_a_state_from_before_there_were_units_goes_on_unless_its_values_were_converted(tmp_path: Path) -> None:
+    in_g, in_ms2 = (
+        device(write_csv(tmp_path / f"{number}.csv", "ax,ay,az"), f"&units={unit}")
+        for number, unit in enumerate(("g", "m/s2"))
+    )
+    for made, goes_on in ((in_g, False), (in_ms2, True)):
+        about = made.description.outputs, made.description.channel_names, made.description.rate_hz
+        assert (hash_task(made.model.task_schema, *about) in made._origin.older_hashes) is goes_on

@@ -7,6 +7,7 @@ import io
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -145,3 +146,24 @@ def test_a_model_is_not_exported_over_itself(
     assert run(monkeypatch, "export", str(model), "--format", "safetensors") == 2
     assert "--out" in capsys.readouterr().err
     assert model.read_bytes() == before
+
+
+def test_a_recording_in_another_unit_is_brought_to_the_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path
+) -> None:
+    """A file in g and one in m/s2 are the same to a model that says what it takes; to one that does not, as before."""
+    text, values = walk(160)
+    Path("ms2.csv").write_text(text.replace("AX (g)", "AX"))
+    module, description = import_model(model)
+    knowing = msgspec.structs.replace(description, channel_units=("m/s2",) * 3)
+    export_model(tmp_path / "units.safetensors", module, knowing)
+    answers = {}
+    for unit, scale in (("m/s^2", 1.0), ("g", 1 / 9.80665)):
+        rows = [f"{n / 50:.3f},{z},{y},{x}" for n, (x, y, z) in enumerate((values * scale).tolist())]
+        Path("one.csv").write_text("\n".join([f"time,AZ ({unit}),AY ({unit}),AX ({unit})", *rows]))
+        answers[unit], _ = predict(monkeypatch, capsys, "units.safetensors", "one.csv")
+    assert [row["predicted"] for row in answers["g"]] == [row["predicted"] for row in answers["m/s^2"]]
+    assert [row["predicted"] for row in answers["g"]] == expected(model, values)
+    Path("turns.csv").write_text(text.replace("AX (g)", "AX").replace("AZ", "AZ (deg/s)"))
+    assert run(monkeypatch, "predict", "units.safetensors", "turns.csv") == 2
+    assert "channel 'ax' has no unit, but the model has it in m/s2" in capsys.readouterr().err

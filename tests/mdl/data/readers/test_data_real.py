@@ -236,7 +236,7 @@ def test_the_clock_of_real_phones_and_watches_is_found_in_their_timestamps(
         write_stream(tmp_path / f"{number}.csv", ["stamp", "ax", "ay", "az", "gx", "gy", "gz", "label"], columns)
     spec = f"csv:{tmp_path}?label=label&time=stamp&window=50"
     note, unit = load_data(spec, tmp_path / "cache").notes
-    assert unit == "acceleration is in m/s2"
+    assert unit == "ax, ay, az in m/s2"
     assert note.startswith("times in column 'stamp' are in s/ms, 10")
     assert note.endswith("Hz; not resampled (?rate= does)")
     data = load_data(f"{spec}&rate=50", tmp_path / "cache")
@@ -262,7 +262,7 @@ def test_a_real_stream_has_the_same_windows_in_whatever_unit_its_times_are(data_
         sets[unit] = load_data(spec, tmp_path / "cache")
         times, acceleration = sets[unit].notes
         assert times == f"times in column 'at' are in {unit}, 50 Hz; resampled to 50 Hz"
-        assert acceleration == "acceleration is in g"
+        assert acceleration == "ax, ay, az in m/s2 (converted from g)"
         assert not sets[unit].warnings
     without = load_data(f"csv:{tmp_path}/s.csv?label=label&skip=0,7,8,9,10,11,12&columns=ax,ay,az,gx,gy,gz", tmp_path)
     for data in sets.values():
