@@ -69,8 +69,8 @@ def train(out: Path) -> Device:
 @pytest.mark.parametrize(
     ("options", "both"),
     [
-        (["--model", "alexnet"], "round 7 of lenet 9x128 at 50 Hz [body_acc_x, "),
-        (["--model", "alexnet"], "this is alexnet 9x128 at 50 Hz [body_acc_x, "),
+        (["--model", "alexnet"], "round 7 of lenet 9x128 at 50 Hz in g, rad/s, g [body_acc_x, "),
+        (["--model", "alexnet"], "this is alexnet 9x128 at 50 Hz in g, rad/s, g [body_acc_x, "),
         (["--seed", "5"], "round 7 of seed 0, and this is seed 5"),
     ],
 )
