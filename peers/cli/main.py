@@ -211,11 +211,13 @@ def _train_here(
     as_json: bool,
 ) -> None:
     from peers.edge.node import Ended, run_trainer
+    from peers.edge.small.limits import check_limit
     from peers.edge.small.memory import set_up_heap
     from peers.edge.small.threads import leave_a_core
     from peers.edge.small.waiting import wait_for_others
     from peers.sharing.heed import heeding
 
+    check_limit()
     set_up_heap()
     leave_a_core()
     found = find_mesh(mesh[0], mesh[1], settings, mesh[2])

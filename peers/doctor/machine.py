@@ -15,17 +15,14 @@ import psutil
 
 from mdl.descriptors import RAISE_IT
 from peers.doctor.finding import Finding, fail, note, ok
-from peers.doctor.power import check_battery, check_power, read_line
+from peers.doctor.power import check_battery, check_power
+from peers.edge.small.limits import LEAST_MB, LITTLE_MB, read_memory_limit
 from transport.links.descriptors import LEAST, raise_limit, share_out, tell_too_few
 
 # A Raspberry Pi takes 10 s to import torch from a cold card.
 _TORCH_S = 60.0
-# A LeNet peer takes some 270 MB (docs/results.md), and the system wants to live.
-_LITTLE_MB, _TOO_LITTLE_MB = 500, 150
 _LITTLE_DISK_MB, _TOO_LITTLE_DISK_MB = 200, 20
 _BLOCK_BYTES = 4096
-# What a control group without a limit says of itself (version 1).
-_NO_LIMIT = 1 << 60
 # With fewer links a mesh of a home does not fit.
 _FEW_PEERS = 8
 # Nobody ran this before: a Pi without a battery for its clock starts in 1970 until the network tells it the time.
@@ -79,11 +76,11 @@ def check_memory(free_mb: int, limit_mb: int | None = None) -> Finding:
     told = f"{free_mb} MB of memory are free"
     if limit_mb is not None and limit_mb < free_mb:
         told, free_mb = f"{limit_mb} MB of memory may be taken here (a container's or service's limit)", limit_mb
-    if free_mb < _TOO_LITTLE_MB:
+    if free_mb < LEAST_MB:
         return fail(
-            "memory", told, f"a small peer takes 270 MB: end other programs, or add swap (at least {_LITTLE_MB} MB)"
+            "memory", told, f"a small peer takes 270 MB: end other programs, or add swap (at least {LITTLE_MB} MB)"
         )
-    if free_mb < _LITTLE_MB:
+    if free_mb < LITTLE_MB:
         return note("memory", told, "a small peer takes 270 MB; training may be slow: end other programs")
     return ok("memory", told)
 
@@ -110,20 +107,6 @@ def why_not_writable(folder: Path) -> str:
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return ""
-
-
-def read_memory_limit(system: Path) -> int | None:
-    """Megabytes that the control group of this process, or one above it, may take; None without a limit."""
-    limits = []
-    for line in read_line(system / "proc/self/cgroup").splitlines():
-        _, kinds, path = (*line.split(":", 2), "", "")[:3]
-        if kinds not in ("", "memory"):
-            continue
-        top = system / "sys/fs/cgroup" / kinds
-        for place in (Path(path.lstrip("/")), *Path(path.lstrip("/")).parents):
-            limits += [read_line(top / place / name) for name in ("memory.max", "memory.limit_in_bytes")]
-    found = [int(limit) >> 20 for limit in limits if limit.isdigit() and int(limit) < _NO_LIMIT]
-    return min(found, default=None)
 
 
 def check_clock(year: int) -> Finding:

@@ -39,6 +39,7 @@ from peers.edge.narrate import Narrator, describe_round
 from peers.edge.policy_choice import ChosenPolicy, choose_policy
 from peers.edge.relearner import FOLDER, Relearner
 from peers.edge.sampler import MergeTimer, Sampler
+from peers.edge.small.limits import check_room
 from peers.roles.build import PeerStart, build_machine, configured_start
 from peers.roles.peer import Peer
 from peers.roles.round_limit import Leaving
@@ -208,6 +209,7 @@ def run_trainer(
     state = kept if kept.round_id or not cloud else _warmed(kept, cloud)
     sampler = Sampler(config.device, merges := MergeTimer(device.losses(config.defence.test_windows)))
     sampler.check_offer(state.parameters.nbytes)
+    check_room(state.parameters.nbytes)
     start = configured_start(config, me, device.start(state), time.monotonic(), chosen.told, merges.defence())
     machine = build_machine(start, state.parameters, lambda: chosen.make(out), state.momentum)
     trainer = machine.trainer

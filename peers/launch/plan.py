@@ -15,6 +15,7 @@ from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_
 from mdl.errors import ConfigError
 from mdl.own import Own, own_data
 from mdl.writing import make_private_folder
+from peers.edge.small.limits import check_limit
 from peers.roles.build import check_exchange
 from peers.web.opening import need_libraries
 from scheduler.given.choice import check_count, is_file, policy_of
@@ -64,6 +65,7 @@ def plan_run(
     if peers < 1:
         raise ConfigError(f"-n {peers}: expected at least 1 peer")
     claim_share()
+    check_limit(peers)
     config = _with_policy(config, policy, peers)
     if not config.data.spec:
         config = msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, spec=_SHOWN_DATA))

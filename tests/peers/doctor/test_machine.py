@@ -17,7 +17,6 @@ from peers.doctor.machine import (
     check_disk,
     check_memory,
     check_torch,
-    read_memory_limit,
 )
 from peers.doctor.mesh import with_peers
 from peers.doctor.power import check_battery, check_power
@@ -75,32 +74,6 @@ def test_under_voltage_of_a_raspberry_pi_is_told(
         sensor.mkdir(parents=True)
         (sensor / "in0_lcrit_alarm").write_text(f"{alarm}\n")
     assert [finding.verdict for finding in check_power(tmp_path)] == verdicts
-
-
-@pytest.mark.parametrize(
-    ("groups", "files", "limit_mb"),
-    [
-        ("0::/system.slice/mdl.service", {"system.slice/mdl.service/memory.max": "314572800"}, 300),
-        ("0::/system.slice/mdl.service", {"system.slice/mdl.service/memory.max": "max"}, None),
-        ("0::/a/b", {"a/memory.max": "209715200", "a/b/memory.max": "max"}, 200),
-        ("0::/", {"memory.max": "104857600"}, 100),
-        ("5:cpu:/x\n4:memory:/x", {"memory/x/memory.limit_in_bytes": "104857600", "cpu/memory.max": "1"}, 100),
-        ("4:memory:/x", {"memory/x/memory.limit_in_bytes": "9223372036854771712"}, None),
-        ("nonsense", {}, None),
-        (None, {}, None),
-    ],
-)
-def test_the_limit_of_a_container_or_service_is_read(
-    groups: str | None, files: dict[str, str], limit_mb: int | None, tmp_path: Path
-) -> None:
-    if groups is not None:
-        (tmp_path / "proc/self").mkdir(parents=True)
-        (tmp_path / "proc/self/cgroup").write_text(groups)
-    for name, text in files.items():
-        file = tmp_path / "sys/fs/cgroup" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{text}\n")
-    assert read_memory_limit(tmp_path) == limit_mb
 
 
 @pytest.mark.parametrize(
