@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from mdl.protocol.vocabulary import Ballot
 
 # A file that was changed so long after its last ballot was written was changed by something else.
-_LATE_S = 30.0
+LATE_S = 30.0
 # Where a boot has no name its time stands for it. Systems tell that with a second's error; no machine boots so quickly.
 _SAME_BOOT_S = 5.0
 
@@ -38,7 +38,7 @@ class KeptBallot(Struct, frozen=True):
 
         boot: of this start. changed_s: when the file was changed last, by the clock of at_s; 0.0: not known.
         """
-        if self.at_s and changed_s > self.at_s + _LATE_S:
+        if self.at_s and changed_s > self.at_s + LATE_S:
             return "its files were put back or changed"
         if self.is_last or not self.boot or not boot or is_same_boot(self.boot, boot):
             return ""

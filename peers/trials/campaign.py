@@ -24,6 +24,7 @@ from sim.mesh.verdict import Verdict
 from sim.plans.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide
 from sim.plans.fault_plan import FaultPlan
 from sim.plans.leaves import with_leaves
+from sim.plans.machines import with_copies, with_power_cuts, with_starved
 from sim.plans.revocations import with_liars, with_revocations
 from sim.plans.splits import with_splits
 
@@ -44,8 +45,8 @@ class Campaign:
     wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`). exchange: as in the configuration,
     or any: each in turn, for as many seeds as the wide family has sizes and lengths. compress: likewise, each seed.
     outer_momentum, overlap: of all. revocations: devices are locked out, too. leaves: users end some. splits: the mesh
-    falls apart for long.
-    liars: devices of each plan that lie.
+    falls apart for long. power_cuts: machines lose power, and disks their last writes. copies: backups are put back,
+    and cloned cards used. starved: devices get no processor. liars: devices of each plan that lie.
     """
 
     peers: int = 6
@@ -62,6 +63,9 @@ class Campaign:
     revocations: bool = False
     leaves: bool = False
     splits: bool = False
+    power_cuts: bool = False
+    copies: bool = False
+    starved: bool = False
     liars: int = 0
 
     def plan(self, seed: int) -> FaultPlan:
@@ -73,6 +77,9 @@ class Campaign:
         plan = with_revocations(plan) if self.revocations else plan
         plan = with_leaves(plan) if self.leaves else plan
         plan = with_splits(plan) if self.splits else plan
+        plan = with_power_cuts(plan) if self.power_cuts else plan
+        plan = with_copies(plan) if self.copies else plan
+        plan = with_starved(plan) if self.starved else plan
         return with_liars(plan, self.liars) if self.liars else plan
 
 

@@ -157,6 +157,7 @@ class SimMesh:
         assert self._build is not None
         old = self.nodes[peer_id]
         incarnation = old.info.incarnation + 1
+        self.disk(peer_id).begin(self.now)
         machine = self._build(peer_id, incarnation, self.disk(peer_id), self.now + old.offset_s)
         return self.add(peer_id, old.info.role, machine, incarnation, old.train_s, old.theta, old.resources)
 
@@ -307,11 +308,12 @@ class SimMesh:
         elif type(effect) is SaveModel:
             self.at(self.now + SAVE_S, partial(self._save, node, effect))
         elif type(effect) is SaveBallot:
-            self.disk(node.peer_id).ballot = effect.ballot  # written in place: also on a full disk
+            self.disk(node.peer_id).promise(effect.ballot, self.now)
         elif type(effect) is RecordRound:
             self.rounds.append(effect.summary)
         elif type(effect) is Finish:
             node.finished, node.running = effect, False
+            self.disk(node.peer_id).end(self.now)
         elif work := begin_work(node, effect, self.accounts):
             self._schedule(work[0], node, work[1])
 

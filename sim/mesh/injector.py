@@ -11,7 +11,7 @@ from mdl.protocol.machine import Event, PauseChanged, Received, Send, StopReques
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import PeerReport
 from sim.mesh.driver import SimMesh
-from sim.mesh.process import Node
+from sim.mesh.process import Disk, Node
 from sim.mesh.watch import StoryStep, Watch
 from sim.plans.fault_plan import (
     ANYBODY,
@@ -19,6 +19,7 @@ from sim.plans.fault_plan import (
     OFFICE,
     Burst,
     ClockJump,
+    Clone,
     Crash,
     CrashOn,
     Cut,
@@ -29,9 +30,12 @@ from sim.plans.fault_plan import (
     Lie,
     Moment,
     Pause,
+    PowerCut,
     Restart,
+    Restore,
     Revoke,
     Split,
+    Starve,
     Step,
     Suspend,
     TimedFault,
@@ -41,6 +45,8 @@ from sim.plans.fault_plan import (
 )
 
 BEFORE_HEARING, AFTER_HEARING, BEFORE_SAYING, AFTER_SAYING = Moment
+# A starved process has the processor for so long at once.
+_MOMENT_S = 0.02
 Pairs = list[tuple[str, str]]
 # A step of a decision: the message that shows it, and whether whoever takes the step says it or hears it.
 _STEPS = {
@@ -119,6 +125,17 @@ class Injector(Watch):
                 disk.full_until_s = max(mesh.now + for_s, disk.full_until_s)
             case TornFile(peer=peer):
                 del mesh.disk(peer).models[-1:]
+            case PowerCut(peer=peer, loses_s=loses_s, ballot_loses_s=ballot_loses_s):
+                mesh.crash(peer)
+                mesh.disk(peer).lose(loses_s, ballot_loses_s, mesh.now)
+            case Restore(peer=peer, age_s=age_s):
+                self._start_with(peer, mesh.disk(peer).copy(age_s, mesh.now))
+            case Clone(peer=peer, age_s=age_s, for_s=for_s):
+                own = mesh.disk(peer)
+                self._start_with(peer, own.copy(age_s, mesh.now, f"another machine at {mesh.now}"))
+                mesh.at(mesh.now + for_s, partial(self._end_clone, peer, own))
+            case Starve(peer=peer, for_s=for_s, every_s=every_s):
+                self._starve(peer, mesh.now + for_s, every_s or for_s)
             case Cut(a=a, b=b, for_s=for_s):
                 self._cut([(a, b), (b, a)], for_s)
             case CutOneWay(a=a, b=b, for_s=for_s):
@@ -150,6 +167,25 @@ class Injector(Watch):
         for pair in pairs:
             self.mesh.network.cut(*pair)
         self.mesh.at(self.mesh.now + for_s, partial(self._heal, pairs))
+
+    def _start_with(self, peer: str, disk: Disk) -> None:
+        self.mesh.crash(peer)
+        self.mesh.disks[peer] = disk
+        self.mesh.restart(peer)
+
+    def _end_clone(self, peer: str, own: Disk) -> None:
+        own.roster = self.mesh.disk(peer).roster
+        self._start_with(peer, own)
+        self._tell(f"{peer} goes on with its own card")
+
+    def _starve(self, peer: str, until_s: float, every_s: float) -> None:
+        """Whatever process of it runs, also one that is started meanwhile, which has one moment before."""
+        now = self.mesh.now
+        if (for_s := min(every_s, until_s - now) - _MOMENT_S) <= 0.0:
+            return
+        if self.mesh.nodes[peer].running:
+            self.mesh.suspend(peer, for_s)
+        self.mesh.at(now + every_s, partial(self._starve, peer, until_s, every_s))
 
     def _end_lie(self, peer: str) -> None:
         self.mesh.lies.pop(peer, None)
@@ -256,6 +292,18 @@ def _describe(fault: TimedFault) -> str:
             return f"the disk of {peer} is full for {for_s:g} s"
         case TornFile(peer=peer):
             return f"what {peer} saved last is torn"
+        case PowerCut(peer=peer, loses_s=loses_s, ballot_loses_s=ballot_loses_s):
+            return (
+                f"{peer} loses power, its disk the models of the last {loses_s:g} s and the ballots of the last "
+                f"{ballot_loses_s:g} s"
+            )
+        case Restore(peer=peer, age_s=age_s):
+            return f"{peer} starts again with its files of {age_s:g} s ago"
+        case Clone(peer=peer, age_s=age_s, for_s=for_s):
+            return f"a copy of {peer}'s card of {age_s:g} s ago runs in its place for {for_s:g} s"
+        case Starve(peer=peer, for_s=for_s, every_s=every_s):
+            how = f"the processor once in {every_s:g} s" if every_s else "no processor"
+            return f"{peer} gets {how} for {for_s:g} s"
         case Cut(a=a, b=b, for_s=for_s):
             return f"nothing passes between {a} and {b} for {for_s:g} s"
         case CutOneWay(a=a, b=b, for_s=for_s):

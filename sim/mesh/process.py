@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
+
+from msgspec.structs import replace
 
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.kept_ballot import LATE_S, KeptBallot, doubted
 from mdl.protocol.machine import Event, Finish, Machine, SaveModel
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp
 from mdl.protocol.vocabulary import Ballot, HopDecision, Lineage, PeerInfo, ResourceState, Staged
 from mdl.trust.statements import AnyStatement
+from sim.plans.fault_plan import DISK_FORGETS_S
+
+T = TypeVar("T")
 
 # What waits for a suspended process: about what a socket's queue holds. The newest is dropped, as there.
 BACKLOG = 1_000
 # Saved states that a torn file can fall back to.
 _SAVES_KEPT = 2
+# A time of 0 says that it is not known.
+_FIRST_S = 1e-3
 
 
 class Result(Protocol):
@@ -146,17 +154,74 @@ class Disk:
     """What one device has written: its last models, the oldest first, its ballot, and who is in the mesh.
 
     roster: None if it has heard no more than was known when the mesh began. full_until_s: till then no model is saved.
+    boot: names the start of its machine. changed_s: when the ballot's file was changed last. past_models, past_kept:
+    what it held since which second. Rosters are never lost here.
     """
 
     models: list[SaveModel] = field(default_factory=list)
-    ballot: Ballot | None = None
+    kept: KeptBallot | None = None
     roster: tuple[AnyStatement, ...] | None = None
     full_until_s: float = 0.0
+    boot: str = "boot 0"
+    changed_s: float = 0.0
+    past_models: list[tuple[float, tuple[SaveModel, ...]]] = field(default_factory=list)
+    past_kept: list[tuple[float, KeptBallot | None]] = field(default_factory=list)
+
+    @property
+    def ballot(self) -> Ballot | None:
+        """What a process that starts now may rely on."""
+        if self.kept is None:
+            return None
+        why = self.kept.why_doubted(self.boot, self.changed_s)
+        return doubted(self.kept.ballot) if why else self.kept.ballot
 
     def save(self, effect: SaveModel, now: float) -> None:
         if now >= self.full_until_s:
             self.models.append(effect)
             del self.models[:-_SAVES_KEPT]
+            self.past_models.append((now, tuple(self.models)))
+
+    def promise(self, ballot: Ballot, now: float, is_last: bool = False) -> None:
+        """Write a ballot, in place: also on a full disk. is_last: its process has ended."""
+        number = self.kept.number + 1 if self.kept else 1
+        self.kept = KeptBallot(number, ballot, self.boot, is_last, max(now, _FIRST_S))
+        self.changed_s = self.kept.at_s
+        self.past_kept.append((now, self.kept))
+
+    def end(self, now: float) -> None:
+        """Its process ends in an orderly way."""
+        if self.kept is not None:
+            self.promise(self.kept.ballot, now, is_last=True)
+
+    def begin(self, now: float) -> None:
+        """A process starts. After an orderly end of the one before it takes longer than a disk forgets."""
+        if self.kept is not None and (ballot := self.ballot) is not None:
+            self.promise(ballot, now - DISK_FORGETS_S if self.kept.is_last else now)
+
+    def lose(self, models_s: float, ballot_s: float, now: float) -> None:
+        """The power goes: what was written in the last so many seconds is gone, and the machine starts anew."""
+        models = _at(self.past_models, now - models_s)
+        self.models, self.kept = list(models or ()), _at(self.past_kept, now - ballot_s)
+        self.changed_s, self.boot = self.kept.at_s if self.kept else 0.0, f"boot at {now}"
+        self.past_models.append((now, tuple(self.models)))
+        self.past_kept.append((now, self.kept))
+
+    def copy(self, age_s: float, now: float, boot: str = "") -> Disk:
+        """Return another disk with what this one held so many seconds ago, when its device was running.
+
+        boot: of the machine that an image of all of it is put in. "": this one, to which the files were copied back.
+        """
+        models, kept = _at(self.past_models, now - age_s) or (), _at(self.past_kept, now - age_s)
+        kept = replace(kept, is_last=False) if kept else None
+        changed_s = kept.at_s if kept and boot else now + 2 * LATE_S
+        copied = Disk(list(models), kept, self.roster, self.full_until_s, boot or self.boot, changed_s)
+        copied.past_models.append((now - age_s, models))
+        copied.past_kept.append((now - age_s, kept))
+        return copied
+
+
+def _at(past: list[tuple[float, T]], at_s: float) -> T | None:
+    return next((what for since_s, what in reversed(past) if since_s <= at_s), None)
 
 
 @dataclass(eq=False)

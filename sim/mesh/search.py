@@ -225,7 +225,7 @@ class Walk(Watch):
         if self.mesh.nodes[peer_id].running:
             return
         if forgets:
-            self.mesh.disk(peer_id).ballot = None
+            self.mesh.disk(peer_id).kept = None
         self.mesh.restart(peer_id)
 
     def _heal(self, links: list[tuple[str, str]]) -> None:

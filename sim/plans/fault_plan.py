@@ -29,6 +29,9 @@ AGENT_NODE = "agent"
 
 # Virtual seconds: drawn plans end within a minute, and each second of a simulated mesh takes time here too.
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=3600)]
+# A disk that lies has forgotten at most so much when its power goes.
+DISK_FORGETS_S = 2.0
+Forgotten: TypeAlias = Annotated[float, Meta(ge=0, le=DISK_FORGETS_S)]
 Probability: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -116,6 +119,45 @@ class TornFile(Fault, frozen=True):
     peer: str
 
 
+class PowerCut(Fault, frozen=True):
+    """The device's machine loses power. Faults of one moment are a home that does.
+
+    loses_s: the models that it wrote in the last so many seconds are gone; ballot_loses_s: its ballots. Two numbers,
+    since a disk that lies about what is safe keeps no order. 0: it does not lie.
+    """
+
+    peer: str
+    loses_s: Forgotten = 0.0
+    ballot_loses_s: Forgotten = 0.0
+
+
+class Restore(Fault, frozen=True):
+    """The device's user ends it, puts back what its folder held age_s ago, when it ran, and starts it again."""
+
+    peer: str
+    age_s: Seconds
+
+
+class Clone(Fault, frozen=True):
+    """Another machine, with an image of the device's card as it was age_s ago, runs under its name.
+
+    The device itself is silent meanwhile, and goes on with its own card afterwards. Of two with one name that hear each
+    other the later one leaves: a matter of links.
+    """
+
+    peer: str
+    age_s: Seconds
+    for_s: Seconds
+
+
+class Starve(Fault, frozen=True):
+    """Others take the processor: the device gets it for a moment once in every_s; 0: not at all."""
+
+    peer: str
+    for_s: Seconds
+    every_s: Seconds = 0.0
+
+
 class Revoke(Fault, frozen=True):
     """The user of the device `by`, or of another one if that cannot, locks a device out of the mesh for ever.
 
@@ -158,8 +200,26 @@ class CrashOn(Fault, frozen=True):
 
 
 TimedFault: TypeAlias = (
-    Crash | Restart | Leave | Suspend | Pause | Cut | CutOneWay | Split | ClockJump | DiskFull | TornFile | Revoke | Lie
+    Crash
+    | Restart
+    | Leave
+    | Suspend
+    | Pause
+    | Cut
+    | CutOneWay
+    | Split
+    | ClockJump
+    | DiskFull
+    | TornFile
+    | PowerCut
+    | Restore
+    | Clone
+    | Starve
+    | Revoke
+    | Lie
 )
+# The process is gone; a restart brings it back.
+ENDS = Crash | PowerCut | Leave
 
 
 class Step(Enum):
@@ -239,7 +299,7 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def apart_s(self, longer_s: float) -> float:
         """For how long devices are apart from others, beyond the first `longer_s` of each time."""
-        apart = (fault for fault in self.faults if isinstance(fault, Split | Cut | CutOneWay | Suspend))
+        apart = (fault for fault in self.faults if isinstance(fault, Split | Cut | CutOneWay | Suspend | Starve))
         return sum(max(0.0, fault.for_s - longer_s) for fault in apart)
 
     def has_revocations(self) -> bool:
@@ -284,6 +344,10 @@ def names_of(fault: AnyFault) -> tuple[str, ...]:
             | ClockJump(peer=peer)
             | DiskFull(peer=peer)
             | TornFile(peer=peer)
+            | PowerCut(peer=peer)
+            | Restore(peer=peer)
+            | Clone(peer=peer)
+            | Starve(peer=peer)
             | Lie(peer=peer)
             | CrashOn(peer=peer)
         ):
@@ -316,7 +380,7 @@ def _stay_away(faults: tuple[AnyFault, ...]) -> frozenset[str]:
     for fault in faults:
         if isinstance(fault, Restart):
             returns[fault.peer] = max(fault.at_s, returns.get(fault.peer, 0.0))
-    ends = [fault for fault in faults if isinstance(fault, Crash | Leave)]
+    ends = [fault for fault in faults if isinstance(fault, ENDS)]
     return frozenset(fault.peer for fault in ends if fault.at_s > returns.get(fault.peer, -1.0))
 
 

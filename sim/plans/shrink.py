@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from sim.plans.fault_plan import AGENT_NODE, AnyFault, Burst, Crash, FaultPlan, Leave, Restart, Split, names_of, ordered
+from sim.plans.fault_plan import AGENT_NODE, ENDS, AnyFault, Burst, FaultPlan, Restart, Split, names_of, ordered
 
 Fails = Callable[[FaultPlan], bool]
 
@@ -69,7 +69,7 @@ def _smaller_bursts(plan: FaultPlan) -> Iterator[FaultPlan]:
 
 
 def _units(faults: Iterable[AnyFault]) -> list[list[AnyFault]]:
-    """The faults, each crash, and who leaves, together with the peer's next restart."""
+    """The faults, each crash and power cut, and who leaves, together with the peer's next restart."""
     units: list[list[AnyFault]] = []
     waiting: dict[str, list[AnyFault]] = {}
     for fault in faults:
@@ -77,7 +77,7 @@ def _units(faults: Iterable[AnyFault]) -> list[list[AnyFault]]:
             waiting.pop(fault.peer).append(fault)
             continue
         units.append([fault])
-        if isinstance(fault, Crash | Leave):
+        if isinstance(fault, ENDS):
             waiting[fault.peer] = units[-1]
     return units
 

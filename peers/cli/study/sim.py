@@ -51,6 +51,9 @@ OuterMomentum = Annotated[
     float, typer.Option(help="Of Nesterov over the rounds' results; 0: none.", min=0, max=0.99, callback=finite)
 ]
 Rounded = Annotated[str, typer.Option(help="How segments are rounded: none, float16, int8, int4, ternary or any.")]
+PowerCuts = Annotated[
+    bool, typer.Option("--power-cuts", help="Machines lose power, and disks what they wrote in the last 0 to 2 s.")
+]
 Liars = Annotated[int, typer.Option(help="Devices that give a thousand times what they should.", min=0, max=20)]
 
 
@@ -74,6 +77,9 @@ def run(
     revocations: Revocations = False,
     leaves: Annotated[bool, typer.Option("--leaves", help="Users end devices, which may be back soon, too.")] = False,
     splits: Annotated[bool, typer.Option("--splits", help="The mesh falls apart, for 2 to 14 s each.")] = False,
+    power_cuts: PowerCuts = False,
+    copies: Annotated[bool, typer.Option("--copies", help="Backups are put back, and cloned cards used.")] = False,
+    starved: Annotated[bool, typer.Option("--starved", help="Devices get hardly any processor for 10 s.")] = False,
     liars: Liars = 0,
     plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
@@ -93,6 +99,7 @@ def run(
     chosen = policy, agent, on_partition, exchange, compress, outer_momentum, revocations
     campaign = _campaign(peers, rounds, wide, faults, *chosen)
     campaign = replace(campaign, liars=liars, overlap=overlap, leaves=leaves, splits=splits)
+    campaign = replace(campaign, power_cuts=power_cuts, copies=copies, starved=starved)
     _check_coding(campaign)
     started = time.monotonic()
     with progress_bar() as show:
