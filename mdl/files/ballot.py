@@ -3,7 +3,8 @@
 Where the file may not be the last one that the device wrote, after a power cut or from a backup, its next start relies
 on less of it (`mdl.protocol.kept_ballot`). Two slots of fixed size are written in turn, in place: a torn write leaves
 the other one, and on a disk that has become full since the file has its room already. Small, since it is synced before
-any message tells of it.
+any message tells of it. A slot that is damaged may have held the last ballot, and the older one does not take its
+place: the device relies on less then too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from mdl.descriptors import open_descriptor
 from mdl.errors import MdlError
 from mdl.files.boot import name_boot
 from mdl.protocol.kept_ballot import KeptBallot, doubted
@@ -38,6 +40,7 @@ class BallotFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._number = 0
+        self._damage = ""  # what is wrong with the file, for people
         self._boot = name_boot()
 
     def begin(self) -> Ballot | None:
@@ -47,8 +50,15 @@ class BallotFile:
         """
         kept = self._read()
         if kept is None:
+            if self._damage:
+                logger.warning(
+                    "%s: %s, and what this device said last is forgotten: it takes part, and helps to decide on rounds "
+                    "again once one has its new work",
+                    self.path,
+                    self._damage,
+                )
             return None
-        ballot, why = kept.ballot, kept.why_doubted(self._boot, self._changed_s())
+        ballot, why = kept.ballot, self._damage or kept.why_doubted(self._boot, self._changed_s())
         if why:
             logger.warning(
                 "this device may have forgotten what it said last, since %s: it takes part, and helps to decide on "
@@ -87,16 +97,23 @@ class BallotFile:
 
     def _read(self) -> KeptBallot | None:
         try:
-            content = self.path.read_bytes()
+            with open(self.path, "rb", opener=open_descriptor) as file:
+                content = file.read(_SLOTS * _SLOT_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise MdlError(f"cannot read {self.path}: {error.strerror or error}") from error
-        slots = (content[start : start + _SLOT_BYTES] for start in range(0, _SLOTS * _SLOT_BYTES, _SLOT_BYTES))
-        entries = [entry for slot in slots if (entry := _read_slot(slot)) is not None]
-        newest = max(entries, key=lambda entry: entry.number, default=None)
-        if newest is not None:
-            self._number = newest.number
+        slots = [content[start : start + _SLOT_BYTES] for start in range(0, _SLOTS * _SLOT_BYTES, _SLOT_BYTES)]
+        entries = {at: entry for at, slot in enumerate(slots) if (entry := _read_slot(slot)) is not None}
+        newest = max(entries.values(), key=lambda entry: entry.number, default=None)
+        if newest is None:
+            self._damage = "its file is damaged"
+            return None
+        self._number = newest.number
+        # The other slot holds the ballot before, or nothing yet. Anything else may have been a later ballot.
+        other = slots[(newest.number + 1) % _SLOTS]
+        is_first = newest.number == 1 and not other.strip(b"\0")
+        self._damage = "" if len(entries) == _SLOTS or is_first else "a part of its file is damaged"
         return newest
 
     def _changed_s(self) -> float:

@@ -69,6 +69,32 @@ def test_garbage_is_no_ballot(tmp_path: Path) -> None:
         assert BallotFile(path).load() is None
 
 
+def test_a_damaged_ballot_is_told_and_an_older_one_does_not_take_its_place(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whichever slot is hit: nobody can tell which one was the last."""
+    path = tmp_path / "ballot"
+    file = BallotFile(path)
+    for term in (1, 2, 3):
+        file.save(_full(term))
+    whole, size = path.read_bytes(), ballot._SLOT_BYTES
+    for at in (0, 17, 25, 60, size, size + 17, size + 25, size + 60):
+        broken = bytearray(whole)
+        broken[at] ^= 1
+        path.write_bytes(broken)
+        caplog.clear()
+        found = BallotFile(path).begin()
+        assert found in (doubted(_full(2)), doubted(_full(3)))
+        assert "a part of its file is damaged" in caplog.text
+    path.write_bytes(whole[:size])
+    assert BallotFile(path).begin() == doubted(_full(2))
+    for content in (b"", bytes(2 * size), b"x" * 100):
+        path.write_bytes(content)
+        caplog.clear()
+        assert BallotFile(path).begin() is None
+        assert "its file is damaged, and what this device said last is forgotten" in caplog.text
+
+
 def test_the_file_takes_its_room_once_and_is_its_owners_alone(tmp_path: Path) -> None:
     """A disk that becomes full later has room for each further ballot."""
     path = tmp_path / "ballot"
@@ -168,9 +194,12 @@ def test_where_the_system_does_not_tell_its_boots_a_ballot_is_relied_on(
 
 
 def test_a_ballot_of_an_older_version_is_read(tmp_path: Path) -> None:
-    path, content = tmp_path / "ballot", msgspec.json.encode({"number": 3, "ballot": _full(5)})
-    slot = ballot._checksum(content) + len(content).to_bytes(4, "little") + content
-    path.write_bytes(slot.ljust(2 * ballot._SLOT_BYTES, b"\0"))
+    path, slots = tmp_path / "ballot", []
+    for number in (2, 3):
+        content = msgspec.json.encode({"number": number, "ballot": _full(number + 2)})
+        slot = ballot._checksum(content) + len(content).to_bytes(4, "little") + content
+        slots.append(slot.ljust(ballot._SLOT_BYTES, b"\0"))
+    path.write_bytes(b"".join(slots))
     assert BallotFile(path).begin() == _full(5)
 
 
