@@ -8,6 +8,7 @@ Whatever comes as bytes is checked fully before a model is built from it. Knows 
 from __future__ import annotations
 
 import copy
+import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -35,7 +36,7 @@ from mdl.data.readers.visits import FEATURES
 from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.learning.flat import FlatModel, Schema, hash_task, older_hashes, units_meaning
-from mdl.learning.models import MODELS, build_model
+from mdl.learning.models import MODELS, build_model, built_in_shapes
 from mdl.own import Own
 from mdl.protocol.delta import LARGEST_VALUE, Vector, check_values
 from mdl.task import describe_task
@@ -252,6 +253,10 @@ class WindowKind:
             return self.unpack(data, large=True)
         if name not in MODELS:
             raise _unknown_large(name)
+        shapes = built_in_shapes(name, *self._shape, len(self._names))
+        count = sum(math.prod(shape) for key, shape in shapes.items() if not key.endswith("num_batches_tracked"))
+        if len(data) < 4 * count:  # before memory is taken for it
+            raise RemoteProtocolError(f"model of {len(data)} bytes, where {name} has {count} values")
         return WindowKind(self._models[0], name, *self._shape, self._names, self._seed).unpack(data, large=True)
 
     def customize(

@@ -94,6 +94,14 @@ def build_recurrent(size: str, places: int, class_ids: Sequence[int], seed: int)
         return RecurrentModel(parsed, places, class_ids)
 
 
+def recurrent_shapes(size: str, places: int, classes: int) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every parameter of such a model, without memory for any. Raises ConfigError."""
+    parsed = parse_size(size)
+    with torch.device("meta"):
+        model = RecurrentModel(parsed, places, range(classes))
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
 def count_parameters(model: nn.Module) -> int:
     """All parameters, frozen ones too."""
     return sum(parameter.numel() for parameter in model.parameters())

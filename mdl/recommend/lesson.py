@@ -87,7 +87,7 @@ def read_lesson(packed: bytes) -> Lesson:
         raise RemoteProtocolError(f"lesson names {len(titles)} items and does not hold them")
     if (count := sum(len(each.categories) for each in about.features)) * PROFILE_SIZE * 4 > len(packed):
         raise RemoteProtocolError(f"lesson names {count} categories and does not hold them")
-    with torch.random.fork_rng(devices=[]):
+    with torch.device("meta"):  # a few bytes may claim sizes of gigabytes: shapes alone, until all values are seen
         model = Din(0, len(titles), settings)
         basis = Basis([Junction(name, sizes.hidden) for name in JUNCTIONS], sizes.vector, sizes.bottleneck)
         cloud = CloudModel(model, basis, Encoder(sizes.vector, about.features))
@@ -107,4 +107,4 @@ def _fill(name: str, part: nn.Module, tensors: dict[str, Tensor]) -> None:
         if not bool((given.abs() <= LARGEST_VALUE).all()):
             raise RemoteProtocolError(f"lesson's {name}.{key} holds NaN, infinity or values beyond {LARGEST_VALUE:g}")
         state[key] = given
-    part.load_state_dict(state)
+    part.load_state_dict(state, assign=True)

@@ -18,7 +18,7 @@ from mdl.bounds import MAX_INCARNATION, printable, whole_number
 from mdl.errors import ConfigError, DataError, MdlError
 from mdl.files import run_lock
 from mdl.protocol.delta import Contributor
-from mdl.reading import read_bytes
+from mdl.reading import read_bytes, read_text
 from mdl.writing import make_private_folder, narrow, remove_leftovers, write_bytes
 from transport.trust.keys import RUN_MARK, MeshKeys, is_successor, name_run, parse_join_code
 
@@ -216,8 +216,8 @@ def codes_home() -> Path:
 def _next_incarnation(path: Path) -> int:
     """Grows with every start, even if the clock was set back."""
     try:
-        last = whole_number(path.read_text().strip(), MAX_INCARNATION - 1) or 0
-    except (OSError, ValueError):
+        last = whole_number(read_text(path, _LARGEST_CODE_BYTES).strip(), MAX_INCARNATION - 1) or 0
+    except DataError:
         last = 0
     incarnation = max(last + 1, int(time.time() * 1000))
     write_bytes(path, str(incarnation).encode())

@@ -15,7 +15,7 @@ from torch import Tensor
 from mdl.cloud.distillation import predict_probabilities
 from mdl.cloud.model_kinds import RecurrentKind
 from mdl.cloud.progress import PERSONAL
-from mdl.cloud.recurrent import RecurrentModel
+from mdl.cloud.recurrent import RecurrentModel, recurrent_shapes
 from mdl.data.readers.places import PlaceLog, PlaceOptions, read_stays
 from mdl.data.readers.visits import WINDOW_S, WINDOWS_A_DAY, WINDOWS_AN_HOUR, Stays, ask_next
 from mdl.data.sources import parse_spec
@@ -76,6 +76,10 @@ def _load(file: Path, log: PlaceLog) -> tuple[RecurrentKind, RecurrentModel]:
     arrays, metadata = read_safetensors(file)
     try:
         embedding, hidden = arrays["embed.0.weight"].shape[1], arrays["lstm.weight_hh_l0"].shape[1]
+        # Before memory is taken for it: a tensor without a row may claim any width.
+        for name, shape in recurrent_shapes(f"{embedding}-{hidden}", len(log.places), arrays["class_ids"].size).items():
+            if arrays[name].shape != shape:
+                raise DataError(f"{file} is no model of these {len(log.places)} places ({name} has another shape)")
         tensors: dict[str, Tensor] = {name: torch.from_numpy(array) for name, array in arrays.items()}
         kind = RecurrentKind(log.places, f"{embedding}-{hidden}", f"{embedding}-{hidden}")
         model = kind.unpack(save(tensors))
