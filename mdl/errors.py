@@ -72,6 +72,12 @@ class ConfigError(MdlError):
     hint = "give what is valid; mdl COMMAND --help lists the options"
 
 
+class NameRefusedError(ConfigError):
+    """This device's name in a mesh is another device's: it may come back under another one."""
+
+    hint = "mdl peer --name ANOTHER"
+
+
 class DataError(MdlError):
     """The user's data is wrong: names the file and line, the value and what would be valid."""
 

@@ -71,6 +71,7 @@ from transport.loglimit import FloodFilter
 
 if TYPE_CHECKING:
     from mdl.config import Config
+    from mdl.protocol.delta import Contributor
     from peers.edge.node import Ended
     from peers.edge.policy_choice import ChosenPolicy
 
@@ -210,6 +211,7 @@ def _train_here(
     begin: tuple[bool, Path | None],
     as_json: bool,
 ) -> None:
+    from peers.edge.naming import under_a_free_name
     from peers.edge.node import Ended, run_trainer
     from peers.edge.small.limits import check_limit
     from peers.edge.small.memory import set_up_heap
@@ -222,17 +224,21 @@ def _train_here(
     leave_a_core()
     found = find_mesh(mesh[0], mesh[1], settings, mesh[2])
     need_data(settings)
-    with (
-        identified(found.name, name, out) as (me, directory),
-        page_beside(settings, found, me.peer_id) as name_classes,
-        heeding(settings.data.spec, settings.mesh, me.peer_id) as gone,
-    ):
-        met = wait_for_others(settings, me, found, directory, any(begin))
-        ended = Ended("", 130, 0, 0)
-        if met:
+
+    def train(host: str) -> tuple[Contributor, Path, Ended]:
+        with (
+            identified(found.name, name, out, host) as (me, directory),
+            page_beside(settings, found, me.peer_id) as name_classes,
+            heeding(settings.data.spec, settings.mesh, me.peer_id) as gone,
+        ):
+            met = wait_for_others(settings, me, found, directory, any(begin))
+            if not met:
+                return me, directory, Ended("", 130, 0, 0)
             from peers.edge.resume import Begin  # imports torch
 
-            ended = run_trainer(*met, found, directory, Begin(*begin), policy, name_classes, gone)
+            return me, directory, run_trainer(*met, found, directory, Begin(*begin), policy, name_classes, gone)
+
+    me, directory, ended = under_a_free_name(found, name, train)
     _report(ended, directory)
     end(ended, {"peer": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, _tell(ended, directory))
 
@@ -265,7 +271,7 @@ def agent(
     compress: CompressBy = None,
     until: Until = None,
     every: Every = None,
-    name: Annotated[str, typer.Option(help="This agent's name.")] = "agent",
+    name: Annotated[str | None, typer.Option(help="This agent's name; agent by default.")] = None,
     run: Run = "",
     join: Join = None,
     listen: Listen = None,
@@ -289,12 +295,17 @@ def agent(
     overrides |= round_overrides(policy, exchange, compress, until, every) | web_overrides(web, web_lan, metrics_port)
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
+    from peers.edge.naming import under_a_free_name
     from peers.edge.node import run_agent
 
     chosen = choose(settings, policy)
     found = find_mesh(mesh, code, settings, run)
-    with identified(found.name, name, out) as (me, directory), page_beside(settings, found, me.peer_id):
-        ended = run_agent(settings, me, found, directory, chosen)
+
+    def lead(own_name: str) -> tuple[Contributor, Path, Ended]:
+        with identified(found.name, own_name, out) as (me, directory), page_beside(settings, found, me.peer_id):
+            return me, directory, run_agent(settings, me, found, directory, chosen)
+
+    me, directory, ended = under_a_free_name(found, name, lead, "agent")
     told = f"{ended.round_id} rounds ordered; what they gave is in {directory / 'metrics.jsonl'}"
     end(ended, {"agent": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, told)
 

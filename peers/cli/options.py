@@ -258,10 +258,11 @@ def find_mesh(name: str | None, code: str | None, settings: Config, run: str = "
 
 
 @contextmanager
-def identified(mesh: str, name: str | None, out: Path | None) -> Iterator[tuple[Contributor, Path]]:
+def identified(mesh: str, name: str | None, out: Path | None, host: str = "") -> Iterator[tuple[Contributor, Path]]:
+    """host: instead of this host's name, where none is given."""
     from peers.edge.identity import claim_identity, release_identity, state_home
 
-    me, directory = claim_identity(state_home(mesh), name, out)
+    me, directory = claim_identity(state_home(mesh), name, out, host)
     try:
         yield me, directory
     finally:

@@ -15,6 +15,7 @@ from peers.doctor.device import check_clocks, check_key, check_standing
 from peers.doctor.finding import Finding, broken, fail
 from peers.doctor.machine import check_machine, check_torch
 from peers.doctor.mesh import check_mesh
+from peers.doctor.name import check_name
 from peers.doctor.network import check_addresses, check_interfaces, check_multicast, check_port, check_wifi
 from peers.doctor.own_model import build_own_model, check_own_model
 from peers.doctor.sight import look_at_mesh
@@ -58,6 +59,7 @@ def examine(
             elif sight:
                 yield from check_clocks(sight)
                 yield from check_standing(sight)
+                yield from check_name(sight, state_home(mesh.name))
                 yield from check_mesh(mesh, section, own, sight)
                 if model and not broken([torch.result()]):
                     yield check_own_model(model.result(), sight)

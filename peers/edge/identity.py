@@ -30,14 +30,15 @@ CLOUD_CODE_VARIABLE = "MDL_CLOUD_CODE"
 _LARGEST_CODE_BYTES = 4096
 
 
-def claim_identity(base: Path, name: str | None, out: Path | None = None) -> tuple[Contributor, Path]:
+def claim_identity(base: Path, name: str | None, out: Path | None = None, host: str = "") -> tuple[Contributor, Path]:
     """A peer id that no other live process in `base` uses, its next incarnation, and its directory (`out` if given).
 
-    A name or directory that was asked for and is in use raises ConfigError; otherwise the host's name gets a number.
+    A name or directory that was asked for and is in use raises ConfigError; otherwise `host`, by default the host's
+    name, gets a number.
     """
     if name is not None and not re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", name):
         raise ConfigError(f"name {name!r}: use 1 to 40 letters, digits, '-' and '_'")
-    host = default_name()
+    host = host or default_name()
     for number in range(1, 1000):
         peer_id = name or (host if number == 1 else f"{host}-{number}")
         directory = out or base / peer_id

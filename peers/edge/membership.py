@@ -110,7 +110,7 @@ def _write(path: Path, membership: Membership) -> None:
         for statement in _load(path, membership.keys, roster.knows):
             with suppress(RemoteProtocolError):  # void by now
                 roster.add(statement)
-        write_bytes(path, msgspec.msgpack.encode(roster.statements()))
+        write_bytes(path, msgspec.msgpack.encode(membership.statements()))
 
 
 def _load(

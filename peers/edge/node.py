@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mdl.config import Config, MeshSection
+from mdl.errors import NameRefusedError
 from mdl.files.journal import Journal
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
@@ -136,7 +137,10 @@ def start_peer(
 
 
 def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
-    """Announce the node, find the others, run until the machine finishes."""
+    """Announce the node, find the others, run until the machine finishes.
+
+    Raises NameRefusedError if its name is another device's.
+    """
     try:
         discovery = Discovery(
             runtime.links.me,
@@ -159,11 +163,14 @@ def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
     watch = None if section.loopback else AddressWatch(section.interfaces or None, move)
     try:
         with scanning(runtime, section):
-            return runtime.run()
+            finish = runtime.run()
     finally:
         if watch:
             watch.close()
         discovery.close()
+    if refusal := runtime.links.standing.refusal:
+        raise NameRefusedError(str(refusal))
+    return finish
 
 
 def run_agent(config: Config, me: Contributor, mesh: Mesh, out: Path, policy: ChosenPolicy | None = None) -> Ended:

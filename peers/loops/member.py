@@ -24,7 +24,7 @@ from torch import nn
 
 from mdl.config import Config
 from mdl.defence.marks import length
-from mdl.errors import ConfigError, MdlError, TrainingCancelledError
+from mdl.errors import ConfigError, MdlError, NameRefusedError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import ModelCache
 from mdl.files.export import save_tensors
@@ -41,6 +41,7 @@ from mdl.protocol.machine import (
     Evaluate,
     Evaluated,
     Event,
+    Finish,
     LocalDeltaReady,
     PauseChanged,
     RecallDelta,
@@ -55,6 +56,8 @@ from mdl.protocol.vector_work import MergeDeltas, Outer
 from mdl.protocol.vocabulary import TrainingReport
 from peers.edge.identity import claim_identity, release_identity, state_home
 from peers.edge.loop_state import LoopState
+from peers.edge.membership import open_membership
+from peers.edge.naming import names_here, tell_other_name
 from peers.edge.narrate import Narrator
 from peers.edge.node import METRICS, drive, record_round, start_peer
 from peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
@@ -125,17 +128,27 @@ class Member:
         self._loop, self._saying, self._config = loop, saying, config
         self._flat = FlatModel(model, own=own_names(model, config.training.batch_norm))
         self._check_optimizer()
-        self._me, self._directory = claim_identity(state_home(mesh.name), place.name, place.out)
+        self._joined, self._place = mesh, place
+        self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[LocalDeltaReady | TrainingPaused | None] = queue.SimpleQueue()
+        self._has_ended, self._changing = False, threading.Lock()
+        self._names = names_here(open_membership(mesh.keys) if mesh.keys else None) if place.name is None else [""]
+        self._enter()
+        self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)
+
+    def _enter(self) -> None:
+        """Take the next name that this device may have, and what belongs to it. Raises ConfigError."""
+        mesh, place, loop, config, saying = self._joined, self._place, self._loop, self._config, self._saying
+        host = self._names.pop(0)
+        self._me, self._directory = claim_identity(state_home(mesh.name), place.name, place.out, host)
         with ExitStack() as undo:
             undo.callback(release_identity, self._directory)
             self.mesh, self.name = mesh.name, self._me.peer_id
             self.path = self._directory / RESULT
             self._trained_from: Callable[[], Vector | None] = lambda: None
             self._holds_result = self._has_warned = False
-            self._joined, self._theta = mesh, place.theta
+            self._theta = place.theta
             self._cache, self._ballots = ModelCache(self._directory), BallotFile(self._directory / BALLOT)
-            self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
-            self._done: queue.SimpleQueue[LocalDeltaReady | TrainingPaused | None] = queue.SimpleQueue()
             self._origin = Origin(mesh.name, hash_task(self._flat.task_schema, place.classes), _describe(self._flat))
             own = {"batch norm": OwnState(self._flat.own_state)} if self._flat.own_state() else {}
             self._state = LoopState(self._directory, self._origin.schema_hash, loop.stateful() | own)
@@ -157,7 +170,6 @@ class Member:
             counts = self._runtime.links.counts
             self._narrator = Narrator(self.mesh, "start the same program there", self.name, self._leaving.stays_for)
             self._lines = RoundLines(lambda: (counts.sent_bytes, counts.received_bytes), saying.quiet)
-            self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)
             undo.pop_all()
 
     @property
@@ -228,7 +240,9 @@ class Member:
     def _end(self) -> None:
         """Leave the mesh; a second Ctrl-C meanwhile does not wait for it."""
         try:
-            self._runtime.stop()
+            with self._changing:
+                self._has_ended = True
+                self._runtime.stop()
             self._done.put(None)
             self._thread.join(_STOP_S)
         except KeyboardInterrupt as again:
@@ -291,7 +305,7 @@ class Member:
     def _drive(self) -> None:
         """In the node's own thread: whatever ends it is raised in the caller's loop."""
         try:
-            finish = drive(self._runtime, self._joined, self._config.mesh)
+            finish = self._drive_under_a_free_name()
             self._ballots.end()
             if finish.problem:
                 self._failure = (ConfigError if finish.exit_code == ConfigError.exit_code else MdlError)(finish.problem)
@@ -299,6 +313,20 @@ class Member:
             self._failure = error
         finally:
             self._todo.put(None)
+
+    def _drive_under_a_free_name(self) -> Finish:
+        """Run the node; while its name turns out to be another device's, take the next one and begin again."""
+        while True:
+            try:
+                return drive(self._runtime, self._joined, self._config.mesh)
+            except NameRefusedError:
+                name = self.name
+                with self._changing:
+                    if self._has_ended or not self._names:
+                        raise
+                    release_identity(self._directory)
+                    self._enter()
+                tell_other_name(self.mesh, name, self.name)
 
     def _work(self) -> dict[Any, Callable[[Any], Event | None]]:
         metrics = Journal(self._directory / METRICS)

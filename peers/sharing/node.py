@@ -26,6 +26,7 @@ from mdl.trust.statements import DeviceRevoked, OwnerNamed
 from peers.edge.identity import claim_identity, known_meshes, release_identity, state_home
 from peers.edge.lifeline import stopped_by_signals
 from peers.edge.membership import keep_roster, open_membership
+from peers.edge.naming import under_a_free_name
 from peers.edge.node import drive, start_runtime
 from peers.roles.sharing.giver import Giver
 from peers.roles.sharing.taker import Taker
@@ -161,20 +162,25 @@ def _run_giver(
 
 def _run(meeting: Meeting, make: Callable[[Contributor, float], _MachineT], work: Work) -> tuple[Finish, _MachineT]:
     """Until it has finished. Raises ConfigError if this device is out."""
-    with opened(meeting, make, work) as (runtime, machine, run), stopped_by_signals(runtime):
-        return run(), machine
+
+    def run_as(host: str) -> tuple[Finish, _MachineT]:
+        with opened(meeting, make, work, host) as (runtime, machine, run), stopped_by_signals(runtime):
+            return run(), machine
+
+    meeting.keys()
+    return under_a_free_name(Mesh.from_code(known_meshes()[meeting.mesh], SHARED_RUN), meeting.name, run_as)
 
 
 @contextmanager
 def opened(
-    meeting: Meeting, make: Callable[[Contributor, float], _MachineT], work: Work
+    meeting: Meeting, make: Callable[[Contributor, float], _MachineT], work: Work, host: str = ""
 ) -> Iterator[tuple[Runtime[Links], _MachineT, Callable[[], Finish]]]:
     """A node of this machine, the machine, and what drives it to its end. Raises ConfigError if this device is out."""
     keys = meeting.keys()
     mesh = Mesh.from_code(known_meshes()[meeting.mesh], SHARED_RUN)
     assert mesh.keys is not None
     _heed_owners(keys, mesh.keys)
-    me, directory = claim_identity(state_home(mesh.name), meeting.name)
+    me, directory = claim_identity(state_home(mesh.name), meeting.name, host=host)
     try:
         machine = make(me, time.monotonic())
         info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", meeting.section.port)

@@ -40,7 +40,7 @@ from transport.links.standing import News, Standing, Stated
 from transport.links.transfers import Transfers, check_frames
 from transport.loglimit import LogLimit
 from transport.trust.keys import MeshKeys
-from transport.trust.membership import Membership
+from transport.trust.membership import Membership, NotLetInError
 from transport.wire.bulk import Outgoing, Step
 from transport.wire.codec import FLOW_MESSAGES, Body, CodeTold, Envelope, RosterTold, decode
 
@@ -122,7 +122,16 @@ class Links:
 
         A link-local address may be given with the link that it was found on.
         """
-        return self._learn(msgspec.structs.replace(info, host=self.introducer.scopes.note(info.host)))
+        return self._learn_itself(msgspec.structs.replace(info, host=self.introducer.scopes.note(info.host)))
+
+    def _learn_itself(self, info: PeerInfo, source: str = "") -> list[Event]:
+        """Learn of who introduces itself; who is not let in hears why, at its door. Raises RemoteProtocolError."""
+        try:
+            return self._learn(info, source=source)
+        except NotLetInError as error:
+            if told := self.standing.why_refused(error):
+                self._outbox.turn_away(address_of(info), told)
+            raise
 
     def _learn(self, info: PeerInfo, first_hand: bool = True, source: str = "") -> list[Event]:
         """A peer was introduced, by `source` if that is known."""
@@ -208,7 +217,7 @@ class Links:
             is_its_own = not at_door and self.standing.speaks(key, sender.peer_id)
             return self._on_hello(sender, body, now, at_door=not is_its_own)
         if isinstance(body, RosterTold) and at_door:
-            return self._follow(self.standing.hear("", body, now))  # to one that is out
+            return self._follow(self.standing.hear_at_door(sender.peer_id, body, now))  # to one that is not let in
         if at_door:
             raise RemoteProtocolError(f"{sender.peer_id} says {type(body).__name__} at the door")
         if not self.standing.is_in(key):
@@ -232,7 +241,7 @@ class Links:
         if sender.incarnation == self.me.incarnation:
             return []
         if isinstance(body, Hello):
-            self._learn(body.me)
+            self._learn_itself(body.me)
         self._namesakes.hear(sender, now)
         if not isinstance(body, Hello):
             return []
@@ -280,7 +289,7 @@ class Links:
         current = self.directory.get(sender.peer_id)
         events = self._link_anew(known, current) if current is not None and current is not known else []
         # Where it is, should it turn out to be the one that lives.
-        events += self._learn(hello.me, source="" if at_door else sender.peer_id)
+        events += self._learn_itself(hello.me, "" if at_door else sender.peer_id)
         current = self.directory.get(sender.peer_id)
         if not is_current or current is None or current.incarnation != sender.incarnation:
             return events

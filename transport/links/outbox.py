@@ -26,7 +26,7 @@ from transport.links.sockets import Curve, LinkCounts, is_passing, open_dealer
 from transport.loglimit import LogLimit
 from transport.wire.bulk import Outgoing
 from transport.wire.calls import Calls
-from transport.wire.codec import Body, encode
+from transport.wire.codec import Body, RosterTold, encode
 
 # A peer that is locked out may hear why.
 _LAST_WORDS_MS = 500
@@ -34,6 +34,9 @@ _LAST_WORDS_MS = 500
 KNOCK_S = 10.0
 # A round goes over a few links of each device; in a mesh of so many, all of them are made ready for bulk values.
 READY_LINKS = 16
+# Devices at a time that are told why they are not let in, each for so long: its first Hello comes at once.
+_MOST_TURNED_AWAY = 16
+TURN_AWAY_S = 5.0
 
 
 @dataclass
@@ -86,6 +89,7 @@ class Outbox:
         self._calls = Calls(most, lambda peer_id: directory.is_calling(peer_id, self.now))
         self._links: dict[str, _Link] = {}
         self._greeters: dict[Address, zmq.Socket[bytes]] = {}
+        self._turned_away: dict[Address, tuple[zmq.Socket[bytes], float]] = {}
         # Since when; None where there was no socket to be had.
         self._knocks: dict[str, tuple[zmq.Socket[bytes] | None, float]] = {}
 
@@ -143,6 +147,10 @@ class Outbox:
                 self._stop_knocking(peer_id)
                 if not is_heard and (link := self._links.get(peer_id)):
                     self._knock(link.info)
+        for address, (dealer, since) in list(self._turned_away.items()):
+            if self.now - since >= TURN_AWAY_S:
+                dealer.close(linger=0)
+                del self._turned_away[address]
         for receiver, offer in self.flows.begin(self._links, self.now):
             self._put(self._links[receiver].control, offer, None)
         self.flows.let_out(self.now)
@@ -174,6 +182,16 @@ class Outbox:
             self._greeters[address] = greeter
             hello = msgspec.structs.replace(self._hello(address.host), challenge=challenge, answer=answer)
             self._put(greeter, hello, None)
+
+    def turn_away(self, address: Address, told: Iterable[RosterTold]) -> None:
+        """Tell a device, at its door, why it is not let in: once in TURN_AWAY_S."""
+        if address in self._turned_away or len(self._turned_away) >= _MOST_TURNED_AWAY:
+            return
+        dealer = self._open(self._introducer.door, address, bulk=False)
+        if dealer is not None:
+            self._turned_away[address] = dealer, self.now
+            for body in told:
+                self._put(dealer, body, None)
 
     def stop_greeting(self, address: Address, linger_ms: int = 0) -> None:
         """Nobody answers there, or enough was said. linger_ms: how long a Hello that is still queued may take."""
@@ -259,6 +277,9 @@ class Outbox:
             link.close(linger_ms)
         for peer_id in list(self._knocks):
             self._stop_knocking(peer_id, linger_ms)
+        for dealer, _ in self._turned_away.values():
+            dealer.close(linger=linger_ms)
+        self._turned_away.clear()
         self._links.clear()
         self.flows.close()
 

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from mdl.errors import ConfigError, ForgedError, RemoteProtocolError
 from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.status_messages import PageServed, StatusWanted
@@ -19,7 +21,8 @@ from transport.links.gate import ALLOWED, DOOR, LATER, REFUSED
 from transport.links.roster_talk import RosterTalk
 from transport.trust.checks import Checks
 from transport.trust.keys import RUN_MARK, MeshKeys, code_hash
-from transport.trust.membership import Membership
+from transport.trust.membership import Membership, NotLetInError
+from transport.trust.words import fingerprint
 from transport.wire.bulk import Outgoing
 from transport.wire.codec import FLOW_MESSAGES, Body, CodeTold, RosterTold
 
@@ -33,6 +36,13 @@ _OUT = "an owner of the mesh has changed its join code, and not kept this device
 
 # What one may say that only looks; an owner's command is one.
 _VISITORS = (Hello, PeersKnown, RosterTold, CodeTold, StatusWanted, PageServed, *FLOW_MESSAGES)
+# So long after a member has let a new device in another one may still refuse its name, which it heard of elsewhere
+# first. After that the name is the device's own, and no word of others takes it away.
+NEW_S = 10.0
+# Names in one message at the door that are looked at: a member sends one.
+_MOST_NAMES = 4
+# Members that refuse this device, of which people are told, each once.
+_MOST_REFUSALS = 64
 # How often a roster that changes is kept at most: who has many devices can have it change fifty times a second.
 _KEEP_S = 1.0
 
@@ -44,6 +54,22 @@ class Stated:
     statements: tuple[AnyStatement, ...]
     code: str = ""
     keys: MeshKeys | None = None
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """This device's name is another one's. by: the member that says so. holder: the device that has it, in words."""
+
+    name: str
+    by: str
+    holder: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.by} does not let this device in: {self.name!r} is the name of another device of this mesh "
+            f"({self.holder}). Give this one its own --name; if it takes the place of that one, type on a device that "
+            f"owns the mesh: mdl mesh revoke {self.name}"
+        )
 
 
 @dataclass
@@ -80,6 +106,10 @@ class Standing:
         self._heeds_at: float | None = None if self._unheard else now
         self._code = ""
         self._given: set[str] = set()
+        # Why this device may not go on under its name.
+        self.refusal: Refusal | None = None
+        self._let_in_at: float | None = None
+        self._refused_by: set[str] = set()
         self._keep_at: float | None = None
         self._kept_at = now - _KEEP_S
 
@@ -156,6 +186,7 @@ class Standing:
             return News()
         new, answer = talk.hear(peer_id, told, now)
         self._note_return(peer_id, now)
+        self._note_let_in(peer_id, now)
         if new:
             self._keep(now, at_once=_are_owners(new))
         news = self._pass_on(new, but=peer_id) if new else News()
@@ -164,6 +195,45 @@ class Standing:
             self._given.add(peer_id)
             news.told.append(Outgoing(peer_id, CodeTold(self._code)))
         return news
+
+    def hear_at_door(self, by: str, told: RosterTold, now: float) -> News:
+        """A member tells by which statements it does not let this device in.
+
+        What owners state counts. The name of another device is not taken into the roster: that one may be about to give
+        it up, too.
+        """
+        names = [each for each in told.statements if isinstance(each, Enrolled)]
+        owned = tuple(each for each in told.statements if not isinstance(each, Enrolled))
+        news = self.hear("", msgspec.structs.replace(told, statements=owned), now)
+        for each in names[:_MOST_NAMES]:
+            self._hear_rival(by, each, now)
+        return news
+
+    def _hear_rival(self, by: str, rival: Enrolled, now: float) -> None:
+        """Another device has this one's name. A new device gives it up: one that no member has let in.
+
+        One that was let in only just now does so, too, unless it is that other device that refuses it.
+        """
+        membership = self.membership
+        if membership is None or self.refusal is not None or rival.peer_id != self._me or not membership.name:
+            return
+        if rival.device == membership.device.public or not self._checks.may("", now):
+            return
+        membership.roster.check(rival)
+        refusal = Refusal(self._me, by, fingerprint(rival.device))
+        is_settled = membership.is_known and (self._let_in_at is None or now - self._let_in_at >= NEW_S)
+        if is_settled or (membership.is_known and by == self._me):
+            if by not in self._refused_by and len(self._refused_by) < _MOST_REFUSALS:
+                self._refused_by.add(by)
+                logger.warning("%s", refusal)
+            return
+        self.refusal = refusal
+        membership.withdraw()
+        self._keep(now, at_once=True)
+
+    def why_refused(self, error: NotLetInError) -> list[RosterTold]:
+        """Return what a device hears that was not let in."""
+        return [] if self.talk is None or not error.statements else self.talk.tell(error.statements)
 
     def state(self, stated: Stated, now: float) -> News:
         """This device states something itself, and uses the code that it has changed to. Raises RemoteProtocolError."""
@@ -206,6 +276,8 @@ class Standing:
         membership = self.membership
         if membership is None:
             return ""
+        if self.refusal is not None:
+            return str(self.refusal)
         return membership.why_out() or (_OUT if membership.roster.is_code_old and not membership.is_kept() else "")
 
     def due(self, now: float) -> list[Outgoing]:
@@ -224,6 +296,15 @@ class Standing:
         if self._unheard and (enrolled := roster.enrolled(peer_id)) is not None:
             self._unheard.discard(enrolled.device)
             self._unheard &= {each.device for each in roster.members()}
+
+    def _note_let_in(self, peer_id: str, now: float) -> None:
+        """Who speaks by a link has let this device in; one that only looks has no say in that."""
+        membership = self.membership
+        assert membership is not None
+        if membership.is_known or not membership.name or not peer_id or membership.is_visitor(peer_id):
+            return
+        membership.is_known, self._let_in_at = True, now
+        self._keep(now)
 
     def close(self) -> None:
         """Nothing more is heard: keep what is known."""

@@ -38,6 +38,14 @@ _MAX_SAID = MAX_STATEMENTS
 _STARTS = 4
 
 
+class NotLetInError(RemoteProtocolError):
+    """A device that says itself where it is, and is not in. statements: by which it can check that."""
+
+    def __init__(self, text: str, statements: tuple[AnyStatement, ...]) -> None:
+        super().__init__(text)
+        self.statements = statements
+
+
 class Membership:
     """keys: of the mesh. device: None for one that is made up for this process. roster: what is known of the others."""
 
@@ -50,6 +58,10 @@ class Membership:
         # Called when the roster has changed, and with a join code that an owner has changed to: to keep them.
         self.on_change: Callable[[], None] = lambda: None
         self.on_code: Callable[[str], None] = lambda code: None
+        # Under which name this device is in; "" for one that only looks. is_known: the others have let it in so, in an
+        # earlier start or by now: what nobody has let in is not kept, since it may be another device's name.
+        self.name = ""
+        self.is_known = False
         self._visitors: OrderedDict[str, Enrolled] = OrderedDict()
         self._visiting: dict[bytes, bytes] = {}  # their devices, by link key
         # Of each name the last few starts: what each has said of where it is, without the host that was chosen.
@@ -64,10 +76,27 @@ class Membership:
         """This device is in the mesh under this name. Raises ConfigError if it is locked out, or has no name left."""
         if why := self.why_out():
             raise ConfigError(f"mesh {self.keys.name}: {why}")
+        holder = self.roster.enrolled(peer_id)
+        self.name = peer_id
+        self.is_known = self.is_owner() or (holder is not None and holder.device == self.device.public)
         try:
             self.roster.add(self.enrol(peer_id))
         except RemoteProtocolError as error:
             raise ConfigError(f"mesh {self.keys.name}: {error}") from None
+
+    def withdraw(self) -> None:
+        """Give this device's name up: it is another one's."""
+        self.is_known = False
+        self.roster.withdraw(self.device.public, self.name)
+
+    def statements(self) -> tuple[AnyStatement, ...]:
+        """Return what is kept of the roster: all of it but a name of this device's that nobody has let in yet."""
+        own = (self.device.public, "" if self.is_known else self.name)
+        return tuple(
+            each
+            for each in self.roster.statements()
+            if not (isinstance(each, Enrolled) and (each.device, each.peer_id) == own)
+        )
 
     # -- about this device --------------------------------------------------------------------------------------------
 
@@ -118,6 +147,10 @@ class Membership:
                 return f"an owner of the mesh has revoked this device{': ' if each.reason else ''}{each.reason}"
         return ""
 
+    def is_owner(self) -> bool:
+        """Return True if this device owns the mesh."""
+        return self.device.public in self.roster.owners()
+
     def is_kept(self) -> bool:
         """Whether the last change of the join code kept this device."""
         return self.roster.is_kept(self.device.public)
@@ -138,15 +171,23 @@ class Membership:
         before = self._said.get(info.peer_id, {}).get(info.incarnation)
         if before is not None and before.proof is not None and proof.serial < before.proof.serial:
             return False
-        self.roster.check(enrolled)
+        why = ""
+        try:
+            self.roster.check(enrolled)
+        except ForgedError:
+            raise
+        except RemoteProtocolError as error:
+            why = str(error)
         holder = self.roster.enrolled(info.peer_id) or self._visitors.get(info.peer_id)
-        if holder is not None and holder.device != enrolled.device:
-            raise RemoteProtocolError(
+        if not why and holder is not None and holder.device != enrolled.device:
+            why = (
                 f"{info.peer_id} is the name of another device: start the new one with --name, "
                 f"or have an owner revoke the old one"
             )
         if not is_signed(enrolled.device, where_claim(self.keys.mesh_id, info, proof), proof.signature):
             raise ForgedError(f"{info.peer_id} has not signed where it is said to be")
+        if why:
+            raise NotLetInError(why, self.roster.against(enrolled))
         self._note(info)
         if info.role is Role.OBSERVER:
             self._visit(enrolled)

@@ -115,6 +115,23 @@ class Roster:
         """The device that a name belongs to; None if it is free."""
         return self._holders.get(peer_id)
 
+    def rivals(self, peer_id: str, device: bytes) -> tuple[Enrolled, ...]:
+        """Return what other devices that are in say of this name: that it is theirs."""
+        return tuple(each for each in self._enrolled.values() if each.peer_id == peer_id and each.device != device)
+
+    def withdraw(self, device: bytes, peer_id: str) -> None:
+        """Give a device's name up: the next one that has it here holds it from now on."""
+        if self._enrolled.pop((device, peer_id), None) is not None:
+            self._conclude()
+
+    def against(self, enrolled: Enrolled) -> tuple[AnyStatement, ...]:
+        """Return the statements by which a device is not in under this name, each checkable by those before it."""
+        if enrolled.device in self._revoked:
+            out = [each for each in self._revocations.values() if each.device == enrolled.device]
+            return (*self._named.values(), *out)
+        holder = self._holders.get(enrolled.peer_id)
+        return () if holder is None or holder.device == enrolled.device else (holder,)
+
     def members(self) -> tuple[Enrolled, ...]:
         """Everybody who is in, by name."""
         return tuple(self._holders[name] for name in sorted(self._holders))

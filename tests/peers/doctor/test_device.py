@@ -65,14 +65,6 @@ def test_a_device_that_is_as_the_mesh_knows_it_is_let_be() -> None:
     assert not [*check_standing(sight(here, introduced("ann", OTHER), membership=membership))]
 
 
-def test_a_name_that_another_device_has_is_in_the_way() -> None:
-    membership = Membership(KEYS, ME)
-    membership.admit(introduced(default_name(), OTHER))
-    (finding,) = check_standing(sight(membership=membership))
-    assert verdicts([finding]) == [Verdict.FAIL]
-    assert "--name" in finding.do
-
-
 def test_a_copied_card_is_told_and_in_the_way_under_the_same_name() -> None:
     assert verdicts([*check_standing(sight(introduced(default_name(), ME)))]) == [Verdict.FAIL]
     assert verdicts([*check_standing(sight(introduced("another", ME)))]) == [Verdict.NOTE]

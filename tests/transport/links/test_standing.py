@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from zmq.utils import z85
 
@@ -11,10 +12,10 @@ from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.trust.statements import AnyStatement
 from transport.links.gate import ALLOWED, DOOR, LATER, LINKS, REFUSED
-from transport.links.standing import Standing, Stated
+from transport.links.standing import NEW_S, Standing, Stated
 from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys, code_hash, founder_mark, new_join_code
-from transport.trust.membership import Membership
+from transport.trust.membership import Membership, NotLetInError
 from transport.wire.codec import CodeTold, FlowOffered, RosterTold
 
 FOUNDER, ANN, BOB, CLEO = (DeviceKey.of(bytes([at]) * 32) for at in range(4))
@@ -167,3 +168,69 @@ def test_without_encryption_everybody_counts() -> None:
     standing.check(b"", "x")
     assert standing.hear("x", RosterTold(bytes(16)), 0.0).told == []
     assert (standing.deadline(), standing.due(1.0), standing.why_out()) == (None, [], "")
+
+
+def test_who_is_not_let_in_hears_the_statements_by_which_it_is_not(owner: Node) -> None:
+    with pytest.raises(NotLetInError, match="name of another device") as taken:
+        owner.standing.admits(introduced("ann", CLEO), "", 1.0)
+    (told,) = owner.standing.why_refused(taken.value)
+    assert told.statements == (Membership(KEYS, ANN).enrol("ann"),)
+    owner.standing.state(Stated(owner.membership.revoke(BOB.public, 7, "lost")), 1.0)
+    with pytest.raises(NotLetInError, match="was revoked") as revoked:
+        owner.standing.admits(introduced("bob", BOB), "", 1.0)
+    bob = Node("bob", BOB)
+    for each in owner.standing.why_refused(revoked.value):
+        bob.standing.hear_at_door("owner", each, 2.0)
+    assert "revoked this device: lost" in bob.standing.why_out()
+
+
+def refused(name: str = "ann", by: DeviceKey = BOB) -> RosterTold:
+    return RosterTold(bytes(16), (Membership(KEYS, by).enrol(name),))
+
+
+def test_a_new_device_gives_up_a_name_of_another_and_keeps_nothing_of_it() -> None:
+    ann = Node("ann", ANN)
+    assert Membership(KEYS, ANN).enrol("ann") not in ann.membership.statements(), "nobody has let it in yet"
+    ann.standing.hear_at_door("bob", refused("other"), 1.0)
+    assert ann.standing.refusal is None, "it is about another name"
+    ann.standing.hear_at_door("bob", refused(), 1.0)
+    assert ann.standing.refusal is not None
+    assert "bob does not let this device in: 'ann' is the name of another device" in ann.standing.why_out()
+    assert ann.membership.statements() == (), "the other one may be about to give it up, too"
+    assert ann.kept
+    forged = msgspec.structs.replace(Membership(KEYS, BOB).enrol("ann"), signature=bytes(64))
+    with pytest.raises(RemoteProtocolError, match="has not signed"):
+        Node("ann", ANN).standing.hear_at_door("bob", RosterTold(bytes(16), (forged,)), 1.0)
+
+
+def test_a_device_that_others_have_let_in_keeps_its_name() -> None:
+    ann = Node("ann", ANN)
+    ann.meet("bob", BOB)
+    ann.standing.hear("bob", RosterTold(bytes(16)), 1.0)
+    assert Membership(KEYS, ANN).enrol("ann") in ann.membership.statements()
+    ann.standing.hear_at_door("ann", refused(by=CLEO), 2.0)
+    assert ann.standing.refusal is None, "the other one of the name is as new as this one"
+    ann.standing.hear_at_door("owner", refused(by=CLEO), 2.0 + NEW_S)
+    assert ann.standing.refusal is None
+    again = Node("ann", ANN, ann.membership.statements())
+    again.standing.hear_at_door("owner", refused(by=CLEO), 1.0)
+    assert again.standing.refusal is None, "it was let in at an earlier start"
+
+
+def test_two_new_devices_of_one_name_that_different_members_let_in_both_give_it_up() -> None:
+    ann = Node("ann", ANN)
+    ann.meet("bob", BOB)
+    ann.standing.hear("bob", RosterTold(bytes(16)), 1.0)
+    ann.standing.hear_at_door("owner", refused(by=CLEO), NEW_S)
+    assert ann.standing.refusal is not None
+
+
+def test_an_owners_name_is_its_own_and_who_only_looks_has_let_nobody_in(owner: Node) -> None:
+    kept = Node("owner", FOUNDER, owner.membership.roster.statements())
+    kept.standing.hear_at_door("bob", refused("owner"), 1.0)
+    assert kept.standing.refusal is None
+    ann = Node("ann", ANN)
+    looks = PeerInfo("watcher", 1, Role.OBSERVER, "10.0.0.1", 5)
+    ann.standing.admits(Membership(KEYS, CLEO).introduce(looks, 5, ["10.0.0.1"], 1), "", 0.0)
+    ann.standing.hear("watcher", RosterTold(bytes(16)), 1.0)
+    assert not ann.membership.is_known

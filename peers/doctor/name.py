@@ -1,0 +1,36 @@
+"""Checks whether this device would be let in under its name, or was refused under one that it was started with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from peers.doctor.finding import Finding, fail, note
+from peers.doctor.sight import Sight
+from peers.edge.identity import default_name
+from peers.edge.naming import names_here
+from transport.trust.words import fingerprint
+
+# Directories of peers that are looked at: more names than a machine has.
+_MOST = 64
+
+
+def check_name(sight: Sight, home: Path) -> Iterator[Finding]:
+    """home: where this user's peers of the mesh keep their files, by name, whether they run or not."""
+    membership = sight.membership
+    if membership is None or membership.why_out():  # without encryption nobody is told apart
+        return
+    device, host = membership.device.public, default_name()
+    started = [path.name for path in sorted(home.glob("*"))[:_MOST] if path.is_dir()]
+    for name in dict.fromkeys((host, *started)):
+        rivals = membership.roster.rivals(name, device)
+        if not rivals:
+            continue
+        other = f"{name!r} is the name of another device of the mesh ({fingerprint(rivals[0].device)})"
+        if name != host:
+            do = f"mdl peer --name ANOTHER; if this one takes its place: mdl mesh revoke {name}, on an owner's"
+            yield fail("device", f"{other}: this one is refused under it", do)
+            continue
+        own = names_here(membership)[0]
+        do = f"if this one takes its place: mdl mesh revoke {name}, on an owner's; then: mdl peer --name {name}"
+        yield note("device", f"{other}: a peer here calls itself {own!r}", do)
