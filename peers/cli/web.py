@@ -143,7 +143,8 @@ def _directory(run: Path) -> Source:
 def _stay(opened: Opened, lan: bool, as_json: bool) -> None:
     """Until Ctrl-C, or until there is no network to hear the mesh on."""
     if as_json:
-        print_json({"url": opened.url, "metrics_url": opened.metrics_url, "token": opened.token})
+        print_json({"url": opened.url, "metrics_url": opened.metrics_url, "token": opened.token,
+                    "token_file": str(opened.token_path or "")})  # fmt: skip
     else:
         print(opened.url)
         if lan:

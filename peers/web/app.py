@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mdl.bounds import MAX_ROUND, whole_number
 from mdl.errors import MdlError
-from peers.web.files import VIEWS, PageFiles
-from peers.web.guard import COOKIE, TOKEN_FIELD, Asked, Guard
+from peers.web.files import PageFiles
+from peers.web.guard import COOKIE, TOKEN_FIELD, VIEWS, Asked, Guard
 from peers.web.hub import FullError, Hub
 from peers.web.invitation import Invitation, invite
 from peers.web.playing import find_round, replay, what_if
@@ -212,8 +212,8 @@ def metrics_app(scrape: Callable[[], bytes], content_type: str, guard: Guard, so
     return _Guarded(Starlette(routes=[Route("/metrics", metrics, methods=["GET"])]), guard, source)
 
 
-def make_guard(token: str, lan: bool, names: list[str], source: Source) -> Guard:
-    return Guard(token, lan, names, lambda: source.told().pages, time.monotonic)
+def make_guard(token: str, names: list[str], source: Source) -> Guard:
+    return Guard(token, names, lambda: source.told().pages, time.monotonic)
 
 
 def _json(value: msgspec.Struct) -> Response:

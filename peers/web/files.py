@@ -9,8 +9,6 @@ from importlib.resources import files
 
 from starlette.responses import Response
 
-# Each has an address of its own; the first is the empty one.
-VIEWS = ("", "round", "learning", "schedule", "cloud", "join")
 _TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 
@@ -17,6 +16,8 @@ import msgspec
 
 COOKIE = "mdl_page"
 TOKEN_FIELD = "token"
+# Views of the page, each at an address of its own; the first is the empty one.
+VIEWS = ("", "round", "learning", "schedule", "cloud", "join")
 # Requests that one address may make at once, and each second after that: a page opens with a dozen files.
 _BURST, _EACH_S = 120.0, 20.0
 # Addresses that are counted; the one that was quiet longest is forgotten.
@@ -42,7 +43,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Guard:
-    """token: that readers need; always asked for if `lan`, else for what is secret. names: of this machine.
+    """token: that readers need, on this machine too: others use it as well. names: of this machine.
 
     pages: origins of other members' pages, which may read here. clock: in seconds.
     """
@@ -50,13 +51,13 @@ class Guard:
     def __init__(
         self,
         token: str,
-        lan: bool,
         names: Collection[str],
         pages: Callable[[], Collection[str]],
         clock: Callable[[], float],
     ) -> None:
-        self.token, self.lan = token, lan
-        # Cookies go to every port of a host: this one opens nothing but this page, and tells nobody the token.
+        self.token = token
+        # Cookies go to every port of a host, and so to other users' servers: this one opens the page's own files alone,
+        # which say nothing of the mesh, and tells nobody the token.
         self.pass_word = hashlib.sha256(f"mdl page:{token}".encode()).hexdigest()
         self._names = {name.lower().rstrip(".") for name in names} | {"localhost"}
         self._pages = pages
@@ -65,7 +66,7 @@ class Guard:
 
     def check(self, asked: Asked) -> Refused | None:
         """Why the request is refused; None: it is answered."""
-        if self.lan and not (self.has_token(asked) or self._has_pass(asked)):
+        if not (self.has_token(asked) or (self._is_own_file(asked.path) and self._has_pass(asked))):
             return Refused(401, "this page needs its token: open the address that mdl printed\n")
         if not self._is_meant_for_us(asked.headers.get("host", "")):
             return Refused(421, "Host is not a name of this machine\n")
@@ -93,6 +94,9 @@ class Guard:
         origin = asked.headers.get("origin", "")
         return origin if origin in self._pages() else ""
 
+    def _is_own_file(self, path: str) -> bool:
+        return path.startswith("/page/") or path.removeprefix("/") in VIEWS
+
     def _has_pass(self, asked: Asked) -> bool:
         pieces = (piece.strip().partition("=") for piece in asked.headers.get("cookie", "").split(";"))
         return any(name == COOKIE and _is_equal(value, self.pass_word) for name, _, value in pieces)
@@ -116,11 +120,6 @@ class Guard:
         if len(self._rates) > _MOST_ADDRESSES:
             self._rates.popitem(last=False)
         return room >= 1.0
-
-
-def new_token() -> str:
-    """Of a page without a mesh's keys."""
-    return secrets.token_hex(16)
 
 
 def _is_equal(given: str, wanted: str) -> bool:

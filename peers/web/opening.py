@@ -19,8 +19,6 @@ from transport.trust.keys import Mesh
 
 # What `pip install 'mdl[web]'` brings.
 _EXTRA = ("starlette", "uvicorn", "h11", "segno", "prometheus_client")
-# Of the token's text: another meaning of it would be another token.
-_STATEMENT = "mdl page 1"
 # As `peers.cli.web.DEFAULT_PORT`; a script that chose its own port means that one.
 _USUAL_PORT = 8420
 _LOOK_S = 0.5
@@ -30,6 +28,8 @@ _LOOK_S = 0.5
 class Opened:
     """url: of the page with its token, "" if only metrics are served. metrics_url: likewise. notify: there is news.
 
+    token_path: the file that holds the token; None if it is kept in none.
+
     problem: why nothing can be heard; None as long as it can. name_classes: tells it what this node's data calls them.
     """
 
@@ -37,6 +37,7 @@ class Opened:
     metrics_url: str
     token: str
     notify: Callable[[], None]
+    token_path: Path | None = None
     problem: Callable[[], Exception | None] = lambda: None
     name_classes: Callable[[tuple[str, ...]], None] = lambda names: None
 
@@ -109,22 +110,22 @@ def serve(
     source: Source, mesh: Mesh | None, wanted: Wanted, sockets: Sequence[socket.socket], code: str
 ) -> Iterator[Opened]:
     from peers.web.app import Site, make_guard, metrics_app
-    from peers.web.guard import new_token
     from peers.web.prometheus import CONTENT_TYPE, make_metrics
     from peers.web.serving import Serving
+    from peers.web.token import page_token
 
-    token = mesh.keys.prove(_STATEMENT) if mesh and mesh.keys else new_token()
+    token, token_path = page_token(mesh)
     name = socket.gethostname()
-    guard = make_guard(token, wanted.lan, [name, f"{name}.local"], source)
+    guard = make_guard(token, [name, f"{name}.local"], source)
     site = Site(source, guard, code)
     scrape = metrics_app(make_metrics(site.hub.snapshot), CONTENT_TYPE, guard, source)
     apps = [*([site.app()] if wanted.port is not None else []), *([scrape] if wanted.metrics_port is not None else [])]
     host = _own_host() if wanted.lan else "127.0.0.1"
     ports = [each.getsockname()[1] for each in sockets]
     url = f"http://{host}:{ports[0]}/?token={token}" if wanted.port is not None else ""
-    metrics_url = f"http://{host}:{ports[-1]}/metrics" if wanted.metrics_port is not None else ""
+    metrics_url = f"http://{host}:{ports[-1]}/metrics?token={token}" if wanted.metrics_port is not None else ""
     with Serving(list(zip(apps, sockets, strict=True)), site.hub) as serving:
-        yield Opened(url, metrics_url, token, serving.notify)
+        yield Opened(url, metrics_url, token, serving.notify, token_path)
 
 
 def need_libraries() -> None:

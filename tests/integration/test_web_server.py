@@ -80,8 +80,9 @@ def test_rounds_are_played_again_and_under_other_circumstances(words):
         assert ask(opened, "/api/v1/rounds/41/what-if?" + "x" * 9000)[0] == 414
 
 
-def test_on_the_lan_an_outsider_gets_nothing_but_401(words):
-    with served(words, lan=True) as opened:
+@pytest.mark.parametrize("lan", [False, True])
+def test_an_outsider_and_another_user_of_this_machine_get_nothing_but_401(words, lan):
+    with served(words, lan=lan) as opened:
         for path in [
             *VIEWS,
             "/page/app.js",
@@ -92,20 +93,23 @@ def test_on_the_lan_an_outsider_gets_nothing_but_401(words):
             "/metrics",
         ]:
             for headers in ({}, {"Authorization": "Bearer no"}, {"Host": "evil.example"}, {"Origin": "http://evil"}):
-                code, told, body = ask(opened, path, **headers)
+                code, told, body = ask(opened, path, is_stranger=True, **headers)
                 assert code == 401, path
                 assert b"home" not in body
                 assert b"device" not in body
                 assert told["connection"] == "close"
-        assert ask(opened, "/", method="POST")[0] == 401
-        assert ask(opened, "/?token=" + "0" * 32)[0] == 401
+        assert ask(opened, "/", method="POST", is_stranger=True)[0] == 401
+        assert ask(opened, "/?token=" + "0" * 32, is_stranger=True)[0] == 401
 
-        code, headers, _ = ask(opened, opened.url.partition("/?")[2].join(("/round?", "")))
+        code, headers, _ = ask(opened, opened.url.partition("/?")[2].join(("/round?", "")), is_stranger=True)
         assert (code, headers["location"]) == (303, f"/round#token={opened.token}")
         cookie = headers["set-cookie"]
         assert opened.token not in cookie
         assert re.search("HttpOnly", cookie, re.IGNORECASE)
-        assert ask(opened, "/api/v1/snapshot", Cookie=cookie.partition(";")[0])[0] == 200
+        kept = {"Cookie": cookie.partition(";")[0], "is_stranger": True}
+        assert ask(opened, "/round", **kept)[0] == ask(opened, "/page/app.js", **kept)[0] == 200
+        assert ask(opened, "/api/v1/snapshot", **kept)[0] == 401, "a cookie goes to other users' servers here too"
+        assert ask(opened, f"/api/v1/snapshot?token={opened.token}", is_stranger=True)[0] == 200
         assert ask(opened, "/api/v1/snapshot", Authorization=f"Bearer {opened.token}")[0] == 200
 
 
@@ -146,8 +150,8 @@ def test_no_method_changes_anything(words):
 
 def test_the_join_code_is_shown_on_this_device_with_the_token_alone(words):
     with served(words, code=CODE) as opened:
-        code, _, body = ask(opened, "/api/v1/join")
-        assert (code, CODE.encode() in body) == (403, False)
+        code, _, body = ask(opened, "/api/v1/join", is_stranger=True)
+        assert (code, CODE.encode() in body) == (401, False)
         assert ask(opened, f"/api/v1/join?token={opened.token}", Origin="http://evil.example")[0] == 403
         code, _, body = ask(opened, f"/api/v1/join?token={opened.token}")
         told = json.loads(body)
@@ -223,7 +227,8 @@ def test_metrics_have_documented_names(words):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with served(words, metrics_port=port) as opened:
-        code, headers, body = ask(opened, "/metrics", port=port)
+        assert ask(opened, "/metrics", port=port, is_stranger=True)[0] == 401
+        code, headers, body = ask(opened, opened.metrics_url.rpartition(str(port))[2], port=port, is_stranger=True)
         assert (code, headers["content-type"].partition(";")[0]) == (200, "text/plain")
         names = set(re.findall(r"^(mdl_\w+)", body.decode(), re.MULTILINE))
         documented = set(re.findall(r"^\| `(mdl_\w+)`", Path("docs/api.md").read_text(), re.MULTILINE))

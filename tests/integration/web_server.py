@@ -3,8 +3,10 @@
 import contextlib
 import http.client
 import json
+import os
 import socket
 import threading
+from unittest import mock
 
 import msgspec
 
@@ -15,6 +17,7 @@ from peers.view.snapshot import CyclePart
 from peers.view.take_snapshot import Told
 from peers.web.opening import Wanted, page_of
 from peers.web.sources import POLICIES
+from peers.web.token import TOKEN_VARIABLE
 from transport.trust.keys import Mesh, new_join_code
 
 CODE = new_join_code("home")
@@ -41,7 +44,8 @@ class Words:
 
 @contextlib.contextmanager
 def served(words, lan=False, code="", metrics_port=None, mesh=MESH):
-    with page_of(words, mesh, Wanted(0, lan, metrics_port), code) as opened:
+    given = mock.patch.dict(os.environ, {TOKEN_VARIABLE: "t" * 32})  # nothing is kept for this user
+    with given, page_of(words, mesh, Wanted(0, lan, metrics_port), code) as opened:
         words.notify = opened.notify
         yield opened
 
@@ -50,8 +54,9 @@ def port_of(opened):
     return int(opened.url.partition("/?")[0].rpartition(":")[2])
 
 
-def ask(opened, path, method="GET", port=None, **headers):
-    """(code, headers, body) of one request, as a program would send it: nothing but these headers."""
+def ask(opened, path, method="GET", port=None, is_stranger=False, **headers):
+    """(code, headers, body) of one request, as a program would send it: these headers, and with the token."""
+    headers |= {} if is_stranger or "Authorization" in headers else {"Authorization": f"Bearer {opened.token}"}
     connection = http.client.HTTPConnection("127.0.0.1", port or port_of(opened), timeout=PATIENCE_S)
     try:
         connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
@@ -66,7 +71,7 @@ class Reader:
 
     def __init__(self, opened, path="/api/v1/events"):
         self.connection = http.client.HTTPConnection("127.0.0.1", port_of(opened), timeout=PATIENCE_S)
-        self.connection.request("GET", path)
+        self.connection.request("GET", path, headers={"Authorization": f"Bearer {opened.token}"})
         self.answer = self.connection.getresponse()
         self.code, self.shown, self.changed = self.answer.status, None, threading.Event()
 

@@ -7,10 +7,10 @@ const KEY = "mdl-token";
 export function takeToken() {
 	const given = new URLSearchParams(location.hash.slice(1)).get("token");
 	if (given) {
-		sessionStorage.setItem(KEY, given);
+		localStorage.setItem(KEY, given);
 		history.replaceState(null, "", location.pathname + location.search);
 	}
-	return sessionStorage.getItem(KEY) || "";
+	return localStorage.getItem(KEY) || "";
 }
 
 export function merge(before, patch) {
