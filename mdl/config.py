@@ -230,7 +230,7 @@ class CloudSection(Section, frozen=True):
     groups: pupils are grouped by what they answer, and taught by group.
     preset: "measured", or "paper" for Colla's own settings; of a device by itself and of the cloud alike.
     update: how a device by itself learns: same-whole, same-fc, customisation, customised-whole; "": by the preset.
-    store: postgresql://USER@HOST:PORT/DATABASE for the vectors of a cloud that recommends; "": SQLite in its directory.
+    store: of a cloud that recommends: postgresql://USER@HOST:PORT/DATABASE, or @FILE with that; "": SQLite beside it.
     """
 
     table: ClassVar[str] = "cloud"

@@ -63,7 +63,8 @@ def cloud(
     updates: Annotated[int | None, typer.Option(help="Updates of different pupils that start a cycle.")] = None,
     patience: Annotated[float | None, typer.Option(help="Seconds after which fewer updates do.")] = None,
     store: Annotated[
-        str | None, typer.Option(help="Of --task recommend: postgresql://USER@HOST/DB for vectors, in place of SQLite.")
+        str | None,
+        typer.Option(help="Of --task recommend: postgresql://USER@HOST/DB (or @FILE) for vectors, in place of SQLite."),
     ] = None,
     listen: Listen = None,
     port: Port = None,

@@ -43,7 +43,7 @@ def check_torch(python: str = sys.executable) -> Finding:
     """In a process of its own: a wheel for another processor ends it by a signal."""
     try:
         tried = subprocess.run(
-            [python, "-c", "import torch; torch.ones(8).sum().item(); print(torch.__version__)"],
+            [python, "-P", "-c", "import torch; torch.ones(8).sum().item(); print(torch.__version__)"],
             capture_output=True,
             text=True,
             timeout=_TORCH_S,

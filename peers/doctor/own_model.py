@@ -29,7 +29,7 @@ class OwnModel(NamedTuple):
 
 def build_own_model(config: Config) -> OwnModel | None:
     """None where it takes too long."""
-    command = [sys.executable, "-c", "from peers.doctor.own_model import main; main()"]
+    command = [sys.executable, "-P", "-c", "from peers.doctor.own_model import main; main()"]
     try:
         done = subprocess.run(
             command, input=msgspec.json.encode(config), capture_output=True, timeout=_BUILD_S, check=False

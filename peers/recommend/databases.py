@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from mdl.errors import ConfigError, MdlError, StorageError
+from mdl.errors import ConfigError, DataError, MdlError, StorageError
+from mdl.reading import read_bytes
 from mdl.writing import make_private_folder, open_private
 
 _SCHEMES = ("postgresql", "postgres")
@@ -24,6 +25,8 @@ _LOCK = 0x6D646C
 _LOCK_MS = 2_000
 _CONNECT_S = 10
 _LONGEST_TOLD = 300
+# Bytes of a file with a URL: far more than one has.
+_LONGEST_URL = 4096
 
 
 class Database(ABC):
@@ -175,6 +178,16 @@ class PostgresDatabase(Database):
     def _tell(self, error: Exception) -> str:
         said = " ".join(str(error).split())[:_LONGEST_TOLD]
         return f"{self.shown}: {said.replace(self._secret, '...') if self._secret else said}"
+
+
+def read_url(text: str) -> str:
+    """The URL that is given, or that stands in @FILE, where nobody sees its password. Raises ConfigError."""
+    if not text.startswith("@"):
+        return text
+    try:
+        return read_bytes(Path(text[1:]).expanduser(), _LONGEST_URL, "the URL of a database").decode().strip()
+    except (DataError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--store: cannot read {error}") from None
 
 
 def describe_url(url: str) -> str:

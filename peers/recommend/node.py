@@ -20,6 +20,7 @@ from peers.edge.cloud.node import NOBODY_S, attend, open_hub, serve
 from peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
 from peers.edge.membership import key_for_cloud
 from peers.recommend.cloud_files import RecommendFiles
+from peers.recommend.databases import read_url
 from peers.recommend.device import Recommendee
 from peers.roles.cloud.cloud import CloudSettings
 from peers.roles.cloud.collector import TASK, Collector
@@ -65,7 +66,7 @@ def run_recommend_cloud(config: Config, me: Contributor, keys: MeshKeys | None, 
     data = read_interactions(config.data.spec)
     sizes = _sizes(config)
     task = f"{len(data.users)} users, {len(data.titles)} items, sizes {sizes.din.embedding}-{sizes.din.hidden}"
-    files = RecommendFiles(out, data, sizes, config.seed, task, fresh, config.cloud.store)
+    files = RecommendFiles(out, data, sizes, config.seed, task, fresh, read_url(config.cloud.store))
     settings = CloudSettings(config.cloud.updates, config.cloud.patience_s, config.cloud.synchronous)
     machine = Collector(settings, files.taught(), files.fresh(), time.monotonic())
     hub = open_hub(config, me, keys, _LARGEST_UPLOAD_BYTES, out, owns_pupils=True)

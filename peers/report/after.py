@@ -26,7 +26,7 @@ def report_on(out: Path) -> list[str]:
     return [f"the model's card is {card}", *([_draw(out)] if rounds else [])]
 
 
-def _draw(out: Path, command: Sequence[str] = (sys.executable, "-m", "peers.report.pictures")) -> str:
+def _draw(out: Path, command: Sequence[str] = (sys.executable, "-P", "-m", "peers.report.pictures")) -> str:
     if find_spec("matplotlib") is None:
         return "no pictures of the run: pip install 'mdl[plot]' has them drawn"
     try:

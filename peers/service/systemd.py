@@ -32,11 +32,18 @@ def is_system() -> bool:
 
 
 def plan(
-    name: str, words: tuple[str, ...], code: str | None, user: str, memory_mb: int | None, writes: tuple[Path, ...] = ()
+    name: str,
+    words: tuple[str, ...],
+    code: str | None,
+    user: str,
+    memory_mb: int | None,
+    writes: tuple[Path, ...] = (),
+    store: str = "",
 ) -> tuple[Service, str]:
     """The service, and the join code that belongs beside it ("" if none does). user: of a system service.
 
-    code: of the mesh; None if the words need none. writes: folders of results. Raises ConfigError.
+    code: of the mesh; None if the words need none. writes: folders of results. store: the address of a cloud's
+    database, which is kept beside the unit, too; "" if the words need none. Raises ConfigError.
     """
     total_mb = psutil.virtual_memory().total >> 20
     memory_mb = memory_mb or max(LEAST_MB, int(total_mb * _SHARE))
@@ -47,22 +54,27 @@ def plan(
         if user and user not in {each.pw_name for each in pwd.getpwall()}:
             raise ConfigError(f"--as {user}: there is no such user on this machine")
         file = _CODES / f"{name}.code" if code else None
-        return Service(name, program, words, threads, memory_mb, user, writes, code_file=file), code or ""
+        store_file = _CODES / f"{name}.store" if store else None
+        return Service(name, program, words, threads, memory_mb, user, writes, None, file, store_file), code or ""
     if user:
         raise ConfigError(f"--as {user}: only root installs services for others: sudo mdl service install ...")
     kinds = (platformdirs.user_state_dir, platformdirs.user_config_dir, platformdirs.user_cache_dir)
     own = tuple(Path(kind("mdl")) for kind in kinds)
-    return Service(name, program, words, threads, memory_mb, None, (*own, *writes), Path.cwd()), ""
+    store_file = _own_secrets() / f"{name}.store" if store else None
+    return Service(name, program, words, threads, memory_mb, None, (*own, *writes), Path.cwd(), None, store_file), ""
 
 
-def install(service: Service, code: str) -> Path:
+def install(service: Service, code: str, store: str = "") -> Path:
     """Write the unit, enable it and start it; returns the unit's file. Raises MdlError if systemd refuses."""
+    text = write_unit(service)
     for folder in service.writes:
         make_private_folder(folder)
     if service.code_file:
         write_bytes(service.code_file, f"{code}\n".encode())
+    if service.store_file:
+        write_bytes(service.store_file, f"{store}\n".encode())
     file = units() / service.unit
-    write_bytes(file, write_unit(service).encode())
+    write_bytes(file, text.encode())
     file.chmod(0o644)  # no secret is in it, and systemd complains of less
     _systemctl("daemon-reload")
     _systemctl("enable", "--now", service.unit)
@@ -73,7 +85,10 @@ def remove(unit: str) -> None:
     """End it and take the unit away; models and codes of the mesh stay. Raises MdlError if systemd refuses."""
     _systemctl("disable", "--now", unit)
     (units() / unit).unlink(missing_ok=True)
-    (_CODES / f"{unit.removeprefix(PREFIX).removesuffix('.service')}.code").unlink(missing_ok=True)
+    name = unit.removeprefix(PREFIX).removesuffix(".service")
+    folder = _CODES if is_system() else _own_secrets()
+    for secret in (folder / f"{name}.code", folder / f"{name}.store"):
+        secret.unlink(missing_ok=True)
     _systemctl("daemon-reload")
 
 
@@ -132,6 +147,11 @@ def need_systemd() -> None:
             "service: systemd does not run on this machine; mdl service install --print shows the unit, and the "
             "command in its ExecStart is what another supervisor has to start"
         )
+
+
+def _own_secrets() -> Path:
+    """Where secrets of this user's own services are kept."""
+    return Path(platformdirs.user_config_dir("mdl")) / "services"
 
 
 def _program() -> tuple[str, ...]:

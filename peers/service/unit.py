@@ -15,6 +15,8 @@ from mdl.errors import ConfigError
 PREFIX = "mdl-"
 # Where a system service keeps the join code; systemd hands it over in memory, for this service alone.
 CREDENTIAL = "join-code"
+# Likewise the address of a database, which may name its password.
+STORE = "store"
 # A LeNet peer takes 250 MB: below this no training is possible (docs/raspberry-pi.md).
 LEAST_MB = 400
 _LARGEST_TASKS = 256  # threads of torch on many cores, and one process that learns the schedule
@@ -54,7 +56,7 @@ class Service:
     threads: that train. memory_mb: it is slowed down at nine tenths of this, and ended beyond.
     user: that it runs as: "" for one that systemd makes up, None for a service of the user who installs it.
     writes: folders that it may write, beside those that systemd makes for it. directory: its working one.
-    code_file: with the join code, for a system service.
+    code_file: with the join code, for a system service. store_file: with the address of the cloud's database.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Service:
     writes: tuple[Path, ...] = ()
     directory: Path | None = None
     code_file: Path | None = None
+    store_file: Path | None = None
 
     @property
     def unit(self) -> str:
@@ -80,7 +83,9 @@ def write_unit(service: Service) -> str:
     """The unit's text. Raises ConfigError for a word that no unit can hold."""
     starts = " ".join(quote(word) for word in (*service.program, *service.words))
     credential = " --code @%d/" + CREDENTIAL if service.code_file else ""
-    told = f"mdl {' '.join(service.words)}"[:200].replace("%", "%%")
+    store = f" --store {_credential(service, STORE, service.store_file)}" if service.store_file else ""
+    # A line that ends with a backslash goes on in the next one.
+    told = f"mdl {' '.join(service.words)}"[:200].replace("\\", "/").replace("%", "%%")
     private_devices = "no" if any("cuda" in word or "mps" in word for word in service.words) else "yes"
     parts = [
         "[Unit]",
@@ -92,7 +97,7 @@ def write_unit(service: Service) -> str:
         "",
         "[Service]",
         "Type=exec",
-        f"ExecStart={starts}{credential}",
+        f"ExecStart={starts}{credential}{store}",
         "# 2: what it was told is wrong, which no further start mends. 130: it was told to end, and has saved.",
         "Restart=on-failure",
         "RestartSec=10",
@@ -144,11 +149,26 @@ def _place(service: Service) -> list[str]:
         "CacheDirectoryMode=0700",
         f"WorkingDirectory=%S/{state}",
         f"Environment=HOME=%S/{state} XDG_STATE_HOME=%S/{state} XDG_CONFIG_HOME=%S/{state} XDG_CACHE_HOME=%C/{state}",
-        *([f"LoadCredential={CREDENTIAL}:{service.code_file}"] if service.code_file else []),
+        *([f"LoadCredential={CREDENTIAL}:{_escape_path(service.code_file)}"] if service.code_file else []),
+        *([f"LoadCredential={STORE}:{_escape_path(service.store_file)}"] if service.store_file else []),
         *lines,
     ]
 
 
+def _credential(service: Service, name: str, file: Path) -> str:
+    """How a command names a file with a secret: a user's own service reads it where it is kept."""
+    return f"@%d/{name}" if service.is_system else quote(f"@{file}")
+
+
 def _escape_path(path: Path) -> str:
-    """A path where systemd takes the rest of the line as it is, but for specifiers."""
-    return str(path).replace("%", "%%")
+    """A path where systemd takes the rest of the line as it is, but for specifiers.
+
+    Raises ConfigError for one that would not stay in its line, or not be read as it is.
+    """
+    text = str(path)
+    if not text.isprintable() or text != text.strip() or text.endswith("\\"):
+        raise ConfigError(
+            f"service: the directory {ascii(text)[:200]} cannot stand in a unit: it has a line break, or another "
+            f"hidden character, or a space or backslash at its end; change to another one (cd) and install again"
+        )
+    return text.replace("%", "%%")

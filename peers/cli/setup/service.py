@@ -16,6 +16,8 @@ app = typer.Typer(help="Run a command of mdl as a service of systemd, from boot 
 _MAY_SERVE = ("peer", "agent", "cloud", "learn")
 # They would stand in a file that everybody may read, or are good once.
 _SECRETS = ("--invite",)
+# user:password@ of an address, or password= of one.
+_PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]*@|\bpassword\s*=", re.IGNORECASE)
 
 Name = Annotated[
     str | None, typer.Argument(help="As `mdl service status` lists them; the only one by default.", metavar="[NAME]")
@@ -46,16 +48,17 @@ def install(
     given = _check(command, context.find_root().command)
     if not only_print:
         need_systemd()
+    command, store = _without_store(command, is_system())
     words, mesh, code = _with_code(command, given, is_system())
     out = given.get("out")
-    service, secret = plan(_name(name, command[0], mesh), words, code, run_as, memory, (out,) if out else ())
+    service, secret = plan(_name(name, command[0], mesh), words, code, run_as, memory, (out,) if out else (), store)
     if only_print:
         if as_json:
             print_json({"unit": service.unit, "text": write_unit(service)})
         else:
             print(write_unit(service), end="")
         return
-    file = install(service, secret)
+    file = install(service, secret, store)
     if as_json:
         print_json(
             {"unit": service.unit, "file": str(file), "threads": service.threads, "memory_mb": service.memory_mb}
@@ -128,11 +131,41 @@ def _check(command: list[str], mdl: Any) -> dict[str, Any]:
     parsed: dict[str, Any] = mdl.commands[command[0]].make_context(command[0], command[1:]).params
     if (code := parsed.get("code")) and not code.startswith("@"):
         raise ConfigError("service: --code @FILE, not the code itself: everybody here can read a unit")
+    if any(_PASSWORD.search(word) and not _is_store(command, word) for word in command):
+        raise ConfigError(
+            "service: one of its words holds a password, and everybody here can read a unit: give the address of a "
+            "database as --store, or --store @FILE"
+        )
     spec = parsed.get("data") or ""
     path = spec.partition("?")[0].partition(":")[2] if spec.startswith(("csv:", "npz:", "uci-har:", "semg:")) else ""
     if path and not path.startswith(("/", "~")):
         raise ConfigError(f"service: --data {spec}: give the whole path, a service has another working directory")
     return parsed
+
+
+def _is_store(command: list[str], word: str) -> bool:
+    return word.startswith("--store=") or command[command.index(word) - 1] == "--store"
+
+
+def _without_store(command: list[str], hides: bool) -> tuple[list[str], str]:
+    """The command's words without the address of a database, and that; a user's own file with it is named on."""
+    from mdl.errors import ConfigError
+    from peers.recommend.databases import read_url
+
+    kept, store, words = list[str](), "", iter(command)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name != "--store":
+            kept.append(word)
+            continue
+        given = value if equals else next(words, "")
+        if given.startswith("@") and not given.startswith(("@/", "@~")):
+            raise ConfigError(f"service: --store {given[:80]}: give the whole path of the file")
+        if given.startswith("@") and not hides:
+            kept += ["--store", given]
+        else:
+            store = read_url(given)
+    return kept, store
 
 
 def _with_code(command: list[str], given: dict[str, Any], hides: bool) -> tuple[tuple[str, ...], str, str | None]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import builtins
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mdl.errors import ConfigError, MdlError
-from peers.recommend.databases import PostgresDatabase, describe_url
+from peers.recommend.databases import PostgresDatabase, describe_url, read_url
 from peers.recommend.vector_store import VectorStore
 from tests.peers.recommend.postgres import PASSWORD, Server
 from tests.peers.recommend.test_vector_store import BASIS, TASK, _keep, _vector
@@ -108,3 +109,13 @@ def test_a_server_that_was_away_is_asked_again(server: Server, url: str) -> None
     assert _keep(store, _vector("bob")) == [""]
     assert store.fresh(1) == 2
     database.close()
+
+
+def test_a_url_may_stand_in_a_file(tmp_path: Path) -> None:
+    assert read_url("postgresql://db/shop") == "postgresql://db/shop"
+    (tmp_path / "store").write_text("postgresql://ann:secret@db/shop\n")
+    assert read_url(f"@{tmp_path / 'store'}") == "postgresql://ann:secret@db/shop"
+    (tmp_path / "store").write_bytes(b"\xff" * 5000)
+    for wrong in ("store", "missing"):
+        with pytest.raises(ConfigError, match="--store: cannot read"):
+            read_url(f"@{tmp_path / wrong}")

@@ -91,3 +91,21 @@ def test_what_systemd_complains_of_is_one_line() -> None:
 def test_a_service_is_frozen_until_it_is_written() -> None:
     service = Service("peer-home", ("mdl",), WORDS, 1, 500)
     assert (service.unit, service.is_system) == ("mdl-peer-home.service", False)
+
+
+@pytest.mark.parametrize("root", [True, False])
+def test_a_databases_address_is_kept_for_the_service_alone_and_taken_away_with_it(
+    asked: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: bool
+) -> None:
+    monkeypatch.setattr(systemd, "is_system", lambda: root)
+    for kind in ("STATE", "CONFIG", "CACHE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind))
+    store = "postgresql://ann:s3cret@db/shop"
+    service, secret = systemd.plan("cloud-home", ("cloud",), None, "", 500, store=store)
+    file = systemd.install(service, secret, store)
+    assert "s3cret" not in file.read_text()
+    kept = service.store_file
+    assert kept is not None
+    assert (kept.read_text(), stat.S_IMODE(kept.stat().st_mode)) == (f"{store}\n", 0o600)
+    systemd.remove("mdl-cloud-home.service")
+    assert not kept.exists()

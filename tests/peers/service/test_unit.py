@@ -83,3 +83,8 @@ def test_systemd_reads_it_without_a_complaint(service: Service, tmp_path: Path) 
     asked = verify(unit)
     assert (asked.returncode, asked.stderr.strip()) == (0, "")
     assert "nonsense" in verify(unit.replace("ProtectSystem=strict", "ProtectSystem=nonsense")).stderr  # it does look
+
+
+def test_no_word_makes_a_line_go_on_in_the_next_one() -> None:
+    lines = _lines(replace(OWN, words=("peer", "--when", "idle\\")))
+    assert not [line for line in lines if line.endswith("\\")]

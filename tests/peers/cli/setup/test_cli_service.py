@@ -13,6 +13,8 @@ from peers.cli.main import main
 from peers.edge.identity import remember_code
 from peers.service import systemd
 
+STORE = "postgresql://ann:s3cret@db.example/shop"
+
 
 @pytest.fixture
 def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
@@ -54,6 +56,33 @@ def test_the_code_of_a_service_of_the_machine_is_handed_over_and_not_named(shown
         assert _start(told).endswith('"agent" "--mesh" "home" "--rounds" "5" --code @%d/join-code')
 
 
+@pytest.mark.parametrize("given", [("--store", STORE), (f"--store={STORE}",)])
+def test_the_address_of_a_database_is_handed_over_and_not_named(
+    shown: Any, tmp_path: Path, given: tuple[str, ...]
+) -> None:
+    cloud = ("cloud", "--mesh", "home", "--task", "recommend")
+    for root, named in ((True, "@%d/store"), (False, f'"@{tmp_path}/CONFIG/mdl/services/cloud-home.store"')):
+        code, told = shown(*cloud, *given, root=root)
+        assert code == 0, told
+        assert "s3cret" not in told["text"]
+        assert _start(told).endswith(f" --store {named}")
+    assert ("LoadCredential=store:/etc/mdl/cloud-home.store" in shown(*cloud, *given, root=True)[1]["text"]) is True
+    own = tmp_path / "own.store"
+    own.write_text(STORE)
+    assert f'"--store" "@{own}"' in _start(shown(*cloud, "--store", f"@{own}")[1])
+    assert _start(shown(*cloud, "--store", f"@{own}", root=True)[1]).endswith(" --store @%d/store")
+
+
+def test_a_working_directory_with_a_line_break_is_refused(
+    shown: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a\nExecStartPre=touch b", "a\x1b[2J", "a ", "a\\"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        code, told = shown("agent", "--mesh", "home")
+        assert (code, "cannot stand in a unit" in told["error"]) == (2, True), told
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -63,8 +92,12 @@ def test_the_code_of_a_service_of_the_machine_is_handed_over_and_not_named(shown
         (["peer", "--mesh", "home", "--data", "csv:walk.csv"], "give the whole path"),
         (["peer", "--mesh", "nosuch", "--data", "motion"], "no code is known"),
         (["up"], "does not run on its own"),
+        (["cloud", "--mesh", "home", "--set", f"cloud.store={STORE}"], "holds a password"),
+        (["cloud", "--mesh", "home", "--set", "cloud.store=host=db password=s3cret"], "holds a password"),
+        (["cloud", "--mesh", "home", "--task", "recommend", "--store", "@store"], "whole path of the file"),
     ],
 )
 def test_what_would_not_run_or_tell_a_secret_is_refused(shown: Any, words: list[str], complaint: str) -> None:
     code, told = shown(*words)
     assert (code, complaint in told["error"]) == (2, True), told
+    assert "s3cret" not in str(told)
