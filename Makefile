@@ -1,11 +1,16 @@
 # `make up` trains on a mesh of real peer processes, `make test` checks everything; `make fuzz` is for a night: 10 million
 # hostile inputs over all decoders and machines (INPUTS, SEED). `make test-lowest` is for a release: the oldest versions
-# that pyproject.toml allows.
+# that pyproject.toml allows. `make lock` writes requirements.lock anew.
 PYTHON ?= python3
 BIN := .venv/bin
 LOWEST := .venv-lowest/bin
 
-.PHONY: up test test-lowest fuzz check clean
+# What torch brings by itself, on machines whose build of it has CUDA.
+OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti nvidia-cuda-nvrtc \
+	nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse \
+	nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
+
+.PHONY: up test test-lowest fuzz lock check clean
 INPUTS ?= 10000000
 SEED ?= 1
 # 0: no test beside another. Those marked `alone` have the machine to themselves in any case: moments that they wait for
@@ -32,10 +37,23 @@ test-lowest: .venv-lowest/installed
 fuzz: .venv/installed
 	$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)
 
-.venv/installed: pyproject.toml constraints.txt
+# Everything with the hashes of requirements.lock but torch and, where its build has them, the CUDA libraries that it
+# asks for: there are builds for CPUs and for CUDA of one version, which a machine's own index or disk may hold.
+.venv/installed: pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip check
 	touch $@
+
+# The newest versions that pyproject.toml allows, for Linux on x86-64 and aarch64, macOS, and Python from 3.11 on.
+lock:
+	$(PYTHON) -m venv .venv-lowest
+	$(LOWEST)/python -m pip install --quiet --disable-pip-version-check uv
+	$(LOWEST)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-annotate --no-header --extra dev --constraint constraints.txt --upgrade \
+		$(foreach name,$(OF_TORCH),--no-emit-package $(name)) pyproject.toml --output-file requirements.lock
 
 # All but torch, which stays the one of constraints.txt: older ones have not been tried with this target.
 .venv-lowest/installed: pyproject.toml constraints.txt
