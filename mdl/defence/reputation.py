@@ -20,6 +20,8 @@ HALF_LIFE = 10
 # A device suspects another from SUSPECTED on: after one refusal of its own work alone. Who was left out for that is so
 # down to STILL. A mean that it had part in makes it DOUBTED at most. Below FAINT nobody speaks of it any more.
 SUSPECTED, STILL, DOUBTED, FAINT = 0.5, 0.25, 0.2, 0.05
+# How the reason begins where devices have got different results of a round: the work of the named one is not in doubt.
+DIFFERS = "results differ: "
 # Devices that one device suspects at a time; the least suspected are forgotten.
 MOST_SUSPECTS = 64
 

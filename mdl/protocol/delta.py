@@ -23,6 +23,8 @@ Vector: TypeAlias = NDArray[np.float32]
 _BLOCK = 1 << 16
 # A delta beyond this is no training step but a fault or an attack: one such value would drown the mean of all others.
 LARGEST_VALUE = 1e6
+# Two sums of the same weights differ by the order in which they were added, by less than this part.
+THETA_ROUNDING = 1e-6
 # Values whose squares sum up to less are none of them beyond LARGEST_VALUE, whatever rounding does to the sum.
 _SMALL_SQUARES = 0.9 * LARGEST_VALUE**2
 

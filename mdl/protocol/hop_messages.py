@@ -22,6 +22,7 @@ class HopOrdered(AgentMessage, frozen=True):
     sender: the process that is to be asked.
     limits: by what that is judged, where it is.
     is_look: measure it and tell, and merge nothing of it.
+    theta: the weight that the sender has told for its partial mean; 0: not told.
     """
 
     segment: Segment
@@ -29,6 +30,7 @@ class HopOrdered(AgentMessage, frozen=True):
     sender: Contributor
     limits: Limits = Limits()
     is_look: bool = False
+    theta: Theta = 0.0
 
 
 class HopCancelled(AgentMessage, frozen=True):

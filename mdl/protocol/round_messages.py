@@ -192,6 +192,9 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     began: the version of that order: whoever follows that one goes on; 0: this one's.
     lost: who was lost since then, one after the other: the others' segments stay, and what these owned is begun anew.
     limits: by what pieces are judged, where they are.
+    thetas: of an exchange, the weight of each contributor's own delta, as in `contributors`; empty: not told.
+    disputed_term: of an earlier order under which devices have staged this result, and others another one; 0: none.
+    disputed: the version of that order.
     """
 
     base_digest: Digest
@@ -209,6 +212,9 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     began: Count = 0
     lost: Annotated[tuple[Lost, ...], Meta(max_length=MAX_MEMBERS)] = ()
     limits: Limits = Limits()
+    thetas: Annotated[tuple[Theta, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    disputed_term: Term = 0
+    disputed: Count = 0
 
 
 def exchanging(order: BroadcastOrdered) -> Exchanging:

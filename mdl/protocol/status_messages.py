@@ -132,6 +132,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     fits: of w(round) on the test windows of all who tested, one for each number that it predicts; else empty.
     labelling: likewise of labels; else None.
     size: values of the model, P; 0 in lines of older versions.
+    doubts: in words, what devices hold against each other.
     """
 
     round: Round
@@ -157,6 +158,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     fits: Annotated[tuple[Fit, ...], Meta(max_length=MAX_NUMBERS)] = ()
     labelling: Labelling | None = None
     size: ValueCount = 0
+    doubts: Cuts = ()
 
     @property
     def targets(self) -> Targets:
@@ -248,6 +250,7 @@ class MeshStatus(Message, frozen=True):
     plan: of those, likewise.
     bound_s: of those, likewise.
     exchanging_s: seconds that they have been on their way, or were.
+    doubts: as in RoundSummary.
     """
 
     term: Term
@@ -266,6 +269,7 @@ class MeshStatus(Message, frozen=True):
     plan: Text = ""
     bound_s: Seconds = 0.0
     exchanging_s: Seconds = 0.0
+    doubts: Cuts = ()
 
 
 class PageServed(Message, frozen=True):

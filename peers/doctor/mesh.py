@@ -148,6 +148,12 @@ def _check_work(members: list[Announcement], sight: Sight) -> Iterator[Finding]:
             yield note("member", told, "mdl peers --watch shows it")
     for cut in (status.cuts if status else ())[:_MOST]:
         yield note("member", cut, "mdl doctor on those two tells why")
+    for doubt in (status.doubts if status else ())[:_MOST]:
+        yield note(
+            "member",
+            doubt,
+            "look at these two devices: one of them changes what it passes on, or its memory or disk fails",
+        )
 
 
 def with_peers(section: MeshSection, hosts: Sequence[str]) -> MeshSection:

@@ -214,5 +214,9 @@ def describe_round(summary: RoundSummary) -> str:
         parts.append(show_score(summary.targets, summary.score))
     if summary.lost:
         parts.append(f"lost {', '.join(summary.tell_lost())}")
-    parts += [*summary.cuts, *(f"{who} in quarantine ({why})" for who, why in summary.quarantined.items())]
+    parts += [
+        *summary.cuts,
+        *summary.doubts,
+        *(f"{who} in quarantine ({why})" for who, why in summary.quarantined.items()),
+    ]
     return ", ".join(parts)

@@ -91,7 +91,7 @@ class MeshPart(msgspec.Struct, frozen=True):
     told: what the mesh is doing, in words, or why nothing is known of it.
     policy: who aggregates with whom is its decision.
     devices: by peer id.
-    cuts: in words, which devices do not reach each other.
+    cuts: in words, which devices do not reach each other, and what they hold against each other.
     pages: addresses (http://HOST:PORT) of other members that serve this snapshot.
     """
 

@@ -169,7 +169,7 @@ def _mesh(told: Told) -> MeshPart:
     return MeshPart(
         *(told.mesh, "" if silent else status.agent, status.term, told.problem or text, status.policy),
         dict(sorted((known | rest).items())),
-        status.cuts,
+        (*status.cuts, *status.doubts),
         told.pages,
     )
 

@@ -41,7 +41,7 @@ def draw_mesh(
         ("mdl ", "bold"), f"round {status.round_id}{goal}, ", (status.phase, "bold"), f", policy {status.policy}"
     )
     parts: list[RenderableType] = [_cut(head), _draw_members(status.members, status.shares)]
-    room = height - len(status.members) - 4 - bool(note) - bool(status.cuts) - bool(status.shares)
+    room = height - len(status.members) - 4 - bool(note) - bool(status.cuts or status.doubts) - bool(status.shares)
     if rounds:
         parts += [_draw_rounds(rounds, max(1, min(_SHOWN_ROUNDS, room)))]
         room -= min(len(rounds), _SHOWN_ROUNDS)
@@ -49,8 +49,8 @@ def draw_mesh(
         parts.insert(2, _draw_hops(status.hops[-min(_SHOWN_HOPS, room - 1) :]))
     if status.shares:
         parts.insert(2, _cut(Text(_describe_exchange(status), style="bold blue")))
-    if status.cuts:
-        parts.insert(2, _cut(Text("; ".join(status.cuts), style="yellow")))
+    if notices := (*status.cuts, *status.doubts):
+        parts.insert(2, _cut(Text("; ".join(notices), style="yellow")))
     if note:
         parts.append(_cut(Text(note, style="yellow")))
     return Group(*parts)
@@ -66,7 +66,8 @@ def describe_summary(summary: RoundSummary) -> str:
         accuracy = f" {show_score(summary.targets, summary.score)}"
     loss = "" if summary.loss is None else f" loss {summary.loss:.3f}"
     lost = f" lost: {', '.join(summary.tell_lost())}" if summary.lost else ""
-    cuts = f" ({'; '.join(summary.cuts)})" if summary.cuts else ""
+    notices = (*summary.cuts, *summary.doubts)
+    cuts = f" ({'; '.join(notices)})" if notices else ""
     return f"round {summary.round:>3} {summary.total_s:6.2f} s{loss}{accuracy}  {hops}{lost}{cuts}"
 
 

@@ -8,7 +8,7 @@ in the time that the slowest one takes anyhow has none: it sends M and receives 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import fmean, median
 
 import msgspec
@@ -55,13 +55,16 @@ class SegmentPlan(msgspec.Struct, frozen=True):
         return round(self.vector_bytes(size) * (1.0 + (others - 1) * share)), round(4 * size * others * share)
 
 
-def plan_segments(view: ChainView, size: int, values: int = 0, coding: Compress = "none") -> SegmentPlan | None:
+def plan_segments(
+    view: ChainView, size: int, values: int = 0, coding: Compress = "none", disputed: Collection[str] = ()
+) -> SegmentPlan | None:
     """The plan for all live devices of a view, for a delta of `size` values; None if nobody may own any.
 
     values: of one segment; 0: as many as fit a model of that size. coding: "auto" rounds only what takes long.
+    disputed: peer ids that own none, since others have had another result from them, or say so.
     """
     devices = [device for device in view.devices if device.state is not DeviceState.DEAD]
-    able = [device for device in devices if device.may_receive]
+    able = [device for device in devices if device.may_receive and device.peer_id not in disputed]
     idle = [device for device in able if not _is_used(device)] or able
     if not idle:
         return None
@@ -81,6 +84,7 @@ def plan_segments(view: ChainView, size: int, values: int = 0, coding: Compress 
     coded = _tell_coding(chosen, uncoded_s) if coding == "auto" else f" in {chosen}" if chosen != "none" else ""
     given = zip(devices, shares, strict=True)
     none = {device.peer_id: _why_none(device, share) for device, share in given if not owns[device.peer_id]}
+    none |= {peer_id: "in dispute" for peer_id in none if peer_id in disputed}
     return SegmentPlan(owns, values, _tell(owns, values, bound_s, coded, none), bound_s, chosen)
 
 

@@ -64,7 +64,8 @@ class SimMesh:
     """See the module. check: called after each event with the process that handled it. messages: how many were sent.
 
     rates and faults of the network are the network's. lies: peer id -> by what its deltas are multiplied as they leave
-    it. story: None unless `record` was asked for. most_events: of a run.
+    it. two_faced: peer id -> to whom it gives another result than it has, and what is added to that.
+    story: None unless `record` was asked for. most_events: of a run.
     """
 
     most_events = MAX_EVENTS
@@ -82,6 +83,7 @@ class SimMesh:
         self.accounts = accounts
         self.starts: dict[Contributor, object] = {}
         self.lies: dict[str, float] = {}
+        self.two_faced: dict[str, tuple[frozenset[str], float]] = {}
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
         self.disks: dict[str, Disk] = {}
@@ -97,7 +99,7 @@ class SimMesh:
         self._build = build
         self._queue: list[Entry] = []
         self._count = 0
-        self._transfers = Transfers(network, size_bytes, accounts.size, self.lies)
+        self._transfers = Transfers(network, size_bytes, accounts.size, self.lies, self.two_faced)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ from sim.plans.fault_plan import (
     Suspend,
     TimedFault,
     TornFile,
+    TwoFaced,
     names_of,
     rename,
 )
@@ -149,6 +150,9 @@ class Injector(Watch):
             case Lie(peer=peer, times=times, for_s=for_s):
                 mesh.lies[peer] = times
                 mesh.at(mesh.now + for_s, partial(self._end_lie, peer))
+            case TwoFaced(peer=peer, to=to, more=more, for_s=for_s):
+                mesh.two_faced[peer] = frozenset(to), more
+                mesh.at(mesh.now + for_s, partial(mesh.two_faced.update, {peer: (frozenset(), 0.0)}))
             case _:
                 raise LocalProtocolError(f"a fault of an unknown kind: {type(fault).__name__}")
 
@@ -314,4 +318,6 @@ def _describe(fault: TimedFault) -> str:
             return f"{by}, or who else can, revokes {peer}{', which will heed it' if heeds else ''}"
         case Lie(peer=peer, times=times, for_s=for_s):
             return f"{peer} gives {times:g} times what it should for {for_s:g} s"
+        case TwoFaced(peer=peer, to=to, more=more, for_s=for_s):
+            return f"{peer} gives {', '.join(to)} a result that is {more:g} more than its own for {for_s:g} s"
     raise LocalProtocolError(f"a fault of an unknown kind: {type(fault).__name__}")

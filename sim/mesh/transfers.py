@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Event, Received, ResourcesSampled, Send, TransferProgressed
 from mdl.protocol.messages import DIGESTED, SEGMENTS, Said
 from mdl.protocol.round_messages import GlobalMessage
-from mdl.protocol.segment_messages import PieceMessage
+from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
 from mdl.protocol.vocabulary import ResourceState
 from sim.mesh.network import Network
 
@@ -22,11 +23,19 @@ _PROGRESS_S = 1.0
 class Transfers:
     """All values of one mesh that are under way. size_bytes: what the network charges for the whole model's `size`.
 
-    lies: peer id -> by what its deltas are multiplied as they leave it.
+    lies, two_faced: see `SimMesh`.
     """
 
-    def __init__(self, network: Network, size_bytes: int, size: int, lies: dict[str, float] | None = None) -> None:
-        self._lies = {} if lies is None else lies
+    def __init__(
+        self,
+        network: Network,
+        size_bytes: int,
+        size: int,
+        lies: Mapping[str, float] = MappingProxyType({}),
+        two_faced: Mapping[str, tuple[frozenset[str], float]] = MappingProxyType({}),
+    ) -> None:
+        self._lies = lies
+        self._two_faced = two_faced
         self._network = network
         self._size_bytes = size_bytes
         self._size = size
@@ -40,6 +49,9 @@ class Transfers:
         assert isinstance(values, np.ndarray)  # a simulated mesh has no cloud
         if sender.peer_id in self._lies and isinstance(send.message, DeltaMessage | PieceMessage):
             values = (values * np.float32(self._lies[sender.peer_id])).astype(values.dtype)
+        victims, more = self._two_faced.get(sender.peer_id, ((), 0.0))
+        if send.receiver in victims and isinstance(send.message, GlobalMessage | SegmentMessage):
+            values = values + np.float32(more)
         if isinstance(send.message, SEGMENTS):
             yield from self._begin_segment(sender, send, values, now)
             return

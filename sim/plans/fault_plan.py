@@ -177,6 +177,15 @@ class Lie(Fault, frozen=True):
     for_s: Seconds
 
 
+class TwoFaced(Fault, frozen=True):
+    """What this device gives of a round's result to the devices `to` is more than what it has itself, by so much."""
+
+    peer: str
+    to: Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)]
+    more: Annotated[float, Meta(ge=-1e6, le=1e6)]
+    for_s: Seconds
+
+
 class Moment(Enum):
     BEFORE_HEARING = "before hearing"
     AFTER_HEARING = "after hearing"
@@ -217,6 +226,7 @@ TimedFault: TypeAlias = (
     | Starve
     | Revoke
     | Lie
+    | TwoFaced
 )
 # The process is gone; a restart brings it back.
 ENDS = Crash | PowerCut | Leave
@@ -333,6 +343,8 @@ def names_of(fault: AnyFault) -> tuple[str, ...]:
             return a, b
         case Revoke(peer=peer, by=by):
             return peer, by
+        case TwoFaced(peer=peer, to=to):
+            return peer, *to
         case Burst(peer=peer, faults=faults):
             return peer, *(name for inner in faults for name in names_of(inner))
         case (

@@ -304,7 +304,7 @@ class MobileAgent:
         self._repeater.clear()
         limit = msgspec.structs.replace(self._settings.limit, spared=self._left_out)
         settings = msgspec.structs.replace(self._settings, limit=limit)
-        judging = self._judged.prepare(ledger, opened.digest, self.distrust.doubted)
+        judging = self._judged.prepare(ledger, opened.digest, self.distrust.doubted, self.distrust.disputed)
         round_ = OpenRound(ledger, opened, self.members, self._policy, self._repeater, settings, judging)
         going = self._going if self._going and self._going.round_id == ledger.round_id else None
         self.round, self._going = Conductor(self.me.peer_id, self._office_term, round_, going), None
@@ -313,7 +313,9 @@ class MobileAgent:
         """Everybody alive has applied the result: it is the mesh's model now."""
         effects = self._records.tell(wait=False)
         summary = closed.summarise(self._vanished, now)
-        self._records.note(msgspec.structs.replace(summary, quarantined=dict(self.distrust.out)), now)
+        self.distrust.note(closed.contradicted, summary.round)
+        doubts = self.distrust.doubts(self.members.everyone(), summary.round)
+        self._records.note(msgspec.structs.replace(summary, quarantined=dict(self.distrust.out), doubts=doubts), now)
         self._left_out = frozenset(closed.left_out)
         self._judged.note(closed.judging, closed.result)
         return effects

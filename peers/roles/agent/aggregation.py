@@ -91,6 +91,8 @@ class Aggregation:
             member.device.learn_training(now - ledger.opened_at)
         for hop in decided:
             self._learn_from(hop, member, now)
+        if change.holdings and (holding := ledger.holding(peer)):
+            self._check_theta(peer, holding)
         is_taken = ledger.reports.get(peer) is report
         return bool(decided) or (is_taken and (is_first or change.is_progress))
 
@@ -116,7 +118,9 @@ class Aggregation:
         term, round_id, limits = self._ledger.term, self._ledger.round_id, self._judging.limits
         effects: list[Effect] = []
         for hop in self._ledger.undecided():
-            order = HopOrdered(term, round_id, hop.segment, hop.hop_id, hop.sender, limits, hop.is_look)
+            held = self._ledger.holding(hop.sender, hop.segment)
+            theta = held.theta if held else 0.0
+            order = HopOrdered(term, round_id, hop.segment, hop.hop_id, hop.sender, limits, hop.is_look, theta)
             order = self._orders.setdefault((hop.segment, hop.hop_id), order)  # by what is known now, for good
             effects += self._repeater.say(hop.receiver, order, now)
         return effects
@@ -247,7 +251,7 @@ class Aggregation:
             return None
         size = next(report.size for peer, report in ledger.reports.items() if peer in holdings)
         view, settings = chain_view(ledger, self._members, now), self._settings
-        plan = plan_segments(view, size, settings.segment_values, settings.coding)
+        plan = plan_segments(view, size, settings.segment_values, settings.coding, self._judging.disputed)
         if plan is None:
             self.is_whole = True  # each device's limit holds: the hops' own rules say who is left out
             return None
@@ -318,17 +322,22 @@ class Aggregation:
             reach.fail(*ways, now)
 
     def _find_result(self) -> Holding | None:
-        """The last holder's partial mean.
-
-        Its theta must be the sum of its contributors' weights; a holder whose theta is not is out of the round.
-        """
+        """Return the last holder's partial mean, None while there are several, or if its theta is wrong."""
         last = self._ledger.result()
         holding = self._ledger.holding(last) if last else None
-        if last and holding and not self._ledger.is_theta_right(holding):
-            logger.error("%s: theta %g is not the sum of its contributors' weights", last.peer_id, holding.theta)
-            self._ledger.lose(last, "wrong theta")
-            return None
-        return holding
+        return holding if last and holding and self._check_theta(last, holding) else None
+
+    def _check_theta(self, peer: Contributor, holding: Holding) -> bool:
+        """Lose a holder whose theta is not the sum of its contributors' weights.
+
+        The lie is its own: it refuses what weighs something else than its sender has told.
+        """
+        if self._ledger.is_theta_right(holding):
+            return True
+        if peer not in self._ledger.lost:
+            logger.error("%s: theta %g is not the sum of its contributors' weights", peer.peer_id, holding.theta)
+        self._ledger.lose(peer, "wrong theta")
+        return False
 
 
 def _able(view: ChainView) -> set[str]:

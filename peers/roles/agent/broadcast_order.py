@@ -11,15 +11,21 @@ from peers.roles.membership.members import Members
 
 
 def order_broadcast(
-    recipients: list[Contributor], sources: list[Contributor], members: Members, now: float = 0.0
+    recipients: list[Contributor],
+    sources: list[Contributor],
+    members: Members,
+    now: float = 0.0,
+    doubted: Collection[str] = (),
 ) -> tuple[Contributor, ...]:
     """Those who have the result first; of the rest the richest feed others, the poorest are fed by a source at once.
 
     A slow link takes as long as it takes: it must not begin late, nor hold up anybody else. Nobody is fed by a device
-    that lately could not reach it, if there is another way.
+    that lately could not reach it, if there is another way. doubted: peer ids that feed nobody where
+    others can.
     """
+    sources = sorted(sources, key=lambda peer: peer.peer_id in doubted)
     rest = [peer for peer in recipients if peer not in sources]
-    rest.sort(key=lambda peer: poverty(members.get(peer)))
+    rest.sort(key=lambda peer: (peer.peer_id in doubted, poverty(members.get(peer))))
     places = range(len(sources), len(sources) + len(rest))
     leaves = sorted((place for place in places if not tree_children(place, places.stop)), key=_depth, reverse=True)
     at = dict(zip([place for place in places if place not in leaves] + leaves, rest, strict=True))

@@ -73,6 +73,11 @@ class Conductor:
         return self._distribution.plan
 
     @property
+    def contradicted(self) -> dict[str, str]:
+        """Return whose result of the round, or what it gave of it, is at odds with others', by peer id, in words."""
+        return self._distribution.contradicted
+
+    @property
     def left_out(self) -> set[Contributor]:
         """Who trained past the deadline, and is out of the round for that."""
         return self._aggregation.left_out

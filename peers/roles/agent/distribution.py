@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+from mdl.bounds import first_few
 from mdl.defence.limits import Limits
+from mdl.defence.reputation import DIFFERS
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import BroadcastOrdered, exchanging
 from mdl.protocol.segment_messages import Lost
@@ -13,12 +19,15 @@ from peers.roles.agent.broadcast_order import around_cuts, order_broadcast
 from peers.roles.membership.member import Member, Position
 from scheduler.plans.segment_plan import SegmentPlan
 
+logger = logging.getLogger(__name__)
+
 
 class Distribution:
     """See the module. result: what is to be had, None while there is none; digest: its name, b"" as long as nobody has
     told it. left_behind: devices that hear the agent, but whom the result does not reach. last: the last order.
     plan: the segments that it comes about in, as long as it does; None: somebody has it. partial: of the result that
-    stands, who else is in some of its segments.
+    stands, who else is in some of its segments. contradicted: peer id -> in words, with whose result its own, or what
+    it gave, is at odds.
 
     me: the agent's peer id. office_term: since when the members obey it.
     """
@@ -30,6 +39,7 @@ class Distribution:
         self.last: BroadcastOrdered | None = None
         self.plan: SegmentPlan | None = None
         self.partial: Partials = ()
+        self.contradicted: dict[str, str] = {}
         self._me = me
         self._office_term = office_term
         self._ledger = round_.ledger
@@ -42,7 +52,9 @@ class Distribution:
         self._began = (0, 0)
         self._thetas: dict[Contributor, float] = {}
         self._lost: tuple[Lost, ...] = ()
+        self._disputed = (0, 0)  # under this order devices have staged this result, and others another one
         self._since = 0  # the version from which on orders name this result
+        self._doubted: frozenset[str] = frozenset()  # whom recipients hold another result against, in this round
         self._waited_since: dict[Contributor, tuple[float, tuple[object, ...]]] = {}
         self._stalled_once: set[Contributor] = set()
         self._moved: tuple[float, tuple[object, ...]] = (0.0, ())
@@ -63,7 +75,10 @@ class Distribution:
 
         going: the order of an earlier agent, which those who are here go on with; `result` has who is left.
         """
-        self.result, self.digest = result, result.digest if isinstance(result, Staged) else b""
+        self.result, self.digest, self._disputed = result, b"", (0, 0)
+        if isinstance(result, Staged):
+            self._note_dispute(self._staged(), result.digest)
+            self.digest = result.digest
         self._since, self._moved = self._version + 1, (now, ())
         if plan is None:
             self.order(now)
@@ -129,6 +144,7 @@ class Distribution:
     def lose(self) -> None:
         """Nobody has it any more."""
         self.result = self.last = self.plan = None
+        self._disputed = (0, 0)
         self._waited_since.clear()
         self._stalled_once.clear()
         self.left_behind.clear()
@@ -141,13 +157,16 @@ class Distribution:
             late = [
                 member for member in recipients if member.contributor in order.order and not self.has_staged(member)
             ]
-            if late and len(self.staged_digests()) <= 1:
+            if late and not self._is_contradicted(recipients):
                 return order, late
-        if len(self.staged_digests()) > 1:
+        if self._is_contradicted(recipients):
             order = self.order(now)
         if order.term != self._ledger.term or {member.contributor for member in recipients} != set(order.order):
             order = self.order(now)
         late = [member for member in recipients if not self.has_staged(member)]
+        if late and (doubted := self._find_doubted(recipients)) != self._doubted:
+            self._doubted = doubted
+            order = self.order(now)
         if late and self._members.reach.apart(now):
             have = {member.contributor for member in recipients if self.has(member)}
             places = [place for place, peer in enumerate(order.order) if peer in have]
@@ -163,7 +182,8 @@ class Distribution:
         sources = self.sources()
         turn = len(self._stalled_once) % max(1, len(sources))  # who could not reach its parent gets another one
         sources = sources[turn:] + sources[:turn]
-        return self.order_so(order_broadcast([m.contributor for m in self.recipients()], sources, self._members, now))
+        recipients = [member.contributor for member in self.recipients()]
+        return self.order_so(order_broadcast(recipients, sources, self._members, now, self._doubted))
 
     def order_so(self, order: tuple[Contributor, ...]) -> BroadcastOrdered:
         self._name_the_result()
@@ -189,23 +209,77 @@ class Distribution:
             *(self._began if plan else (0, 0)),
             self._lost if plan else (),
             self._judging.limits if plan else Limits(),
+            self._told_thetas() if plan else (),
+            *self._disputed,
         )
         return self.last
+
+    def _told_thetas(self) -> tuple[float, ...]:
+        """Return the weight of each contributor's own delta, in their order; () where one is not known."""
+        assert self.result is not None
+        thetas = [self._thetas.get(peer) for peer in self.result.contributors]
+        return tuple(theta for theta in thetas if theta) if all(thetas) else ()
 
     def _name_the_result(self) -> None:
         """By its digest, in the first order after somebody has staged it and in all that follow.
 
-        Orders before named what their roots have: if there were several, that may be more than one result.
+        Orders before named what their roots have, or what came about in segments. If that is more than one result, the
+        root's is named, or in segments the one that most have. A root that lies could lie to all alike, and whoever it
+        feeds may hand a lie on to many.
         """
-        digests = self.staged_digests()
-        if digests and not self.digest:
-            self.digest = min(digests)
-            if len(digests) > 1 or self._version > self._since:
+        staged, root = self._staged(), self._find_root()
+        if staged and not self.digest:
+            order = self.last.order if self.last else ()
+            digest = staged[root] if root in staged else choose_digest(staged, self._opened.base, order)
+            self._note_dispute(staged, digest)
+            self.digest = digest
+            if len(set(staged.values())) > 1 or self._version > self._since:
                 self._since = self._version + 1
 
-    def staged_digests(self) -> set[bytes]:
+    def _find_doubted(self, recipients: list[Member]) -> frozenset[str]:
+        """Return whom these say, in this round, that they have another result from."""
+        accused = (each for member in recipients for each in member.report.accused)
+        now = (each for each in accused if each.round_id == self._ledger.round_id and each.reason.startswith(DIFFERS))
+        return frozenset(each.peer_id for each in now)
+
+    def _staged(self) -> dict[Contributor, bytes]:
+        """Return the digest of what each of those has staged that have the result."""
         having = [member for member in self.recipients() if self.has(member)]
-        return {member.report.staged.digest for member in having if member.report.staged}
+        return {member.contributor: member.report.staged.digest for member in having if member.report.staged}
+
+    def _is_contradicted(self, recipients: list[Member]) -> bool:
+        """Return True if several results are staged, and no report that is still to come changes which one it is."""
+        staged = self._staged()
+        counts = Counter(staged.values())
+        if len(counts) <= 1:
+            return False
+        if len(staged) == len(recipients) or self._find_root() in staged:
+            return True
+        return 2 * max(counts.values()) > len(recipients) and self._find_root() is None
+
+    def _find_root(self) -> Contributor | None:
+        """Return from whom all have the result; None in segments."""
+        return self.last.order[0] if self.last and not self.last.owns else None
+
+    def _note_dispute(self, staged: Mapping[Contributor, bytes], digest: bytes) -> None:
+        """Remember under which order some have staged another result than the one of this digest, and who gave it."""
+        members = {peer: member for peer in staged if (member := self._members.get(peer)) and member.report.staged}
+        ballots = {peer: (it.term, it.version) for peer, member in members.items() if (it := member.report.staged)}
+        ours = {ballots[peer] for peer in members if staged[peer] == digest}
+        others = [peer for peer in members if staged[peer] != digest and ballots[peer] in ours]
+        if not others:
+            return
+        self._disputed = ballots[others[0]]
+        round_id, most = self._ledger.round_id, first_few([peer.peer_id for peer in members if staged[peer] == digest])
+        for peer in others:
+            self.contradicted[peer.peer_id] = f"it has another one of round {round_id} than {most}"
+            logger.warning("round %d: %s has another result than %s", round_id, peer.peer_id, most)
+        if self.last and not self.last.owns and (self.last.term, self.last.version) == self._disputed:
+            order = self.last.order
+            for place in range(1, len(order)):
+                child, parent = order[place], order[tree_parent(place) or 0]
+                if child in staged and parent in staged and staged[child] != staged[parent]:
+                    self.contradicted[parent.peer_id] = f"{child.peer_id} has another one of round {round_id} from it"
 
     def sources(self) -> list[Contributor]:
         """Who can give the result: those who have staged it; before anybody has, whoever holds it."""
@@ -304,9 +378,32 @@ def are_the_same(some: Contributors, others: Contributors) -> bool:
     return some == others or set(some) == set(others)
 
 
+def choose_digest(staged: Mapping[Contributor, bytes], base: Collection[str], order: Contributors = ()) -> bytes:
+    """Return the digest that most of those who decide have staged, then that most have, then of who stands first.
+
+    order: of the broadcast, its root first; in segments it begins with the smallest name.
+    """
+    place = {peer: number for number, peer in enumerate(order)}
+
+    def rank(digest: bytes) -> tuple[int, int, int, str]:
+        peers = [peer for peer, other in staged.items() if other == digest]
+        deciding = sum(peer.peer_id in base for peer in peers)
+        first = min((place.get(peer, len(place)), peer.peer_id) for peer in peers)
+        return -deciding, -len(peers), *first
+
+    return min(set(staged.values()), key=rank)
+
+
 def newest_staged(members: list[Member]) -> Staged | None:
-    """What must become the round's result if anyone has staged anything: the latest order's, which may be closed."""
-    staged = [member.report.staged for member in members if member.report.staged]
+    """What must become the round's result if anyone has staged anything: the latest order's, which may be closed.
+
+    An order has one result, unless somebody lies: then the one that most have.
+    """
+    staged = {member.contributor: member.report.staged for member in members if member.report.staged}
     if not staged:
         return None
-    return max(staged, key=lambda result: (result.term, result.version, result.digest))
+    latest = max((result.term, result.version) for result in staged.values())
+    newest = {peer: result for peer, result in staged.items() if (result.term, result.version) == latest}
+    base = next(member.report.base for member in members if member.contributor in newest)
+    digest = choose_digest({peer: result.digest for peer, result in newest.items()}, base)
+    return next(result for result in newest.values() if result.digest == digest)

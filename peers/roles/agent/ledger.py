@@ -14,7 +14,7 @@ from enum import Enum
 from functools import wraps
 from typing import TypeVar
 
-from mdl.protocol.delta import Contributor
+from mdl.protocol.delta import THETA_ROUNDING, Contributor
 from mdl.protocol.hop_messages import SUSPECT
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import MAX_PERIODS, Holding, HopDecision, HopOutcome
@@ -246,7 +246,7 @@ class RoundLedger:
         weights = [report.training.theta for report in reports if report and report.training]
         if len(weights) < len(holding.contributors):
             return True  # a contributor that is lost by now never told its own
-        return abs(holding.theta - sum(weights)) <= 1e-6 * holding.theta
+        return abs(holding.theta - sum(weights)) <= THETA_ROUNDING * holding.theta
 
     def failures(self, one: Contributor, other: Contributor) -> int:
         """How often hops between these two were tried in vain, either way."""

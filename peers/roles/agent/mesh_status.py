@@ -88,6 +88,7 @@ def mesh_status(
         devices=device_records(ledger, agent.members.everyone(), now) if ledger else (),
         elapsed_s=since_opened(ledger, now) if ledger else 0.0,
         cuts=agent.members.reach.describe(now),
+        doubts=agent.distrust.doubts(agent.members.everyone(), round_id),
     )
     if agent.round and (plan := agent.round.plan):
         status = msgspec.structs.replace(

@@ -6,11 +6,12 @@ It follows from the reports alone, so that an agent that takes over comes to the
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from mdl.bounds import printable
-from mdl.defence.reputation import FAINT, Quarantine, Suspicion, accusers
+from mdl.defence.reputation import DIFFERS, FAINT, Quarantine, Suspects, Suspicion
 from mdl.protocol.delta import Contributor
+from mdl.protocol.status_messages import MAX_CUTS
 from peers.roles.membership.member import Member
 
 logger = logging.getLogger(__name__)
@@ -18,13 +19,16 @@ logger = logging.getLogger(__name__)
 
 class Distrust:
     """See the module. doubted: peer ids whose work was refused lately: what they give next is judged first, as a whole.
+    disputed: who gave another result than others have, and who says so: one of the two lies, and neither gives out any.
 
     out: who is left out, by peer id, and why. is_on: somebody is, if several suspect it, or it stood out.
     """
 
     def __init__(self, is_on: bool) -> None:
         self.doubted: frozenset[str] = frozenset()
+        self.disputed: frozenset[str] = frozenset()
         self.out: dict[str, str] = {}
+        self._seen = Suspects()  # by the agent itself
         self._quarantine = Quarantine()
         self._is_on = is_on
 
@@ -34,8 +38,10 @@ class Distrust:
         These are not doubted, whoever has refused them: that was another's word against those who merged their work.
         odd: who stood out when deltas were inspected, and why.
         """
-        said = {member.peer_id: _suspects(member) for member in members}
-        accused = {peer_id for peer_id in said if accusers(peer_id, said, round_id, FAINT)}
+        said, words = {member.peer_id: _suspects(member) for member in members}, self._words(members, round_id)
+        disputes = [(accuser, peer_id) for accuser, peer_id, reason in words if reason.startswith(DIFFERS)]
+        self.disputed = frozenset(peer_id for pair in disputes for peer_id in pair)
+        accused = {peer_id for _, peer_id, reason in words if not reason.startswith(DIFFERS)}
         self.doubted = frozenset(accused.difference(judged))
         if not self._is_on:
             return
@@ -45,6 +51,18 @@ class Distrust:
         for peer_id in before.keys() - self.out.keys():
             logger.info("round %d takes %s in again", round_id, peer_id)
 
+    def note(self, odds: Mapping[str, str], round_id: int) -> None:
+        """Remember whose result, or what it gave of it, is at odds with others', by peer id, in words."""
+        for peer_id, told in odds.items():
+            self._seen.accuse([peer_id], round_id, f"{DIFFERS}{told}")
+
+    def doubts(self, members: Iterable[Member], round_id: int) -> tuple[str, ...]:
+        """Return what these hold against each other, a line each for people."""
+        words = sorted(self._words(members, round_id))[:MAX_CUTS]
+        return tuple(
+            printable(f"{one} says of {other}: {why}" if one else f"{other}: {why}") for one, other, why in words
+        )
+
     def admitted(self, current: list[Member]) -> list[Member]:
         """Of those who stand at the mesh's model, who takes part; all, if nobody would be left."""
         return [member for member in current if member.peer_id not in self.out] or current
@@ -52,6 +70,16 @@ class Distrust:
     def tell(self, peer: Contributor) -> str:
         """Why this device is left out, in one line; "" if it is not."""
         return printable(self.out.get(peer.peer_id, ""))
+
+    def _words(self, members: Iterable[Member], round_id: int) -> list[tuple[str, str, str]]:
+        """Return accuser, accused and reason of all that has not faded. accuser: "" for the agent."""
+        said = {member.peer_id: _suspects(member) for member in members}
+        return [
+            (accuser, peer_id, each.reason)
+            for accuser, suspects in [*said.items(), ("", self._seen.known)]
+            for peer_id, each in suspects.items()
+            if peer_id != accuser and peer_id in said and each.now(round_id) >= FAINT
+        ]
 
 
 def _suspects(member: Member) -> dict[str, Suspicion]:

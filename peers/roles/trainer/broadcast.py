@@ -8,6 +8,7 @@ order may replace it.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 
@@ -136,6 +137,10 @@ class Spread:
             raise RemoteProtocolError(f"a global delta of theta {message.theta}, not {self.order.theta}")
         return True
 
+    def is_of_order(self, message: GlobalMessage) -> bool:
+        """Return True if its sender says that this is what it has staged under the order that this device follows."""
+        return self.order is not None and (message.term, message.version) == _ballot_of(self.order)
+
     def stage(self, result: ModelDelta, digest: bytes, now: float) -> None:
         """Keep the global delta without applying it. Raises RemoteProtocolError if it is not the one ordered."""
         assert self.order is not None
@@ -210,14 +215,24 @@ class Spread:
         return now is not None and bool(order.owns) and exchanging(order).is_same(exchanging(now))
 
     def _keep(self, order: BroadcastOrdered) -> GappedResult | None:
-        """What an exchange of the same contributors has brought of the result that this order names."""
+        """Return what an exchange of the same contributors has brought of the result that this order names.
+
+        All of it is to be compared where most devices have another result of that very exchange.
+        """
         exchange, gapped = self.exchange, self.gapped
         if order.owns or not order.digest:
             return None
+        if exchange and self.staged and self._is_disputed(order):
+            givers = exchange.givers()
+            return GappedResult(order.digest, exchange.result.values, deque(sorted(givers)), givers)
         has_some = exchange is not None and exchange.result.received_bytes > 0 and not exchange.is_whole
         if exchange and has_some and set(exchange.order.contributors) == set(order.contributors):
             return GappedResult(order.digest, exchange.result.values, exchange.result.gaps())
         return gapped if gapped and gapped.gaps and gapped.digest == order.digest else None
+
+    def _is_disputed(self, order: BroadcastOrdered) -> bool:
+        """Return True if this device has staged one result under an order, and most others another one under it."""
+        return self._ballot == (order.disputed_term, order.disputed) and self.digest != order.digest
 
     def _starts(self, now: float) -> list[Contributor]:
         """Who of those that ask is to be fed from now on: as many, in turn, as it takes to fill the uplink."""

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import RoundedOff, coded_size, decode
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_values, pair_aggregate
+from mdl.protocol.delta import THETA_ROUNDING, Contributor, ModelDelta, Vector, check_values, pair_aggregate
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import Cut, partials_of, places_of, to_bits
 from mdl.protocol.vocabulary import Partials
-from peers.roles.trainer.gaps import GrowingResult
+from peers.roles.trainer.gaps import GrowingResult, join_gaps
 from peers.roles.trainer.guard import Guard
 from peers.roles.trainer.lanes import MOST_UNDER_WAY, Lane, Parcel, Uplink, window_of
 
@@ -77,6 +77,11 @@ class Exchange:
     def partial(self) -> Partials:
         """Of those that were lost, who is in how much of the result."""
         return partials_of(self.order.lost, self._without, self._cut.segments, self._cut.values)
+
+    def givers(self) -> dict[tuple[int, int], Contributor]:
+        """Return who gave which values, (start, stop), of the result to this device, none more than MOST_AT_ONCE."""
+        owned = {peer: map(self._cut.bounds, self._owned_by[peer]) for peer in self.order.order if peer != self._me}
+        return {gap: peer for peer, parts in owned.items() for gap in join_gaps(parts)}
 
     @property
     def rounded(self) -> Vector | None:
@@ -160,8 +165,7 @@ class Exchange:
         if self._has_piece(sender, segment):
             return [taken]  # it was confirmed before, and that was lost
         values, part = self._read(values, segment), self.result.part(segment)
-        if not message.theta > 0:
-            raise RemoteProtocolError(f"a piece of theta {message.theta}")
+        self._check_theta(sender, message.theta)
         if self._guard and not self._guard.admits(self._judge, sender, self._cut.bounds(segment), values):
             return []
         theirs = ModelDelta(values, message.theta, frozenset([sender]))
@@ -214,6 +218,16 @@ class Exchange:
             sends += [self._parcel(lane, parcel) for parcel in lane.take_late(self._retry_s, now)]
         return sends if self.lacks_own else sends + self._fill_all(now)
 
+    def _check_theta(self, sender: Contributor, theta: float) -> None:
+        """Raise RemoteProtocolError for a piece that weighs something else than its device has told the agent."""
+        told = self._thetas.get(sender, theta)
+        if theta > 0 and abs(theta - told) <= THETA_ROUNDING * told:
+            return
+        problem = f"a piece of {sender.peer_id} has theta {theta:g}, where it had told {told:g}"
+        if self._guard:
+            self._guard.accuse([sender], problem)
+        raise RemoteProtocolError(problem)
+
     def _follow(self, order: BroadcastOrdered, size: int) -> None:
         """Who owns what, by this order, and what this device has to give to whom."""
         table, guard, own = places_of(order), self._guard, self._own
@@ -222,6 +236,8 @@ class Exchange:
         self._ballot = order.round_id, order.term, order.version
         self._cut = Cut(size, order.segment_values, tuple(owns for _, owns in table), lost)
         self._contributors = frozenset(order.contributors)
+        is_told = len(order.thetas) == len(order.contributors)
+        self._thetas = dict(zip(order.contributors, order.thetas, strict=True)) if is_told else {}
         self._owned = self._cut.owned(self._place_of[self._me])
         self._is_owned = frozenset(self._owned)
         self._judge = guard.judge_pieces(own, [*map(self._cut.bounds, self._owned)], order.limits) if guard else None
@@ -270,7 +286,7 @@ class Exchange:
         if not self._contributors <= merged.contributors:
             return
         theta = self.order.theta + sum(each.theta for each in lost if each.contributor in merged.contributors)
-        if abs(merged.theta - theta) > 1e-6 * theta:
+        if abs(merged.theta - theta) > THETA_ROUNDING * theta:
             raise RemoteProtocolError(f"segment {segment} has theta {merged.theta}, not {theta}")
         del self._merging[segment]
         exact = self.result.part(segment)

@@ -1,19 +1,21 @@
 """A result that a device has in part: as it comes about in segments, and where an exchange came to no end.
 
 Then only its gaps are fetched. What is here need not be believed: the order names the result by its digest, and the
-values are hashed once the last gap is filled. If they are another result's after all, all of it is fetched. Pure.
+values are hashed once the last gap is filled. If they are another result's after all, all of it is fetched.
+Likewise a result that is here in full, while most devices have another one: what comes is compared with it, so that
+the device is known that gave something else. Pure.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
 
-from mdl.protocol.delta import Vector, check_size
+from mdl.protocol.delta import Contributor, Vector, check_size
 from mdl.protocol.round_messages import GlobalMessage, GlobalWanted
 from mdl.protocol.segments import Cut
 
@@ -75,11 +77,17 @@ class GrowingResult:
 
 @dataclass
 class GappedResult:
-    """See the module. digest: of the result that is ordered. values: float32 (P,). gaps: (start, stop), in order."""
+    """See the module. digest: of the result that is ordered. values: float32 (P,). gaps: (start, stop), in order.
+
+    givers: of a result that is here, while most devices have another one: gap -> the device that gave what is there.
+    odd: of these, whose values were others than those that fill the gap.
+    """
 
     digest: bytes
     values: Vector
     gaps: deque[tuple[int, int]]
+    givers: Mapping[tuple[int, int], Contributor] = field(default_factory=dict)
+    odd: set[Contributor] = field(default_factory=set)
 
     def ask(self, round_id: int) -> GlobalWanted:
         """For the first gap; for all of it if nothing is here."""
@@ -92,6 +100,9 @@ class GappedResult:
         if not self.gaps or (start, stop) != self.gaps[0]:
             return False
         check_size(values, stop - start)
+        giver = self.givers.get((start, stop))
+        if giver and not np.array_equal(self.values[start:stop].view(np.uint32), values.view(np.uint32)):
+            self.odd.add(giver)
         self.values[start:stop] = values
         self.gaps.popleft()
         return True

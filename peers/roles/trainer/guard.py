@@ -6,6 +6,8 @@ remembered from one round to the next. It decides nothing about a round: a refus
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from math import log
 
 import msgspec
@@ -21,6 +23,8 @@ from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.vector_work import Check, DeltasMerged
 from peers.roles.trainer.model_state import Standing
 from peers.roles.trainer.voice import Voice
+
+logger = logging.getLogger(__name__)
 
 
 class Defence(msgspec.Struct, frozen=True):
@@ -79,6 +83,13 @@ class Guard:
             self.suspects.accuse(peer_ids, done.round_id, done.verdict.reason, done.verdict.blame)
         elif done.merged is not None and done.verdict.scale == 1.0 and len(peer_ids) == 1:
             self.suspects.clear(peer_ids, done.round_id)
+
+    def accuse(self, peers: Iterable[Contributor], reason: str) -> None:
+        """Hold against each of these what it did in this round, whether deltas are judged or not; reports tell."""
+        for peer in peers:
+            logger.warning("round %d: %s: %s", self._standing.round_id + 1, peer.peer_id, reason)
+            self.suspects.accuse([peer.peer_id], self._standing.round_id + 1, reason)
+            self._voice.has_changed = True
 
     def tell(self, contributors: frozenset[Contributor], marks: Marks | None) -> Seen | None:
         """What the agent hears of an own delta that came alone, refused or not."""

@@ -10,7 +10,7 @@ import logging
 from mdl.bounds import MAX_HOPS, printable
 from mdl.defence.limits import Seen
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import THETA_ROUNDING, Contributor, ModelDelta, Vector
 from mdl.protocol.hop_messages import NOTHING_CAME, SUSPECT, DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
 from mdl.protocol.machine import Effect, Send
 from mdl.protocol.vector_work import DeltasMerged, MergeDeltas
@@ -79,6 +79,7 @@ class Hops:
             return []  # the first: the round's result came first, and is being applied
         theirs = ModelDelta(values, message.theta, frozenset(message.contributors))
         try:
+            _check_theta(order, message.theta)
             part.check_incoming(mine, theirs)
         except RemoteProtocolError as error:
             self.abort(part, order, now, f"refused: {error}")
@@ -135,3 +136,11 @@ class Hops:
         part.decisions[segment, hop_id] = decision
         self._voice.transfer, self._voice.has_changed = None, True
         logger.info("hop %d %s %s", hop_id, outcome.value, reason)
+
+
+def _check_theta(order: HopOrdered, theta: float) -> None:
+    """Raise RemoteProtocolError for a partial mean that weighs something else than its sender has told the agent."""
+    if order.theta and abs(theta - order.theta) > THETA_ROUNDING * order.theta:
+        raise RemoteProtocolError(
+            f"a delta of {order.sender.peer_id} has theta {theta:g}, where it had told {order.theta:g}"
+        )

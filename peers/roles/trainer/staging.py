@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mdl.defence.reputation import DIFFERS
+from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_size, digest_of_result
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage
@@ -78,10 +80,14 @@ class Staging:
         """The digest of what this device has itself. Raises RemoteProtocolError if it is not the one ordered."""
         if part is None or part.round_id != named.round_id:
             return []
+        gapped = part.spread.gapped
         if part.spread.take_name(named, now):
             self._voice.want(now)
         if part.spread.staged is None:
             return []
+        if gapped and gapped.odd:  # known only now that the values are those of the digest
+            differs = f"{DIFFERS}its part of round {part.round_id}'s result is not what most devices have"
+            self._guard.accuse(sorted(gapped.odd), differs)
         self._note_staged(part)
         self._voice.transfer, self._voice.has_changed = None, True
         return [*part.spread.confirm(), *part.spread.feed(now)]
@@ -102,7 +108,12 @@ class Staging:
             return [*self._fill_gap(part, message, values, now)]
         check_size(values, self._standing.parameters.size)
         result = ModelDelta(values, message.theta, frozenset(message.contributors), message.partial)
-        part.spread.stage(result, digest_of_result(digest, message.partial), now)
+        try:
+            part.spread.stage(result, digest_of_result(digest, message.partial), now)
+        except RemoteProtocolError:
+            if part.spread.is_of_order(message):
+                self._guard.accuse([sender], f"{DIFFERS}what it gives is not the result of round {part.round_id}")
+            raise
         self._note_staged(part)
         self._voice.ask_at = self._voice.transfer = None
         self._voice.has_changed = True

@@ -23,7 +23,8 @@ EVERY = 20
 
 @dataclass(frozen=True)
 class Judging:
-    """Of one round. doubted: peer ids whose work somebody has refused lately. unjudged: those whose own delta nobody
+    """Of one round. doubted: peer ids whose work somebody has refused lately. disputed: of whom somebody says that they
+    gave another result than others have, and who says so. unjudged: those whose own delta nobody
     has taken alone in the round before. looks: None where it is not inspected. least_angle: as in `Limits`.
     """
 
@@ -33,6 +34,7 @@ class Judging:
     unjudged: frozenset[str] = frozenset()
     looks: Looks | None = None
     least_angle: float = Limits().angle
+    disputed: frozenset[str] = frozenset()
 
     @property
     def limits(self) -> Limits:
@@ -65,20 +67,22 @@ class Judged:
         """Who is left out of this round for what the last inspection has shown, by peer id, and why."""
         return {} if self.is_due(round_id) else self.odd
 
-    def prepare(self, ledger: RoundLedger, digest: bytes, doubted: frozenset[str]) -> Judging:
+    def prepare(
+        self, ledger: RoundLedger, digest: bytes, doubted: frozenset[str], disputed: frozenset[str] = frozenset()
+    ) -> Judging:
         """What the round that is announced is judged by. digest: of w(t).
 
         Where nobody was judged, all give first but few, whom w(t) draws: these are not judged then, and the others one
         after the other, which takes longer than in pairs.
         """
         if not self.is_on:
-            return Judging(ledger, doubted=doubted)
+            return Judging(ledger, doubted=doubted, disputed=disputed)
         members = {peer.peer_id for peer in ledger.members}
         drawn = sorted(members, key=lambda peer_id: blake2b(digest + peer_id.encode(), digest_size=8).digest())
         unjudged = frozenset(members - (self.peer_ids or set(drawn[: max(1, len(drawn) // _TO_ONE_JUDGE)])))
         is_due = self.is_due(ledger.round_id) and len(members) >= FEWEST
         looks = Looks(ledger, digest, self.odd) if is_due else None
-        return Judging(ledger, True, doubted, unjudged, looks, self.known.least_angle(ledger.round_id))
+        return Judging(ledger, True, doubted, unjudged, looks, self.known.least_angle(ledger.round_id), disputed)
 
     def note(self, judging: Judging, result: Holding | Staged | None) -> None:
         """Of a round that is closed: who gave before it merged; in segments, everybody.

@@ -464,10 +464,13 @@ def test_a_holder_whose_theta_is_not_the_sum_of_its_contributors_weights_is_out_
     (hop,) = desk.hops()
     receiver = desk.receiver_of(hop)
     decision = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40)
+    given = Holding(0, 1.0, (hop.sender,), hop.hop_id, receiver)
+    desk.report(hop.sender, holdings=(given,), activity=Activity.SENT)
     desk.report(receiver, holdings=(Holding(0, 1.0, (A, B)),), hops=(decision,))  # theta was not added
     assert desk.agent.ledger is not None
     assert desk.agent.ledger.lost == {receiver: "wrong theta"}
     assert desk.agent.phase is Phase.AGGREGATING
+    assert desk.told(HopReleased) == [hop.sender.peer_id]
 
 
 def test_one_device_alone_does_not_name_the_end_of_the_run() -> None:

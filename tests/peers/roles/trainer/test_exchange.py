@@ -208,6 +208,18 @@ def test_a_segment_whose_theta_is_not_the_rounds_never_becomes_a_result() -> Non
     assert 0 in exchange.result.lacking
 
 
+def test_a_piece_of_another_weight_than_its_device_has_told_names_that_device() -> None:
+    order = msgspec.structs.replace(_order("abc", (13, 0, 0)), thetas=(1.0, 1.0, 1.0))
+    me, bob, cat = order.order
+    exchange = Exchange(order, me, ModelDelta(np.zeros(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    exchange.begin()
+    exchange.take_piece(cat, PieceMessage(3, 7, 1, 0, 1.0), np.ones(VALUES, np.float32), 0.1)
+    with pytest.raises(RemoteProtocolError, match=r"a piece of b has theta 5, where it had told 1"):
+        exchange.take_piece(bob, PieceMessage(3, 7, 1, 0, 5.0), np.ones(VALUES, np.float32), 0.2)
+    exchange.take_piece(bob, PieceMessage(3, 7, 1, 0, 1.0), np.ones(VALUES, np.float32), 0.3)
+    assert 0 not in exchange.result.lacking
+
+
 def test_a_result_counts_from_its_owner_alone() -> None:
     order = _order("abc", (7, 6, 0))
     me, bob, cleo = order.order[2], order.order[1], order.order[0]

@@ -369,6 +369,16 @@ def test_a_receiver_gives_up_a_hop_of_which_nothing_comes() -> None:
     assert (decision.outcome, decision.reason) == (HopOutcome.ABORTED, "nothing came for 10 s")
 
 
+def test_a_delta_of_another_theta_than_its_sender_has_told_is_refused_and_names_it() -> None:
+    trainer = _holding()
+    _say(trainer, msgspec.structs.replace(HOP, theta=1.0), 3.0)
+    with pytest.raises(RemoteProtocolError, match="a delta of ann has theta 3, where it had told 1"):
+        _merge(trainer, *_delta(_vector(1, 1, 1, 1), (ANN,), 3.0))
+    (decision,) = _report(trainer).hops
+    assert decision.outcome is HopOutcome.ABORTED
+    assert decision.reason.startswith("refused: a delta of ann")
+
+
 @pytest.mark.parametrize(
     ("values", "contributors", "theta", "reason"),
     [
