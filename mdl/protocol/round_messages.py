@@ -85,6 +85,7 @@ class PeerReport(Message, frozen=True):
     sent_bytes: since the process started.
     away: why it may not train now (`--when`), in words; "": it may. It does everything else of a round.
     accused: whose work it has refused lately.
+    workers: how many devices' work is in w(t), as far as its history tells.
     """
 
     sequence: Count
@@ -117,6 +118,7 @@ class PeerReport(Message, frozen=True):
     sent_bytes: Bytes = 0
     away: Text = ""
     accused: Annotated[tuple[Accusation, ...], Meta(max_length=MOST_SUSPECTS)] = ()
+    workers: Count = 0
 
 
 class AgentMessage(Message, frozen=True):
@@ -137,12 +139,14 @@ class AgentPresent(AgentMessage, frozen=True):
     quorum: a majority of its lineage's members answers it.
     successors: the peer ids that take over if it falls silent, the resource-richest first: all who follow it.
     yields_to: another agent that it hears and would follow, whose term is too low for that; "": nobody.
+    workers: how many devices' work is in the mesh's model: of two meshes that meet, more stand.
     """
 
     lineage: Lineage = ()
     quorum: bool = False
     successors: PeerIds = ()
     yields_to: SomePeerId = ""
+    workers: Count = 0
 
 
 class AgentResigned(AgentMessage, frozen=True):

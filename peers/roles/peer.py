@@ -338,7 +338,7 @@ class Peer:
         agent = self.agent
         assert agent is not None
         mesh = agent.round_id, agent.lineage, agent.quorum
-        return AgentPresent(agent.term, *mesh, agent.successors(), self._yields_to)
+        return AgentPresent(agent.term, *mesh, agent.successors(), self._yields_to, agent.workers)
 
     def _is_deaf(self, now: float) -> bool:
         """Nothing comes in: who does not hear the others must not keep them from following somebody else."""

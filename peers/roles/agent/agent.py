@@ -45,7 +45,8 @@ _STEPS = 8
 class MobileAgent:
     """See the module. members: what was heard, also before it took office. term: of its orders; grows with each round.
 
-    taken: what is known of the run: its end, its pace. lineage, round_id: where those it leads stand. quorum: they
+    taken: what is known of the run: its end, its pace. lineage, round_id: where those it leads stand; workers: how many
+    devices' work is in that model. quorum: they
     are a majority of those who decide. lacking_since: since then they are not, under this agent and those before it.
     going: the order of an exchange that this device took part in when it took office. distrust, ending: of these.
     """
@@ -69,6 +70,7 @@ class MobileAgent:
         self.round: Conductor | None = None
         self.lineage = lineage
         self.round_id, self.quorum, self.resigned = 0, False, False
+        self.workers = 0
         self._office_term = term
         self._in_office_since = now
         self._policy = policy
@@ -214,7 +216,8 @@ class MobileAgent:
         if report.agent == self.me.peer_id:
             self.rise_above(report.term, now)
             return
-        is_junior = is_senior(report.lineage, self.lineage, report.round_id, self.round_id)
+        rounds, workers = (report.round_id, self.round_id), (report.workers, self.workers)
+        is_junior = is_senior(report.lineage, self.lineage, *rounds, *workers)
         if report.lineage == self.lineage or (is_junior and not self.quorum):
             self.resigned = True
         else:
@@ -251,6 +254,7 @@ class MobileAgent:
             return []
         found = gather(following)
         self.lineage, self.round_id, _ = found.position
+        self.workers = found.current[0].report.workers
         self._goal = self._goal or common_goal(found.standing)
         effects = self._records.wait(now, self._settings.farewell_s) if self.ending.waits_for_tests else []
         if self._records.pending and self.ending.waits_for_tests:

@@ -50,7 +50,7 @@ class Latecomers:
                 continue
             if member.late_since is None:
                 member.late_since = now
-            if now - member.late_since < self._senior_s and _is_senior(member, position):
+            if now - member.late_since < self._senior_s and self._is_senior(member, position):
                 continue  # the others it was with may come as well, and then it is we who move
             source = self._choose_source(member, sources, now)
             lineage, round_id, digest = position
@@ -82,10 +82,17 @@ class Latecomers:
             return False
         if member.late_since is None:
             member.late_since = now
-        if _is_senior(member, position):
+        if self._is_senior(member, position):
             return False
         patience_s = _JOIN_TRANSFER_S if _gets_on(member, now) else _JOIN_WINDOW_S
         return now - member.late_since < patience_s
+
+    def _is_senior(self, member: Member, position: Position) -> bool:
+        """It stands on a senior lineage, or has been on one further than it can show: others may have what it lacks."""
+        report, (lineage, round_id, _) = member.report, position
+        workers = next((other.report.workers for other in self._members.alive() if other.at == position), 0)
+        is_it = is_senior(report.lineage, lineage, report.round_id, round_id, report.workers, workers)
+        return is_it or was_left_behind(lineage, report.forgotten)
 
     def _choose_source(self, member: Member, sources: list[Member], now: float) -> Member:
         """The one whose values come, as long as they do; else one after the other."""
@@ -108,9 +115,3 @@ def _gets_on(member: Member, now: float) -> bool:
 def _is_ahead(member: Member, position: Position) -> bool:
     """It has applied the round that the others are about to."""
     return member.report.lineage == position[0] and member.report.round_id > position[1]
-
-
-def _is_senior(member: Member, position: Position) -> bool:
-    """It stands on a senior lineage, or has been on one further than it can show: others may have what it lacks."""
-    report, (lineage, round_id, _) = member.report, position
-    return is_senior(report.lineage, lineage, report.round_id, round_id) or was_left_behind(lineage, report.forgotten)

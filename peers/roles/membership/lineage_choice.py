@@ -36,7 +36,13 @@ def _has_claim(standing: list[Member], nowhere: list[Member]) -> bool:
 
 def _is_senior(one: list[Member], other: list[Member]) -> bool:
     (mine, my_round, _), (theirs, their_round, _) = newest_position(one), newest_position(other)
-    return is_senior(mine, theirs, my_round, their_round)
+    return is_senior(mine, theirs, my_round, their_round, _workers(one), _workers(other))
+
+
+def _workers(standing: list[Member]) -> int:
+    """Return how many devices have worked in the model of those who stand on one lineage."""
+    position = newest_position(standing)
+    return next(member.report.workers for member in standing if member.at == position)
 
 
 def _base(standing: list[Member]) -> tuple[str, ...]:

@@ -38,17 +38,27 @@ def has_quorum(base: Collection[str], voters: Collection[str]) -> bool:
     return 2 * len(votes) > len(members) or (2 * len(votes) == len(members) and min(members) in votes)
 
 
-def is_senior(one: Lineage, other: Lineage, one_round: int = 0, other_round: int = 0) -> bool:
+def is_senior(
+    one: Lineage,
+    other: Lineage,
+    one_round: int = 0,
+    other_round: int = 0,
+    one_workers: int = 0,
+    other_workers: int = 0,
+) -> bool:
     """Whether `one` goes on when both are found to live, as far as their history tells.
 
     Who has more of the history that they share: what was forked from is senior to its forks if it has gone on without
     them, else they hold all that it has; of two forks the later one is, then the larger, then the one with the smaller
-    name. Of two starts of a mesh the one that has come further is, since nobody carries for ever what the other gave. A
+    name. Of two starts of a mesh the one is that more devices have worked in, since a device alone makes many rounds in
+    a short time; if as many have, the one that has come further, since nobody carries for ever what the other gave. A
     device that never took part (no fork at all, not even the mesh's start) is junior to everybody.
     """
     if one == other or not one or not other:
         return bool(one) and not other
     common = shared_forks(one, other)
+    if not common and one_workers != other_workers:
+        return one_workers > other_workers
     trunk = max(common, 1)  # the forks up to which they are compared: two starts by how far each has come
     mine, theirs = one[trunk:], other[trunk:]
     left, others_left = (mine[0].round_id if mine else one_round), (theirs[0].round_id if theirs else other_round)

@@ -237,4 +237,5 @@ def outranks(claim: AgentPresent, claimant: Contributor, other: AgentPresent, ho
         return (claim.term, claimant.peer_id) > (other.term, holder)
     if claim.quorum != other.quorum:
         return claim.quorum
-    return is_senior(claim.lineage, other.lineage, claim.round_id, other.round_id)
+    rounds, workers = (claim.round_id, other.round_id), (claim.workers, other.workers)
+    return is_senior(claim.lineage, other.lineage, *rounds, *workers)

@@ -63,6 +63,10 @@ class Standing:
     def history(self) -> History:
         return History(self.lineage, self.base, tuple(self._counted[peer_id] for peer_id in sorted(self._counted)))
 
+    def count_workers(self) -> int:
+        """Return how many devices' work is in w."""
+        return len(self._counted)
+
     def rounds_since_counted(self, peer_id: str) -> int:
         """Of how many rounds a device's next delta may bring work: since w holds any of it, or since the beginning."""
         counted = self._counted.get(peer_id)

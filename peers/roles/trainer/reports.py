@@ -116,6 +116,7 @@ class Reports:
             sent_bytes=self._sent_bytes,
             away=self.away,
             accused=self._guard.accusations(),
+            workers=standing.count_workers(),
         )
         return _add_round(report, part) if part else report
 

@@ -92,6 +92,15 @@ def test_seniority_is_one_order_for_everybody(places: list[Place]) -> None:
             assert _goes_on(one, third)
 
 
+def test_of_two_starts_the_one_stands_that_more_devices_have_worked_in_whatever_their_rounds() -> None:
+    lone = (Fork(0, 1, "lone"),)
+    assert is_senior((START,), lone, 5, 40, 3, 1)
+    assert not is_senior(lone, (START,), 40, 5, 1, 3)
+    assert is_senior(lone, (START,), 40, 5, 2, 2)  # as many: the one that has come further
+    fork = (START, Fork(3, 1, "fork"))
+    assert is_senior((START,), fork, 5, 9, 1, 3)  # of one start its rounds tell
+
+
 def test_what_was_forked_from_is_senior_to_its_forks_once_it_has_gone_on_without_them() -> None:
     fork = (START, Fork(3, 9, "b"))
     for round_id, is_so in ((4, True), (3, False), (1, False)):
