@@ -188,7 +188,9 @@ class FaultSection(Section, frozen=True):
     lost_after_s: seconds; the longest silence; on a good network a shorter one is enough.
     stall_s: seconds; a transfer of which nothing has come for so long is given up.
     partition_s: seconds that a group which is cut off from the majority of its mesh waits for it.
-    on_partition: what such a group does then: train on by itself ("continue"), or go on waiting ("wait").
+    on_partition: what such a group does then: train on by itself ("continue"), or go on waiting ("wait") until most of
+        its devices are here. These go on after partition_s, also where too many of them were started anew in the middle
+        of a round to know what they had agreed to.
     """
 
     table: ClassVar[str] = "faults"

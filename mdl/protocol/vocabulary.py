@@ -40,10 +40,12 @@ from mdl.trust.statements import Proof
 
 # Busy periods of one device in one round that are kept: far more than a person would look at.
 MAX_PERIODS = 64
-# A mesh that has forked so often in its life (a lineage never gets shorter) waits for a majority from then on.
-MAX_FORKS = 64
-# Lineages of which a device knows how far it has been: all that a mesh can have, and those that were left again.
-MAX_REACHED = 4 * MAX_FORKS
+# A mesh that has forked so often in its life (a lineage never gets shorter) waits for a majority from then on: three
+# years of one device alone each night. Each report tells the lineage, 50 bytes a fork.
+MAX_FORKS = 1024
+# Lineages of which a device knows how far it has been: the last ones, also those that were left again. A ballot, which
+# is written in place, has room for so many.
+MAX_REACHED = 256
 # Starts that a ballot names. Whoever starts more often without any work counted has no vote until some is.
 MAX_STARTS = 64
 Nonce: TypeAlias = Annotated[bytes, Meta(max_length=16)]  # nobody guesses 16 random bytes

@@ -64,6 +64,7 @@ class Gathering:
         self._settings = settings
         self._made_way_at = -inf
         self._patience_s = settings.partition_s
+        self._waits_on = False  # without end, until a majority is here
 
     def waits_for_answers(self, agent: str, office_term: int, in_office_since: float, now: float) -> bool:
         """Whether somebody is heard that does not obey yet: its state may still change under another agent's orders."""
@@ -97,10 +98,13 @@ class Gathering:
         """Whether what is missing, a majority or any partner, has been missing for so long that we go on without.
 
         Who is to wait for a majority waits for its presence: if it is here, but was started anew and so does not know
-        what it voted for, the mesh waits as long for others who do, and goes on as a fork.
+        what it voted for, the mesh waits as long for others who do, and goes on as a fork. These votes may never come
+        back, and nobody else can go on meanwhile.
         """
         self._patience_s = self._patience(base, following)
-        if self._settings.waits_for_majority and not has_quorum(base, {member.peer_id for member in following}):
+        is_majority_here = has_quorum(base, {member.peer_id for member in following})
+        self._waits_on = self._settings.waits_for_majority and not is_majority_here
+        if self._waits_on:
             self.lacking_since = now
             return False
         return self.lacking_since is not None and now - self.lacking_since >= self._patience_s
@@ -114,8 +118,7 @@ class Gathering:
 
     def tell_patience(self) -> str:
         """In words, for how long a majority or a partner is waited for."""
-        without = "then the mesh waits for a majority" if self._settings.waits_for_majority else "then without"
-        return f"up to {self._patience_s:g} s, {without}"
+        return "however long that takes" if self._waits_on else f"up to {self._patience_s:g} s, then without"
 
     def make_way(self, now: float) -> None:
         """No round is opened for a while. Not again before `partition_s`: the senior agent may be deaf to this side."""
@@ -124,6 +127,7 @@ class Gathering:
 
     def _may_start(self, current: list[Member], now: float) -> bool:
         """Not at once if somebody has been in a mesh already whose others may be away for a moment."""
+        self._waits_on = False
         able = sum(not member.report.away for member in current)
         been = [member.peer_id for member in current if member.report.forgotten]
         if able < self._settings.min_peers or not been:
@@ -149,10 +153,14 @@ class Gathering:
         if found.quorum and (has_partner or self._was_alone(current, base, now)):
             self.lacking_since = None
             return True
-        missing = sorted(set(base) - {member.peer_id for member in found.following})
-        self.waiting_for = f"{', '.join(missing) or 'a partner'}: {len(current)} of {len(base)} members are here"
+        self.waiting_for = _tell_missing(found)
         self.lacking_since = now if self.lacking_since is None else self.lacking_since
-        return self.is_patience_over(base, found.following, now) and (found.quorum or len(lineage) < MAX_FORKS)
+        is_over = self.is_patience_over(base, found.following, now)
+        if found.quorum or len(lineage) < MAX_FORKS:
+            return is_over
+        self.waiting_for += f"; this mesh has gone on without its others {MAX_FORKS:,} times, and does so no more"
+        self._waits_on = True
+        return False
 
     def _patience(self, base: tuple[str, ...], following: list[Member]) -> float:
         """How long a majority is waited for: a group waits for its mesh, a single device need not for long.
@@ -182,6 +190,18 @@ class Gathering:
         """As long as somebody is heard now and then it may be on its way here."""
         longest_s = self._settings.partition_s
         return longest_s if member.alive else min(self._settings.lost_after_s + self._settings.alone_s, longest_s)
+
+
+def _tell_missing(found: Gathered) -> str:
+    """Why those who are here may not go on, in words: who is missing; or who is here, and may not decide."""
+    current, base = found.current, found.base
+    here = {member.peer_id for member in found.following}
+    missing, counts = sorted(set(base) - here), f"{len(current)} of {len(base)} members are here"
+    anew = sorted(member.peer_id for member in found.standing if member.peer_id in base and not member.report.votes)
+    if found.quorum or not anew or not has_quorum(base, here):
+        return f"{', '.join(missing) or 'a partner'}: {counts}"
+    told = f"{counts}, but {first_few(anew)} may not decide: started anew, with what they had agreed to lost"
+    return f"{', '.join(missing)}: {told}" if missing else told
 
 
 def _tell_paused(members: list[Member]) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
-from peers.trials.campaign import Campaign
+from mdl.protocol.vocabulary import Lineage
+from peers.roles.agent.agent import MobileAgent
+from peers.roles.membership.majority import has_quorum
+from peers.trials.campaign import Campaign, silent_machines
 from peers.trials.run_plan import run_guarded
 from sim.plans.draw_plan import draw_plan, draw_wide
 from sim.plans.fault_plan import Cut, FaultPlan, Split, Suspend
@@ -42,3 +46,23 @@ def test_time_apart_is_counted_beyond_the_first_seconds_of_each_time() -> None:
     apart = Split(at_s=1.0, group=("p0",), for_s=10.0), Suspend(at_s=2.0, peer="p1", for_s=5.5)
     plan = FaultPlan(0, 3, 3, faults=(*apart, Cut(at_s=3.0, a="p0", b="p1", for_s=3.0)))
     assert plan.apart_s(5.0) == 5.5
+
+
+def test_a_group_that_is_to_wait_goes_on_without_a_majority_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may begin a fork all the same: most are here, and too many of them have forgotten what they voted for."""
+    here: list[bool] = []
+    begin = MobileAgent._begin_fork
+
+    def watched(self: MobileAgent, lineage: Lineage, round_id: int, size: int) -> Lineage:
+        following = self.following()
+        if lineage:
+            base = next(member.report.base for member in following if member.report.lineage == lineage)
+            here.append(has_quorum(base, {member.peer_id for member in following}))
+        return begin(self, lineage, round_id, size)
+
+    monkeypatch.setattr(MobileAgent, "_begin_fork", watched)
+    campaign = Campaign(peers=3, rounds=6, on_partition="wait")
+    with silent_machines():
+        assert not [verdict for seed in range(40) if (verdict := run_guarded(campaign.plan(seed))).kind]
+    assert here
+    assert all(here)

@@ -424,6 +424,25 @@ def test_a_mesh_forks_no_deeper_than_a_message_can_tell() -> None:
     desk.report(B)
     desk.pass_time(3 * PARTITION_S, B)
     assert desk.told(RoundOpened) == []
+    why = "this mesh has gone on without its others 1,024 times, and does so no more; however long that takes"
+    assert desk.agent.held_up_by.endswith(why)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_a_group_waits_for_and_how_long_is_told_as_it_is(waits: bool) -> None:
+    desk = Desk(rounds=0, waits_for_majority=waits)
+    base = ("a", "b", "c")
+    desk.reports[A] = msgspec.structs.replace(SETTLED, base=base)
+    desk.report(A)
+    how_long = "however long that takes" if waits else "up to 15 s, then without"
+    assert desk.agent.held_up_by == f"b, c: 1 of 3 members are here; {how_long}"
+    for peer in (B, C):
+        desk.reports[peer] = msgspec.structs.replace(SETTLED, base=base, votes=False)
+        desk.report(peer)
+    told = "3 of 3 members are here, but b, c may not decide: started anew, with what they had agreed to lost"
+    assert desk.agent.held_up_by == f"{told}; up to 15 s, then without"
+    desk.pass_time(PARTITION_S + 0.5, A, B, C)
+    assert desk.last(RoundOpened).lineage[:-1] == START
 
 
 def test_who_has_had_a_later_result_and_came_back_does_not_decide_on_it_again() -> None:
