@@ -22,9 +22,22 @@ Moment: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INCARNATION)]
 CodeHash: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 # Addresses of one device: more interfaces than a person's device has in use.
 MAX_HOSTS = 8
-# Devices that a changed code keeps, and statements that a roster holds: some 250 bytes each.
+# Devices that a changed code keeps.
 MAX_KEPT = MAX_MEMBERS
-MAX_STATEMENTS = 4 * MAX_MEMBERS
+# Changes of the code that are ever numbered.
+MAX_CHANGE = 1 << 31
+# What a roster holds, some 250 bytes each: enrolments; what the founder states; what all other owners state together.
+MAX_ENROLLED = 3 * MAX_MEMBERS
+MAX_FOUNDERS = 2 * MAX_MEMBERS
+MAX_OWNERS = 2 * MAX_MEMBERS
+# Revocations that an owner whom the founder named may state whatever room others have used up, and of all such.
+RESERVED_REVOCATIONS = 64
+MAX_RESERVED = 3 * MAX_MEMBERS
+# Changes of the code, one of each owner, 35 KB each at most: of owners whom the founder named, and of all others.
+MAX_CHANGES, MAX_LOWER_CHANGES = 64, 8
+MAX_STATEMENTS = MAX_ENROLLED + MAX_FOUNDERS + MAX_OWNERS + MAX_RESERVED + MAX_CHANGES + MAX_LOWER_CHANGES + 1
+# Names that were seen to work.
+MAX_WORKED = MAX_ENROLLED
 # Statements in one message: some 16 KB, so that they pass between chunks on any link.
 STATEMENTS_A_MESSAGE = 64
 
@@ -92,7 +105,7 @@ class CodeChanged(Statement, frozen=True):
     signature: of `by`.
     """
 
-    number: Annotated[int, Meta(ge=1, le=1 << 31)]
+    number: Annotated[int, Meta(ge=1, le=MAX_CHANGE)]
     code_hash: CodeHash
     kept: Annotated[tuple[Key, ...], Meta(max_length=MAX_KEPT)]
     by: Key

@@ -2,38 +2,50 @@
 
 The key is made at the first start, for this user alone; MDL_KEY gives another one: @FILE, or its 64 hexadecimal digits.
 A roster is kept where the mesh's code is remembered; several processes add to one file, and none takes anything out.
+
+NAME.roster         signed statements
+NAME.roster-mark    made of them by this device's secret: they were checked before they were written, and need no check
+NAME.worked         which devices were seen to work, for the mesh and all its runs
 """
 
 from __future__ import annotations
 
 import fcntl
+import hmac
 import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_bytes
+from typing import Annotated, TypeAlias
 
 import msgspec
 import platformdirs
 
-from mdl.bounds import UNREADABLE
+from mdl.bounds import UNREADABLE, PeerId
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, StorageError
+from mdl.readable import encode_readable
 from mdl.reading import read_bytes
-from mdl.trust.statements import AnyStatement
+from mdl.trust.statements import MAX_WORKED, AnyStatement, Key
 from mdl.writing import make_private_folder, narrow, open_private, write_bytes
 from peers.edge.identity import codes_home, known_meshes, remember_code
-from transport.trust.device_key import SECRET_BYTES, DeviceKey
+from transport.trust.device_key import SECRET_BYTES, DeviceKey, is_signed
 from transport.trust.keys import RUN_MARK, MeshKeys
 from transport.trust.membership import Membership
 from transport.trust.roster import is_stated
+from transport.trust.worked import Worked
 
 logger = logging.getLogger(__name__)
 
 KEY_VARIABLE = "MDL_KEY"
 _LARGEST_KEY_BYTES = 256
-# Statements of 1,024 members and as many kept keys in some changes of the code.
-_LARGEST_ROSTER_BYTES = 8 << 20
+# All that a roster has room for, with the longest reasons, and as many kept keys in each change of the code.
+_LARGEST_ROSTER_BYTES = 32 << 20
+_LARGEST_WORKED_BYTES = 128 * MAX_WORKED
+_LARGEST_MARK_BYTES = 64
+_Statements: TypeAlias = tuple[AnyStatement, ...]
+_Pairs: TypeAlias = Annotated[tuple[tuple[Key, PeerId], ...], msgspec.Meta(max_length=MAX_WORKED)]
 _EXPECTED = f"{2 * SECRET_BYTES} hexadecimal digits"
 
 
@@ -67,11 +79,17 @@ def key_path() -> Path:
 
 def open_membership(keys: MeshKeys) -> Membership:
     """What this device is in a mesh, with what is kept of the mesh's roster. Raises ConfigError."""
-    path = roster_path(keys)
-    membership = Membership(keys, device_key(), _load(path, keys) if path else ())
-    if path:
-        membership.on_change = lambda: _keep(path, membership)
-        membership.on_code = lambda code: _keep_code(code)
+    path, device = roster_path(keys), device_key()
+    if path is None:
+        return Membership(keys, device)
+    content, checks = _read_roster(path), _Checks()
+    are_checked = _is_marked(path, content, keys, device)
+    statements = _decode(path, content, keys, lambda statement: are_checked, checks)
+    worked = Worked(_load_worked(_worked_path(path)))
+    membership = Membership(keys, device, statements, worked, are_checked, checks)
+    checks.known.clear()
+    membership.on_change = lambda: _keep(path, membership)
+    membership.on_code = lambda code: _keep_code(code)
     return membership
 
 
@@ -105,34 +123,110 @@ def _keep(path: Path, membership: Membership) -> None:
 
 
 def _write(path: Path, membership: Membership) -> None:
-    roster = membership.roster
+    roster, keys = membership.roster, membership.keys
     with _alone_in(path.parent):
-        for statement in _load(path, membership.keys, roster.knows):
+        for statement in _decode(path, _read_roster(path), keys, roster.knows):
             with suppress(RemoteProtocolError):  # void by now
                 roster.add(statement)
-        write_bytes(path, msgspec.msgpack.encode(membership.statements()))
+        content = encode_readable(membership.statements(), _Statements, str(path))
+        if len(content) > _LARGEST_ROSTER_BYTES:
+            raise ConfigError(f"{path} would have {len(content)} bytes, at most {_LARGEST_ROSTER_BYTES}: not written")
+        write_bytes(path, content)
+        write_bytes(_mark_path(path), _mark(content, keys, membership.device))
+        _write_worked(_worked_path(path), membership.worked)
 
 
-def _load(
-    path: Path, keys: MeshKeys, knows: Callable[[AnyStatement], bool] = lambda statement: False
-) -> tuple[AnyStatement, ...]:
+def _read_roster(path: Path) -> bytes:
+    """Raises ConfigError for a file that is too large for any roster."""
+    if not path.exists():
+        return b""
+    try:
+        return read_bytes(path, _LARGEST_ROSTER_BYTES, "a mesh's roster")
+    except DataError as error:
+        raise _broken(path, error) from None
+
+
+def _decode(
+    path: Path,
+    content: bytes,
+    keys: MeshKeys,
+    knows: Callable[[AnyStatement], bool],
+    check: Callable[[bytes, bytes, bytes], bool] = is_signed,
+) -> _Statements:
     """knows: whether a statement was checked before. Raises ConfigError for a file that has changed on the disk.
 
     What is void counts no more; so a flipped bit would let in who was locked out, and nobody would be told. Of another
     mesh, which had this name before, no statement is this one's.
     """
-    if not path.exists():
+    if not content:
         return ()
     try:
-        content = read_bytes(path, _LARGEST_ROSTER_BYTES, "a mesh's roster")
-        statements = msgspec.msgpack.decode(content, type=tuple[AnyStatement, ...])
-        signed = [knows(each) or is_stated(keys.mesh_id, each) for each in statements]
+        statements = msgspec.msgpack.decode(content, type=_Statements)
+        signed = [knows(each) or is_stated(keys.mesh_id, each, check) for each in statements]
         if any(signed) and not all(signed):
             raise DataError(f"{signed.count(False)} of {len(signed)} statements have changed since they were signed")
         return statements
     except (DataError, *UNREADABLE) as error:
-        what = "it holds who is locked out: remove it only if you accept to hear that from the other devices again"
-        raise ConfigError(f"{path} is no whole roster ({error}); {what}") from None
+        raise _broken(path, error) from None
+
+
+def _broken(path: Path, error: Exception) -> ConfigError:
+    what = "it holds who is locked out: remove it only if you accept to hear that from the other devices again"
+    return ConfigError(f"{path} is no whole roster ({error}); {what}")
+
+
+class _Checks:
+    """Checks signatures, each once. known: those that were right."""
+
+    def __init__(self) -> None:
+        self.known: set[tuple[bytes, bytes, bytes]] = set()
+
+    def __call__(self, public: bytes, claim: bytes, signature: bytes) -> bool:
+        if (public, claim, signature) in self.known:
+            return True
+        if not is_signed(public, claim, signature):
+            return False
+        self.known.add((public, claim, signature))
+        return True
+
+
+def _mark_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}-mark")
+
+
+def _mark(content: bytes, keys: MeshKeys, device: DeviceKey) -> bytes:
+    """What tells that this device has written a roster, when it had this join code."""
+    return device.seal(keys.mesh_id.encode() + b"\0" + keys.code_hash + content)
+
+
+def _is_marked(path: Path, content: bytes, keys: MeshKeys, device: DeviceKey) -> bool:
+    try:
+        mark = read_bytes(_mark_path(path), _LARGEST_MARK_BYTES, "a mark")
+    except DataError:  # an older version wrote none: everything is checked
+        return False
+    return hmac.compare_digest(mark, _mark(content, keys, device))
+
+
+def _worked_path(path: Path) -> Path:
+    """Of the mesh, whichever of its runs the roster is of."""
+    return path.with_name(f"{path.stem.partition(RUN_MARK)[0]}.worked")
+
+
+def _load_worked(path: Path) -> _Pairs:
+    if not path.exists():
+        return ()
+    try:
+        content = read_bytes(path, _LARGEST_WORKED_BYTES, "a list of devices that have worked")
+        return msgspec.msgpack.decode(content, type=_Pairs)
+    except (DataError, *UNREADABLE) as error:
+        logger.warning("%s cannot be read (%s): who has worked is learned anew", path, error)
+        return ()
+
+
+def _write_worked(path: Path, worked: Worked) -> None:
+    kept = _load_worked(path)
+    if not set(worked) <= set(kept):
+        write_bytes(path, encode_readable(tuple(Worked([*kept, *worked])), _Pairs, str(path)))
 
 
 def _keep_code(code: str) -> None:

@@ -27,6 +27,7 @@ from mdl.protocol.machine import (
     Received,
     RecordRound,
     ResourcesSampled,
+    SaveModel,
     StopRequested,
 )
 from mdl.protocol.round_messages import PeerReport
@@ -228,6 +229,7 @@ def run_trainer(
     observe = _observer(machine, narrator, device.stop, why, lambda: node.runtime.post(StopRequested()))
     work = {**(cloud.join(device.work()) if cloud else device.work()), MergeDeltas: merges.work}
     node = _Node(config, mesh, out, start, machine, sampler, work, chosen.learns, observe)
+    node.runtime.links.standing.note_worked(state.history.base, time.monotonic())
     logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
     looking = gate.looking(lambda reason: _tell_pause(PauseChanged(reason), node, cloud))
     with node.running(), closing(cloud) if cloud else nullcontext(), looking:
@@ -325,7 +327,13 @@ class _Node:
         return finish
 
     def _observe(self, now: float, event: Event, effects: list[Effect]) -> None:
-        """What devices report while this node leads; its own trainer tells it without a driver."""
+        """What devices report while this node leads; its own trainer tells it without a driver. And who has worked."""
+        for effect in effects:
+            match effect:
+                case SaveModel(history=history):
+                    self.runtime.links.standing.note_worked(history.base, now)
+                case RecordRound(summary):
+                    self.runtime.links.standing.note_worked(summary.contributors, now)
         if self._machine.agent:
             match event:
                 case Received(sender, PeerReport(resources=ResourceState() as resources)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mdl.config import MeshSection
@@ -94,30 +94,64 @@ def owned(keys: MeshKeys | None) -> Membership:
 
 
 def state(
-    mesh: str, code: str, section: MeshSection, make: Callable[[Membership], Stated], wait_s: float
+    mesh: str,
+    code: str,
+    section: MeshSection,
+    make: Callable[[Membership], Stated],
+    wait_s: float,
+    note_stated: Callable[[Membership], None] = lambda membership: None,
 ) -> list[Spread]:
-    """State the same in the mesh and its runs. make: from what is known where, once the others were heard."""
+    """State the same in the mesh and its runs. make: from what is known where, once the others were heard.
+
+    note_stated: called when it is stated and kept.
+    """
     runs = sorted(path.stem.partition(RUN_MARK)[2] for path in codes_home().glob(f"{mesh}{RUN_MARK}*.roster"))
-    return [_state_in(Mesh.from_code(code, run), section, make, wait_s) for run in ("", *runs)]
+    return [_state_in(Mesh.from_code(code, run), section, make, wait_s, note_stated) for run in ("", *runs)]
 
 
-def change_code(mesh: str, section: MeshSection, wait_s: float) -> tuple[str, list[Spread]]:
-    """Give the mesh another join code; who is in stays in. Returns the new code, which is remembered."""
+def who_is_left_out(membership: Membership, keep: Sequence[str], everybody: bool) -> list[str]:
+    """Names of members that a new code would not keep: they have never worked here, and nobody names them."""
+    roster = membership.roster
+    stay = set(membership.who_stays([find_device(membership, each) for each in keep], everybody))
+    return [each.peer_id for each in roster.members() if each.device not in stay]
+
+
+def change_code(
+    mesh: str, section: MeshSection, wait_s: float, keep: Sequence[str] = (), everybody: bool = False
+) -> tuple[str, list[Spread], list[str]]:
+    """Give the mesh another join code. Returns the new code, which is remembered, and names of those left out.
+
+    keep: names or words of devices that stay though they have never worked here. everybody: all stay.
+    """
     former = known_meshes()[mesh]
-    keys = MeshKeys.from_code(former)
-    code = new_join_code(mesh, mark=keys.mark)
+    code = new_join_code(mesh, mark=MeshKeys.from_code(former).mark)
+    named: list[bytes] = []
+    left_out: list[str] = []
 
     def make(membership: Membership) -> Stated:
         _, _, run = membership.keys.name.partition(RUN_MARK)
-        statement = membership.change_code(code_hash(code))
+        if not run:  # it comes first
+            named.extend(find_device(membership, each) for each in keep)
+            left_out.extend(who_is_left_out(membership, keep, everybody))
+        statement = membership.change_code(code_hash(code), named, everybody)
         return Stated((statement,), code, MeshKeys.from_code(code, run))
 
-    spread = state(mesh, former, section, make, wait_s)
-    remember_code(code, replace=True)
-    return code, spread
+    def note_stated(membership: Membership) -> None:
+        if membership.roster.wanted_code() != code_hash(code):
+            raise ConfigError(f"mesh {mesh}: its owners have changed meanwhile, and the code stays as it was")
+        if membership.keys.name == mesh:
+            remember_code(code, replace=True)  # whatever comes of the runs: the mesh has this code now
+
+    return code, state(mesh, former, section, make, wait_s, note_stated), left_out
 
 
-def _state_in(mesh: Mesh, section: MeshSection, make: Callable[[Membership], Stated], wait_s: float) -> Spread:
+def _state_in(
+    mesh: Mesh,
+    section: MeshSection,
+    make: Callable[[Membership], Stated],
+    wait_s: float,
+    note_stated: Callable[[Membership], None],
+) -> Spread:
     pause = threading.Event()
     with Watcher(mesh, section) as watcher:
         watcher.heard.wait(wait_s)
@@ -135,4 +169,5 @@ def _state_in(mesh: Mesh, section: MeshSection, make: Callable[[Membership], Sta
             if agreed == reached or time.monotonic() >= give_up_at:
                 break
     keep_roster(membership)
+    note_stated(membership)
     return Spread(tuple(sorted(agreed)), tuple(sorted(reached)))

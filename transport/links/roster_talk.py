@@ -14,7 +14,7 @@ from math import inf
 
 from mdl.budget import Budget
 from mdl.errors import ForgedError, RemoteProtocolError
-from mdl.trust.statements import MAX_STATEMENTS, STATEMENTS_A_MESSAGE, AnyStatement
+from mdl.trust.statements import MAX_ENROLLED, MAX_KEPT, STATEMENTS_A_MESSAGE, AnyStatement, CodeChanged
 from transport.trust.checks import Checks
 from transport.trust.roster import Roster
 from transport.wire.codec import RosterTold
@@ -56,7 +56,7 @@ class RosterTalk:
         new = self._take_in(peer_id, told.statements, now)
         self._heard.pop(peer_id, None)
         self._heard[peer_id] = told.digest
-        if len(self._heard) > MAX_STATEMENTS:  # each member, and as many that only look
+        if len(self._heard) > MAX_ENROLLED:  # each member, and as many that only look
             self.forget(next(iter(self._heard)))
         if told.is_all or told.digest == self._roster.digest:
             self._settled.add(peer_id)
@@ -66,10 +66,7 @@ class RosterTalk:
 
     def tell(self, statements: Sequence[AnyStatement]) -> list[RosterTold]:
         """News, as it goes to everybody."""
-        return [
-            RosterTold(self._roster.digest, tuple(statements[start : start + STATEMENTS_A_MESSAGE]))
-            for start in range(0, len(statements), STATEMENTS_A_MESSAGE)
-        ]
+        return [RosterTold(self._roster.digest, page) for page in _pages(statements)]
 
     def is_settled(self, peer_id: str) -> bool:
         """Whether all that this peer knows has come."""
@@ -133,9 +130,21 @@ class RosterTalk:
         return self._everything()
 
     def _everything(self) -> list[RosterTold]:
-        statements, digest = self._roster.statements(), self._roster.digest
-        pages = [
-            statements[start : start + STATEMENTS_A_MESSAGE]
-            for start in range(0, len(statements), STATEMENTS_A_MESSAGE)
-        ] or [()]
-        return [RosterTold(digest, tuple(page), page is pages[-1]) for page in pages]
+        digest = self._roster.digest
+        pages = _pages(self._roster.statements()) or [()]
+        return [RosterTold(digest, page, page is pages[-1]) for page in pages]
+
+
+def _pages(statements: Sequence[AnyStatement]) -> list[tuple[AnyStatement, ...]]:
+    """As many in each as one message has room for."""
+    pages: list[tuple[AnyStatement, ...]] = []
+    page: list[AnyStatement] = []
+    keys = 0
+    for statement in statements:
+        kept = len(statement.kept) if isinstance(statement, CodeChanged) else 0
+        if len(page) == STATEMENTS_A_MESSAGE or (page and keys + kept > MAX_KEPT):
+            pages.append(tuple(page))
+            page, keys = [], 0
+        page.append(statement)
+        keys += kept
+    return [*pages, tuple(page)] if page else pages

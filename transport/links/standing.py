@@ -127,13 +127,13 @@ class Standing:
             return True
         if not self._checks.may(source, now):
             return False
-        before = membership.roster.digest
+        before = membership.roster.version
         try:
-            is_news = membership.admit(info)
+            is_news = membership.admit(info, _Linked(self._linked))
         except ForgedError:
             self._checks.note_forged(source, now)
             raise
-        if membership.roster.digest != before:
+        if membership.roster.version != before:
             self._keep(now)
         return is_news
 
@@ -271,6 +271,11 @@ class Standing:
         self.membership.keys = keys
         self.membership.roster.adopt(keys)
 
+    def note_worked(self, peer_ids: Iterable[str], now: float) -> None:
+        """The deltas of these peers are in the round that was closed just now."""
+        if self.membership is not None and self.membership.note_worked(peer_ids):
+            self._keep(now, at_once=True)  # `mdl mesh rotate-code` may want to know it in the next moment
+
     def why_out(self) -> str:
         """Why this device is not in the mesh; "" if it is."""
         membership = self.membership
@@ -328,6 +333,19 @@ class Standing:
             return
         self._keep_at, self._kept_at = None, now
         self.membership.on_change()
+
+
+class _Linked:
+    """Names that there is a link to; looked at only where a full roster asks."""
+
+    def __init__(self, linked: Callable[[], Iterable[str]]) -> None:
+        self._linked = linked
+        self._names: frozenset[str] | None = None
+
+    def __contains__(self, name: object) -> bool:
+        if self._names is None:
+            self._names = frozenset(self._linked())
+        return name in self._names
 
 
 def _are_owners(statements: Iterable[AnyStatement]) -> bool:

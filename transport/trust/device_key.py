@@ -66,6 +66,11 @@ class DeviceKey:
         key = _derive(z85.decode(self.curve_secret), b"mark")
         return hashlib.blake2b(challenge + incarnation.to_bytes(8, "big"), key=key, digest_size=16).digest()
 
+    def seal(self, content: bytes) -> bytes:
+        """32 bytes that only this device can make of what it keeps."""
+        key = _derive(z85.decode(self.curve_secret), b"kept")
+        return hashlib.blake2b(content, key=key, digest_size=32).digest()
+
     @property
     def link_key(self) -> bytes:
         """32 bytes: what its connections show."""

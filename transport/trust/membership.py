@@ -7,17 +7,22 @@ process remembers them. Pure but for the keys that it holds.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from secrets import token_bytes
+from typing import TypeVar
 
 import msgspec
 from zmq.utils import z85
 
 from mdl.errors import ConfigError, ForgedError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.readable import encode_readable
 from mdl.trust.statements import (
+    MAX_CHANGE,
+    MAX_ENROLLED,
     MAX_HOSTS,
-    MAX_STATEMENTS,
+    MAX_KEPT,
+    STATEMENTS_A_MESSAGE,
     AnyStatement,
     CodeChanged,
     DeviceRevoked,
@@ -28,14 +33,17 @@ from mdl.trust.statements import (
 )
 from transport.trust.device_key import DeviceKey, is_signed, where_claim
 from transport.trust.keys import MeshKeys
-from transport.trust.roster import Roster
+from transport.trust.roster import Check, Roster
+from transport.trust.words import fingerprint
+from transport.trust.worked import Worked
 
 # Observers that are remembered: more pages and terminals than look at one mesh.
 MAX_VISITORS = 64
 # Names of which is remembered what they said last, so that nothing older counts: all that a roster has, and visitors.
-_MAX_SAID = MAX_STATEMENTS
+_MAX_SAID = MAX_ENROLLED + MAX_VISITORS
 # Starts of each; whoever has many only forgets its own.
 _STARTS = 4
+_Owned = TypeVar("_Owned", OwnerNamed, DeviceRevoked, CodeChanged)
 
 
 class NotLetInError(RemoteProtocolError):
@@ -47,14 +55,25 @@ class NotLetInError(RemoteProtocolError):
 
 
 class Membership:
-    """keys: of the mesh. device: None for one that is made up for this process. roster: what is known of the others."""
+    """keys: of the mesh. device: None for one that is made up for this process. roster: what is known of the others.
+
+    worked: devices that were seen to work. are_checked: this device has kept these statements itself.
+    """
 
     def __init__(
-        self, keys: MeshKeys, device: DeviceKey | None = None, statements: Iterable[AnyStatement] = ()
+        self,
+        keys: MeshKeys,
+        device: DeviceKey | None = None,
+        statements: Iterable[AnyStatement] = (),
+        worked: Worked | None = None,
+        are_checked: bool = False,
+        check: Check = is_signed,
     ) -> None:
         self.keys = keys
         self.device = device or DeviceKey.of(token_bytes(32))
-        self.roster = Roster(keys, statements)
+        self.worked = worked or Worked()
+        own = self.device.public
+        self.roster = Roster(keys, statements, check, self.worked, own, are_checked)
         # Called when the roster has changed, and with a join code that an owner has changed to: to keep them.
         self.on_change: Callable[[], None] = lambda: None
         self.on_code: Callable[[str], None] = lambda code: None
@@ -120,25 +139,55 @@ class Membership:
 
     def name_owner(self, device: bytes) -> OwnerNamed:
         """That a device owns the mesh; counts if this one does."""
-        bare = OwnerNamed(device, self.device.public)
-        return msgspec.structs.replace(bare, signature=self._sign(bare))
+        return self._sign(OwnerNamed(device, self.device.public))
 
-    def revoke(self, device: bytes, now_ms: int, reason: str) -> tuple[AnyStatement, ...]:
-        """That a device is out for ever; counts if this one owns the mesh.
+    def revoke(self, device: bytes, now_ms: int, reason: str) -> tuple[DeviceRevoked, ...]:
+        """That a device is out for ever; counts if this one owns the mesh. Raises ConfigError if there is no room.
 
-        What the device itself has revoked is stated again by this one: it would be void otherwise.
+        What the device itself has revoked, and owners that it alone has named, is stated again by this one: it would be
+        void otherwise. Of much only what one message has room for: devices that worked here, then the earliest.
         """
         name = next((each.peer_id for each in self.roster.members() if each.device == device), "")
-        others = [each for each in self.roster.revocations() if each.by == device]
-        bare = [msgspec.structs.replace(each, by=self.device.public, signature=b"") for each in others]
-        bare.append(DeviceRevoked(device, self.device.public, now_ms, name, reason))
-        return tuple(msgspec.structs.replace(each, signature=self._sign(each)) for each in bare)
+        first = self._sign(DeviceRevoked(device, self.device.public, now_ms, name, reason))
+        trial = Roster(self.keys, self.roster.statements(), worked=self.worked, are_checked=True)
+        try:
+            trial.add(first)
+        except RemoteProtocolError as error:
+            raise ConfigError(f"mesh {self.keys.name}: {error}") from None
+        void = [each for each in self.roster.revocations() if not trial.is_revoked(each.device)]
+        void.sort(key=lambda each: (not self.worked.has(each.device), each.at))
+        room = min(STATEMENTS_A_MESSAGE - 1, trial.room_to_revoke(self.device.public))
+        again = [msgspec.structs.replace(each, by=self.device.public, signature=b"") for each in void[:room]]
+        return (first, *(self._sign(each) for each in again))
 
-    def change_code(self, code_hash: bytes) -> CodeChanged:
-        """That the mesh has another code; who is in stays in. Counts if this device owns the mesh."""
-        kept = sorted({each.device for each in self.roster.members()} | {self.device.public})
-        bare = CodeChanged(self.roster.next_change(), code_hash, tuple(kept), self.device.public)
-        return msgspec.structs.replace(bare, signature=self._sign(bare))
+    def who_stays(self, named: Iterable[bytes] = (), everybody: bool = False) -> list[bytes]:
+        """Devices that a changed code keeps: owners, those that its owner names, and those that have worked here.
+
+        everybody: those as well that have never worked. Raises ConfigError for more than a statement can name.
+        """
+        roster = self.roster
+        members = {each.device for each in roster.members()}
+        high = sorted(each for each in roster.owners() if roster.stands_high(each))
+        wanted = dict.fromkeys([self.device.public, *named, *high])
+        if everybody:
+            wanted |= dict.fromkeys(sorted(members))
+        if len(wanted) > MAX_KEPT:
+            raise ConfigError(
+                f"mesh {self.keys.name}: {len(wanted)} devices are to stay, and a new code can keep {MAX_KEPT}; "
+                "name those that matter with --keep"
+            )
+        worked = (device for device, _ in reversed(tuple(self.worked)) if device in members)
+        wanted |= dict.fromkeys([*worked, *sorted(roster.owners())])
+        return list(wanted)[:MAX_KEPT]
+
+    def change_code(self, code_hash: bytes, named: Iterable[bytes] = (), everybody: bool = False) -> CodeChanged:
+        """That the mesh has another code; counts if this device owns the mesh. See `who_stays`. Raises ConfigError."""
+        number, last = self.roster.next_change(), self.roster.change()
+        if number > MAX_CHANGE:
+            by = fingerprint(last.by) if last else "an owner"
+            raise ConfigError(f"mesh {self.keys.name}: {by} has used up all changes of its code: revoke that one first")
+        kept = sorted(self.who_stays(named, everybody))
+        return self._sign(CodeChanged(number, code_hash, tuple(kept), self.device.public))
 
     def why_out(self) -> str:
         """Why this device is locked out; "" if it is not."""
@@ -155,13 +204,23 @@ class Membership:
         """Whether the last change of the join code kept this device."""
         return self.roster.is_kept(self.device.public)
 
-    def _sign(self, statement: AnyStatement) -> bytes:
-        return self.device.signing.sign(claim_of(self.keys.mesh_id, statement))
+    def note_worked(self, peer_ids: Iterable[str]) -> bool:
+        """The devices of these names have worked just now; return True if that is news of one of them."""
+        return self.roster.note_worked(peer_ids)
+
+    def _sign(self, bare: _Owned) -> _Owned:
+        """Raises ConfigError for what others could not read."""
+        signed = msgspec.structs.replace(bare, signature=self.device.signing.sign(claim_of(self.keys.mesh_id, bare)))
+        encode_readable(signed, type(bare), f"mesh {self.keys.name}: a statement")
+        return signed
 
     # -- about others -------------------------------------------------------------------------------------------------
 
-    def admit(self, info: PeerInfo) -> bool:
-        """Check who a peer is and where; False if it has said something later. Raises RemoteProtocolError."""
+    def admit(self, info: PeerInfo, spare: Container[str] = ()) -> bool:
+        """Check who a peer is and where; False if it has said something later. Raises RemoteProtocolError.
+
+        spare: names that make no place for it in a full roster.
+        """
         proof = info.proof
         if proof is None:
             raise RemoteProtocolError(f"{info.peer_id} shows no proof of who it is")
@@ -192,7 +251,7 @@ class Membership:
         if info.role is Role.OBSERVER:
             self._visit(enrolled)
         else:
-            self.roster.add(enrolled)
+            self.roster.add(enrolled, in_person=True, spare=spare)
         return True
 
     def knows(self, info: PeerInfo) -> bool:

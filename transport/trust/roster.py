@@ -6,9 +6,18 @@ nor a restart brings a device back. What another statement makes void is dropped
 - A device is in if the join code admitted it, until an owner revokes it, or changes the code and does not keep it.
 - The founder, whom the join code tells, is an owner; owners name others, who stand below them. Who is revoked by an
   owner that stands as high or higher owns nothing, and neither do those that it alone has named; what these state is
-  void, for who has stolen an owner's device can sign with it for ever. Nobody revokes the founder.
+  void, for who has stolen an owner's device can sign with it for ever. Nobody revokes the founder. Whom an owner has
+  revoked stays out if an equal revokes that owner, or a thief could let everybody in again: the founder decides.
 - A name belongs to the device that had it first here, until that one is out.
 - Whoever claims another device's link key as its own only lets that one speak for it.
+
+Room is kept by rank, so that nobody uses up that of somebody who stands higher:
+- The founder's statements have room of their own. Each owner that the founder named can always revoke some devices,
+  whatever other owners have stated; a revocation that is in stays until its owner is out, and all of that owner's go.
+- Of an owner's changes of the code the last one stays.
+- Where enrolments fill their room, newcomers make place: first for devices of the founder and its owners and for those
+  that have worked, then for newcomers that introduce themselves. Rosters that are full may differ in newcomers; nothing
+  is lost by it, since an enrolment proves itself and comes again with its device.
 
 Pure. Nothing is known of sockets or files.
 """
@@ -16,15 +25,23 @@ Pure. Nothing is known of sockets or files.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
+from enum import IntEnum
+from typing import TypeVar
 
 import msgspec
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ForgedError, RemoteProtocolError
 from mdl.trust.statements import (
-    MAX_STATEMENTS,
+    MAX_CHANGES,
+    MAX_ENROLLED,
+    MAX_LOWER_CHANGES,
+    MAX_RESERVED,
+    RESERVED_REVOCATIONS,
     AnyStatement,
     CodeChanged,
     DeviceRevoked,
@@ -34,50 +51,79 @@ from mdl.trust.statements import (
 )
 from transport.trust.device_key import is_signed
 from transport.trust.keys import MeshKeys
+from transport.trust.worked import Worked
 
 # Peers that one device may be: `mdl up` has so many on one machine, and nobody becomes a majority by many names.
 MAX_NAMES = 64
 # How often what is kept is gone through: a statement may stand by one that was heard of after it, and kept behind it.
 _PASSES = 8
 
+Check = Callable[[bytes, bytes, bytes], bool]
+_Outer = TypeVar("_Outer")
+_Inner = TypeVar("_Inner")
+_Value = TypeVar("_Value")
+
+
+class Rank(IntEnum):
+    """Whose enrolment stays in a full roster; the lowest makes place first."""
+
+    NEWCOMER = 0
+    WORKED = 1
+    OWNER = 2
+
 
 class Roster:
     """keys: of this mesh, by the code that this device has. statements: kept from earlier; what is void is left out.
 
-    check: whether the secret of a public key has signed a claim.
+    check: whether the secret of a public key has signed a claim. worked: what was seen to work. own: this device's key.
+    are_checked: the statements are as this device has kept them, and need no check of signatures.
     """
 
     def __init__(
         self,
         keys: MeshKeys,
         statements: Iterable[AnyStatement] = (),
-        check: Callable[[bytes, bytes, bytes], bool] = is_signed,
+        check: Check = is_signed,
+        worked: Worked | None = None,
+        own: bytes = b"",
+        are_checked: bool = False,
     ) -> None:
         self._keys = keys
-        self._is_signed = check
+        self._is_signed = check if not are_checked else _was_signed
+        self._worked = worked if worked is not None else Worked()
+        self._own = own
         self._enrolled: dict[tuple[bytes, str], Enrolled] = {}  # in the order in which they were heard of
+        self._newcomers: dict[tuple[bytes, str], None] = {}
+        self._admitted: set[tuple[bytes, str]] = set()  # by the code that this device has, as far as that was checked
+        # The same by device, name and link key; of a name and a link key whoever came first has it.
+        self._of_device: dict[bytes, dict[str, Enrolled]] = {}
+        self._of_name: dict[str, dict[bytes, Enrolled]] = {}
+        self._of_link: dict[bytes, dict[tuple[bytes, str], bytes]] = {}
         self._named: dict[tuple[bytes, bytes], OwnerNamed] = {}
+        self._named_by: dict[bytes, dict[bytes, None]] = {}
         self._revocations: dict[tuple[bytes, bytes], DeviceRevoked] = {}
-        self._changes: dict[tuple[int, bytes], CodeChanged] = {}
+        self._revokers: dict[bytes, dict[bytes, DeviceRevoked]] = {}
+        self._revoked_by: Counter[bytes] = Counter()
+        self._changes: dict[bytes, CodeChanged] = {}
         # What follows from them.
         self._revoked: dict[bytes, DeviceRevoked] = {}
         self._change: CodeChanged | None = None
-        self._owners: frozenset[bytes] = frozenset()
-        self._judges: frozenset[bytes] = frozenset()
-        self._standing: set[tuple[bytes, bytes]] = set()
-        self._digest = b""
-        self._by_link: dict[bytes, bytes] = {}
-        # Kept, since each statement has all of them looked at: what stands in the digest, and whom the code admits.
+        self._kept: frozenset[bytes] = frozenset()
+        self._owners: set[bytes] = set()
+        self._judges: set[bytes] = set()
+        self._founder: bytes = b""
+        # Of each statement what stands in the digest, and all of these in order.
         self._hashes: dict[AnyStatement, bytes] = {}
-        self._admitted: dict[Enrolled, bool] = {}
-        self._holders: dict[str, Enrolled] = {}
-        self._conclude()
-        kept, before = sorted(statements, key=_rank), None
+        self._sorted: list[bytes] = []
+        self._digest: bytes | None = None
+        self.version = 0
+        kept, before = sorted(statements, key=_order), -1
         for _ in range(_PASSES):
-            if self._digest == before:
+            if self.version == before:
                 break  # nothing more stands
-            before = self._digest
+            before = self.version
             self._add_all(kept)
+        self._is_signed = check
 
     def _add_all(self, statements: Iterable[AnyStatement]) -> None:
         """Those that stand by now."""
@@ -91,6 +137,8 @@ class Roster:
     @property
     def digest(self) -> bytes:
         """16 bytes; equal where the same is known."""
+        if self._digest is None:
+            self._digest = hashlib.blake2b(b"".join(self._sorted), digest_size=16).digest()
         return self._digest
 
     @property
@@ -102,9 +150,13 @@ class Roster:
         """What tells the code that the mesh has now; empty if it was never changed."""
         return b"" if self._change is None else self._change.code_hash
 
+    def change(self) -> CodeChanged | None:
+        """The change of the code that counts; None if there was none."""
+        return self._change
+
     def is_kept(self, device: bytes) -> bool:
         """Whether the last change of the code names this device."""
-        return self._change is not None and device in self._change.kept
+        return device in self._kept
 
     def statements(self) -> tuple[AnyStatement, ...]:
         """All that is known, in an order in which each can be checked by those before it."""
@@ -113,46 +165,63 @@ class Roster:
 
     def enrolled(self, peer_id: str) -> Enrolled | None:
         """The device that a name belongs to; None if it is free."""
-        return self._holders.get(peer_id)
+        holders = self._of_name.get(peer_id)
+        return next(iter(holders.values())) if holders else None
 
     def rivals(self, peer_id: str, device: bytes) -> tuple[Enrolled, ...]:
         """Return what other devices that are in say of this name: that it is theirs."""
-        return tuple(each for each in self._enrolled.values() if each.peer_id == peer_id and each.device != device)
+        return tuple(each for each in self._of_name.get(peer_id, {}).values() if each.device != device)
 
     def withdraw(self, device: bytes, peer_id: str) -> None:
         """Give a device's name up: the next one that has it here holds it from now on."""
-        if self._enrolled.pop((device, peer_id), None) is not None:
-            self._conclude()
+        if (device, peer_id) in self._enrolled:
+            self._drop_enrolled((device, peer_id))
 
     def against(self, enrolled: Enrolled) -> tuple[AnyStatement, ...]:
         """Return the statements by which a device is not in under this name, each checkable by those before it."""
         if enrolled.device in self._revoked:
-            out = [each for each in self._revocations.values() if each.device == enrolled.device]
+            out = self._revokers[enrolled.device].values()
             return (*self._named.values(), *out)
-        holder = self._holders.get(enrolled.peer_id)
+        holder = self.enrolled(enrolled.peer_id)
         return () if holder is None or holder.device == enrolled.device else (holder,)
 
     def members(self) -> tuple[Enrolled, ...]:
         """Everybody who is in, by name."""
-        return tuple(self._holders[name] for name in sorted(self._holders))
+        return tuple(next(iter(self._of_name[name].values())) for name in sorted(self._of_name))
 
     def device_of(self, link_key: bytes) -> bytes | None:
         """The device that shows this key; None unless it is in."""
-        return self._by_link.get(link_key)
+        devices = self._of_link.get(link_key)
+        return next(iter(devices.values())) if devices else None
 
     def is_revoked(self, device: bytes) -> bool:
         return device in self._revoked
 
     def revocations(self) -> tuple[DeviceRevoked, ...]:
-        return tuple(self._revoked.values())
+        return tuple(self._revoked[device] for device in sorted(self._revoked, reverse=True))
 
     def owners(self) -> frozenset[bytes]:
         """Devices that own the mesh now."""
-        return self._owners
+        return frozenset(self._owners)
+
+    def stands_high(self, device: bytes) -> bool:
+        """Return True for the founder and for the owners that it has named."""
+        return device in self._owners and (device == self._founder or (device, self._founder) in self._named)
 
     def next_change(self) -> int:
         """The number of the next change of the code."""
-        return max((number for number, _ in self._changes), default=0) + 1
+        return max((each.number for each in self._changes.values()), default=0) + 1
+
+    def room_to_revoke(self, by: bytes) -> int:
+        """How many more devices this owner can revoke."""
+        mine = self._revoked_by[by]
+        if by == self._founder:
+            return MAX_MEMBERS - mine
+        others = len(self._revocations) - self._revoked_by[self._founder]
+        room = max(0, MAX_MEMBERS - others)
+        if (by, self._founder) in self._named:
+            room = max(room, min(RESERVED_REVOCATIONS - mine, MAX_MEMBERS + MAX_RESERVED - others))
+        return room
 
     # -- what is heard ------------------------------------------------------------------------------------------------
 
@@ -160,21 +229,27 @@ class Roster:
         """Whether just this was taken in before, and stands."""
         return statement in self._hashes
 
-    def add(self, statement: AnyStatement) -> bool:
-        """Take a statement in; whether it says something new. Raises RemoteProtocolError if it cannot stand."""
+    def add(self, statement: AnyStatement, in_person: bool = False, spare: Container[str] = ()) -> bool:
+        """Take a statement in; whether it says something new. Raises RemoteProtocolError if it cannot stand.
+
+        in_person: its device says so now, and may have the place of a newcomer, unless that has one of these names.
+        """
         match statement:
             case Enrolled():
-                is_new = self._add_enrolled(statement)
+                return self._add_enrolled(statement, in_person, spare)
             case OwnerNamed():
-                is_new = self._add_owner(statement)
+                return self._add_owner(statement)
             case DeviceRevoked():
-                is_new = self._add_revoked(statement)
+                return self._add_revoked(statement)
             case CodeChanged():
-                is_new = self._add_change(statement)
-        before = self._digest
-        if is_new:
-            self._conclude()
-        return self._digest != before  # what is void at once is not told on
+                return self._add_change(statement)
+
+    def note_worked(self, peer_ids: Iterable[str]) -> bool:
+        """The devices of these names have worked just now; return True if that is news of one of them."""
+        pairs = [(holder.device, peer_id) for peer_id in peer_ids if (holder := self.enrolled(peer_id)) is not None]
+        for pair in pairs:
+            self._newcomers.pop(pair, None)
+        return self._worked.note(pairs)
 
     def check(self, enrolled: Enrolled) -> None:
         """Raises RemoteProtocolError unless this device was admitted, and is not out."""
@@ -198,19 +273,91 @@ class Roster:
         """This device has another join code of the same mesh now."""
         self._keys = keys
         self._admitted.clear()
-        self._conclude()
+        self._drop_outsiders()
 
-    def _add_enrolled(self, statement: Enrolled) -> bool:
+    # -- enrolments ---------------------------------------------------------------------------------------------------
+
+    def _add_enrolled(self, statement: Enrolled, in_person: bool, spare: Container[str]) -> bool:
         key = (statement.device, statement.peer_id)
+        is_known = key in self._enrolled
+        victim = None
+        if not is_known:
+            if len(self._of_device.get(statement.device, ())) >= MAX_NAMES:
+                raise RemoteProtocolError(f"{statement.peer_id}: its device has {MAX_NAMES} names already")
+            if len(self._enrolled) >= MAX_ENROLLED:
+                victim = self._who_makes_place(self._rank(key), in_person, spare)
         self.check(statement)
-        if key in self._enrolled:
+        if is_known:
             return False
-        if len(self._enrolled) >= MAX_STATEMENTS - MAX_MEMBERS:
-            raise RemoteProtocolError("the roster is full: an owner makes room by `mdl mesh rotate-code`")
-        if sum(device == statement.device for device, _ in self._enrolled) >= MAX_NAMES:
-            raise RemoteProtocolError(f"{statement.peer_id}: its device has {MAX_NAMES} names already")
+        if victim is not None:
+            self._drop_enrolled(victim)
         self._enrolled[key] = statement
+        self._of_device.setdefault(statement.device, {})[statement.peer_id] = statement
+        self._of_name.setdefault(statement.peer_id, {})[statement.device] = statement
+        self._of_link.setdefault(statement.link_key, {})[key] = statement.device
+        self._place(key)
+        self._note(statement)
         return True
+
+    def _place(self, key: tuple[bytes, str]) -> None:
+        """Note whether this one makes place for others."""
+        if self._rank(key) is Rank.NEWCOMER:
+            self._newcomers[key] = None
+        else:
+            self._newcomers.pop(key, None)
+
+    def _rank(self, key: tuple[bytes, str]) -> Rank:
+        if key[0] == self._own or self.stands_high(key[0]):
+            return Rank.OWNER
+        return Rank.WORKED if key in self._worked else Rank.NEWCOMER
+
+    def _who_makes_place(self, rank: Rank, in_person: bool, spare: Container[str]) -> tuple[bytes, str]:
+        """Raises RemoteProtocolError where nobody does."""
+        if in_person or rank is not Rank.NEWCOMER:
+            for key in self._newcomers:
+                if key[1] not in spare:
+                    return key
+            if rank is not Rank.NEWCOMER and self._newcomers:
+                return next(iter(self._newcomers))
+        if rank is Rank.OWNER:
+            for key in self._enrolled:
+                if self._rank(key) is Rank.WORKED:
+                    return key
+        raise RemoteProtocolError("the roster is full: an owner makes room by `mdl mesh rotate-code`")
+
+    def _drop_enrolled(self, key: tuple[bytes, str]) -> None:
+        gone = self._enrolled.pop(key)
+        self._newcomers.pop(key, None)
+        self._admitted.discard(key)
+        _drop(self._of_device, gone.device, gone.peer_id)
+        _drop(self._of_name, gone.peer_id, gone.device)
+        _drop(self._of_link, gone.link_key, key)
+        self._forget(gone)
+
+    def _drop_device(self, device: bytes) -> None:
+        for peer_id in list(self._of_device.get(device, ())):
+            self._drop_enrolled((device, peer_id))
+
+    def _drop_outsiders(self) -> None:
+        """The code was changed, or this device has heard the new one: whom that does not let in is out."""
+        for key, enrolled in list(self._enrolled.items()):
+            if not (self.is_kept(enrolled.device) or self._is_admitted_now(enrolled)):
+                self._drop_enrolled(key)
+
+    def _is_admitted_now(self, enrolled: Enrolled) -> bool:
+        if self._change is None:
+            return True
+        if self.is_code_old:
+            return False
+        key = (enrolled.device, enrolled.peer_id)
+        if key not in self._admitted:
+            claim = claim_of(self._keys.mesh_id, enrolled)
+            if not self._is_signed(self._keys.admitting.public, claim, enrolled.admitted):
+                return False
+            self._admitted.add(key)
+        return True
+
+    # -- what owners state --------------------------------------------------------------------------------------------
 
     def _add_owner(self, statement: OwnerNamed) -> bool:
         key = (statement.owner, statement.by)
@@ -219,8 +366,21 @@ class Roster:
         is_founding = statement.owner == statement.by and self._keys.is_founder(statement.by)
         if not (is_founding or statement.by in self._owners):
             raise RemoteProtocolError("an owner was named by a device that is none")
-        self._check_signed(statement, len(self._named))
+        by_founder = len(self._named_by.get(self._founder, ()))
+        many = by_founder if statement.by == self._founder else len(self._named) - by_founder
+        self._check_signed(statement, many < MAX_MEMBERS)
         self._named[key] = statement
+        self._named_by.setdefault(statement.by, {})[statement.owner] = None
+        self._note(statement)
+        if is_founding:
+            self._founder = statement.by
+        if statement.owner in self._judges or statement.owner in self._revokers:
+            self._judge()  # it stands higher now: others may be out by it, or it may be back
+        else:
+            self._owners.add(statement.owner)
+            self._judges.add(statement.owner)
+            for peer_id in self._of_device.get(statement.owner, ()):
+                self._place((statement.owner, peer_id))
         return True
 
     def _add_revoked(self, statement: DeviceRevoked) -> bool:
@@ -230,81 +390,119 @@ class Roster:
             return False
         if statement.by not in self._judges or self._keys.is_founder(statement.device):
             raise RemoteProtocolError("a device was revoked by one that does not own the mesh, or it is the founder's")
-        self._check_signed(statement, len(self._revocations))
+        self._check_signed(statement, known is not None or self.room_to_revoke(statement.by) > 0)
+        if known is not None:
+            self._drop_revocation(known)
         self._revocations[key] = statement
+        self._revokers.setdefault(statement.device, {})[statement.by] = statement
+        self._revoked_by[statement.by] += 1
+        self._note(statement)
+        if statement.device in self._owners:
+            self._judge()
+        if statement.device in self._owners:
+            self._drop_revocation(statement)  # a lower one revokes no higher one; it is not told on
+            return False
+        self._lock_out(statement.device)
         return True
 
     def _add_change(self, statement: CodeChanged) -> bool:
-        key = (statement.number, statement.code_hash)
-        if key in self._changes:
+        by = statement.by
+        known = self._changes.get(by)
+        if known is not None and (_turn(statement), _encoded(statement)) <= (_turn(known), _encoded(known)):
             return False
-        if statement.by not in self._owners:
+        if by not in self._owners:
             raise RemoteProtocolError("the join code was changed by a device that does not own the mesh")
-        self._check_signed(statement, len(self._changes))
-        self._changes[key] = statement
+        high = sum(self.stands_high(each) for each in self._changes if each != self._founder)
+        has_room = (
+            high < MAX_CHANGES
+            if self.stands_high(by)
+            else sum(not self.stands_high(each) for each in self._changes) < MAX_LOWER_CHANGES
+        )
+        self._check_signed(statement, known is not None or by == self._founder or has_room)
+        if known is not None:
+            self._forget(known)
+        self._changes[by] = statement
+        self._note(statement)
+        self._follow_change()
         return True
 
-    def _check_signed(self, statement: OwnerNamed | DeviceRevoked | CodeChanged, many: int) -> None:
-        if many >= MAX_MEMBERS:
-            raise RemoteProtocolError("the roster holds as many statements of owners as it can")
+    def _check_signed(self, statement: OwnerNamed | DeviceRevoked | CodeChanged, has_room: bool) -> None:
+        if not has_room:
+            raise RemoteProtocolError("the roster holds as many statements of this owner as it can")
         if not self._is_signed(statement.by, claim_of(self._keys.mesh_id, statement), statement.signature):
             raise ForgedError("a statement without the signature of the owner that it names")
 
-    # -- what follows -------------------------------------------------------------------------------------------------
-
-    def _conclude(self) -> None:
-        self._judge()
-        self._named = {key: each for key, each in self._named.items() if each.by in self._owners}
-        self._revocations = {key: each for key, each in self._revocations.items() if key in self._standing}
-        self._changes = {key: each for key, each in self._changes.items() if each.by in self._owners}
-        self._change = self._changes[max(self._changes)] if self._changes else None
-        self._enrolled = {key: each for key, each in self._enrolled.items() if self._is_in(each)}
-        self._admitted = {each: self._admitted[each] for each in self._enrolled.values() if each in self._admitted}
-        self._by_link = {each.link_key: each.device for each in reversed(self._enrolled.values())}
-        self._holders = {}
-        for enrolled in self._enrolled.values():
-            self._holders.setdefault(enrolled.peer_id, enrolled)
-        hashes, self._hashes = self._hashes, {}
-        for each in self.statements():
-            self._hashes[each] = hashes.get(each) or hashlib.blake2b(_encoded(_blank(each))).digest()
-        self._digest = hashlib.blake2b(b"".join(sorted(self._hashes.values())), digest_size=16).digest()
+    # -- what follows from them ---------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
         """Who owns the mesh and who is out, from the founder downwards; equals revoke each other, whoever is first."""
-        level = {each.by for each in self._named.values() if self._keys.is_founder(each.by)}
+        level = {self._founder} if self._founder else set()
         owners: set[bytes] = set()
         judges: set[bytes] = set()
-        self._standing = set()
         while level:
             judges |= level
-            self._standing |= {key for key in self._revocations if key[1] in level and key[0] not in owners}
-            out = {device for device, _ in self._standing}
-            owners |= level - out
-            named = {owner for owner, by in self._named if by in owners}
-            level = named - owners - out
-        self._owners, self._judges = frozenset(owners), frozenset(judges)
-        self._revoked = {key[0]: self._revocations[key] for key in sorted(self._standing, reverse=True)}
+            stay = {each for each in level if judges.isdisjoint(self._revokers.get(each, ()))}
+            owners |= stay
+            named = {owner for by in stay for owner in self._named_by.get(by, ())} - owners
+            level = {each for each in named if judges.isdisjoint(self._revokers.get(each, ()))}
+        was, self._owners, self._judges = (self._owners, self._judges), owners, judges
+        if was != (owners, judges):
+            self._settle()
 
-    def _is_in(self, enrolled: Enrolled) -> bool:
-        return enrolled.device not in self._revoked and (
-            self.is_kept(enrolled.device) or self._is_admitted_now(enrolled)
-        )
+    def _settle(self) -> None:
+        """Others own the mesh than before: drop what is void, and heed what is left."""
+        for named in [each for each in self._named.values() if each.by not in self._owners]:
+            del self._named[named.owner, named.by]
+            _drop(self._named_by, named.by, named.owner)
+            self._forget(named)
+        for each in list(self._revocations.values()):
+            if each.by not in self._judges or each.device in self._owners:
+                self._drop_revocation(each)
+        for by in [each for each in self._changes if each not in self._owners]:
+            self._forget(self._changes.pop(by))
+        self._revoked.clear()
+        for device in self._revokers:
+            self._lock_out(device)
+        for key in self._enrolled:
+            self._place(key)
+        self._follow_change()
 
-    def _is_admitted_now(self, enrolled: Enrolled) -> bool:
-        if self._change is None:
-            return True
-        if self.is_code_old:
-            return False
-        if enrolled not in self._admitted:
-            claim = claim_of(self._keys.mesh_id, enrolled)
-            self._admitted[enrolled] = self._is_signed(self._keys.admitting.public, claim, enrolled.admitted)
-        return self._admitted[enrolled]
+    def _lock_out(self, device: bytes) -> None:
+        """A device that owns nothing was revoked."""
+        revokers = self._revokers[device]
+        self._revoked[device] = revokers[min(revokers)]
+        self._drop_device(device)
+
+    def _drop_revocation(self, statement: DeviceRevoked) -> None:
+        self._revocations.pop((statement.device, statement.by))
+        self._revoked_by[statement.by] -= 1
+        _drop(self._revokers, statement.device, statement.by)
+        self._forget(statement)
+
+    def _follow_change(self) -> None:
+        before, self._change = self._change, max(self._changes.values(), key=_turn, default=None)
+        if before != self._change:
+            self._kept = frozenset(self._change.kept if self._change else ())
+            self._drop_outsiders()
+
+    def _note(self, statement: AnyStatement) -> None:
+        mark = hashlib.blake2b(_encoded(_blank(statement))).digest()
+        self._hashes[statement] = mark
+        insort(self._sorted, mark)
+        self._digest = None
+        self.version += 1
+
+    def _forget(self, statement: AnyStatement) -> None:
+        mark = self._hashes.pop(statement)
+        del self._sorted[bisect_left(self._sorted, mark)]
+        self._digest = None
+        self.version += 1
 
 
-def is_stated(mesh_id: str, statement: AnyStatement) -> bool:
+def is_stated(mesh_id: str, statement: AnyStatement, check: Check = is_signed) -> bool:
     """Whether the device that a statement is of has signed it; not whether it counts."""
     by = statement.device if isinstance(statement, Enrolled) else statement.by
-    return is_signed(by, claim_of(mesh_id, statement), statement.signature)
+    return check(by, claim_of(mesh_id, statement), statement.signature)
 
 
 def _blank(statement: AnyStatement) -> AnyStatement:
@@ -316,6 +514,22 @@ def _encoded(statement: AnyStatement) -> bytes:
     return msgspec.msgpack.encode(statement)
 
 
-def _rank(statement: AnyStatement) -> int:
+def _order(statement: AnyStatement) -> int:
     """Those that others are checked by come first."""
     return (OwnerNamed, DeviceRevoked, CodeChanged, Enrolled).index(type(statement))
+
+
+def _turn(change: CodeChanged) -> tuple[int, bytes, bytes]:
+    """Of two owners' changes the greater one counts; each device finds the same."""
+    return change.number, change.code_hash, change.by
+
+
+def _was_signed(public: bytes, claim: bytes, signature: bytes) -> bool:
+    return True
+
+
+def _drop(table: dict[_Outer, dict[_Inner, _Value]], outer: _Outer, inner: _Inner) -> None:
+    """Remove an entry, and what is empty without it."""
+    del table[outer][inner]
+    if not table[outer]:
+        del table[outer]

@@ -25,6 +25,8 @@ from peers.cli.options import (
 if TYPE_CHECKING:
     from mdl.config import MeshSection
     from peers.trust.ownership import Spread
+    from transport.links.standing import Stated
+    from transport.trust.membership import Membership
 
 Name = Annotated[str, typer.Argument(help="The mesh, as `mdl mesh list` shows it.")]
 Device = Annotated[str, typer.Argument(help="Its name, or the words of its key, as `mdl mesh members` shows.")]
@@ -101,6 +103,7 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Lock a device out of a mesh for ever: one that was lost, sold or stolen. Who is reached heeds it at once."""
+    from mdl.bounds import first_few
     from mdl.errors import ConfigError
     from peers.trust.ownership import find_device, owned, state
     from transport.links.standing import Stated
@@ -119,16 +122,33 @@ def revoke(
     confirm(f"lock {device} ({fingerprint(out)}) out of mesh {name} for ever?", yes, "nothing was changed")
     now_ms = time.time_ns() // 1_000_000
     section = _section(join, interface, loopback)
-    spread = state(name, code, section, lambda m: Stated(m.revoke(out, now_ms, reason)), wait)
+    back: list[str] = []
+
+    def make(membership: Membership) -> Stated:
+        statements = membership.revoke(out, now_ms, reason)
+        again = {each.device for each in statements}
+        void = [each for each in membership.roster.revocations() if each.by == out and each.device not in again]
+        back.extend(each.name or fingerprint(each.device) for each in void)
+        return Stated(statements)
+
+    spread = state(name, code, section, make, wait)
     told = _report(f"{device} is locked out of mesh {name}", spread, quiet=as_json)
     if as_json:
-        print_json({"mesh": name, "device": fingerprint(out)} | told)
+        print_json({"mesh": name, "device": fingerprint(out), "no_longer_out": sorted(set(back))} | told)
         return
+    if back:
+        tell(f"devices that {device} had locked out, and that are not out any more: {first_few(sorted(set(back)))}")
     tell(f"it still has the join code, and could come back as another device: mdl mesh rotate-code {name}")
 
 
 def rotate_code(
     name: Name,
+    keep: Annotated[
+        str, typer.Option(help="Members that stay though they never took part here: names or words, with commas.")
+    ] = "",
+    keep_all: Annotated[
+        bool, typer.Option("--keep-all", help="Every member stays, also one that never worked.")
+    ] = False,
     yes: Yes = False,
     wait: Wait = 3.0,
     join: Join = None,
@@ -136,22 +156,28 @@ def rotate_code(
     loopback: Loopback = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a mesh another join code; members stay in and are told, and nobody comes in by the old one."""
-    from peers.trust.ownership import change_code, owned
+    """Give a mesh another join code; who took part in a round stays in and is told, others need the new code."""
+    from mdl.bounds import first_few
+    from mdl.data.spec import split_names
+    from peers.trust.ownership import change_code, owned, who_is_left_out
     from transport.trust.keys import MeshKeys
 
-    owned(MeshKeys.from_code(_code_of(name)))
+    kept = split_names(keep)
+    left_out = who_is_left_out(owned(MeshKeys.from_code(_code_of(name))), kept, keep_all)
+    told_out = f"; out are {first_few(left_out)}, which never took part in a round here" if left_out else ""
     confirm(
-        f"change the join code of mesh {name}? Only the members that this machine knows stay in",
+        f"change the join code of mesh {name}? Members that worked with this device stay in{told_out}",
         yes,
         "nothing was changed",
     )
-    code, spread = change_code(name, _section(join, interface, loopback), wait)
+    code, spread, left_out = change_code(name, _section(join, interface, loopback), wait, kept, keep_all)
     told = _report(f"mesh {name} has another join code", spread, quiet=as_json)
     if as_json:
-        print_json({"mesh": name, "code": code} | told)
-    else:
-        print(code)
+        print_json({"mesh": name, "code": code, "left_out": left_out} | told)
+        return
+    print(code)
+    if left_out:
+        tell(f"out, as they never took part in a round here: {first_few(left_out)}; they come in again by the new code")
 
 
 def upgrade(name: Name, as_json: AsJson = False) -> None:

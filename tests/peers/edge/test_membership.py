@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from mdl.config import MeshSection
 from mdl.errors import ConfigError
+from mdl.trust.statements import MAX_KEPT, CodeChanged
 from peers.edge import membership as kept
+from peers.edge.identity import known_meshes
+from peers.trust.ownership import change_code
 from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys, founder_mark, new_join_code
 from transport.trust.membership import Membership
@@ -105,3 +109,89 @@ def test_what_another_process_adds_to_the_roster_meanwhile_stays(monkeypatch: py
     kept.keep_roster(peer)
     revoking.join()
     assert kept.open_membership(keys).roster.is_revoked(THIEF.public)
+
+
+def test_what_this_device_wrote_is_read_without_a_check_and_what_another_wrote_with_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = _found()
+    member = kept.open_membership(keys)
+    member.roster.add(Membership(keys, THIEF).enrol("thief"))
+    _revoke(member)
+    path = kept.roster_path(keys)
+    assert path is not None
+    checked: list[bytes] = []
+    is_signed = kept.is_signed
+    monkeypatch.setattr(kept, "is_signed", lambda *said: not checked.append(said[0]) and is_signed(*said))
+    assert kept.open_membership(keys).roster.digest == member.roster.digest
+    assert not checked
+    mark = path.with_name(f"{path.name}-mark")
+    for spoil in (mark.unlink, lambda: mark.write_bytes(b"x" * 32)):
+        checked.clear()
+        spoil()
+        assert kept.open_membership(keys).roster.digest == member.roster.digest
+        assert len(checked) == len(member.roster.statements()), "each once"
+    monkeypatch.setenv(kept.KEY_VARIABLE, "ab" * 32)
+    checked.clear()
+    kept.open_membership(keys)
+    assert checked, "another device's mark says nothing"
+
+
+def test_a_roster_that_nobody_could_read_is_not_written() -> None:
+    keys = _found()
+    member = kept.open_membership(keys)
+    path = kept.roster_path(keys)
+    assert path is not None
+    before = path.read_bytes()
+    too_many = CodeChanged(1, bytes(16), (bytes(32),) * (MAX_KEPT + 1), member.device.public)
+    member.roster._is_signed = lambda *_: True
+    member.roster.add(too_many)
+    with pytest.raises(ConfigError, match="one that nobody can read"):
+        kept.keep_roster(member)
+    assert path.read_bytes() == before
+
+
+def test_who_has_worked_is_known_after_a_restart_and_in_every_run_of_the_mesh(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    keys = _found()
+    member = kept.open_membership(keys)
+    member.roster.add(Membership(keys, THIEF).enrol("pi"))
+    assert member.note_worked(["pi", "nobody"])
+    assert not member.note_worked(["pi"])
+    kept.keep_roster(member)
+    run = MeshKeys.from_code(known_meshes()["home"], "gait")
+    for each in (keys, run):
+        assert list(kept.open_membership(each).worked) == [(THIEF.public, "pi")]
+    path = kept.codes_home() / "home.worked"
+    path.write_bytes(b"\xff" + path.read_bytes())
+    assert not len(kept.open_membership(keys).worked)
+    assert "learned anew" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("keep", "everybody", "stay"), [((), False, {"pi"}), (("desk",), False, {"pi", "desk"}), ((), True, None)]
+)
+def test_a_new_code_keeps_who_worked_here_and_says_who_is_left_out(
+    keep: tuple[str, ...], everybody: bool, stay: set[str] | None
+) -> None:
+    keys = _found()
+    member = kept.open_membership(keys)
+    names = ["desk", "pi", "x1", "x2"]
+    for at, name in enumerate(names):
+        member.roster.add(Membership(keys, DeviceKey.of(bytes([at]) * 32)).enrol(name))
+    member.note_worked(["pi"])
+    kept.keep_roster(member)
+    code, _, left_out = change_code("home", MeshSection(loopback=True), 0.1, keep, everybody)
+    assert known_meshes()["home"] == code
+    after = {each.peer_id for each in kept.open_membership(MeshKeys.from_code(code)).roster.members()}
+    assert after == (stay or set(names))
+    assert left_out == sorted(set(names) - after)
+
+
+def test_a_device_to_keep_that_nobody_knows_changes_nothing() -> None:
+    _found()
+    before = known_meshes()
+    with pytest.raises(ConfigError, match="no device 'nobody'"):
+        change_code("home", MeshSection(loopback=True), 0.1, ["nobody"])
+    assert known_meshes() == before

@@ -122,6 +122,7 @@ def test_what_is_heard_is_told_on_but_not_back_and_only_once(owner: Node) -> Non
 
 
 def test_a_new_code_is_told_to_members_who_learn_it_only_if_an_owner_says_so(owner: Node) -> None:
+    owner.standing.note_worked(["ann", "bob"], 0.5)
     change = owner.membership.change_code(code_hash(NEW_CODE))
     news = owner.standing.state(Stated((change,), NEW_CODE, NEW), 1.0)
     assert {each.receiver for each in news.told if each.body == CodeTold(NEW_CODE)} == {"ann", "bob"}

@@ -139,9 +139,10 @@ def test_a_device_that_is_locked_out_is_told_so_when_it_joins(owner: Membership)
         bob.join("one-more")
 
 
-def test_a_changed_code_keeps_who_is_in(owner: Membership) -> None:
+def test_a_changed_code_keeps_who_has_worked(owner: Membership) -> None:
     owner.join("founder")
     owner.admit(introduced())
+    owner.note_worked(["ann"])
     ann = Membership(KEYS, ANN, owner.roster.statements())
     changed = owner.change_code(OTHER.code_hash)
     bob = Membership(KEYS, BOB, [*owner.roster.statements(), Membership(KEYS, BOB).enrol("bob")])

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdl.bounds import MAX_MEMBERS
 from mdl.errors import RemoteProtocolError
 from mdl.trust.statements import AnyStatement, CodeChanged, DeviceRevoked, Enrolled, OwnerNamed, claim_of
 from transport.trust.device_key import DeviceKey
@@ -252,14 +251,6 @@ def test_the_same_said_again_is_not_news_and_of_two_revocations_one_stays() -> N
     meet([later, earlier])
     assert later.digest == earlier.digest != digest
     assert len(later.revocations()) == 1
-
-
-def test_owners_statements_are_bounded() -> None:
-    roster = Roster(KEYS, [own(FOUNDER)])
-    for at in range(MAX_MEMBERS):
-        roster._revocations[at.to_bytes(32, "big"), FOUNDER.public] = DeviceRevoked(bytes(32), FOUNDER.public, 1)
-    with pytest.raises(RemoteProtocolError, match="as many statements of owners as it can"):
-        roster.add(revoke(DAN))
 
 
 def test_an_owner_that_stands_by_what_was_heard_later_is_kept_over_a_restart() -> None:

@@ -1,0 +1,20 @@
+"""What mdl writes and says keeps to the bounds of who reads it: checked before a byte of it leaves. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from mdl.bounds import UNREADABLE
+from mdl.errors import ConfigError
+
+
+def encode_readable(value: object, kind: Any, what: str) -> bytes:
+    """Encode as MessagePack what a reader with the bounds of `kind` takes. Raises ConfigError that names `what`."""
+    encoded = msgspec.msgpack.encode(value)
+    try:
+        msgspec.msgpack.decode(encoded, type=kind)
+    except UNREADABLE as error:
+        raise ConfigError(f"{what} would be one that nobody can read ({error}): nothing was changed") from None
+    return encoded
