@@ -31,9 +31,12 @@ _ACK = struct.Struct("!BQI")
 _DATA_KIND, _ACK_KIND, _PROBE_KIND = 1, 2, 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Data:
-    """A piece of a message. place: among all pieces of its channel. is_last: of its message."""
+    """A piece of a message, FRAGMENT_BYTES long but for the last one.
+
+    place: among all pieces of its channel. is_last: of its message.
+    """
 
     channel: int
     place: int
@@ -100,7 +103,10 @@ def read(inside: bytes) -> Frame:
     kind = inside[0] if inside else 0
     if kind == _DATA_KIND and _DATA.size < len(inside) <= _DATA.size + FRAGMENT_BYTES:
         _, channel, is_last, place = _DATA.unpack_from(inside)
-        if channel < CHANNELS and is_last in (0, 1):
+        is_whole = (
+            is_last or len(inside) == _DATA.size + FRAGMENT_BYTES
+        )  # many small ones would cost more than they hold
+        if channel < CHANNELS and is_last in (0, 1) and is_whole:
             return Data(channel, place, bool(is_last), inside[_DATA.size :])
     elif kind == _ACK_KIND and _ACK.size <= len(inside) <= _ACK.size + ACKED_BEFORE // 8:
         _, largest, waited_us = _ACK.unpack_from(inside)

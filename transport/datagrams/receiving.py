@@ -1,6 +1,7 @@
 """The receiving half of a flow: pieces are put in order, messages together, and what came is acknowledged.
 
-Bounded, whatever a member sends: MOST_AHEAD pieces of a channel, and one message of LARGEST_MESSAGE_BYTES. Pure.
+Bounded, whatever a member sends: MOST_AHEAD pieces of a channel, and one message of LARGEST_MESSAGE_BYTES, which is put
+together in one piece of memory, so that what is counted is what is held. Pure.
 """
 
 from __future__ import annotations
@@ -18,13 +19,12 @@ _REMEMBERED = 2_048
 
 
 class _Channel:
-    """next: the piece that is missing. ahead: what came before it. pieces: of the message that has begun."""
+    """next: the piece that is missing. ahead: what came before it. begun: the message of which some is there."""
 
     def __init__(self) -> None:
         self.next = 0
         self.ahead: dict[int, Data] = {}
-        self.pieces: list[bytes] = []
-        self.size_bytes = 0
+        self.begun = bytearray()
 
     def take(self, data: Data) -> list[list[bytes]]:
         """The messages that are whole with this piece: a header each, and what is beside it."""
@@ -34,13 +34,12 @@ class _Channel:
         messages = []
         while (piece := self.ahead.pop(self.next, None)) is not None:
             self.next += 1
-            self.pieces.append(piece.body)
-            self.size_bytes += len(piece.body)
-            if self.size_bytes > LENGTHS.size + MAX_HEADER_BYTES + MAX_FRAME_BYTES:
+            self.begun += piece.body
+            if len(self.begun) > LENGTHS.size + MAX_HEADER_BYTES + MAX_FRAME_BYTES:
                 raise RemoteProtocolError("a message in datagrams that does not end")
             if piece.is_last:
-                messages.append(_take_apart(b"".join(self.pieces)))
-                self.pieces, self.size_bytes = [], 0
+                whole, self.begun = self.begun, bytearray()
+                messages.append(_take_apart(memoryview(whole)))
         return messages
 
 
@@ -83,11 +82,11 @@ class Receiving:
         return Ack(self._largest, self._before & ((1 << ACKED_BEFORE) - 1), waited_us)
 
 
-def _take_apart(message: bytes) -> list[bytes]:
+def _take_apart(message: memoryview) -> list[bytes]:
     if len(message) < LENGTHS.size:
         raise RemoteProtocolError(f"a message in datagrams of {len(message)} bytes")
     header_bytes, payload_bytes = LENGTHS.unpack_from(message)
     if LENGTHS.size + header_bytes + payload_bytes != len(message):
         raise RemoteProtocolError("a message in datagrams whose lengths do not fit")
-    header, payload = message[LENGTHS.size : LENGTHS.size + header_bytes], message[LENGTHS.size + header_bytes :]
-    return [header, payload] if payload_bytes else [header]
+    header = bytes(message[LENGTHS.size : LENGTHS.size + header_bytes])
+    return [header, bytes(message[LENGTHS.size + header_bytes :])] if payload_bytes else [header]

@@ -1,6 +1,7 @@
 """A flow over a way that loses, delays, reorders and repeats: everything arrives once, in order, and soon."""
 
 import random
+import tracemalloc
 from collections import deque
 from math import inf
 
@@ -239,6 +240,30 @@ def test_a_member_that_never_ends_its_message_is_refused_in_time():
     pieces = (Data(0, place, False, bytes(FRAGMENT_BYTES)) for place in range(5 * MOST_AHEAD))
     with pytest.raises(RemoteProtocolError, match="does not end"):
         deque(map(receiving.take, pieces), maxlen=0)
+
+
+def test_a_message_in_pieces_of_two_bytes_takes_no_more_memory_than_is_counted():
+    """A list of them held 59 MB where 2 MB were counted."""
+    receiving, many = Receiving(), 100_000
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for place in range(many):
+            receiving.take(Data(1, place, False, place.to_bytes(3, "big")[1:]))
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert held <= 1.3 * 2 * many
+
+
+def test_a_piece_that_is_short_and_not_the_last_is_refused():
+    for size, is_last, is_right in ((2, True, True), (2, False, False), (FRAGMENT_BYTES, False, True)):
+        inside = write(Data(0, 7, is_last, bytes(size)))
+        if is_right:
+            assert read(inside) == Data(0, 7, is_last, bytes(size))
+        else:
+            with pytest.raises(RemoteProtocolError, match="a packet of kind 1"):
+                read(inside)
 
 
 def test_pieces_that_are_far_ahead_are_not_kept():
