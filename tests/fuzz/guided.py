@@ -73,7 +73,7 @@ def _readers() -> list[Callable[[bytes], object]]:
         read_description({"fingerprint": keys.fingerprint, "version": "6", **record}, 1, keys, "home", own)
 
     def invite(data: bytes) -> None:
-        inviting = Invitation("a b c", "code", 0.0).begin()
+        inviting = Invitation("a b c", "code", 0.0).begin("10.0.0.1")
         inviting.handle(data[:33], 0.0)
         inviting.handle(data[33:], 0.0)
 

@@ -14,7 +14,7 @@ from tests.integration.product import Home, until
 from transport.discovery.directory import Address
 from transport.links import inviting
 from transport.links.inviting import accept, serve
-from transport.trust.invitation import TRIES, Invitation
+from transport.trust.invitation import MAX_FRAME_BYTES, TRIES, TRIES_OF_ONE, Invitation, Joining
 
 WORDS, OTHERS, CODE = "maple otter violin", "maple otter visit", "home:k7q2-9xvd-k7q2-9xvd-k7q2"
 
@@ -47,16 +47,48 @@ def door():
     door.close()
 
 
-def test_three_wrong_guesses_over_real_sockets_and_the_port_is_closed_to_the_right_words(door):
-    for _ in range(TRIES):
+def test_three_wrong_guesses_over_real_sockets_shut_out_whoever_guessed_and_nobody_else(door):
+    for _ in range(TRIES_OF_ONE):
         with pytest.raises(ConfigError, match="not the words"):
             accept(OTHERS, door.at)
-    door.thread.join(20)
-    assert "did not know the words" in door.why
-    assert [line.partition(": ")[2] for line in door.told] == ["2 tries left", "1 try left", "0 tries left"]
-    door.listener.close()
-    with pytest.raises(MeshNotFoundError, match="no invitation at"):
+    assert until(lambda: len(door.told) == TRIES_OF_ONE)
+    assert [line.partition(": ")[2][:10] for line in door.told] == ["2 tries le", "1 try left", "0 tries le"]
+    assert "let mdl mesh invite show new words" in door.told[-1]
+    with pytest.raises(MeshNotFoundError):
         accept(WORDS, door.at)
+    with socket.create_connection((door.at.host, door.at.port), 10, ("127.0.0.2", 0)) as device:
+        joining = Joining(WORDS)
+        said = joining.begin()
+        while said:
+            inviting._write(device, said, time.monotonic() + 20)
+            said = joining.handle(inviting._read(device, MAX_FRAME_BYTES, time.monotonic() + 20))
+        assert joining.text == CODE
+
+
+def test_silent_connections_keep_nobody_waiting(door):
+    """One at a time, each for two seconds, kept the device that was invited out for as long as they came."""
+    with contextlib.ExitStack() as open_things:
+        for number in range(3 * inviting.MOST_OPEN):
+            host = f"127.0.0.{2 + number % 100}"
+            where = (door.at.host, door.at.port)
+            open_things.enter_context(socket.create_connection(where, 10, (host, 0)))
+        assert accept(WORDS, door.at) == CODE
+    assert door.invitation.tries_left == TRIES
+
+
+def test_connections_of_one_address_make_place_for_each_other_alone(door):
+    where = (door.at.host, door.at.port)
+    with contextlib.ExitStack() as open_things:
+        quiet = open_things.enter_context(socket.create_connection(where, 10, ("127.0.0.9", 0)))
+        crowd = [
+            open_things.enter_context(socket.create_connection(where, 10, ("127.0.0.8", 0)))
+            for _ in range(inviting.MOST_OF_ONE + 1)
+        ]
+        crowd[0].settimeout(10)
+        assert crowd[0].recv(1) == b"", "the one that has been silent longest"
+        quiet.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            quiet.recv(1)
 
 
 def test_noise_silence_and_length_cost_the_stranger_its_connection_and_nobody_a_try(door, monkeypatch):
@@ -70,8 +102,7 @@ def test_noise_silence_and_length_cost_the_stranger_its_connection_and_nobody_a_
     assert accept(WORDS, door.at) == CODE
 
 
-def test_who_waits_behind_a_silent_stranger_is_heard_then(door, monkeypatch):
-    monkeypatch.setattr(inviting, "_FIRST_WORD_S", 0.5)
+def test_who_comes_beside_a_silent_stranger_is_heard(door):
     with socket.create_connection((door.at.host, door.at.port), 10):
         assert accept(WORDS, door.at) == CODE
     door.thread.join(20)

@@ -1,20 +1,24 @@
-"""The sockets of an invitation: frames with two bytes of length, one connection at a time, everything bounded.
+"""The sockets of an invitation: frames with two bytes of length, everything bounded.
 
-What is said, and who is told what, decides `transport/trust/invitation.py`.
+Several connections at a time, so that a silent one keeps nobody waiting: where there are too many, the one that has
+been silent longest makes place, first of the same address. What is said, and who is told what, decides
+`transport/trust/invitation.py`.
 """
 
 from __future__ import annotations
 
 import logging
+import selectors
 import socket
 import struct
 import time
 from collections.abc import Callable
 
+from mdl.budget import Budget
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from transport.discovery.directory import Address
 from transport.loglimit import LogLimit
-from transport.trust.invitation import MAX_FRAME_BYTES, Invitation, Joining
+from transport.trust.invitation import MAX_FRAME_BYTES, TRIES_OF_ONE, Invitation, Joining
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +27,11 @@ _LENGTH = struct.Struct("!H")
 _LARGEST_HEARD = 64
 # For a connection that says nothing, and for a whole exchange: some packets, and milliseconds of computing.
 _FIRST_WORD_S, _EXCHANGE_S = 2.0, 10.0
+# Connections at a time, in all and of one address: one device joins, and may try again before its last one has ended.
+MOST_OPEN, MOST_OF_ONE = 32, 4
+# Exchanges of one address at once and a second: each costs some milliseconds of computing.
+_AT_ONCE, _A_SECOND = 8, 1.0
+_REMEMBERED = 1024
 # Others may be before this device, each with its time.
 _PATIENCE_S = 20.0
 _LOOK_S = 0.5
@@ -32,22 +41,7 @@ IsNear = Callable[[str], bool]
 
 def serve(invitation: Invitation, listener: socket.socket, is_near: IsNear, tell: Callable[[str], None]) -> str:
     """Answer whoever comes until the invitation is over; returns why it is. tell: gets a line for each try."""
-    lines = LogLimit(logger)
-    while not (why := invitation.why_over(now := time.monotonic())):
-        lines.on_time(now)
-        listener.settimeout(_LOOK_S)
-        try:
-            connection, (host, _) = listener.accept()
-        except TimeoutError:
-            continue
-        with connection:
-            left = invitation.tries_left
-            came = _answer(invitation, connection) if is_near(host) else "is on another network: not heard"
-            if invitation.tries_left < left:
-                tell(f"{host} {came}")
-            else:
-                lines.warning(now, "", "%s %s", host, came)
-    return why
+    return _Porch(invitation, listener, is_near, tell).serve()
 
 
 def accept(words: str, at: Address) -> str:
@@ -71,24 +65,140 @@ def accept(words: str, at: Address) -> str:
     return joining.text
 
 
-def _answer(invitation: Invitation, connection: socket.socket) -> str:
-    """One exchange; what came of it, in words."""
-    began_at, inviting = time.monotonic(), invitation.begin()
-    give_up_at = began_at + _FIRST_WORD_S
-    try:
-        while not inviting.is_over:
-            frame = _read(connection, _LARGEST_HEARD, give_up_at)
-            give_up_at = began_at + _EXCHANGE_S
-            said = inviting.handle(frame, time.monotonic())
-            _write(connection, said, give_up_at)
-    except RemoteProtocolError as error:
-        return f"is no device that joins: {error}"
-    except (OSError, EOFError):
-        pass  # hung up, or too slow: it is told below what is left
-    if invitation.was_taken:
-        return "knows the words: it has the join code"
-    left = f"{invitation.tries_left} {'try' if invitation.tries_left == 1 else 'tries'} left"
-    return f"gave other words: {left}" if inviting.is_over else f"said nothing more: {left}"
+class _Visit:
+    """One connection. spoke_at: when it came, or said something whole last. buffer: of what is not whole yet."""
+
+    def __init__(self, connection: socket.socket, host: str, invitation: Invitation, now: float) -> None:
+        self.connection, self.host = connection, host
+        self.inviting = invitation.begin(host)
+        self.spoke_at, self.came_at = now, now
+        self.ends_at = now + _FIRST_WORD_S
+        self._buffer = b""
+
+    def hear(self, now: float) -> None:
+        """Take in what has come, and answer. Raises EOFError at its end, OSError, RemoteProtocolError."""
+        more = self.connection.recv(_LENGTH.size + _LARGEST_HEARD - len(self._buffer))
+        if not more:
+            raise EOFError
+        self._buffer += more
+        while len(self._buffer) >= _LENGTH.size and not self.inviting.is_over:
+            (size,) = _LENGTH.unpack_from(self._buffer)
+            _check_size(size, _LARGEST_HEARD)
+            if len(self._buffer) < _LENGTH.size + size:
+                return
+            frame, self._buffer = self._buffer[_LENGTH.size :][:size], self._buffer[_LENGTH.size + size :]
+            self.spoke_at, self.ends_at = now, self.came_at + _EXCHANGE_S
+            said = self.inviting.handle(frame, now)
+            # Some bytes on a connection on which nothing waits: they go out at once, or the other end is not there.
+            self.connection.sendall(_LENGTH.pack(len(said)) + said)
+
+
+class _Porch:
+    """Where they wait."""
+
+    def __init__(
+        self, invitation: Invitation, listener: socket.socket, is_near: IsNear, tell: Callable[[str], None]
+    ) -> None:
+        self._invitation, self._listener, self._is_near, self._tell = invitation, listener, is_near, tell
+        self._lines = LogLimit(logger)
+        self._visits: dict[socket.socket, _Visit] = {}
+        self._budgets: dict[str, Budget] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def serve(self) -> str:
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        try:
+            while not (why := self._invitation.why_over(time.monotonic())):
+                for key, _ in self._selector.select(_LOOK_S):
+                    self._look(key.fileobj, time.monotonic())
+                now = time.monotonic()
+                self._lines.on_time(now)
+                for visit in [each for each in self._visits.values() if now >= each.ends_at]:
+                    self._end(visit, "said nothing more", now)
+            return why
+        finally:
+            for visit in list(self._visits.values()):
+                visit.connection.close()
+            self._selector.close()
+
+    def _look(self, there: object, now: float) -> None:
+        if there is self._listener:
+            self._let_in(now)
+        elif isinstance(there, socket.socket) and there in self._visits:
+            self._hear(self._visits[there], now)
+
+    def _let_in(self, now: float) -> None:
+        try:
+            connection, (host, _) = self._listener.accept()
+        except OSError:  # it has hung up already
+            return
+        connection.setblocking(False)
+        budget = self._budgets.setdefault(host, Budget(_AT_ONCE, _A_SECOND))
+        if len(self._budgets) > _REMEMBERED:
+            del self._budgets[next(iter(self._budgets))]
+        refused = ""
+        if not self._is_near(host):
+            refused = "is on another network: not heard"
+        elif not self._invitation.may_try(host):
+            refused = f"gave other words {TRIES_OF_ONE} times: not heard any more"
+        elif not budget.take(now):
+            refused = "comes too often: not heard for a moment"
+        if refused:
+            connection.close()
+            self._lines.warning(now, "", "%s %s", host, refused)
+            return
+        self._make_place(host, now)
+        self._visits[connection] = _Visit(connection, host, self._invitation, now)
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _make_place(self, host: str, now: float) -> None:
+        """The one that has been silent longest goes: of this address if that has many, else of all."""
+        own = [each for each in self._visits.values() if each.host == host]
+        for crowd, most in ((own, MOST_OF_ONE), (list(self._visits.values()), MOST_OPEN)):
+            if len(crowd) >= most:
+                self._end(min(crowd, key=lambda each: each.spoke_at), "made place for another one", now)
+                return
+
+    def _hear(self, visit: _Visit, now: float) -> None:
+        left = self._invitation.tries_left
+        try:
+            visit.hear(now)
+        except BlockingIOError:
+            return
+        except RemoteProtocolError as error:
+            self._end(visit, f"is no device that joins: {error}", now)
+            return
+        except (OSError, EOFError):
+            if not self._invitation.was_taken:
+                self._end(visit, "hung up", now)
+                return
+        if self._invitation.was_taken:
+            self._end(visit, "")
+            self._tell(f"{visit.host} knows the words: it has the join code")
+        elif self._invitation.tries_left < left:
+            self._end(visit, "")
+            self._tell(f"{visit.host} gave other words: {self._left(visit.host)}")
+
+    def _left(self, host: str) -> str:
+        left = self._invitation.left_to(host)
+        if left:
+            return f"{left} {'try' if left == 1 else 'tries'} left to it"
+        return (
+            "0 tries left to it; if it is the device that you invite, end this and let mdl mesh invite show new words"
+        )
+
+    def _end(self, visit: _Visit, came: str, now: float = 0.0) -> None:
+        self._selector.unregister(visit.connection)
+        visit.connection.close()
+        del self._visits[visit.connection]
+        if came:
+            self._lines.warning(now, "", "%s %s", visit.host, came)
+
+
+def _check_size(size: int, largest: int) -> None:
+    if not 1 <= size <= largest:
+        raise RemoteProtocolError(f"a frame of {size} bytes, 1 to {largest} are right")
 
 
 def _write(connection: socket.socket, frame: bytes, give_up_at: float) -> None:
@@ -99,8 +209,7 @@ def _write(connection: socket.socket, frame: bytes, give_up_at: float) -> None:
 def _read(connection: socket.socket, largest: int, give_up_at: float) -> bytes:
     """Raises RemoteProtocolError for a frame that is too long, before any of it is held; EOFError at the end."""
     (size,) = _LENGTH.unpack(_read_exactly(connection, _LENGTH.size, give_up_at))
-    if not 1 <= size <= largest:
-        raise RemoteProtocolError(f"a frame of {size} bytes, 1 to {largest} are right")
+    _check_size(size, largest)
     return _read_exactly(connection, size, give_up_at)
 
 

@@ -1,14 +1,17 @@
 """An invitation into a mesh: who says three words gets its join code, over a line that anybody may hear and change.
 
     device to join: SPAKE2 message   ->
-                                     <-   SPAKE2 message of the inviting device   (a try is used up)
-                    its proof        ->
+                                     <-   SPAKE2 message of the inviting device
+                    its proof        ->                                           (a wrong one is a try)
                                      <-   proof and sealed text, or REFUSED
 
 SPAKE2 makes one strong key of the words; who does not know them can guess once an exchange, and learns nothing to guess
 with later. The device to join proves itself first, so that a listener who answers its call has that one guess too, and
-no more. The inviting end allows TRIES exchanges in all, one of them with the right words, and GOOD_FOR_S. Pure: `now`
-is an argument; sockets are in `transport/links/inviting.py`.
+no more. Whoever hangs up before its proof has learned nothing, so that only a wrong proof is a try: each address has
+TRIES_OF_ONE of them and all together TRIES, so that a stranger uses up its own tries and not those of the device that
+was invited. With 2^27 words somebody who has TRIES / TRIES_OF_ONE addresses on this network guesses right once in 4.2
+million invitations. An invitation is good for GOOD_FOR_S. Pure: `now` is an argument; sockets are in
+`transport/links/inviting.py`.
 
 spake2 does not compute in constant time. What could be timed are words that are good for minutes and TRIES guesses.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 
@@ -29,7 +33,7 @@ from spake2.ed25519_basic import NotOnCurve
 
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 
-TRIES = 3
+TRIES_OF_ONE, TRIES = 3, 32
 GOOD_FOR_S = 300.0
 # A join code has 60 characters; what else may travel with it one day fits too.
 MAX_TEXT_BYTES = 2048
@@ -54,7 +58,7 @@ class _Next(Enum):
 class Invitation:
     """The inviting end: what is left of it, whichever connections come.
 
-    tries_left: exchanges that may still begin. was_taken: the text went to somebody who knew the words.
+    tries_left: wrong proofs that are still borne. was_taken: the text went to somebody who knew the words.
     """
 
     def __init__(self, words: str, text: str, now: float, entropy: Entropy = secrets.token_bytes) -> None:
@@ -64,6 +68,7 @@ class Invitation:
             raise LocalProtocolError(f"an invitation to {len(self._text)} bytes, at most {MAX_TEXT_BYTES}")
         self.ends_at = now + GOOD_FOR_S
         self.tries_left = TRIES
+        self._wrong: Counter[str] = Counter()
         self.was_taken = False
 
     def why_over(self, now: float) -> str:
@@ -74,15 +79,28 @@ class Invitation:
             return f"{TRIES} times somebody did not know the words"
         return f"{GOOD_FOR_S / 60:.0f} minutes are over" if now >= self.ends_at else ""
 
-    def begin(self) -> Inviting:
-        """Another connection; only one at a time, so that all of them together have TRIES guesses."""
-        return Inviting(self, SPAKE2_B(self._words, _JOINER, _INVITER, entropy_f=self._entropy))
+    def begin(self, host: str) -> Inviting:
+        """Another connection, from this address."""
+        return Inviting(self, SPAKE2_B(self._words, _JOINER, _INVITER, entropy_f=self._entropy), host)
 
-    def use_try(self, now: float) -> None:
-        """Raises RemoteProtocolError if there is none left."""
+    def left_to(self, host: str) -> int:
+        """How often somebody at this address may still be wrong."""
+        return min(self.tries_left, TRIES_OF_ONE - self._wrong[host])
+
+    def may_try(self, host: str) -> bool:
+        return self.left_to(host) > 0
+
+    def check(self, host: str, now: float) -> None:
+        """Raises RemoteProtocolError if this address has no guess."""
         if why := self.why_over(now):
             raise RemoteProtocolError(f"the invitation is over: {why}")
+        if not self.may_try(host):
+            raise RemoteProtocolError(f"{TRIES_OF_ONE} times somebody at {host} did not know the words")
+
+    def note_wrong(self, host: str) -> None:
+        """Somebody has shown a proof of other words."""
         self.tries_left -= 1
+        self._wrong[host] += 1
 
     def give(self) -> bytes:
         self.was_taken = True
@@ -92,8 +110,8 @@ class Invitation:
 class Inviting:
     """One connection of the inviting end. `is_over`: it has nothing more to say, and hears nothing more."""
 
-    def __init__(self, invitation: Invitation, spake: SPAKE2_B) -> None:
-        self._invitation, self._spake = invitation, spake
+    def __init__(self, invitation: Invitation, spake: SPAKE2_B, host: str) -> None:
+        self._invitation, self._spake, self._host = invitation, spake, host
         self._keys: _Keys | None = None
         self._next = _Next.MESSAGE
 
@@ -106,16 +124,18 @@ class Inviting:
         match self._next, self._keys:
             case _Next.MESSAGE, None:
                 self._next = _Next.NOTHING
+                self._invitation.check(self._host, now)
                 mine = self._spake.start()
                 self._keys = _Keys.agree(self._spake, frame)
-                self._invitation.use_try(now)
                 self._next = _Next.PROOF
                 return bytes(mine)
             case _Next.PROOF, _Keys() as keys:
                 self._next = _Next.NOTHING
                 if len(frame) != _PROOF_BYTES:
                     raise RemoteProtocolError(f"a proof of {len(frame)} bytes, {_PROOF_BYTES} are right")
+                self._invitation.check(self._host, now)  # others may have guessed meanwhile
                 if not hmac.compare_digest(frame, keys.joiner_proof):
+                    self._invitation.note_wrong(self._host)
                     return REFUSED
                 return keys.inviter_proof + keys.seal(self._invitation.give())
         raise RemoteProtocolError("more was said than there is to say")
