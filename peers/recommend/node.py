@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mdl.config import Config, ModelSection
 from mdl.errors import ConfigError
-from mdl.protocol.cloud_work import KeepVectors
+from mdl.protocol.cloud_work import KeepVectors, VectorsKept
 from mdl.protocol.delta import Contributor
 from mdl.recommend.algorithm import CloudSettings as Sizes
 from mdl.recommend.din import DinSettings
@@ -72,7 +72,15 @@ def run_recommend_cloud(config: Config, me: Contributor, keys: MeshKeys | None, 
     hub = open_hub(config, me, keys, _LARGEST_UPLOAD_BYTES, out, owns_pupils=True)
     logger.info("%s, %d interactions of %s", task, len(data.items), config.data.spec)
     logger.info("listening on port %d; on a device: mdl learn --task recommend --cloud HOST:%d ...", hub.port, hub.port)
-    finish = serve(machine, hub, {KeepVectors: files.keep}, files.teach, files.stop)
+
+    def keep(effect: KeepVectors) -> VectorsKept:
+        kept = files.keep(effect)
+        for judged in kept.judged:
+            if not judged.problem:
+                hub.note_worked(judged.received.sender.peer_id, judged.received.message.pupil)
+        return kept
+
+    finish = serve(machine, hub, {KeepVectors: keep}, files.teach, files.stop)
     counts, counted = hub.counts, files.counts()
     files.close()
     return CloudEnded(

@@ -89,6 +89,15 @@ def answer(request: Sequence[bytes], admit: Admit) -> list[bytes]:
     return [_MECHANISM_VERSION, request_id, status, text, user, b""]
 
 
+def host_of(frame: zmq.Frame) -> str:
+    """The address that a frame came from; "" if libzmq does not tell."""
+    try:
+        host = frame.get("Peer-Address")
+    except zmq.ZMQError:
+        return ""
+    return unmapped(host) if isinstance(host, str) else ""
+
+
 def shown_key(frame: zmq.Frame) -> bytes:
     """The key of the client that a frame came from; empty without encryption."""
     try:

@@ -26,7 +26,7 @@ from mdl.protocol.messages import Said
 from mdl.protocol.vocabulary import PeerInfo
 from transport.discovery.directory import Address, parse_address
 from transport.links.descriptors import claim_share
-from transport.links.gate import DOOR, Gate, admit_devices, shown_key
+from transport.links.gate import DOOR, Gate, admit_devices, host_of, shown_key
 from transport.links.halfopen import TOO_MANY, Doorkeeper
 from transport.links.sockets import (
     TURN,
@@ -208,7 +208,7 @@ class Hub(_End):
         check_frames(envelope, rest)
         peer_id, incarnation = envelope.sender.peer_id, envelope.sender.incarnation
         try:
-            self._check_names(envelope, frames[-1])
+            self._check_names(envelope, frames[-1], now)
         except NameTakenError as error:
             self._refuse(identity, envelope, error.name)
             raise
@@ -223,14 +223,19 @@ class Hub(_End):
             self._routes.popitem(last=False)
         return self._take(envelope, rest, now)
 
-    def _check_names(self, envelope: Envelope, frame: zmq.Frame) -> None:
+    def note_worked(self, peer_id: str, pupil: str = "") -> None:
+        """The cloud has kept something that this one gave. pupil: its user, where a pupil is one device's."""
+        for name in (peer_id, *([_pupil_name(pupil)] if self._owns_pupils and pupil else [])):
+            self._names.note_worked(name)
+
+    def _check_names(self, envelope: Envelope, frame: zmq.Frame, now: float) -> None:
         """Raises RemoteProtocolError if the device that this frame comes from speaks for another one."""
         if self._gate is None:
             return
         names, pupil = [envelope.sender.peer_id], getattr(envelope.body, "pupil", "")
         if self._owns_pupils and pupil:
             names.append(_pupil_name(pupil))
-        self._names.check(names, shown_key(frame))
+        self._names.check(names, shown_key(frame), host_of(frame), now)
 
     def _refuse(self, identity: bytes, envelope: Envelope, name: str) -> None:
         """Tell the device that speaks under another one's name, by its own connection: no route is one to it."""

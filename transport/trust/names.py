@@ -1,19 +1,28 @@
 """Whose a name is at a cloud, which keeps no roster: each belongs to the device that had it first, told by its own key.
 
 Whoever knows the door's key has the join code, and may come; what it says counts as the word of its own names alone.
+Keys cost nothing, so room goes by rank: each address brings so many new names a second, and where the table is full
+those that came first and never gave anything that the cloud kept make place. Pure: `now` is an argument.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+from mdl.budget import Budget
 from mdl.errors import RemoteProtocolError
 
 # Some 300 bytes of memory each: whoever has the code, and as many keys as it likes, takes no more.
 MOST_NAMES = 1 << 20
 # Users of one machine, or peers of `mdl up`; a device of a roster has 64, and here it has a user's name besides.
 MOST_OF_ONE = 128
+# New names of one address at once and a second: a laboratory behind one router that starts all its devices.
+NEW_AT_ONCE, NEW_A_SECOND = 1024, 1.0
+_ADDRESSES = 4096
+# A full table makes place for so many at a time, since its file is written anew.
+_SHARE_THAT_GOES = 8
 
 
 class NameTakenError(RemoteProtocolError):
@@ -25,15 +34,28 @@ class NameTakenError(RemoteProtocolError):
 
 
 class Names:
-    """known: name -> key, from earlier. keep: called with each new one, before anything is heard under it."""
+    """known: name -> key, from earlier. worked: those of them that gave something.
 
-    def __init__(self, known: Mapping[str, bytes] | None = None, keep: Callable[[str, bytes], None] | None = None):
+    keep: called with each new one, before anything is heard under it. keep_worked: with one that gave something first.
+    keep_all: with all that is left, when some have made place.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, bytes] | None = None,
+        keep: Callable[[str, bytes], None] | None = None,
+        worked: Iterable[str] = (),
+        keep_worked: Callable[[str, bytes], None] = lambda name, key: None,
+        keep_all: Callable[[Mapping[str, bytes], frozenset[str]], None] = lambda names, worked: None,
+    ):
         self._owners = dict(known or {})
         self._counts = Counter(self._owners.values())
-        self._keep = keep
+        self._worked = {name for name in worked if name in self._owners}
+        self._keep, self._keep_worked, self._keep_all = keep, keep_worked, keep_all
+        self._budgets: dict[str, Budget] = {}
 
-    def check(self, names: Iterable[str], key: bytes) -> None:
-        """A device that shows this key speaks under these names.
+    def check(self, names: Iterable[str], key: bytes, host: str = "", now: float = 0.0) -> None:
+        """A device that shows this key speaks under these names, from this address.
 
         Raises NameTakenError if one is another device's, RemoteProtocolError if there are too many.
         """
@@ -44,10 +66,49 @@ class Names:
             return
         if self._counts[key] + len(new) > MOST_OF_ONE:
             raise RemoteProtocolError(f"{new[0]}: its device has {self._counts[key]} names already")
+        budget = self._budget(host)
+        if not all(budget.take(now) for _ in new):
+            raise RemoteProtocolError(f"{new[0]}: too many new names come from {host or 'there'}; again in a moment")
         if len(self._owners) + len(new) > MOST_NAMES:
-            raise RemoteProtocolError(f"{new[0]}: this cloud knows {len(self._owners)} names, as many as it keeps")
+            self._make_place(len(new), new[0])
         for name in new:
             if self._keep is not None:
                 self._keep(name, key)
             self._owners[name] = key
             self._counts[key] += 1
+
+    def note_worked(self, name: str) -> None:
+        """Something that came under this name was kept: the name stays where newcomers make place."""
+        key = self._owners.get(name)
+        if key is not None and name not in self._worked:
+            self._worked.add(name)
+            self._keep_worked(name, key)
+
+    def _budget(self, host: str) -> Budget:
+        where = _network_of(host)
+        budget = self._budgets.pop(where, None) or Budget(NEW_AT_ONCE, NEW_A_SECOND)
+        self._budgets[where] = budget
+        if len(self._budgets) > _ADDRESSES:
+            del self._budgets[next(iter(self._budgets))]
+        return budget
+
+    def _make_place(self, many: int, name: str) -> None:
+        """Raises RemoteProtocolError if all names have worked."""
+        newcomers = [each for each in self._owners if each not in self._worked]
+        if len(newcomers) < many:
+            raise RemoteProtocolError(f"{name}: this cloud knows {len(self._owners)} names, as many as it keeps")
+        for each in newcomers[: max(many, len(newcomers) // _SHARE_THAT_GOES)]:
+            key = self._owners.pop(each)
+            self._counts[key] -= 1
+            if not self._counts[key]:
+                del self._counts[key]
+        self._keep_all(self._owners, frozenset(self._worked))
+
+
+def _network_of(host: str) -> str:
+    """An address that somebody has to himself: of IPv6 the first half, below which each device may take any number."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    return host if address.version == 4 else str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))

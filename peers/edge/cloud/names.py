@@ -3,18 +3,20 @@
 devices.txt             in the cloud's directory; who removes a line gives that name to whoever comes next
 devices.previous.txt    the same: what a damaged line of devices.txt said
 
-Each line ends with a checksum of its own, as lines are added one by one; a line without one is of an older version.
+Each line ends with a checksum of its own, as lines are added one by one; a line without one is of an older version. A +
+before it says that the cloud has kept something of this name, which makes no place for newcomers then.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from blake3 import blake3
 
-from mdl.errors import StorageError
+from mdl.errors import RemoteProtocolError, StorageError
 from mdl.files.kept import damaged, previous_of, with_previous
 from mdl.reading import read_bytes
 from mdl.writing import append_line, make_private_folder, write_bytes
@@ -24,10 +26,10 @@ logger = logging.getLogger(__name__)
 
 DEVICES = "devices.txt"
 NAME_FILES = with_previous(DEVICES)
-_LARGEST_BYTES = MOST_NAMES * 150
+_LARGEST_BYTES = MOST_NAMES * 300  # two lines of each: when it came, and when it first gave something
 # A flipped bit in what stands before the checksum is seen: a name holds neither a tab nor a #.
-_LINE = re.compile(r"([0-9a-f]{64}) ([^\s#](?:[^\t#]{0,70}[^\s#])?)(?:\t#([0-9a-f]{8}))?")
-_Names = dict[str, bytes]
+_LINE = re.compile(r"([0-9a-f]{64}) ([^\s#](?:[^\t#\n]{0,70}[^\s#])?)(?:\t(\+?)#([0-9a-f]{8}))?")
+_Names = dict[str, tuple[bytes, bool]]
 
 
 def open_names(directory: Path) -> Names:
@@ -37,7 +39,14 @@ def open_names(directory: Path) -> Names:
         make_private_folder(directory)
     except OSError as error:
         raise StorageError(directory, error) from None
-    return Names(_load(path), lambda name, key: _add(path, name, key))
+    found = _load(path)
+    return Names(
+        {name: key for name, (key, _) in found.items()},
+        lambda name, key: _add(path, name, key),
+        [name for name, (_, has_worked) in found.items() if has_worked],
+        lambda name, key: _add(path, name, key, has_worked=True),
+        lambda names, worked: _write_all(path, ((name, key, name in worked) for name, key in names.items())),
+    )
 
 
 def _load(path: Path) -> _Names:
@@ -55,11 +64,15 @@ def _load(path: Path) -> _Names:
         if kept.keys() - found.keys():
             logger.warning("%s; going on with what %s says of it: no name is lost", problem, copy)
         found = kept | found
-    content = b"".join(_line(name, key) for name, key in found.items())
-    for each in (path, copy):
+    _write_all(path, ((name, key, has_worked) for name, (key, has_worked) in found.items()))
+    return found
+
+
+def _write_all(path: Path, names: Iterable[tuple[str, bytes, bool]]) -> None:
+    content = b"".join(_line(name, key, has_worked) for name, key, has_worked in names)
+    for each in (path, previous_of(path)):
         if not each.exists() or each.read_bytes() != content:
             write_bytes(each, content)
-    return found
 
 
 def _read(path: Path) -> tuple[_Names, str]:
@@ -69,8 +82,9 @@ def _read(path: Path) -> tuple[_Names, str]:
     lines = read_bytes(path, _LARGEST_BYTES).decode(errors="replace").split("\n")
     for number, line in enumerate(lines[:-1], 1):
         parts = _LINE.fullmatch(line)
-        if parts is not None and parts[3] in (None, _check(parts[2], bytes.fromhex(parts[1]))):
-            found[parts[2]] = bytes.fromhex(parts[1])
+        has_worked = parts is not None and parts[3] == "+"
+        if parts is not None and parts[4] in (None, _check(parts[2], bytes.fromhex(parts[1]), has_worked)):
+            found[parts[2]] = bytes.fromhex(parts[1]), has_worked
         else:
             problem = problem or f"{path}: line {number} is damaged: expected 64 hexadecimal digits and a name"
     return found, problem
@@ -81,17 +95,20 @@ def _is_torn(path: Path) -> bool:
     return not path.read_bytes().endswith(b"\n")
 
 
-def _line(name: str, key: bytes) -> bytes:
-    return f"{key.hex()} {name}\t#{_check(name, key)}\n".encode()
+def _line(name: str, key: bytes, has_worked: bool) -> bytes:
+    return f"{key.hex()} {name}\t{'+' if has_worked else ''}#{_check(name, key, has_worked)}\n".encode()
 
 
-def _check(name: str, key: bytes) -> str:
-    return blake3(key + name.encode()).hexdigest(4)
+def _check(name: str, key: bytes, has_worked: bool) -> str:
+    return blake3(key + name.encode() + (b"\t+" if has_worked else b"")).hexdigest(4)
 
 
-def _add(path: Path, name: str, key: bytes) -> None:
+def _add(path: Path, name: str, key: bytes, has_worked: bool = False) -> None:
+    line = _line(name, key, has_worked)[:-1]
+    if not _LINE.fullmatch(line.decode()):
+        raise RemoteProtocolError(f"{name!r} is no name that can be kept")
     for each in (path, previous_of(path)):
         try:
-            append_line(each, _line(name, key)[:-1])
+            append_line(each, line)
         except OSError as error:  # until the next start the name is this device's all the same
             logger.warning("%s: not kept there whose name %s is: %s", each, name, error.strerror)

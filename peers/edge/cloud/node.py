@@ -26,7 +26,7 @@ from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_dat
 from mdl.files.kept import previous_of, read_kept, read_sealed, with_previous, write_kept
 from mdl.own import own_data, own_model
 from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_work import StoreUpdate, StudyLesson, TeachCycle, UpdateReady
+from mdl.protocol.cloud_work import StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, Finish, Machine, PauseChanged, StopRequested
 from mdl.reading import decode_json
@@ -107,7 +107,14 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path,
     logger.info(
         "listening on port %d; on a device: mdl learn --cloud HOST:%d, or mdl peer --cloud ...", hub.port, hub.port
     )
-    finish = serve(machine, hub, {StoreUpdate: files.store}, files.teach, files.stop)
+
+    def store(effect: StoreUpdate) -> UpdateStored:
+        stored = files.store(effect)
+        if not stored.problem:
+            hub.note_worked(effect.sender.peer_id)
+        return stored
+
+    finish = serve(machine, hub, {StoreUpdate: store}, files.teach, files.stop)
     counts = hub.counts
     return CloudEnded(
         finish.problem,

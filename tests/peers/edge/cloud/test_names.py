@@ -9,6 +9,7 @@ import pytest
 
 from mdl.errors import DamagedError, RemoteProtocolError
 from peers.edge.cloud.names import DEVICES, NAME_FILES, open_names
+from transport.trust import names as names_module
 
 ANN, BOB = bytes([1]) * 32, bytes([2]) * 32
 
@@ -86,3 +87,31 @@ def test_no_damaged_byte_gives_a_name_to_another_device(tmp_path: Path, caplog: 
     path.unlink()
     open_names(tmp_path)
     assert path.read_bytes() == whole
+
+
+def test_who_gave_something_keeps_its_name_over_starts_and_a_full_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = open_names(tmp_path)
+    names.check(["ann"], ANN)
+    names.note_worked("ann")
+    names.note_worked("nobody")
+    monkeypatch.setattr(names_module, "MOST_NAMES", 8)
+    for start in range(3):
+        again = open_names(tmp_path)
+        for number in range(20):
+            again.check([f"made up {start} {number}"], bytes([number]) * 32)
+        with pytest.raises(RemoteProtocolError, match="another device"):
+            again.check(["ann"], BOB)
+    lines = [(tmp_path / each).read_text().splitlines() for each in NAME_FILES]
+    assert lines[0] == lines[1]
+    assert len(lines[0]) <= 8
+
+
+def test_a_name_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
+    names = open_names(tmp_path)
+    for name in ("two\nlines", "#ann", "tab\there", "x" * 100):
+        with pytest.raises(RemoteProtocolError, match="no name that can be kept"):
+            names.check([name], ANN)
+    names.check(["ann"], ANN)
+    open_names(tmp_path).check(["ann"], ANN)
