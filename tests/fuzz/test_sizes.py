@@ -36,6 +36,7 @@ SELF = "writes"  # it makes the bytes, or views those that are there
 OWN = "its own process"  # what mdl has said to itself, or the system says
 LINE = "a line of its own file"  # bounded where the file is read
 COVERED: dict[str, str] = {
+    "mdl/readable.py:encode_readable": SELF,
     "mdl/assignments.py:_parse_value": "the command line",
     "mdl/cloud/lesson_codec.py:pack_parts": SELF,
     "mdl/cloud/lesson_codec.py:unpack_parts": "parts: ",
@@ -153,6 +154,7 @@ COVERED: dict[str, str] = {
     "peers/edge/cloud/names.py:_load": SELF,
     "peers/edge/cloud/names.py:_read": "names: ",
     "peers/edge/cloud/names.py:_is_torn": "names: ",
+    "peers/edge/cloud/names.py:_write_all": SELF,
     "peers/edge/cloud/node.py:_read_record": "record: nested",
     "peers/edge/device.py:keep_delta": SELF,
     "peers/edge/identity.py:read_code": "config: a gigabyte",
