@@ -24,7 +24,7 @@ from benchmarks.helpers import load_helper, load_lan
 
 @dataclass(frozen=True)
 class Row:
-    """kind: faults, fresh or healthy. expected: the check that names it, its verdict, the exit code."""
+    """kind: faults, fresh, homes or healthy. expected: the check that names it, its verdict, the exit code."""
 
     kind: str
     fault: Callable[[Any], None]
@@ -37,7 +37,7 @@ class Row:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="faults, fresh, healthy, or names of cases, with commas")
+    parser.add_argument("--only", default="", help="faults, fresh, homes, healthy, or names of cases, with commas")
     only = set(filter(None, parser.parse_args().only.split(",")))
     case, lan = load_helper("doctor_case"), load_lan()
     if reason := lan.why_not() or case.why_not():
@@ -49,7 +49,7 @@ def main() -> int:
         if not only or only & {each.kind, each.name}:
             rows += _run(case, lan, [each], hosts=3)
     told: dict[str, Any] = {}
-    for kind in ("faults", "fresh", "healthy"):
+    for kind in ("faults", "fresh", "homes", "healthy"):
         of_it = [row for row in rows if row["kind"] == kind]
         told[kind] = {"cases": len(of_it), "right": sum(row["right"] for row in of_it)}
     seconds = [row["seconds"] for row in rows]
@@ -60,12 +60,15 @@ def main() -> int:
 
 def _rows() -> tuple[list[Row], list[Row]]:
     """Those on one LAN, and those that need one each."""
-    faults, fresh, healthy = (load_helper(f"doctor_{name}") for name in ("faults", "fresh", "healthy"))
+    kinds = ("faults", "fresh", "homes", "healthy")
+    faults, fresh, homes, healthy = (load_helper(f"doctor_{name}") for name in kinds)
     together = [Row("faults", *each) for each in faults.FAULTS.items()]
     together += [Row("fresh", *each) for each in fresh.FRESH.items()]
+    together += [Row("homes", *each) for each in homes.HOMES.items()]
     together += [Row("healthy", each) for each in healthy.HEALTHY]
     apart = [Row("faults", *each) for each in faults.ALONE.items()]
-    return together, apart + [Row("fresh", *each) for each in fresh.APART.items()]
+    apart += [Row("fresh", *each) for each in fresh.APART.items()]
+    return together, apart + [Row("homes", *each) for each in homes.APART.items()]
 
 
 def _run(case: Any, lan: Any, cases: Iterable[Row], hosts: int = 0) -> list[dict[str, Any]]:

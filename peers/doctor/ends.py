@@ -26,7 +26,7 @@ def tell_end(name: str, at: Address, reached: Reached, own: Sequence[Interface],
         do = f"a firewall on one of the two: allow TCP to port {at.port} out of here; there {_open(at.port)}"
         return fail("port", f"{where} reaches this machine, but not the other way round ({reached.value})", do)
     match reached:
-        case Reached.NO_WAY if _is_near(at.host, own):
+        case Reached.NO_WAY if is_near(at.host, own):
             do = "is it on? else the Wi-Fi keeps its clients apart: a guest network, or client isolation in the router"
             return fail("way", f"{where} is in this very network, but nothing gets there", do)
         case Reached.NO_WAY:
@@ -67,13 +67,13 @@ def _open(port: int) -> str:
 
 def _find_detour(host: str, own: Sequence[Interface]) -> str:
     """The interface that packets to a host of our own network leave by, if that is not on this network; else ""."""
-    near = [str(each.ip) for each in own if _is_near(host, [each])]
+    near = [str(each.ip) for each in own if is_near(host, [each])]
     by = local_host_towards(host)
     is_lost = by.startswith("127.")
     return (name_of(by) or by) if near and not is_lost and host not in near and by not in (*near, host) else ""
 
 
-def _is_near(host: str, own: Sequence[Interface]) -> bool:
+def is_near(host: str, own: Sequence[Interface]) -> bool:
     return any(IPv4Address(host) in each.network for each in own) if ":" not in host else False
 
 

@@ -16,7 +16,15 @@ from peers.doctor.finding import Finding, broken, fail
 from peers.doctor.machine import check_machine, check_torch
 from peers.doctor.mesh import check_mesh
 from peers.doctor.name import check_name
-from peers.doctor.network import check_addresses, check_interfaces, check_multicast, check_port, check_wifi
+from peers.doctor.network import (
+    check_addresses,
+    check_hardware,
+    check_interfaces,
+    check_multicast,
+    check_multicast_loss,
+    check_port,
+    check_wifi,
+)
 from peers.doctor.own_model import build_own_model, check_own_model
 from peers.doctor.sight import look_at_mesh
 from peers.edge.identity import state_home
@@ -32,7 +40,7 @@ def examine(
 
     config: of the peer that is to run here, if its model is to be looked at, too.
     """
-    with ThreadPoolExecutor(3) as beside:
+    with ThreadPoolExecutor(4) as beside:
         torch = beside.submit(check_torch)  # seconds, without this process having to hold it
         model = beside.submit(build_own_model, config) if config else None
         machine = list(check_machine(state_home("mesh")))
@@ -42,6 +50,7 @@ def examine(
         interfaces, own = check_interfaces(section)
         yield interfaces
         multicast = beside.submit(check_multicast, own)
+        hardware = beside.submit(check_hardware, own)
         port = check_port(section)
         mesh = _find(find_mesh)
         descriptors = [finding for finding in machine if finding.check == "descriptors"]
@@ -49,6 +58,7 @@ def examine(
         look = look_at_mesh(mesh, section, own, wait_s) if is_able and isinstance(mesh, Mesh) else nullcontext()
         with look as sight:
             yield from check_addresses(own)
+            yield from hardware.result()
             yield from check_wifi(own)
             yield from multicast.result()
             if own:
@@ -61,6 +71,7 @@ def examine(
                 yield from check_standing(sight)
                 yield from check_name(sight, state_home(mesh.name))
                 yield from check_mesh(mesh, section, own, sight)
+                yield from check_multicast_loss(own, {info.host for info in sight.heard})
                 if model and not broken([torch.result()]):
                     yield check_own_model(model.result(), sight)
 

@@ -12,19 +12,24 @@ from zmq.utils import z85
 from mdl.config import MeshSection
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.trust.statements import Proof
-from peers.doctor.ends import SAME_CODE, tell_end, tell_second_port, tell_shut_out
+from peers.doctor.between import find_cause, tell_broken_off, tell_hidden
+from peers.doctor.ends import SAME_CODE, is_near, tell_end, tell_second_port, tell_shut_out
 from peers.doctor.finding import Finding, Verdict, broken, fail, note, ok
 from peers.doctor.path import check_loss, check_path
 from peers.doctor.sight import DOCTOR_PORT, Sight
 from transport.discovery.directory import Address, parse_address
 from transport.discovery.scopes import Interface, bare
 from transport.discovery.survey import Announcement
-from transport.links.probe import Reached, connect, probe, probe_link
+from transport.links.probe import Reached, connect, endures, probe, probe_link
 from transport.links.sockets import Curve
 from transport.trust.keys import Mesh
 
 # The system gives a neighbour up that does not answer its ARP requests after 3 s.
 _PROBE_S = 3.5
+# A firewall that ends connections does so after some KB; more than this passes in that time.
+_ENDURES_S = 1.0
+# Of the rounds that a mesh remembers, those that tell who was there lately.
+_LATELY = 5
 # Devices that are looked at one by one, side by side: of more, the mesh itself tells.
 _MOST = 16
 
@@ -94,6 +99,8 @@ def _check_device(device: _Device, mesh: Mesh, own: Sequence[Interface], sight: 
     tried = [(each, probe(each, mesh.keys, _PROBE_S)) for each in addresses]
     at, reached = max(tried, key=lambda pair: list(Reached).index(pair[1]))
     trouble = _find_trouble(device, at, reached, heard is not None, own, sight)
+    if reached is Reached.MEMBER and mesh.keys and endures(at, mesh.keys, _ENDURES_S) is False:
+        trouble = tell_broken_off(device.name, at)
     if trouble is not None and trouble.check == "port" and (lossy := check_loss(device.name, at.host)):
         yield lossy if heard else msgspec.structs.replace(lossy, verdict=Verdict.FAIL)
     elif trouble is not None:
@@ -112,7 +119,8 @@ def _find_trouble(
     device: _Device, at: Address, reached: Reached, is_heard: bool, own: Sequence[Interface], sight: Sight
 ) -> Finding | None:
     if reached is not Reached.MEMBER:
-        return tell_end(device.name, at, reached, own, is_heard)
+        found = find_cause(device.name, at, reached, own)
+        return found or tell_end(device.name, at, reached, own, is_heard)
     proof = device.info.proof if device.info else None
     if proof is not None:
         second = Address(at.host, proof.link_port)
@@ -123,7 +131,10 @@ def _find_trouble(
     if not is_heard and bare(at.host) in {str(each.ip) for each in own}:
         told = f"{device.name} runs on this machine, and has not answered yet: it may have much to compare"
         return note("member", told, "look again in a few seconds; mdl peers shows whether it takes part")
-    return None if is_heard else tell_end(device.name, at, reached, own)
+    if is_heard:
+        return None
+    is_routed = not (":" in at.host or is_near(at.host, own) or sight.heard)
+    return tell_hidden(device.name, at) if is_routed else tell_end(device.name, at, reached, own)
 
 
 def _is_let_in(at: Address, proof: Proof, sight: Sight) -> bool:
@@ -146,6 +157,7 @@ def _check_work(members: list[Announcement], sight: Sight) -> Iterator[Finding]:
         if each.problem:
             told = f"{each.peer_id} takes no part, and is told: {each.problem}"
             yield note("member", told, "mdl peers --watch shows it")
+    yield from _check_absent(members, sight)
     for cut in (status.cuts if status else ())[:_MOST]:
         yield note("member", cut, "mdl doctor on those two tells why")
     for doubt in (status.doubts if status else ())[:_MOST]:
@@ -154,6 +166,16 @@ def _check_work(members: list[Announcement], sight: Sight) -> Iterator[Finding]:
             doubt,
             "look at these two devices: one of them changes what it passes on, or its memory or disk fails",
         )
+
+
+def _check_absent(members: list[Announcement], sight: Sight) -> Iterator[Finding]:
+    """Compare with who took part lately, as the mesh tells it."""
+    there = {each.peer_id for each in members} | {each.peer_id for each in sight.heard}
+    absent = sorted({name for summary in sight.rounds[-_LATELY:] for name in summary.contributors} - there)
+    if absent:
+        told = f"{', '.join(absent[:4])} took part in the last rounds, and cannot be heard from here"
+        why = "switched off since, or the network between is split (a switch, a mesh of Wi-Fi, a VLAN)"
+        yield note("member", f"{told}: {why}", "mdl doctor --peer THAT-ADDRESS, here and there, tells which")
 
 
 def with_peers(section: MeshSection, hosts: Sequence[str]) -> MeshSection:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import msgspec
@@ -15,16 +17,21 @@ import psutil
 
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
+from peers.doctor.between import tell_no_port
 from peers.doctor.finding import Finding, Verdict, broken, fail, note, ok
-from transport.discovery.arp import who_else_has
+from transport.discovery.arp import hear_namesake, who_else_has
 from transport.discovery.interfaces import LOOPBACK, is_outer, name_of, of_ipv4, usable_interfaces
 from transport.discovery.multicast import PORT as MDNS
-from transport.discovery.multicast import Heard, Multicast, try_multicast
+from transport.discovery.multicast import Heard, Multicast, count_answers, try_multicast
 from transport.discovery.scan import DEFAULT_PORT
 from transport.discovery.scopes import Interface, with_link
 
 _MULTICAST_S, _ARP_S = 1.5, 0.6
 _TOLD = 8
+# All but two of a mesh's announcements come within it; so long others are heard with our own hardware address.
+_HARDWARE_S = 3.0
+# Questions by multicast, and which share of them may be lost: a busy host answers late.
+_QUESTIONS, _QUESTION_PAUSE_S, _QUESTION_S, _MUCH_LOST = 20, 0.05, 1.0, 0.3
 _JOIN = f"mdl peer --join ADDRESS:{DEFAULT_PORT}, that of a device of the mesh"
 
 
@@ -59,6 +66,35 @@ def check_addresses(own: Sequence[Interface]) -> Iterator[Finding]:
             yield fail("address", told, "give one of them another address, or let the router give both (DHCP)")
 
 
+def check_hardware(own: Sequence[Interface]) -> list[Finding]:
+    """Listen for another machine with the hardware address of a card of ours (where one may listen: as root)."""
+    names = sorted({name for each in own if not each.ip.is_loopback and (name := name_of(str(each.ip)))})
+    with ThreadPoolExecutor(len(names) or 1) as side_by_side:
+        heard = list(side_by_side.map(lambda name: hear_namesake(name, _HARDWARE_S), names))
+    return [_tell_namesake(name, other) for name, other in zip(names, heard, strict=True) if other]
+
+
+def _tell_namesake(name: str, other: str) -> Finding:
+    told = f"{name}: the machine at {other} has the same hardware address: the switch takes one for the other"
+    do = f"a copied system or virtual machine: sudo ip link set {name} address 02:..., in one of the two"
+    return fail("address", told, do)
+
+
+def check_multicast_loss(own: Sequence[Interface], hosts: Collection[str]) -> Iterator[Finding]:
+    """Ask the hosts that were heard many times by multicast, and as often each of them alone, and compare."""
+    for each in of_ipv4(own):
+        near = [host for host in sorted(hosts) if ":" not in host and IPv4Address(host) in each.network]
+        if each.ip.is_loopback or not near:
+            continue
+        answers = count_answers(str(each.ip), near[:_TOLD], _QUESTIONS, _QUESTION_PAUSE_S, _QUESTION_S)
+        for host, (by_group, alone) in answers.items():
+            if alone - by_group > _MUCH_LOST * _QUESTIONS:
+                name = name_of(str(each.ip)) or str(each.ip)
+                told = f"{name}: much multicast is lost: of {_QUESTIONS} questions {host} has answered {by_group}"
+                do = "the Wi-Fi's rate for multicast, IGMP snooping, or a repeater: a cable, or another access point"
+                yield note("multicast", f"{told} by it, {alone} asked alone", do, _JOIN)
+
+
 def check_multicast(own: Sequence[Interface]) -> list[Finding]:
     """All at once. Where one of several interfaces carries multicast, the others (a VPN's) need not.
 
@@ -81,6 +117,8 @@ def check_port(section: MeshSection) -> Finding:
         try:
             tried.bind((host, port))
         except OSError as error:
+            if not port and error.errno == errno.EADDRINUSE:
+                return tell_no_port("cannot listen")
             reason = f"cannot listen at {host} port {port}: {error.strerror or error}"
             return fail("port", f"{reason}{_taken_by(port)}", "choose another --port, or 0 for any free one")
     return ok("port", f"port {port} is free" if port else "7300, or any free port (--port gives a fixed one)")

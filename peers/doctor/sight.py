@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from zeroconf import Error
 
 from mdl.config import MeshSection
-from mdl.protocol.status_messages import MeshStatus
+from mdl.protocol.status_messages import MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import PeerInfo
 from peers.view.watch import Watcher
 from transport.discovery.directory import parse_address
@@ -40,6 +40,7 @@ class Sight:
     status: the mesh as its agent tells it.
     membership: this device in it, with what the mesh has told of who is in it.
     problem: why nobody can be heard by multicast, "" if they can.
+    rounds: of late, as the agent remembers them.
     """
 
     announced: list[Announcement]
@@ -50,6 +51,7 @@ class Sight:
     status: MeshStatus | None
     membership: Membership | None
     problem: str
+    rounds: tuple[RoundSummary, ...] = ()
 
     def heard_at(self, hosts: Sequence[str]) -> PeerInfo | None:
         """Who has spoken to us from one of these."""
@@ -101,7 +103,8 @@ def _look(watcher: Watcher, survey: Survey | None, problem: str, join: Sequence[
         is_whole = bool(heard) and not missing and not unheard and all(by_datagrams.values())
         if waited_s >= wait_s or (waited_s >= _AT_LEAST_S and is_whole):
             membership = watcher.standing.membership
-            return Sight(announced, heard, known, clocks.ahead_s(), by_datagrams, watcher.status, membership, problem)
+            told = watcher.status, membership, problem, tuple(watcher.rounds)
+            return Sight(announced, heard, known, clocks.ahead_s(), by_datagrams, *told)
         pause.wait(_LOOK_S)
 
 

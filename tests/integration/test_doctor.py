@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.integration import doctor_case, doctor_faults, doctor_fresh, doctor_healthy, lan
+from tests.integration import doctor_case, doctor_faults, doctor_fresh, doctor_healthy, doctor_homes, lan
 
 pytestmark = [
     pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not() or ""),
@@ -67,6 +67,47 @@ def test_each_fault_is_named_and_a_healthy_machine_is_let_be(tmp_path):
             assert (check, verdict) in found, (fault.__name__, told)
         for each in told["findings"]:
             assert each["do"] or each["verdict"] != "fail", each
+
+
+def check_named(fault, expected, result):
+    """That the doctor names the fault, or says which two causes are left."""
+    check, verdict, wanted = expected
+    exit_code, told, errors, _ = result
+    assert exit_code == wanted, (fault.__name__, told, errors)
+    assert "Traceback" not in errors, fault.__name__
+    said = " ".join(each["told"] for each in told["findings"] if (each["check"], each["verdict"]) == (check, verdict))
+    assert all(word in said for word in doctor_homes.WORDS[fault]), (fault.__name__, told)
+    for each in told["findings"]:
+        assert each["do"] or each["verdict"] != "fail", each
+
+
+def test_each_fault_of_a_home_is_named_or_the_two_causes_that_are_left(tmp_path):
+    faults = list(doctor_homes.HOMES)
+    with lan.Lan(len(faults) + 1) as net:
+        member = doctor_case.start_member(net, tmp_path)
+
+        def run(host):
+            fault = faults[host - 1]
+            return doctor_case.examine(net, host, fault, tmp_path / fault.__name__, member)
+
+        try:
+            with ThreadPoolExecutor(4) as side_by_side:
+                results = list(side_by_side.map(run, range(1, len(faults) + 1)))
+        finally:
+            member.close()
+    for fault, result in zip(faults, results, strict=True):
+        check_named(fault, doctor_homes.HOMES[fault], result)
+
+
+@pytest.mark.parametrize("fault", doctor_homes.APART, ids=lambda fault: fault.__name__)
+def test_a_fault_of_a_whole_home_is_named_or_the_two_causes_that_are_left(tmp_path, fault):
+    with lan.Lan(3) as net:
+        member = doctor_case.start_member(net, tmp_path)
+        try:
+            result = doctor_case.examine(net, 1, fault, tmp_path / "case", member)
+        finally:
+            member.close()
+    check_named(fault, doctor_homes.APART[fault], result)
 
 
 def test_an_address_that_another_machine_has_too_is_named(tmp_path):

@@ -12,6 +12,7 @@ import secrets
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -48,7 +49,7 @@ class Multicast:
 def try_multicast(host: str, wait_s: float) -> Multicast:
     """Ask once from this own address, and listen for wait_s. host: of IPv6 with its link."""
     number = secrets.randbelow(0xFFFF) + 1
-    question = struct.pack("!6H", number, 0, 1, 0, 0, 0) + _QUESTION + b"\0" + struct.pack("!2H", _POINTER, _ANY_CLASS)
+    question = _ask(number)
     try:
         listener = _listen(host)
     except OSError as error:
@@ -69,6 +70,42 @@ def try_multicast(host: str, wait_s: float) -> Multicast:
         except OSError as error:
             return Multicast(Heard.NO_WAY, problem=error.strerror or str(error))
         return _hear(listener, host, number, wait_s)
+
+
+def count_answers(
+    host: str, others: Sequence[str], count: int, pause_s: float, wait_s: float
+) -> dict[str, tuple[int, int]]:
+    """Ask so many times from this own IPv4 address, by multicast and each other host alone.
+
+    Returns how many questions of both kinds each of them has answered: a host that is busy answers few of either. From
+    another port than mDNS's, so that each answer comes to us alone (RFC 6762, 6.7).
+    """
+    answered: dict[str, set[int]] = {other: set() for other in others[:_MOST]}
+    first = secrets.randbelow(0x8000) + 1
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, contextlib.suppress(OSError):
+        asking.bind((host, 0))
+        asking.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(host))
+        asking.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 255)
+        for place in range(count):
+            asking.sendto(_ask(first + place), (GROUP, PORT))
+            for other in answered:
+                asking.sendto(_ask(first + count + place), (other, PORT))
+            give_up_at = time.monotonic() + (pause_s if place + 1 < count else wait_s)
+            while (left_s := give_up_at - time.monotonic()) > 0:
+                asking.settimeout(left_s)
+                try:
+                    packet, (sender, *_) = asking.recvfrom(9_000)
+                except TimeoutError:
+                    break
+                number = int.from_bytes(packet[:2], "big") - first
+                if sender in answered and 0 <= number < 2 * count:
+                    answered[sender].add(number)
+    by_group = {other: sum(number < count for number in numbers) for other, numbers in answered.items()}
+    return {other: (by_group[other], len(numbers) - by_group[other]) for other, numbers in answered.items()}
+
+
+def _ask(number: int) -> bytes:
+    return struct.pack("!6H", number, 0, 1, 0, 0, 0) + _QUESTION + b"\0" + struct.pack("!2H", _POINTER, _ANY_CLASS)
 
 
 def _listen(host: str) -> socket.socket:

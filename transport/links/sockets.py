@@ -128,7 +128,7 @@ def open_dealer(
     is_extra: takes no messages before it is connected, as another socket is.
     Raises ZMQError if there is no socket to be had; `is_passing` then.
     """
-    dealer = _prepare_dealer(context, curve, address)
+    dealer = prepare_dealer(context.socket(zmq.DEALER), curve, address)
     dealer.sndhwm = BULK_QUEUE if bulk else CONTROL_QUEUE
     dealer.rcvhwm = 1
     dealer.immediate = is_extra
@@ -145,17 +145,15 @@ def open_dealer(
 
 def open_spoke(context: zmq.Context[zmq.Socket[bytes]], curve: Curve | None, address: Address) -> zmq.Socket[bytes]:
     """A socket that sends to a door and receives what that answers on the same connection."""
-    dealer = _prepare_dealer(context, curve, address)
+    dealer = prepare_dealer(context.socket(zmq.DEALER), curve, address)
     dealer.sndhwm = CONTROL_QUEUE
     dealer.rcvhwm = RECEIVE_QUEUE
     dealer.connect(address.endpoint())
     return dealer
 
 
-def _prepare_dealer(
-    context: zmq.Context[zmq.Socket[bytes]], curve: Curve | None, address: Address
-) -> zmq.Socket[bytes]:
-    dealer = context.socket(zmq.DEALER)
+def prepare_dealer(dealer: zmq.Socket[bytes], curve: Curve | None, address: Address) -> zmq.Socket[bytes]:
+    """Set what all sockets that dial have in common; returns the same one."""
     dealer.linger = 0
     dealer.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     dealer.setsockopt(zmq.IPV6, int(":" in address.host))
