@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import lan
+from tests.integration import lan, product
 from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent
@@ -135,6 +135,28 @@ def test_an_interface_that_goes_down_brings_no_traceback_to_the_log(tmp_path):
         told = (tmp_path / "log").read_text()
         assert "Traceback" not in told
         assert "Errno" not in told
+
+
+WATCHING = """
+import sys
+from peers.view.plain import log_plainly
+from transport.discovery import addresses
+log_plainly()
+addresses.LOOK_EVERY_S = addresses.ASK_EVERY_S = 0.1
+watch = addresses.AddressWatch(None, print)
+print("ready", flush=True)
+sys.stdin.read()
+watch.close()
+"""
+
+
+def test_an_address_that_two_hosts_have_is_named_by_one_that_runs(tmp_path):
+    with lan.Lan(2) as net, (tmp_path / "log").open("w") as log:
+        lan.ip(f"-n {net.names[1]} addr add {net.hosts[0]}/24 dev eth0")
+        watching = net.start(0, "-c", WATCHING, stderr=log)
+        assert watching.stdout.readline() == "ready\n"
+        told = f"has this device's address {net.hosts[0]}, too"
+        assert product.until(lambda: told in (tmp_path / "log").read_text(), PATIENCE_S)
 
 
 def datagrams_of(net, host):

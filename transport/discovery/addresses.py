@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from mdl.errors import ConfigError
-from transport.discovery.interfaces import of_ipv4, usable_interfaces
+from transport.discovery.arp import who_else_has
+from transport.discovery.interfaces import name_of, of_ipv4, usable_interfaces
 from transport.discovery.scopes import Interface
 
 logger = logging.getLogger(__name__)
 
 # A look takes a millisecond; a peer counts as lost after 2 s of silence, so that a new address is told before.
 LOOK_EVERY_S = 1.0
+# An address that another machine takes, too, is taken for days. Asking needs root, and a packet or two.
+ASK_EVERY_S, _ANSWER_S = 30.0, 0.3
 # The thread may be in the middle of a new announcement (RFC 6762 repeats packets) when it is to end.
 _END_S = 2.0
 
@@ -36,6 +40,8 @@ class AddressWatch:
         self._last: Sequence[Interface] = []
         self._last = self._look()
         self._kept = _hosts(self._last)
+        self._asked_at = time.monotonic()
+        self._shared: set[tuple[str, str]] = set()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="mdl-addresses", daemon=True)
         self._thread.start()
@@ -47,6 +53,25 @@ class AddressWatch:
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_EVERY_S):
             self.look()
+            if time.monotonic() - self._asked_at >= ASK_EVERY_S:
+                self.ask()
+                self._asked_at = time.monotonic()
+
+    def ask(self) -> None:
+        """Tell once of each own address that another machine has, too: one hears what is for the other."""
+        shared = set()
+        for each in of_ipv4(self._last):
+            host, name = str(each.ip), name_of(str(each.ip))
+            other = None if name is None or each.ip.is_loopback else who_else_has(host, name, _ANSWER_S)
+            if other is not None:
+                shared.add((host, other))
+        for host, other in sorted(shared - self._shared):
+            logger.warning(
+                "another machine (hardware address %s) has this device's address %s, too: give one of them another, "
+                "or let the router give both (DHCP)",
+                *(other, host),
+            )
+        self._shared = shared
 
     def look(self) -> None:
         """Compare with the last look."""

@@ -85,3 +85,26 @@ def test_without_a_descriptor_to_ask_with_nothing_has_changed(monkeypatch):
     watching.look()
     watching.close()
     assert told == []
+
+
+def test_an_address_that_another_machine_has_too_is_told_once_until_it_is_gone(monkeypatch, caplog):
+    others, own = {"192.168.1.20": "02:00:00:00:00:07"}, [HOME, CABLE, LINK]
+    monkeypatch.setattr(addresses, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(addresses, "usable_interfaces", lambda asked: own)
+    monkeypatch.setattr(addresses, "name_of", lambda host: "eth0")
+    monkeypatch.setattr(addresses, "who_else_has", lambda host, name, wait_s: others.get(host))
+    watching = AddressWatch(None, lambda own, kept: None)
+    try:
+        watching.ask()
+        watching.ask()
+        assert [line[:75] for line in caplog.messages] == [
+            "another machine (hardware address 02:00:00:00:00:07) has this device's addr"
+        ]
+        assert "192.168.1.20, too" in caplog.text
+        others.clear()
+        watching.ask()
+        others["192.168.1.20"] = "02:00:00:00:00:07"
+        watching.ask()
+        assert len(caplog.messages) == 2
+    finally:
+        watching.close()
