@@ -17,7 +17,8 @@ NOTHING = Sight([], [], [], {}, {}, None, None, "")
 
 
 @pytest.mark.parametrize(
-    ("host", "check", "verdict"), [("192.0.2.7", "member", "note"), ("198.51.100.8", "port", "fail")]
+    ("host", "check", "verdict"),
+    [("192.0.2.7", "member", "note"), ("192.0.2.8", "port", "fail"), ("198.51.100.8", "way", "fail")],
 )
 def test_only_another_machine_is_said_to_be_kept_from_answering(host: str, check: str, verdict: str) -> None:
     at = Address(host, 7300)
@@ -25,4 +26,5 @@ def test_only_another_machine_is_said_to_be_kept_from_answering(host: str, check
     assert found is not None
     assert (found.check, found.verdict) == (check, Verdict(verdict))
     assert found.do
+    assert ("(NAT), or a firewall here" in found.told) == (check == "way"), "two causes are left beyond a router"
     assert _find_trouble(_Device("ann", [at], None), at, Reached.MEMBER, True, OWN, NOTHING) is None
