@@ -114,11 +114,11 @@ def _watch(marks: list[tuple[str, int, float]]) -> None:
         if isinstance(event, DeltaApplied):
             marks.append(("applied", event.round_id, time.monotonic()))
 
-    def watched_carry_out(self: Any, effect: Any, now: float) -> None:
+    def watched_carry_out(self: Any, effect: Any, now: float, cause: str = "") -> None:
         if isinstance(effect, TrainLocally | ApplyDelta):
             name = "opened" if isinstance(effect, TrainLocally) else "decided"
             marks.append((name, effect.round_id, time.monotonic()))
-        carry_out(self, effect, now)
+        carry_out(self, effect, now, cause)
 
     Runtime._step = watched_step  # type: ignore[method-assign]
     Runtime._carry_out = watched_carry_out  # type: ignore[method-assign]

@@ -155,8 +155,13 @@ class DatagramPort:
         if partner := self._partners.pop(peer_id, None):
             del self._by_flow[partner.flow.own.flow_id]
 
-    def receive(self, now: float) -> tuple[list[list[zmq.Frame]], list[RemoteProtocolError]]:
-        """Whole messages, as a ROUTER would give them, and what was wrong with what else came."""
+    def receive(
+        self, now: float, on_bug: Callable[[str, float], None] = lambda peer_id, now: None
+    ) -> tuple[list[list[zmq.Frame]], list[RemoteProtocolError]]:
+        """Whole messages, as a ROUTER would give them, and what was wrong with what else came.
+
+        on_bug: told, where it is handled, whose datagram met a bug here; its flow is forgotten.
+        """
         messages: list[list[zmq.Frame]] = []
         problems: list[RemoteProtocolError] = []
         for _ in range(TURN):
@@ -172,6 +177,9 @@ class DatagramPort:
                 messages += [partner.frames(parts) for parts in partner.flow.take(datagram, now)]
             except RemoteProtocolError as error:
                 problems.append(error)
+            except Exception:  # noqa: BLE001 (a bug that this datagram met: it costs its sender, and nobody else)
+                self.forget(partner.peer.peer_id)
+                on_bug(partner.peer.peer_id, now)
         return messages, problems
 
     def send(self, where: Callable[[str], Address | None], now: float) -> int:

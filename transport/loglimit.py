@@ -44,7 +44,13 @@ class LogLimit:
     def warning(self, now: float, peer: Hashable, text: str, *fields: object) -> None:
         self.log(logging.WARNING, now, peer, text, *fields)
 
-    def log(self, level: int, now: float, peer: Hashable, text: str, *fields: object) -> None:
+    def bug(self, now: float, peer: Hashable, text: str, *fields: object, error: BaseException | None = None) -> None:
+        """Write an error with the traceback of `error`, or of what is being handled, or count it."""
+        self.log(logging.ERROR, now, peer, text, *fields, traced=error or True)
+
+    def log(
+        self, level: int, now: float, peer: Hashable, text: str, *fields: object, traced: BaseException | bool = False
+    ) -> None:
         """Write a line, or count it. text, fields: as for `logging`; fields are not formatted in vain."""
         self.on_time(now)
         key = (text, peer)
@@ -56,7 +62,7 @@ class LogLimit:
             return
         heard.written += 1
         heard.like = text % fields
-        self._logger.log(level, text, *fields)
+        self._logger.log(level, text, *fields, exc_info=traced)
 
     def on_time(self, now: float) -> None:
         """Tell what was not written of the periods that are over."""

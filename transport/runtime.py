@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+import msgspec
 import zmq
 
 from mdl.errors import MdlError, RemoteProtocolError
 from mdl.protocol.bulk import Bulk
+from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     Effect,
     Event,
@@ -39,6 +41,7 @@ from mdl.protocol.messages import Said
 from mdl.protocol.vector_work import VectorWork
 from mdl.protocol.vocabulary import PeerInfo
 from mdl.writing import disk_s
+from transport.barrier import MET_BUG, Barrier
 from transport.links.sockets import TURN, LinkCounts
 from transport.links.standing import Stated
 from transport.loglimit import LogLimit
@@ -49,6 +52,8 @@ logger = logging.getLogger(__name__)
 
 # Deadlines that a machine has due again at once are handled this often before messages get their turn.
 _TICKS_PER_TURN = 8
+# A machine that is built once more begins at the last model that is on the disk: one being written is waited for.
+_SETTLE_S = 5.0
 # Nothing waits longer than this for the loop to look around, should a wake-up ever be missed.
 _LONGEST_WAIT_S = 1.0
 # A turn takes milliseconds. After one that took so long others may count as silent that only were not heard.
@@ -60,6 +65,22 @@ class _Moved:
     """This machine's addresses have changed; kept: those it had all along."""
 
     kept: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Met:
+    """Work that a message of this peer asked for has met a bug."""
+
+    error: BaseException
+    cause: str
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What came of work. start: of the machine, that asked for it."""
+
+    event: Event
+    start: int
 
 
 @dataclass(frozen=True)
@@ -76,6 +97,7 @@ class Endpoint(Protocol):
     """
 
     counts: LinkCounts
+    barrier: Barrier
 
     def send(self, receiver: str, message: Said, values: Bulk | None, now: float) -> None: ...
 
@@ -93,10 +115,26 @@ class Endpoint(Protocol):
 
     def pollable(self) -> Sequence[zmq.Socket[bytes] | socket.socket]: ...
 
+    def put_out(self, peer_id: str, now: float) -> float: ...
+
+    def is_out(self, peer_id: str, now: float) -> bool: ...
+
     def close(self, linger_ms: int = 0) -> None: ...
 
 
 LinksT = TypeVar("LinksT", bound=Endpoint)
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """A machine that begins again. first: what it has to hear at once. header: of its story."""
+
+    machine: Machine
+    first: Sequence[Event] = ()
+    header: msgspec.Struct | None = None
+
+
+Renew: TypeAlias = Callable[[LinksT], Renewed]
 
 
 class Runtime(Generic[LinksT]):
@@ -107,6 +145,9 @@ class Runtime(Generic[LinksT]):
     in the loop's thread, before the effects behind it; if it fails, the machine hears of it before anything else, and
     of those behind it work on vectors alone is done.
     sample: called in the loop's thread every sample_interval_s with what the links count; must be quick.
+    renew: builds the machine once more from what there is, as after a restart, with links that begin again, and gives
+    what it has to hear first. It is asked where a peer's message has met a bug, since the machine may be half changed;
+    without it such a bug ends the loop, as every other one does.
     observe: called after each step with the time, the event and the effects; must not change anything. flush_s: how
     long a finishing node lets messages out; drain_s: and its worker work. story_path: its last events, if it crashes.
     """
@@ -120,6 +161,7 @@ class Runtime(Generic[LinksT]):
         sample: Callable[[LinkCounts], Event] | None = None,
         sample_interval_s: float = 1.0,
         observe: Observer | None = None,
+        renew: Renew[LinksT] | None = None,
         story_path: Path | None = None,
         flush_s: float = 0.5,
         drain_s: float = 1.0,
@@ -132,11 +174,14 @@ class Runtime(Generic[LinksT]):
         self._sample = sample
         self._sample_interval_s = sample_interval_s
         self._observe = observe
+        self._renew = renew
         self._story_path = story_path
         self._flush_s = flush_s
         self._drain_s = drain_s
         self._clock = clock
-        self._posted: queue.SimpleQueue[Event | _Moved | _OnLinks | Stated | BaseException] = queue.SimpleQueue()
+        self._posted: queue.SimpleQueue[Event | _Moved | _OnLinks | _Met | _Done | Stated | BaseException] = (
+            queue.SimpleQueue()
+        )
         self._wake_writer: socket.socket | None = None  # while `run` runs; what is posted before waits for it
         self._stops = 0
         self._is_over = False
@@ -144,7 +189,8 @@ class Runtime(Generic[LinksT]):
         self._next_sample = clock()
         self._held_up: HeldUp | None = None
         self._lines = LogLimit(logger)
-        self._workers = Workers(work, self.post, self.crash)
+        self._workers = Workers(work, self._post_done, self._crash_of)
+        self._starts = 1
         self._poller = zmq.Poller()
         self._polled: Sequence[zmq.Socket[bytes] | socket.socket] = ()
 
@@ -275,6 +321,10 @@ class Runtime(Generic[LinksT]):
                 raise item
             if isinstance(item, _Moved):
                 events += self.links.move(item.kept)
+            elif isinstance(item, _Met):
+                self._meet_bug(item.cause, item.error, now)
+            elif isinstance(item, _Done):
+                events += [item.event] if item.start == self._starts else []  # the former machine asked for it
             elif isinstance(item, _OnLinks):
                 item.act(self.links, now)
             elif isinstance(item, Stated):
@@ -299,6 +349,19 @@ class Runtime(Generic[LinksT]):
             return []
 
     def _step(self, event: Event, now: float) -> None:
+        cause = _cause_of(event)
+        if not cause or self._renew is None:
+            self._take_step(event, now)
+            return
+        if self.links.is_out(cause, now):
+            return  # it came with the message that met a bug
+        try:
+            self._take_step(event, now, cause)
+        except Exception as error:  # noqa: BLE001 (the driver's outermost loop: a bug that this peer's message met)
+            self.story.add(now, event, [])
+            self._meet_bug(cause, error, now)
+
+    def _take_step(self, event: Event, now: float, cause: str = "") -> None:
         if self._finish is not None:
             return
         try:
@@ -313,23 +376,44 @@ class Runtime(Generic[LinksT]):
             self._observe(now, event, effects)
         for place, effect in enumerate(effects):
             if type(effect) is not SaveBallot:
-                self._carry_out(effect, now)
+                self._carry_out(effect, now, cause)
             elif problem := self._keep(effect):
                 # Nobody may hear of it: not from the effects behind it, nor from what the next event would have it say.
-                self._step(WorkFailed(SaveBallot.__name__, problem), now)
+                self._take_step(WorkFailed(SaveBallot.__name__, problem), now)
                 for begun in effects[place + 1 :]:
                     if isinstance(begun, VectorWork):  # the machine waits for it before it leaves
                         self._workers.put(begun)
                 break
 
-    def _carry_out(self, effect: Effect, now: float) -> None:
+    def _meet_bug(self, cause: str, error: BaseException, now: float) -> None:
+        """Put the peer out whose message met a bug, and go on with a machine that is built once more.
+
+        The former one may be half changed. Raises the error where there is no way to build it, or where so many had to
+        be built lately that the cause is in what they are built from.
+        """
+        renew = self._renew
+        if renew is None or not isinstance(error, Exception) or not self.links.barrier.may_rebuild(now):
+            raise error
+        self._lines.bug(now, cause, MET_BUG, cause, self.links.put_out(cause, now), error=error)
+        if self._story_path is not None:
+            self.save_story(self._story_path.with_suffix(".bug.jsonl"))
+        self._workers.begin_again(_SETTLE_S)
+        self._starts += 1
+        renewed = renew(self.links)
+        self._machine, self.story = renewed.machine, Story(header=renewed.header)
+        for event in renewed.first:
+            self._take_step(event, now)
+        if self._stops:
+            self._take_step(StopRequested(), now)
+
+    def _carry_out(self, effect: Effect, now: float, cause: str = "") -> None:
         match effect:
             case Send():
                 self.links.send(effect.receiver, effect.message, effect.values, now)
             case Finish():
                 self._finish = effect
             case _:
-                self._workers.put(effect)
+                self._workers.put(effect, cause)
 
     def _keep(self, effect: SaveBallot) -> str:
         """What the disk says against it; "" if it is there."""
@@ -351,6 +435,8 @@ class Runtime(Generic[LinksT]):
             item = self._posted.get_nowait()
             if isinstance(item, BaseException):
                 raise item
+            if isinstance(item, _Met):
+                raise item.error
         return self._finish if self._finish is not None else Finish("stopped at once, as asked twice", 130)
 
     def crash(self, error: BaseException) -> None:
@@ -358,7 +444,27 @@ class Runtime(Generic[LinksT]):
         self._posted.put(error)
         self._wake()
 
+    def _post_done(self, event: Event) -> None:
+        """An event of this runtime's own work, from its threads."""
+        self._posted.put(_Done(event, self._starts))
+        self._wake()
+
+    def _crash_of(self, error: BaseException, cause: str) -> None:
+        if not cause:
+            self.crash(error)
+            return
+        self._posted.put(_Met(error, cause))
+        self._wake()
+
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # full: the loop will wake anyway; closed: it has ended
             if self._wake_writer is not None:
                 self._wake_writer.send(b"\0")
+
+
+def _cause_of(event: Event) -> str:
+    """The peer whose word an event is, or follows from; "" for what this node has by itself."""
+    if isinstance(event, PeerFound):
+        return event.info.peer_id
+    sender = getattr(event, "sender", None)
+    return sender.peer_id if isinstance(sender, Contributor) else ""

@@ -32,6 +32,8 @@ from transport.loglimit import LogLimit
 
 logger = logging.getLogger(__name__)
 
+# What a bug in it raised, and the peer whose message asked for it; "" if none did.
+Crashed: TypeAlias = Callable[[BaseException, str], None]
 Work: TypeAlias = Mapping[type[Effect], Callable[[Any], Event | None]]
 
 # Vectors of so many bytes are worked on in the loop: that takes a millisecond, and a thread to be woken takes as long.
@@ -56,7 +58,7 @@ class Workers:
     the delta; and nothing that comes after the delta takes the memory of a model that is tested.
     """
 
-    def __init__(self, work: Work, post: Callable[[Event], None], crashed: Callable[[BaseException], None]) -> None:
+    def __init__(self, work: Work, post: Callable[[Event], None], crashed: Crashed) -> None:
         self._work = {**VECTOR_WORK, **work}
         self._post = post
         self._files = Worker(self._work, post, crashed)
@@ -64,15 +66,15 @@ class Workers:
         self._tests = Worker(self._work, post, crashed, _HELD_S)
         self._trains = Worker({**self._work, TrainLocally: self._train}, post, crashed, prepare=_begun)
 
-    def put(self, effect: Effect) -> None:
-        """Raises LocalProtocolError as `Worker.put` does."""
+    def put(self, effect: Effect, cause: str = "") -> None:
+        """Raises LocalProtocolError as `Worker.put` does. cause: the peer whose message asks for it; "": none does."""
         if type(effect) not in self._work:
             raise LocalProtocolError(f"nothing here can carry out {type(effect).__name__}")
         if isinstance(effect, VectorWork):
-            self._work_on(effect)
+            self._work_on(effect, cause)
         else:
             # Of models that wait for a slow disk, or to be tested, the newest counts, and each is a vector.
-            self._worker_of(effect).put(effect, isinstance(effect, SaveModel | Evaluate))
+            self._worker_of(effect).put(effect, isinstance(effect, SaveModel | Evaluate), cause)
             if isinstance(effect, Evaluate) and effect.is_awaited:
                 self._tests.release()
 
@@ -83,6 +85,15 @@ class Workers:
         self._files.finish(timeout_s)
         self._trains.finish(timeout_s)
 
+    def begin_again(self, most_s: float) -> None:
+        """Forget what the former machine asked for; what it had to be written is written first, as far as time allows.
+
+        What is being trained or merged ends for nobody: its result is dropped.
+        """
+        for worker in (self._vectors, self._tests, self._trains):
+            worker.forget()
+        self._files.settle(most_s)
+
     def abandon(self) -> None:
         for worker in (self._vectors, self._tests, self._trains, self._files):
             worker.abandon()
@@ -92,9 +103,9 @@ class Workers:
             return self._files
         return self._tests if isinstance(effect, Evaluate) else self._trains
 
-    def _work_on(self, effect: VectorWork) -> None:
+    def _work_on(self, effect: VectorWork, cause: str) -> None:
         if effect.size_bytes > _SMALL_VECTOR_BYTES or (isinstance(effect, MergeDeltas) and effect.is_tested):
-            self._vectors.put(effect)
+            self._vectors.put(effect, cause=cause)
             return
         done = self._work[type(effect)](effect)
         assert done is not None
@@ -130,7 +141,7 @@ class Worker:
         self,
         work: Work,
         post: Callable[[Event], None],
-        crashed: Callable[[BaseException], None],
+        crashed: Crashed,
         held_s: float = 0.0,
         prepare: Callable[[Effect], Effect] = lambda effect: effect,
     ) -> None:
@@ -138,14 +149,15 @@ class Worker:
         self._held_s, self._held_until = held_s, 0.0
         self._post = post
         self._crashed = crashed
-        self._waiting: deque[Effect] = deque()
+        self._waiting: deque[tuple[Effect, str]] = deque()
+        self._is_for_nobody = False  # what is under way
         self._changed = threading.Condition()
         self._running: type[Effect] | None = None
         self._closed = False
         self._lines = LogLimit(logger, 1)
         self._thread: threading.Thread | None = None  # from the first effect on: who is never asked leaves nothing
 
-    def put(self, effect: Effect, replaces: bool = False) -> None:
+    def put(self, effect: Effect, replaces: bool = False, cause: str = "") -> None:
         """Queue an effect; replaces: those of its kind that wait. Raises LocalProtocolError if too much waits.
 
         Also if nothing is there to carry it out. The oldest record of a round that waits makes room: no metrics are
@@ -155,19 +167,19 @@ class Worker:
             raise LocalProtocolError(f"nothing here can carry out {type(effect).__name__}")
         with self._changed:
             if replaces:
-                self._waiting = deque(each for each in self._waiting if type(each) is not type(effect))
+                self._waiting = deque(each for each in self._waiting if type(each[0]) is not type(effect))
             if len(self._waiting) >= MAX_WAITING and not self._drop_record():
                 raise LocalProtocolError(f"{MAX_WAITING} effects wait for the worker: it cannot keep up")
             if self._held_s and not self._waiting:
                 self._held_until = time.monotonic() + self._held_s
-            self._waiting.append(effect)
+            self._waiting.append((effect, cause))
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="mdl-worker", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
     def _drop_record(self) -> bool:
-        oldest = next((place for place, each in enumerate(self._waiting) if isinstance(each, RecordRound)), None)
+        oldest = next((place for place, each in enumerate(self._waiting) if isinstance(each[0], RecordRound)), None)
         if oldest is None:
             return False
         del self._waiting[oldest]
@@ -181,11 +193,18 @@ class Worker:
             self._held_until = 0.0
             self._changed.notify_all()
 
-    def settle(self) -> None:
-        """Wait until nothing is left to do, or nobody wants it any more."""
+    def settle(self, most_s: float | None = None) -> None:
+        """Wait until nothing is left to do, or nobody wants it any more; most_s: no longer than this."""
         self.release()
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or not (self._waiting or self._running))
+            self._changed.wait_for(lambda: self._closed or not (self._waiting or self._running), most_s)
+
+    def forget(self) -> None:
+        """Drop what waits, and the result of what is under way."""
+        with self._changed:
+            self._waiting.clear()
+            self._is_for_nobody = self._running is not None
+            self._changed.notify_all()
 
     def finish(self, timeout_s: float) -> None:
         """Forget queued training, do the rest, at most `timeout_s` long; what a long training blocks is done here.
@@ -195,7 +214,7 @@ class Worker:
         """
         with self._changed:
             self._closed = True
-            kept = [effect for effect in self._waiting if not isinstance(effect, _IDLE_AFTER_STOP)]
+            kept = [each for each in self._waiting if not isinstance(each[0], _IDLE_AFTER_STOP)]
             self._waiting = deque(kept)
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._waiting and self._running is None, timeout_s)
@@ -203,8 +222,8 @@ class Worker:
             self._changed.wait_for(
                 lambda: self._running is None or issubclass(self._running, _IDLE_AFTER_STOP), _WRITE_S
             )
-        for effect in left:
-            self._carry_out(effect)
+        for effect, cause in left:
+            self._carry_out(effect, cause)
 
     def abandon(self) -> None:
         """Forget all that is queued, of a node that has crashed: what is under way is the thread's last."""
@@ -216,32 +235,45 @@ class Worker:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._running = None
+                self._running, self._is_for_nobody = None, False
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 while not self._closed and (held_s := self._held_until - time.monotonic()) > 0:
                     self._changed.wait(held_s)
                 if not self._waiting:
-                    return
-                effect = self._waiting.popleft()
+                    if self._closed:
+                        return
+                    continue  # it was forgotten meanwhile
+                effect, cause = self._waiting.popleft()
                 self._running = type(effect)
             try:
                 effect = self._prepare(effect)
             except BaseException as error:  # noqa: BLE001 (as in `_carry_out`: else the thread would end in silence)
-                self._crashed(error)
+                self._crash(error, cause)
             else:
-                self._carry_out(effect)
+                self._carry_out(effect, cause)
             del effect  # or its parameters would stay in memory until the next one
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: Effect, cause: str) -> None:
         try:
             event = self._work[type(effect)](effect)
         except LocalProtocolError as error:
-            self._crashed(error)
+            self._crash(error, cause)
         except (MdlError, OSError) as error:
-            self._post(WorkFailed(type(effect).__name__, str(error)))
+            self._tell(WorkFailed(type(effect).__name__, str(error)))
         except BaseException as error:  # noqa: BLE001 (the outermost loop of this thread: run() raises it again)
-            self._crashed(error)
+            self._crash(error, cause)
         else:
             if event is not None:
+                self._tell(event)
+
+    def _tell(self, event: Event) -> None:
+        """Under the lock: once `forget` has returned, nothing of before is posted."""
+        with self._changed:
+            if not self._is_for_nobody:
                 self._post(event)
+
+    def _crash(self, error: BaseException, cause: str) -> None:
+        with self._changed:
+            if not self._is_for_nobody:
+                self._crashed(error, cause)

@@ -99,11 +99,15 @@ class ResourcesSampled(msgspec.Struct, frozen=True):
     resources: what it has, and how it is used.
     sent_bytes: over all connections since the process started.
     ways_s: peer id -> the quickest round trip of a small word lately, in seconds, as far as it is known.
+    bugs: messages that met a bug in this process.
+    unheard: peer ids that are not heard for a while, since theirs did.
     """
 
     resources: ResourceState
     sent_bytes: int = 0
     ways_s: dict[PeerId, Seconds] = {}
+    bugs: int = 0
+    unheard: tuple[PeerId, ...] = ()
 
 
 class LocalDeltaReady(msgspec.Struct, frozen=True):

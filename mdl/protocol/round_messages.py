@@ -12,6 +12,7 @@ from mdl.bounds import (
     Bytes,
     Count,
     Digest,
+    PeerId,
     RateMBs,
     Round,
     SchemaHash,
@@ -49,6 +50,8 @@ from mdl.protocol.vocabulary import (
     Transfer,
 )
 
+# Of the peers that one device does not hear: what a person would look at.
+MOST_UNHEARD = 16
 ATTEMPTS_TOLD = 8  # of those a device has taken part in, first of all of those whose end it has not seen
 
 
@@ -86,6 +89,8 @@ class PeerReport(Message, frozen=True):
     away: why it may not train now (`--when`), in words; "": it may. It does everything else of a round.
     accused: whose work it has refused lately.
     workers: how many devices' work is in w(t), as far as its history tells.
+    bugs: messages that met a bug in this process.
+    unheard: some of those whom it does not hear for a while, since theirs did.
     """
 
     sequence: Count
@@ -119,6 +124,8 @@ class PeerReport(Message, frozen=True):
     away: Text = ""
     accused: Annotated[tuple[Accusation, ...], Meta(max_length=MOST_SUSPECTS)] = ()
     workers: Count = 0
+    bugs: Count = 0
+    unheard: Annotated[tuple[PeerId, ...], Meta(max_length=MOST_UNHEARD)] = ()
 
 
 class AgentMessage(Message, frozen=True):

@@ -11,6 +11,7 @@ from mdl.bounds import (
     MAX_MEMBERS,
     MAX_NUMBERS,
     Bytes,
+    Count,
     HexDigest,
     HopId,
     Incarnation,
@@ -205,6 +206,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
     problem: why it takes no part; "": it does.
     link_mb_s: megabytes a second of its link, as hops have shown it; None: not known.
     merge_mb_s: likewise of its merges.
+    bugs: messages that met a bug in its process.
     """
 
     peer_id: PeerId
@@ -220,6 +222,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
     problem: Text = ""
     link_mb_s: RateMBs | None = None
     merge_mb_s: RateMBs | None = None
+    bugs: Count = 0
 
 
 class StatusWanted(Message, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -67,6 +68,8 @@ from peers.roles.build import TrainerStart, outer_of
 
 logger = logging.getLogger(__name__)
 
+# A step of training that a device waits for, where it begins again.
+_NEXT_STEP_S = 5.0
 Work = dict[type[Effect], Callable[[Any], Event | None]]
 
 
@@ -117,7 +120,8 @@ class Device:
         self._spare = Spare()
         self._config = config
         self._watched = self._watch(config, data, shard)
-        self._stopped = False
+        self._stopped = self._is_of_former = False
+        self._training = threading.Lock()
         self._trained_from: Callable[[], Vector | None] = lambda: None
         self._lesson_every = config.cloud.lesson_every
         self.teacher: Teacher | None = None
@@ -186,6 +190,18 @@ class Device:
         if self._config.round.theta == "samples":
             self.theta = float(len(self.train))
 
+    def begin_again(self, me: Contributor) -> State:
+        """Train for another start of this process, from what is on the disk, or else from the untrained model.
+
+        What is being trained for the former one ends at its next step, which is waited for.
+        """
+        self._is_of_former, self._me = True, me
+        if self._training.acquire(timeout=_NEXT_STEP_S):
+            self._training.release()
+        state = restore_state(self._cache, self._origin) or State(self._build().values().copy())
+        self._state.restore(state.round_id)
+        return state
+
     def stop(self) -> None:
         """End local training at its next step; from any thread."""
         self._stopped = True
@@ -205,6 +221,11 @@ class Device:
         export_state(path, self.model.named(model.values), described, told)
 
     def _train(self, effect: TrainLocally) -> Event:
+        with self._training:
+            self._is_of_former = False
+            return self._train_round(effect)
+
+    def _train_round(self, effect: TrainLocally) -> Event:
         started = time.perf_counter()
         if self.is_paused() or not self.stays_for(effect.round_id):
             return TrainingPaused(effect.round_id)
@@ -230,7 +251,7 @@ class Device:
         return LocalDeltaReady(effect.round_id, delta, report)
 
     def _must_end(self) -> bool:
-        return self._stopped or self.is_paused()
+        return self._stopped or self._is_of_former or self.is_paused()
 
     def _recall(self, effect: RecallDelta) -> Event:
         """The model still holds w_i, unless something else was loaded into it."""

@@ -35,6 +35,7 @@ from mdl.protocol.vector_work import MergeDeltas
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from peers.edge.best import known_by
 from peers.edge.gatekeeper import make_gatekeeper
+from peers.edge.identity import claim_again
 from peers.edge.lifeline import stopped_by_signals
 from peers.edge.meeting import open_links, scanning
 from peers.edge.narrate import Narrator, describe_round
@@ -51,7 +52,7 @@ from transport.discovery.mdns import Discovery
 from transport.discovery.scopes import Interface
 from transport.links.mesh_links import Links
 from transport.links.sockets import LinkCounts
-from transport.runtime import Runtime
+from transport.runtime import Renew, Renewed, Runtime
 from transport.trust.keys import Mesh
 from transport.worker import Work
 
@@ -94,14 +95,16 @@ def start_runtime(
     observe: Observe | None = None,
     story_path: Path | None = None,
     sample: Callable[[LinkCounts], ResourcesSampled] | None = None,
+    renew: Renew[Links] | None = None,
 ) -> Runtime[Links]:
-    """Links and the loop for one machine; nothing is announced before `drive`."""
+    """Links and the loop for one machine; nothing is announced before `drive`. renew: as of `Runtime`."""
     return Runtime(
         machine,
         open_links(info, mesh, section, max_values),
         work or {},
         sample=sample,
         observe=observe,
+        renew=renew,
         story_path=story_path,
     )
 
@@ -116,8 +119,12 @@ def start_peer(
     observe: Observe | None = None,
     story_path: Path | None = None,
     sample: Callable[[LinkCounts], ResourcesSampled] | None = None,
+    renew: Callable[[], tuple[PeerStart, Peer]] | None = None,
 ) -> Runtime[Links]:
-    """The same for the machine that was built from `start`, which its story begins with."""
+    """The same for the machine that was built from `start`, which its story begins with.
+
+    renew: builds it once more, as another start of this process, from what is on the disk.
+    """
     me, trainer = start.me, start.trainer
     role = Role.TRAINER if trainer else Role.AGENT
     info = PeerInfo(me.peer_id, me.incarnation, role, "", section.port, trainer.schema_hash if trainer else "")
@@ -132,9 +139,15 @@ def start_peer(
         observe=observe,
         story_path=story_path,
         sample=sample,
+        renew=renew and partial(_begin_again, renew),
     )
     runtime.story.header = start
     return runtime
+
+
+def _begin_again(renew: Callable[[], tuple[PeerStart, Peer]], links: Links) -> Renewed:
+    start, machine = renew()
+    return Renewed(machine, links.begin_again(start.me.incarnation), start)
 
 
 def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
@@ -180,13 +193,16 @@ def run_agent(config: Config, me: Contributor, mesh: Mesh, out: Path, policy: Ch
     policy: of the user's command line, instead of the one of the configuration.
     """
     chosen = policy or choose_policy(config)
-    start = configured_start(config, me, None, time.monotonic(), chosen.told)
-    machine = build_machine(start, policy=lambda: chosen.make(out))
-    node = _Node(config, mesh, out, start, machine, Sampler(config.device), {}, chosen.learns)
+
+    def build(me: Contributor) -> tuple[PeerStart, Peer]:
+        start = configured_start(config, me, None, time.monotonic(), chosen.told)
+        return start, build_machine(start, policy=lambda: chosen.make(out))
+
+    node = _Node(config, mesh, out, build, me, Sampler(config.device), {}, chosen.learns)
     with node.running():
         finish = node.run()
-    ended_by = known_by(machine).ended_by
-    return Ended(finish.problem, finish.exit_code, machine.rounds_closed(), node.sent_bytes(), ended_by=ended_by)
+    ended_by = known_by(node.machine).ended_by
+    return Ended(finish.problem, finish.exit_code, node.machine.rounds_closed(), node.sent_bytes(), ended_by=ended_by)
 
 
 def run_trainer(
@@ -218,28 +234,38 @@ def run_trainer(
     sampler = Sampler(config.device, merges := MergeTimer(device.losses(config.defence.test_windows)))
     sampler.check_offer(state.parameters.nbytes)
     check_room(state.parameters.nbytes)
-    start = configured_start(config, me, device.start(state), time.monotonic(), chosen.told, merges.defence())
-    machine = build_machine(start, state.parameters, lambda: chosen.make(out), state.momentum)
-    trainer = machine.trainer
-    assert trainer is not None
+
+    def build(me: Contributor, begins: State | None = None) -> tuple[PeerStart, Peer]:
+        """As a start of this process: from the last model that is on the disk, and what the device has promised."""
+        at = device.begin_again(me) if begins is None else begins
+        start = configured_start(config, me, device.start(at), time.monotonic(), chosen.told, merges.defence())
+        return start, build_machine(start, at.parameters, lambda: chosen.make(out), at.momentum)
+
     leaving = Leaving(config.round.rounds, state.round_id)
-    device.course, device.stays_for = lambda: known_by(machine).course, leaving.stays_for
-    why = partial(_why_leave, leaving, trainer, sampler, gone)
+    device.course, device.stays_for = lambda: known_by(node.machine).course, leaving.stays_for
     narrator = Narrator(mesh.name, me=me.peer_id, stays_for=leaving.stays_for)
-    observe = _observer(machine, narrator, device.stop, why, lambda: node.runtime.post(StopRequested()))
+    observe = _observer(
+        lambda: node.machine,
+        narrator,
+        device.stop,
+        lambda: _why_leave(leaving, node.trainer, sampler, gone),
+        lambda: node.runtime.post(StopRequested()),
+    )
     work = {**(cloud.join(device.work()) if cloud else device.work()), MergeDeltas: merges.work}
-    node = _Node(config, mesh, out, start, machine, sampler, work, chosen.learns, observe)
+    first = build(me, state)
+    node = _Node(config, mesh, out, build, me, sampler, work, chosen.learns, observe, first, lambda: gate.forbidden_by)
     node.runtime.links.standing.note_worked(state.history.base, time.monotonic())
     logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
     looking = gate.looking(lambda reason: _tell_pause(PauseChanged(reason), node, cloud))
     with node.running(), closing(cloud) if cloud else nullcontext(), looking:
         finish = node.run()
         device.ballots.end()
+        trainer = node.trainer
         if trainer.round_id:
             device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
     sent_bytes = node.sent_bytes() + (cloud.sent_bytes() if cloud else 0)
     exit_code = 0 if leaving.is_over and not finish.problem else finish.exit_code
-    told = known_by(machine).ended_by, device.best.round_id
+    told = known_by(node.machine).ended_by, device.best.round_id
     return Ended(finish.problem, exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes, *told)
 
 
@@ -252,13 +278,18 @@ def _warmed(state: State, cloud: CloudSide) -> State:
 
 
 def _observer(
-    machine: Peer, narrator: Narrator, stop: Callable[[], None], why_leave: Callable[[], str], leave: Callable[[], None]
+    machine: Callable[[], Peer],
+    narrator: Narrator,
+    stop: Callable[[], None],
+    why_leave: Callable[[], str],
+    leave: Callable[[], None],
 ) -> Observe:
     """What looks at each step of a trainer: tells it, stops its work at the run's end, leaves when that is due."""
 
     def observe(now: float, event: Event, effects: list[Effect]) -> None:
         narrator.look(now, event, effects)
-        narrator.hear_waiting(now, machine.agent.held_up_by if machine.agent else "")
+        agent = machine().agent
+        narrator.hear_waiting(now, agent.held_up_by if agent else "")
         if any(isinstance(effect, Finish) for effect in effects):
             stop()
         if why := why_leave():
@@ -283,6 +314,8 @@ class _Node:
     """A node with a run directory: its loop, its story, the rounds that it leads, and what re-learns from them.
 
     Reads its sensors for the mesh only if it trains; what re-learns asks them on an agent too.
+    machine: the one that runs, or ran last. build: makes it for a start of this process; first: the one of the first.
+    paused: why the device may not work now, "" if it may.
     """
 
     def __init__(
@@ -290,28 +323,48 @@ class _Node:
         config: Config,
         mesh: Mesh,
         out: Path,
-        start: PeerStart,
-        machine: Peer,
+        build: Callable[[Contributor], tuple[PeerStart, Peer]],
+        me: Contributor,
         sampler: Sampler,
         work: Work,
         learns: bool = False,
         observe: Observe | None = None,
+        first: tuple[PeerStart, Peer] | None = None,
+        paused: Callable[[], str] = lambda: "",
     ) -> None:
         self._mesh, self._section = mesh, config.mesh
+        self._build, self._out, self._contributor, self._paused = build, out, me, paused
+        start, self.machine = first or build(me)
         self._story = out / f"story-{start.me.peer_id}.jsonl"
         self._metrics = Journal(out / METRICS)
         self.runtime = start_peer(
             start,
-            machine,
+            self.machine,
             mesh,
             config.mesh,
             {**work, RecordRound: lambda effect: record_round(self._metrics, effect, self._relearner)},
             observe=self._observe,
             story_path=self._story,
             sample=sampler if start.trainer else None,
+            renew=self._begin_again,
         )
-        self._me, self._machine, self._observe_too = start.me.peer_id, machine, observe
+        self._me, self._observe_too = start.me.peer_id, observe
         self._relearner = Relearner(out / FOLDER, config.busy, sampler.last, self.runtime.post, learns)
+
+    @property
+    def trainer(self) -> Trainer:
+        """Of a device that trains."""
+        trainer = self.machine.trainer
+        assert trainer is not None
+        return trainer
+
+    def _begin_again(self) -> tuple[PeerStart, Peer]:
+        """Build the machine once more, as if this process had been started anew."""
+        self._contributor = claim_again(self._out, self._contributor)
+        start, self.machine = self._build(self._contributor)
+        if paused := self._paused():
+            self.runtime.post(PauseChanged(paused))
+        return start, self.machine
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -334,7 +387,7 @@ class _Node:
                     self.runtime.links.standing.note_worked(history.base, now)
                 case RecordRound(summary):
                     self.runtime.links.standing.note_worked(summary.contributors, now)
-        if self._machine.agent:
+        if self.machine.agent:
             match event:
                 case Received(sender, PeerReport(resources=ResourceState() as resources)):
                     self._relearner.notice(sender.peer_id, resources)

@@ -107,7 +107,7 @@ class Sampler:
             self._last = self._look()
         except (OSError, psutil.Error):
             self._last = self._last or ResourceState(0, 0.0)
-        return ResourcesSampled(self._last, counts.sent_bytes, counts.ways_s)
+        return ResourcesSampled(self._last, counts.sent_bytes, counts.ways_s, counts.bugs, counts.unheard)
 
     def _look(self) -> ResourceState:
         battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None

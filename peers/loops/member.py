@@ -54,7 +54,7 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.vector_work import MergeDeltas, Outer
 from mdl.protocol.vocabulary import TrainingReport
-from peers.edge.identity import claim_identity, release_identity, state_home
+from peers.edge.identity import claim_again, claim_identity, release_identity, state_home
 from peers.edge.loop_state import LoopState
 from peers.edge.membership import open_membership
 from peers.edge.naming import names_here, tell_other_name
@@ -65,6 +65,7 @@ from peers.edge.sampler import MergeTimer, Sampler
 from peers.interrupts import interrupted_quietly
 from peers.loops.rounds import RoundDone, RoundLines, tell_on_stderr
 from peers.roles.build import PeerStart, build_machine, configured_start
+from peers.roles.peer import Peer
 from peers.roles.round_limit import Leaving
 from peers.roles.trainer.guard import Defence
 from peers.view.plain import limit_floods
@@ -166,6 +167,7 @@ class Member:
                 {**self._work(), MergeDeltas: merges.work},
                 observe=self._observe,
                 sample=Sampler(merges=merges),
+                renew=self._begin_again,
             )
             counts = self._runtime.links.counts
             self._narrator = Narrator(self.mesh, "start the same program there", self.name, self._leaving.stays_for)
@@ -297,6 +299,16 @@ class Member:
         state = restore_state(self._cache, self._origin) or State(self._flat.values().copy())
         self._state.restore(state.round_id)
         return state
+
+    def _begin_again(self) -> tuple[PeerStart, Peer]:
+        """As another start of this process, from the last model on the disk; the loop ends its round for nobody."""
+        self._me = claim_again(self._directory, self._me)
+        state = restore_state(self._cache, self._origin) or State(self._machine.parameters)
+        start = self._start(state)
+        peer = build_machine(start, state.parameters)
+        assert peer.trainer is not None
+        self._machine = peer.trainer
+        return start, peer
 
     def _start(self, state: State) -> PeerStart:
         trainer = state.start(self._origin.schema_hash, self._origin.model, self._ballots.begin(), Outer())

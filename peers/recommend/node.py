@@ -69,6 +69,13 @@ def run_recommend_cloud(config: Config, me: Contributor, keys: MeshKeys | None, 
     files = RecommendFiles(out, data, sizes, config.seed, task, fresh, read_url(config.cloud.store))
     settings = CloudSettings(config.cloud.updates, config.cloud.patience_s, config.cloud.synchronous)
     machine = Collector(settings, files.taught(), files.fresh(), time.monotonic())
+
+    def begin_again() -> Collector:
+        nonlocal machine
+        before, machine = machine, Collector(settings, files.taught(), files.fresh(), time.monotonic())
+        machine.taken, machine.is_teaching = before.taken, before.is_teaching
+        return machine
+
     hub = open_hub(config, me, keys, _LARGEST_UPLOAD_BYTES, out, owns_pupils=True)
     logger.info("%s, %d interactions of %s", task, len(data.items), config.data.spec)
     logger.info("listening on port %d; on a device: mdl learn --task recommend --cloud HOST:%d ...", hub.port, hub.port)
@@ -80,7 +87,7 @@ def run_recommend_cloud(config: Config, me: Contributor, keys: MeshKeys | None, 
                 hub.note_worked(judged.received.sender.peer_id, judged.received.message.pupil)
         return kept
 
-    finish = serve(machine, hub, {KeepVectors: keep}, files.teach, files.stop)
+    finish = serve(machine, hub, {KeepVectors: keep}, files.teach, files.stop, begin_again)
     counts, counted = hub.counts, files.counts()
     files.close()
     return CloudEnded(

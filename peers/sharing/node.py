@@ -33,7 +33,7 @@ from peers.roles.sharing.taker import Taker
 from peers.sharing.files import GivenFiles, Share, TakenFiles, delete_shared, read_shares, write_shares
 from peers.sharing.named import Named
 from transport.links.mesh_links import Links
-from transport.runtime import Runtime
+from transport.runtime import Renewed, Runtime
 from transport.trust.keys import Mesh, MeshKeys
 from transport.trust.words import fingerprint
 from transport.worker import Work
@@ -165,7 +165,7 @@ def _run(meeting: Meeting, make: Callable[[Contributor, float], _MachineT], work
 
     def run_as(host: str) -> tuple[Finish, _MachineT]:
         with opened(meeting, make, work, host) as (runtime, machine, run), stopped_by_signals(runtime):
-            return run(), machine
+            return run(), machine()
 
     meeting.keys()
     return under_a_free_name(Mesh.from_code(known_meshes()[meeting.mesh], SHARED_RUN), meeting.name, run_as)
@@ -174,8 +174,11 @@ def _run(meeting: Meeting, make: Callable[[Contributor, float], _MachineT], work
 @contextmanager
 def opened(
     meeting: Meeting, make: Callable[[Contributor, float], _MachineT], work: Work, host: str = ""
-) -> Iterator[tuple[Runtime[Links], _MachineT, Callable[[], Finish]]]:
-    """A node of this machine, the machine, and what drives it to its end. Raises ConfigError if this device is out."""
+) -> Iterator[tuple[Runtime[Links], Callable[[], _MachineT], Callable[[], Finish]]]:
+    """A node of this machine, its machine as it is when asked, and what drives it to its end.
+
+    Raises ConfigError if this device is out.
+    """
     keys = meeting.keys()
     mesh = Mesh.from_code(known_meshes()[meeting.mesh], SHARED_RUN)
     assert mesh.keys is not None
@@ -185,8 +188,16 @@ def opened(
         machine = make(me, time.monotonic())
         info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", meeting.section.port)
         most = PART_BYTES // 4
-        runtime = start_runtime(machine, info, mesh, meeting.section, max_values=most, work=work, observe=_tell)
-        yield runtime, machine, lambda: drive(runtime, mesh, meeting.section)
+
+        def begin_again(links: Links) -> Renewed:
+            nonlocal machine
+            machine = make(me, time.monotonic())
+            return Renewed(machine, [PeerFound(known) for known in links.directory.everyone()])
+
+        runtime = start_runtime(
+            machine, info, mesh, meeting.section, max_values=most, work=work, observe=_tell, renew=begin_again
+        )
+        yield runtime, lambda: machine, lambda: drive(runtime, mesh, meeting.section)
     finally:
         release_identity(directory)
 

@@ -58,6 +58,7 @@ class DevicePart(msgspec.Struct, frozen=True):
     temperature_c: of its warmest sensor, in degrees Celsius.
     link_mb_s: megabytes a second, as its transfers have shown.
     merge_mb_s: megabytes a second that it merges.
+    bugs: messages that met a bug in its process.
     """
 
     role: str
@@ -80,6 +81,7 @@ class DevicePart(msgspec.Struct, frozen=True):
     temperature_c: float | None = None
     link_mb_s: float | None = None
     merge_mb_s: float | None = None
+    bugs: int = 0
 
 
 class MeshPart(msgspec.Struct, frozen=True):

@@ -211,6 +211,7 @@ def _device(member: MemberStatus, status: MeshStatus, agent_is_silent: bool) -> 
         arriving.sender if arriving else "",
         link_mb_s=member.link_mb_s,
         merge_mb_s=member.merge_mb_s,
+        bugs=member.bugs,
         **told,
     )
 

@@ -16,7 +16,7 @@ from mdl.config import MeshSection
 from mdl.errors import MeshNotFoundError
 from mdl.files.round_lines import ROUNDS_KEPT
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Effect, Event, Received
+from mdl.protocol.machine import Effect, Event, PeerFound, Received
 from mdl.protocol.status_messages import MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.node import drive, start_runtime
@@ -24,7 +24,9 @@ from peers.roles.observer import Observer
 from peers.view.console import PlainConsole
 from peers.view.take_snapshot import Told
 from peers.view.terminal import draw_mesh
+from transport.links.mesh_links import Links
 from transport.links.standing import Standing, Stated
+from transport.runtime import Renewed
 from transport.trust.keys import Mesh
 from transport.trust.words import fingerprint
 
@@ -50,7 +52,9 @@ class Watcher:
         # An observer never takes the port that the user chose for a peer, unless it is to be found there.
         self._mesh, self._section = mesh, msgspec.structs.replace(section, port=listen_port)
         info = PeerInfo(me.peer_id, me.incarnation, Role.OBSERVER, "", listen_port)
-        self._runtime = start_runtime(self.machine, info, mesh, self._section, observe=self._look)
+        self._runtime = start_runtime(
+            self.machine, info, mesh, self._section, observe=self._look, renew=self._begin_again
+        )
         self._thread = threading.Thread(target=self._run, name="mdl-watch", daemon=True)
 
     def told(self) -> Told:
@@ -100,6 +104,12 @@ class Watcher:
     def __exit__(self, *_: object) -> None:
         self._runtime.stop()
         self._thread.join(3.0)
+
+    def _begin_again(self, links: Links) -> Renewed:
+        """Ask anew, of those that are known."""
+        before = self.machine
+        self.machine = Observer(before.me, before.interval_s, before.page_port)
+        return Renewed(self.machine, [PeerFound(info) for info in links.directory.everyone()])
 
     def _run(self) -> None:
         try:

@@ -98,6 +98,10 @@ class SimMesh:
         self._check = check
         self._build = build
         self._queue: list[Entry] = []
+        # How long a process does not hear one whose message met a bug in it; 0.0: such a bug is raised.
+        self.unheard_s = 0.0
+        self.bugs = 0
+        self._out: dict[tuple[str, str], float] = {}
         self._count = 0
         self._transfers = Transfers(network, size_bytes, accounts.size, self.lies, self.two_faced)
 
@@ -262,11 +266,18 @@ class SimMesh:
         if type(event) is not Received:
             event = as_delivered(node, event)
             self._note(node, event)
+        if self.unheard_s and type(event) is Received and self._is_out(node, event.sender):
+            return
         try:
             effects = node.machine.handle(event, self.now + node.offset_s)
         except RemoteProtocolError:
             self.refused += 1
             effects = []
+        except Exception:
+            if not self.unheard_s or type(event) is not Received or event.sender.peer_id == node.peer_id:
+                raise
+            self._meet_bug(node, event.sender)
+            return
         if self.story is not None:
             self.story.append(StoryStep(self.now, node.contributor, event, tuple(effects), node.offset_s))
         if watch is not None:
@@ -285,6 +296,16 @@ class SimMesh:
         self._plan_tick(node)
         if self._check is not None:
             self._check(self, node)
+
+    def _meet_bug(self, node: Node, sender: Contributor) -> None:
+        """As `transport.runtime`: its sender is not heard for a while, and the process begins again from its disk."""
+        self.bugs += 1
+        self._out[node.peer_id, sender.peer_id] = self.now + self.unheard_s
+        self.crash(node.peer_id)
+        self.restart(node.peer_id)
+
+    def _is_out(self, node: Node, sender: Contributor) -> bool:
+        return self.now < self._out.get((node.peer_id, sender.peer_id), 0.0)
 
     def _note(self, node: Node, event: Event) -> None:
         """What its own driver tells a machine: see that it does not spin, and that its work is delivered."""

@@ -40,7 +40,7 @@ class Bench:
         self.done, self.events, self.crashes = [], [], []
         self.begun, self.go = threading.Event(), threading.Event()
         work = {TrainLocally: self.train, Evaluate: self.note, SaveModel: self.note}
-        self.worker = Worker(work, self.events.append, self.crashes.append)
+        self.worker = Worker(work, self.events.append, lambda error, cause: self.crashes.append(error))
 
     def train(self, effect):
         self.begun.set()
@@ -130,7 +130,7 @@ def test_work_that_fails_is_told_to_the_machine_and_a_bug_stops_the_node():
     def fail(effect):
         raise next(answers)
 
-    worker = Worker({SaveModel: fail}, events.append, crashes.append)
+    worker = Worker({SaveModel: fail}, events.append, lambda error, cause: crashes.append(error))
     for round_id in range(4):
         worker.put(SaveModel(round_id, W, b""))
     worker.finish(PATIENCE_S)
@@ -333,3 +333,32 @@ def test_records_of_rounds_that_wait_for_a_disk_that_hangs_end_no_node(slow, cap
 def test_small_vectors_are_worked_on_at_once(slow):
     slow.workers.put(HashDelta(1, 1, 1, W))
     assert slow.events.get_nowait() == DeltaHashed(1, 1, 1, digest_of(W))
+
+
+def test_a_worker_forgets_what_waits_and_the_result_of_what_is_under_way_and_goes_on():
+    bench = Bench()
+    bench.put(TrainLocally(1, W), Evaluate(1, W))
+    bench.begun.wait(PATIENCE_S)
+    bench.worker.forget()
+    bench.go.set()
+    bench.worker.settle(PATIENCE_S)
+    assert [done[:2] for done in bench.done] == [("TrainLocally", 1)]
+    assert bench.events == []
+    bench.put(Evaluate(2, W))
+    bench.worker.settle(PATIENCE_S)
+    assert bench.done[-1][:2] == ("Evaluate", 2)
+    bench.worker.finish(1.0)
+
+
+def test_a_worker_that_forgets_what_it_held_back_does_the_next_thing():
+    """Its thread ended for want of anything to do, and the node's training waited for it for ever."""
+    done = []
+    worker = Worker({Evaluate: lambda effect: done.append(effect.round_id)}, print, print, held_s=0.2)
+    worker.put(Evaluate(1, W))
+    worker.forget()
+    worker.settle(PATIENCE_S)
+    threading.Event().wait(0.3)
+    worker.put(Evaluate(2, W))
+    worker.settle(PATIENCE_S)
+    assert done == [2]
+    worker.finish(1.0)

@@ -234,6 +234,9 @@ class Discovery(ServiceListener):
         except RemoteProtocolError as error:
             self._lines.warning(time.monotonic(), "", "announcement ignored: %s", error)
             return
+        except Exception:  # noqa: BLE001 (a bug that it met: raised from here it would end the thread, too)
+            self._lines.bug(time.monotonic(), "", "an announcement met a bug here, and is ignored")
+            return
         if peer is not None and (peer.peer_id, peer.incarnation) != (self._me.peer_id, self._me.incarnation):
             self._found(msgspec.structs.replace(peer, host=on_link(peer.host, info)))
 

@@ -5,7 +5,7 @@ Without encryption, on loopback alone, there are none.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from secrets import token_bytes
 from typing import TypeAlias
 
@@ -35,6 +35,8 @@ class Flows:
         self._introducer = introducer
         self._port = None if introducer.door is None else self._open()
         self._answers: list[tuple[str, FlowAnswered]] = []
+        # Called with a peer whose datagram met a bug here, where that is being handled.
+        self.on_bug: Callable[[str, float], None] = lambda peer_id, now: None
         self._now = 0.0
 
     def is_way_to(self, peer_id: str) -> bool:
@@ -86,7 +88,7 @@ class Flows:
         self._now = now
         if self._port is None:
             return
-        come, problems = self._port.receive(now)
+        come, problems = self._port.receive(now, self.on_bug)
         for problem in problems:
             self._counts.refused += 1
             self._lines.warning(now, "datagrams", "datagram refused: %s", problem)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from secrets import token_bytes
 
 import zmq
@@ -24,6 +24,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event
 from mdl.protocol.messages import Said
 from mdl.protocol.vocabulary import PeerInfo
+from transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
 from transport.discovery.directory import Address, parse_address
 from transport.links.descriptors import claim_share
 from transport.links.gate import DOOR, Gate, admit_devices, host_of, shown_key
@@ -60,6 +61,7 @@ class _End(ABC):
         self.me = me
         self.keys = keys
         self.counts = LinkCounts()
+        self.barrier = Barrier()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._lines = LogLimit(logger)
         self._transfers = Transfers(max_bytes, self._lines, is_ahead=False)  # its places are few
@@ -93,7 +95,11 @@ class _End(ABC):
             except RemoteProtocolError as error:
                 self.counts.refused += 1
                 self._lines.warning(now, frames[0].bytes[:_IDENTITY_BYTES], "message refused: %s", error)
+            except Exception:  # noqa: BLE001 (a bug that this message met: it costs its sender, and nobody else)
+                self._meet_bug(frames, now)
         self._lines.on_time(now)
+        if self.counts.unheard:
+            self.counts.unheard = self.barrier.unheard(now)
         return events + self._carry_out(self._transfers.on_time(now))
 
     def deadline(self) -> float | None:
@@ -117,6 +123,31 @@ class _End(ABC):
     @abstractmethod
     def _route(self, receiver: str) -> list[bytes] | None:
         """The frames before a header to this receiver; None if there is no way to it."""
+
+    def put_out(self, peer_id: str, now: float) -> float:
+        """Hear nothing of this one's device for a while, and forget what comes of it; return the seconds."""
+        for_s = self.barrier.put_out(self._device_of(peer_id), peer_id, now)
+        self.counts.bugs, self.counts.unheard = self.barrier.met, self.barrier.unheard(now)
+        self._transfers.forget_all_of(peer_id)
+        return for_s
+
+    def is_out(self, peer_id: str, now: float) -> bool:
+        """Return True for one that is not heard now, since its message met a bug."""
+        return self.barrier.is_out(self._device_of(peer_id), now)
+
+    def _device_of(self, peer_id: str) -> Hashable:
+        return peer_id
+
+    def _meet_bug(self, frames: Sequence[zmq.Frame], now: float) -> None:
+        for frame in frames[:2]:  # the header comes first, or behind the connection's identity
+            try:
+                sender = decode(frame.buffer).sender.peer_id
+            except RemoteProtocolError:
+                continue
+            self._lines.bug(now, sender, MET_BUG, sender, self.put_out(sender, now))
+            return
+        self.counts.bugs = self.barrier.met = self.barrier.met + 1
+        self._lines.bug(now, "", MET_BUG_AT_DOOR)
 
     def _take(self, envelope: Envelope, frames: Sequence[zmq.Frame], now: float) -> list[Event]:
         return self._carry_out(self._transfers.take(envelope, frames, now))
@@ -182,6 +213,7 @@ class Hub(_End):
         self.port = int(self._endpoint.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
         # Of each learner: its incarnation, and the connection it spoke on last; who has been silent longest goes first.
         self._routes: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
+        self._devices: OrderedDict[str, bytes] = OrderedDict()  # by the key that it showed last
         self._names, self._owns_pupils = names or Names(), owns_pupils
 
     def receive(self, now: float) -> list[Event]:
@@ -212,6 +244,12 @@ class Hub(_End):
         except NameTakenError as error:
             self._refuse(identity, envelope, error.name)
             raise
+        self._devices[peer_id] = shown_key(frames[-1])
+        self._devices.move_to_end(peer_id)
+        if len(self._devices) > MAX_MEMBERS:
+            self._devices.popitem(last=False)
+        if self.is_out(peer_id, now):
+            return []
         known = self._routes.get(peer_id)
         if known is not None and known[0] > incarnation:
             return []  # it was started anew since (fault rule 4)
@@ -227,6 +265,10 @@ class Hub(_End):
         """The cloud has kept something that this one gave. pupil: its user, where a pupil is one device's."""
         for name in (peer_id, *([_pupil_name(pupil)] if self._owns_pupils and pupil else [])):
             self._names.note_worked(name)
+
+    def _device_of(self, peer_id: str) -> Hashable:
+        """What tells a device, under whatever name it comes: its key, without encryption its name."""
+        return self._devices.get(peer_id) or peer_id
 
     def _check_names(self, envelope: Envelope, frame: zmq.Frame, now: float) -> None:
         """Raises RemoteProtocolError if the device that this frame comes from speaks for another one."""
@@ -289,7 +331,7 @@ class Spoke(_End):
         self.counts.received_bytes += len(frames[0])
         envelope = decode(frames[0].buffer)
         check_frames(envelope, frames)
-        return self._take(envelope, frames, now)
+        return [] if self.is_out(envelope.sender.peer_id, now) else self._take(envelope, frames, now)
 
     def _route(self, receiver: str) -> list[bytes] | None:
         return []

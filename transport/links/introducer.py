@@ -61,6 +61,11 @@ class Introducer:
         self.scopes.move(self._own)
         self._signed.clear()
 
+    def start_anew(self, incarnation: int) -> None:
+        """This node is another start of its process from now on."""
+        self.me = msgspec.structs.replace(self.me, incarnation=incarnation)
+        self._signed.clear()
+
     def sign_anew(self) -> None:
         """The mesh has another join code: say again who admitted this device."""
         self._signed.clear()

@@ -12,7 +12,7 @@ node's links. Knows no roles.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from functools import partial
 from secrets import token_bytes
 from types import TracebackType
@@ -26,6 +26,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, NameTaken, PeerFound, PeerRevoked
 from mdl.protocol.messages import Hello, PeersKnown, Said
 from mdl.protocol.vocabulary import PeerInfo, Role
+from transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
 from transport.discovery.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
 from transport.discovery.scopes import is_link_local
 from transport.links.descriptors import Share, claim_share
@@ -33,7 +34,7 @@ from transport.links.doors import Doors
 from transport.links.gate import shown_key
 from transport.links.halfopen import end_connection, link_towards
 from transport.links.introducer import Introducer
-from transport.links.namesakes import MAX_NAMESAKES, Namesakes
+from transport.links.namesakes import MAX_NAMESAKES, Mark, Namesakes
 from transport.links.outbox import Outbox
 from transport.links.sockets import TURN, LinkCounts, Pollable, check_security, new_context
 from transport.links.standing import News, Standing, Stated
@@ -74,6 +75,7 @@ class Links:
         addresses = [parse_address(text) for text in join]
         check_security(keys, insecure, [listen_host, *(address.host for address in addresses)])
         self.counts, self._now = LinkCounts(), now
+        self.barrier = Barrier()
         self._lines = LogLimit(logger)
         self._membership = membership if membership or keys is None else Membership(keys)
         if self._membership is not None and me.role is not Role.OBSERVER:
@@ -91,14 +93,17 @@ class Links:
             self.context.destroy(linger=0)
             raise
         self.directory = Directory(me.peer_id)
-        mark = self._membership.device.mark if self._membership else lambda challenge, incarnation: challenge
-        self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation), partial(token_bytes, 16), mark)
+        self._mark: Mark = (
+            self._membership.device.mark if self._membership else lambda challenge, incarnation: challenge
+        )
+        self._namesakes = Namesakes(Contributor(me.peer_id, me.incarnation), partial(token_bytes, 16), self._mark)
         me = msgspec.structs.replace(me, host=listen_host, port=self.doors.port)
         self.introducer = Introducer(me, self.doors.link_port, self._membership, self.standing.talk)
         note = self.introducer.scopes.note
         self.greetings = Greetings([Address(note(each.host), each.port) for each in addresses], now)
         self._outbox = Outbox(self.context, self.introducer, self.directory, self.counts, self._lines, share.peers)
         self.flows = self._outbox.flows
+        self.flows.on_bug = self._put_out_for_bug
         self._transfers = Transfers(4 * max_values, self._lines)
 
     @property
@@ -136,6 +141,8 @@ class Links:
     def _learn(self, info: PeerInfo, first_hand: bool = True, source: str = "") -> list[Event]:
         """A peer was introduced, by `source` if that is known."""
         address = address_of(info)
+        if self.is_out(info.peer_id, self._now):
+            return []
         if self._membership is None and not is_loopback(address.host):
             raise RemoteProtocolError(f"{info.peer_id} is at {info.host}: insecure links are for loopback only")
         if not self.standing.admits(info, source, self._now):
@@ -179,6 +186,8 @@ class Links:
             except RemoteProtocolError as error:
                 self.counts.refused += 1
                 self._lines.warning(now, frames[0].bytes, "message refused: %s", error)
+            except Exception:  # noqa: BLE001 (a bug that this message met: it costs its sender, and nobody else)
+                self._meet_bug(frames, now, at_door)
         return events + self._on_time(now)
 
     def deadline(self) -> float | None:
@@ -202,6 +211,61 @@ class Links:
         self._transfers.close()
         self.context.destroy(linger=0)
 
+    def put_out(self, peer_id: str, now: float) -> float:
+        """Hear nothing of this peer's device for a while, and forget what the links hold of it; return the seconds.
+
+        What they hold is by peer: nothing of another one is touched by a handler that stopped half-way.
+        """
+        for_s = self.barrier.put_out(self._device_of(peer_id), peer_id, now)
+        self.counts.bugs, self.counts.unheard = self.barrier.met, self.barrier.unheard(now)
+        if peer_id != self.me.peer_id:
+            self._outbox.forget(peer_id)
+            self.directory.forget(peer_id)
+            self._transfers.forget_all_of(peer_id)
+            self.standing.forget(peer_id)
+        return for_s
+
+    def is_out(self, peer_id: str, now: float) -> bool:
+        """Return True for a peer that is not heard now, since its message met a bug."""
+        return self.barrier.is_out(self._device_of(peer_id), now)
+
+    def begin_again(self, incarnation: int) -> list[Event]:
+        """This node goes on as another start of its process, with the links that it has; whom it knows.
+
+        Every peer hears of the new start by the first message on its new link.
+        """
+        self.introducer.start_anew(incarnation)
+        me = Contributor(self.me.peer_id, incarnation)
+        self._namesakes = Namesakes(me, partial(token_bytes, 16), self._mark)
+        known = self.directory.everyone()
+        self._outbox.begin_again(me)
+        for info in known:
+            self._transfers.forget_all_of(info.peer_id)
+        for info in known:
+            self._outbox.introduce(info.peer_id)
+        return [PeerFound(info) for info in known]
+
+    def _device_of(self, peer_id: str) -> Hashable:
+        """What tells a device, under whatever name it comes: its key, without encryption its name."""
+        device = self._membership.device_called(peer_id) if self._membership is not None else None
+        return device or peer_id
+
+    def _meet_bug(self, frames: list[zmq.Frame], now: float, at_door: bool) -> None:
+        """At the door anybody who has the code may say it in another one's name: the message alone is dropped there."""
+        try:
+            sender = "" if at_door else decode(frames[1].buffer).sender.peer_id
+        except (RemoteProtocolError, IndexError):
+            sender = ""
+        if not sender:
+            self.counts.bugs = self.barrier.met = self.barrier.met + 1
+            self._lines.bug(now, "", MET_BUG_AT_DOOR)
+            return
+        self._put_out_for_bug(sender, now)
+
+    def _put_out_for_bug(self, peer_id: str, now: float) -> None:
+        """Called where the exception is being handled, so that its traceback is told."""
+        self._lines.bug(now, peer_id, MET_BUG, peer_id, self.put_out(peer_id, now))
+
     def _admit_anew(self) -> None:
         """The mesh has another join code, which `standing` knows."""
         self.introducer.sign_anew()
@@ -212,6 +276,8 @@ class Links:
         envelope = decode(frames[0].buffer)
         check_frames(envelope, frames)
         sender, body, key = envelope.sender, envelope.body, shown_key(frames[-1])
+        if self.is_out(sender.peer_id, now):
+            return []
         if isinstance(body, Hello):
             self.introducer.scopes.note(f"{body.me.host}%{link_towards(frames[-1], body.me.host)}")
             is_its_own = not at_door and self.standing.speaks(key, sender.peer_id)
@@ -332,6 +398,8 @@ class Links:
 
     def _on_time(self, now: float) -> list[Event]:
         self._lines.on_time(now)
+        if self.counts.unheard:
+            self.counts.unheard = self.barrier.unheard(now)
         for address in self.greetings.over(now):
             self._outbox.stop_greeting(address)
         for address in self.greetings.due(now):

@@ -167,6 +167,14 @@ class Outbox:
             link.break_off()
         self._stop_knocking(peer_id)
 
+    def begin_again(self, me: Contributor) -> None:
+        """Speak as another start of this process, on new links."""
+        self._sender = me
+        for address in list(self._greeters):
+            self.stop_greeting(address)
+        for peer_id in list(self._links):
+            self._close(peer_id)
+
     def tell_known(self, receiver: str, infos: tuple[PeerInfo, ...]) -> None:
         link = self.link_to(receiver)
         if link is not None:

@@ -60,6 +60,7 @@ class LinkCounts:
     """What went over the links, frames of the protocol included; TCP and CURVE overhead not.
 
     ways_s: peer id -> the quickest round trip of a small word lately, in seconds, as far as it is known.
+    bugs: messages that met a bug here. unheard: peers that are not heard for a while, since theirs did.
     """
 
     sent_bytes: int = 0
@@ -67,6 +68,8 @@ class LinkCounts:
     dropped: int = 0
     refused: int = 0
     ways_s: dict[str, float] = field(default_factory=dict)
+    bugs: int = 0
+    unheard: tuple[str, ...] = ()
 
 
 def is_passing(error: zmq.ZMQError) -> bool:

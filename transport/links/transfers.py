@@ -97,6 +97,11 @@ class Transfers:
         """The receiver was started anew: what was promised to its predecessor is void."""
         self._outgoing.forget(receiver)
 
+    def forget_all_of(self, peer_id: str) -> None:
+        """Drop what goes to this peer and what comes of it."""
+        self._outgoing.forget(peer_id)
+        self._incoming.forget(peer_id)
+
     def on_time(self, now: float) -> list[Step]:
         return [*self._outgoing.on_time(now), *self._incoming.on_time(now)]
 

@@ -273,6 +273,11 @@ class Membership:
         found = self._visiting.get(link_key)
         return None if found is None or self.roster.is_revoked(found) else found
 
+    def device_called(self, peer_id: str) -> bytes | None:
+        """Return the device of this name, a visitor's too; None if there is none."""
+        enrolled = self.roster.enrolled(peer_id) or self._visitors.get(peer_id)
+        return None if enrolled is None else enrolled.device
+
     def may_speak(self, link_key: bytes, peer_id: str) -> bool:
         """Whether what comes by a connection that showed this key counts as this peer's word."""
         enrolled = self.roster.enrolled(peer_id) or self._visitors.get(peer_id)

@@ -203,6 +203,14 @@ class IncomingTransfers:
         """The sender has given it up: free the destination."""
         self._drop((sender, dropped.transfer_id))
 
+    def forget(self, peer_id: str) -> None:
+        """Drop all that comes of this peer, and what is known of its link."""
+        for key in [key for key in self._receiving if key[0].peer_id == peer_id]:
+            self._drop(key)
+        self._places.give_back(peer_id)
+        self._asked.pop(peer_id, None)
+        self._rhythms.pop(peer_id, None)
+
     def on_time(self, now: float) -> list[Step]:
         """Ask again where nothing comes any more; drop what does not get on."""
         steps: list[Step] = []

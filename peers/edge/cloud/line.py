@@ -30,7 +30,7 @@ from peers.edge.membership import key_for_cloud
 from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from transport.links.hub import Spoke
 from transport.loglimit import LogLimit
-from transport.runtime import Runtime
+from transport.runtime import Renewed, Runtime
 from transport.trust.keys import Mesh
 from transport.worker import Work
 
@@ -64,7 +64,7 @@ class CloudSide:
             description.rate_hz,
             description.channel_units,
         )
-        now = time.monotonic()
+        now, self._mesh = time.monotonic(), mesh.name
         self._learner = Learner(mesh.name, device.schema_hash, device.summary, LearnerSettings(), now)
         self._said_away = self._said_refused = ""
         self._first: Vector | None = None
@@ -83,6 +83,7 @@ class CloudSide:
             ),
             {StudyLesson: self._study},
             observe=self._look,
+            renew=lambda links: Renewed(self._begin_again()),
         )
         self._thread = threading.Thread(target=self._run, name="mdl-cloud-side", daemon=True)
         self._thread.start()
@@ -118,6 +119,11 @@ class CloudSide:
 
     def sent_bytes(self) -> int:
         return self._runtime.links.counts.sent_bytes
+
+    def _begin_again(self) -> Learner:
+        device = self._device
+        self._learner = Learner(self._mesh, device.schema_hash, device.summary, LearnerSettings(), time.monotonic())
+        return self._learner
 
     def _run(self) -> None:
         try:

@@ -28,7 +28,7 @@ from mdl.own import own_data, own_model
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Event, Finish, Machine, PauseChanged, StopRequested
+from mdl.protocol.machine import Event, Finish, Machine, PauseChanged, StopRequested, WorkFailed
 from mdl.reading import decode_json
 from mdl.section import MANY
 from peers.edge.cloud.files import CloudFiles
@@ -43,7 +43,7 @@ from peers.roles.cloud.cloud import Cloud, CloudSettings
 from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from transport.discovery.interfaces import host_to_listen_on
 from transport.links.hub import Hub, Spoke
-from transport.runtime import Runtime
+from transport.runtime import Renewed, Runtime
 from transport.trust.keys import MeshKeys
 from transport.worker import Work, Worker
 
@@ -100,6 +100,13 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path,
     files = CloudFiles(out, kind, classroom, config.seed, fresh)
     settings = CloudSettings(config.cloud.updates, config.cloud.patience_s, config.cloud.synchronous)
     machine = Cloud(kind.schema_hash, kind.summary, settings, files.state(), time.monotonic())
+
+    def begin_again() -> Cloud:
+        nonlocal machine
+        before, machine = machine, Cloud(kind.schema_hash, kind.summary, settings, files.state(), time.monotonic())
+        machine.is_teaching = before.is_teaching  # that goes on, beside this
+        return machine
+
     hub = open_hub(config, me, keys, kind.largest_bytes, out)
     logger.info("%s: %d examples of %s", kind.summary, len(data.train), config.data.spec)
     if classroom.without_groups:
@@ -114,7 +121,7 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path,
             hub.note_worked(effect.sender.peer_id)
         return stored
 
-    finish = serve(machine, hub, {StoreUpdate: store}, files.teach, files.stop)
+    finish = serve(machine, hub, {StoreUpdate: store}, files.teach, files.stop, begin_again)
     counts = hub.counts
     return CloudEnded(
         finish.problem,
@@ -147,14 +154,32 @@ def open_hub(
 
 
 def serve(
-    machine: Machine, hub: Hub, work: Work, teach: Callable[[TeachCycle], Event | None], stop: Callable[[], None]
+    machine: Machine,
+    hub: Hub,
+    work: Work,
+    teach: Callable[[TeachCycle], Event | None],
+    stop: Callable[[], None],
+    renew: Callable[[], Machine] | None = None,
 ) -> Finish:
     """A cloud, until it is stopped; a cycle may take minutes, and all else goes on meanwhile.
 
-    stop: called when a cycle that is under way is to end at its next batch.
+    stop: called when a cycle that is under way is to end at its next batch. renew: builds the machine once more from
+    what is on the disk, where a message has met a bug in it.
     """
-    cycles = Worker({TeachCycle: teach}, lambda event: runtime.post(event), lambda error: runtime.crash(error))
-    runtime = Runtime(machine, hub, {**work, TeachCycle: cycles.put}, observe=_on_stop(stop))
+
+    def crashed(error: BaseException, cause: str) -> None:
+        """What pupils have sent is in it: a bug that it meets costs the cycle, which is tried again later."""
+        if not isinstance(error, Exception):
+            runtime.crash(error)
+            return
+        logger.error("a cycle met a bug", exc_info=error)
+        runtime.post(WorkFailed(TeachCycle.__name__, f"a bug: {type(error).__name__}: {error}"))
+
+    cycles = Worker({TeachCycle: teach}, lambda event: runtime.post(event), crashed)
+    begins = None if renew is None else lambda links: Renewed(renew())
+    runtime: Runtime[Hub] = Runtime(
+        machine, hub, {**work, TeachCycle: cycles.put}, observe=_on_stop(stop), renew=begins
+    )
     with stopped_by_signals(runtime):
         finish = runtime.run()
     cycles.finish(_DRAIN_S)
@@ -167,14 +192,16 @@ def attend(
     study: Callable[[StudyLesson], Event | None],
     gate: Gatekeeper,
     stop: Callable[[], None] = lambda: None,
+    renew: Callable[[], Machine] | None = None,
 ) -> Finish:
-    """A device that learns with a cloud, until it has, or is stopped. stop: as for `serve`."""
+    """A device that learns with a cloud, until it has, or is stopped. stop, renew: as for `serve`."""
 
     def end() -> None:
         stop()
         gate.stop()
 
-    runtime = Runtime(machine, spoke, {StudyLesson: study}, observe=_on_stop(end))
+    begins = None if renew is None else lambda links: Renewed(renew())
+    runtime: Runtime[Spoke] = Runtime(machine, spoke, {StudyLesson: study}, observe=_on_stop(end), renew=begins)
     with stopped_by_signals(runtime), gate.looking(lambda reason: runtime.post(PauseChanged(reason))):
         return runtime.run()
 
@@ -199,6 +226,14 @@ def run_learner(
     settings = LearnerSettings(studies or MANY, patience_s=config.cloud.patience_s, gives_up_s=NOBODY_S)
     kind = student.kind
     machine = Learner(me.peer_id, kind.schema_hash, kind.summary, settings, time.monotonic(), student.record.number)
+
+    def begin_again() -> Learner:
+        nonlocal machine
+        before, number = machine, student.record.number
+        machine = Learner(me.peer_id, kind.schema_hash, kind.summary, settings, time.monotonic(), number)
+        machine.taken = before.taken
+        return machine
+
     spoke = Spoke(
         me,
         keys,
@@ -210,7 +245,7 @@ def run_learner(
     logger.info(
         "%s: %d examples of %s, cloud %s", kind.summary, len(student.train), config.data.spec, config.cloud.address
     )
-    finish = attend(machine, spoke, student.study, gate, student.stop)
+    finish = attend(machine, spoke, student.study, gate, student.stop, begin_again)
     problem = finish.problem
     if finish.exit_code == 3:
         problem += f" at {config.cloud.address}; is `mdl cloud` running there, with the same join code?"

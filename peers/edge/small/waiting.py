@@ -28,6 +28,8 @@ from peers.edge.small.memory import Spare
 from peers.edge.small.share import load_share
 from peers.roles.first_meeting import FirstMeeting
 from transport.discovery.directory import Address
+from transport.links.mesh_links import Links
+from transport.runtime import Renewed
 from transport.trust.keys import Mesh
 
 logger = logging.getLogger(__name__)
@@ -48,6 +50,12 @@ def wait_for_others(
         return config, me
     Spare(0.0).give_back()
     machine = FirstMeeting(me, config.round.policy, time.monotonic() + PATIENCE_S)
+
+    def begin_again(links: Links) -> Renewed:
+        nonlocal machine
+        machine = FirstMeeting(me, config.round.policy, time.monotonic() + PATIENCE_S)
+        return Renewed(machine, [PeerFound(known) for known in links.directory.everyone()])
+
     info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port)
 
     def observe(now: float, event: Event, effects: list[Effect]) -> None:
@@ -57,7 +65,7 @@ def wait_for_others(
             case Tick():
                 logger.info("%s", describe_loneliness(mesh.name, PEER_COMMAND))
 
-    runtime = start_runtime(machine, info, mesh, config.mesh, observe=observe)
+    runtime = start_runtime(machine, info, mesh, config.mesh, observe=observe, renew=begin_again)
     logger.info("%s waits for others of mesh %s; the model is loaded when somebody is there", me.peer_id, mesh.name)
     with stopped_by_signals(runtime):
         finish = drive(runtime, mesh, config.mesh)

@@ -10,7 +10,7 @@ import msgspec
 from mdl.bounds import MAX_HEADER_BYTES, first_few, printable
 from mdl.budget import Budget
 from mdl.protocol.delta import Contributor
-from mdl.protocol.status_messages import MemberStatus, MeshStatus, RoundSummary
+from mdl.protocol.status_messages import MAX_CUTS, MemberStatus, MeshStatus, RoundSummary
 from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.ledger import RoundLedger
 from peers.roles.agent.phase import AGGREGATING, BROADCASTING, GATHERING, Phase
@@ -87,7 +87,7 @@ def mesh_status(
         agent.me.peer_id,
         devices=device_records(ledger, agent.members.everyone(), now) if ledger else (),
         elapsed_s=since_opened(ledger, now) if ledger else 0.0,
-        cuts=agent.members.reach.describe(now),
+        cuts=(agent.members.reach.describe(now) + _tell_unheard(agent.members))[:MAX_CUTS],
         doubts=agent.distrust.doubts(agent.members.everyone(), round_id),
     )
     if agent.round and (plan := agent.round.plan):
@@ -150,6 +150,17 @@ def _member_status(member: Member, ledger: RoundLedger | None, distrust: Distrus
         problem=printable(member.problem or _why_idle(member, distrust)),
         link_mb_s=member.device.link_mb_s,
         merge_mb_s=member.device.merge_mb_s,
+        bugs=report.bugs,
+    )
+
+
+def _tell_unheard(members: Members) -> tuple[str, ...]:
+    """Return, in words, who does not hear whom, since a message met a bug there."""
+    return tuple(
+        printable(f"{who} does not hear {first_few(member.report.unheard)} for a while: a message met a bug there")
+        for member in members.everyone()
+        if member.alive and member.report.unheard
+        for who in [member.contributor.peer_id]
     )
 
 

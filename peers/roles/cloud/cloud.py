@@ -100,7 +100,7 @@ class Cloud:
         self._coming: dict[str, _Coming] = {}
         self._places = Places(_MOST_COMING, _STUCK_S)
         self._lines = LogLimit(logger)
-        self._teaching = False
+        self.is_teaching = False
         self._teach_after = now
         self._waiting_since = now
 
@@ -133,7 +133,7 @@ class Cloud:
         return effects + self._teach(now)
 
     def deadline(self) -> float | None:
-        if self._teaching:
+        if self.is_teaching:
             return None
         due_at = max(self._due_at(), self._teach_after)
         return due_at if due_at < inf else None
@@ -240,7 +240,7 @@ class Cloud:
         return [Send(sender.peer_id, UpdateTaken(update.pupil, update.digest))]
 
     def _on_taught(self, event: CycleTaught, now: float) -> list[Effect]:
-        self._taught, self._teaching = event, False
+        self._taught, self.is_teaching = event, False
         self._teach_after = self._waiting_since = now
         return self._heard.tell(event.version, self._settings.synchronous, now)
 
@@ -253,13 +253,13 @@ class Cloud:
         if self._taught is None:
             return [Finish(problem, 4)]
         logger.error("cycle %d failed, again in %.0f s: %s", self.version + 1, _PAUSE_S, problem)
-        self._teaching, self._teach_after = False, now + _PAUSE_S
+        self.is_teaching, self._teach_after = False, now + _PAUSE_S
         return []
 
     def _teach(self, now: float) -> list[Effect]:
-        if self._teaching or now < self._teach_after or now < self._due_at():
+        if self.is_teaching or now < self._teach_after or now < self._due_at():
             return []
-        self._teaching = True
+        self.is_teaching = True
         return [TeachCycle(self.version + 1)]
 
     def _due_at(self) -> float:

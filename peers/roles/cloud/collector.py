@@ -53,7 +53,7 @@ class Collector:
         self._taught, self._fresh = taught, fresh
         self._waiting: OrderedDict[str, VectorReceived] = OrderedDict()
         self._heard = Presence()
-        self._keeping = self._teaching = False
+        self._keeping = self.is_teaching = False
         self._teach_after = self._waiting_since = now
         self._lines = LogLimit(logger)
 
@@ -80,7 +80,7 @@ class Collector:
 
     def deadline(self) -> float | None:
         due_at = max(self._due_at(), self._teach_after)
-        return None if self._teaching or self._keeping or due_at == inf else due_at
+        return None if self.is_teaching or self._keeping or due_at == inf else due_at
 
     def _hear(self, sender: Contributor, message: object, now: float) -> list[Effect]:
         if not isinstance(message, LessonWanted | VectorMessage):
@@ -139,7 +139,7 @@ class Collector:
         return [Send(sender.peer_id, PupilRefused(message.pupil, printable(reason), digest, pull_again))]
 
     def _on_taught(self, event: CycleTaught, now: float) -> list[Effect]:
-        self._taught, self._teaching, self._fresh = event, False, 0
+        self._taught, self.is_teaching, self._fresh = event, False, 0
         self._teach_after = self._waiting_since = now
         return self._heard.tell(event.version, self._settings.synchronous, now)
 
@@ -152,12 +152,12 @@ class Collector:
         if self._taught is None:
             return [Finish(problem, 4)]
         logger.error("round %d failed, again in %.0f s: %s", self.version, _PAUSE_S, problem)
-        self._teaching, self._teach_after = False, now + _PAUSE_S
+        self.is_teaching, self._teach_after = False, now + _PAUSE_S
         return []
 
     def _work(self, now: float) -> list[Effect]:
         """One write or one round at a time."""
-        if self._keeping or self._teaching:
+        if self._keeping or self.is_teaching:
             return []
         if self._waiting and now < max(self._due_at(), self._teach_after):
             self._keeping = True
@@ -165,7 +165,7 @@ class Collector:
             return [KeepVectors(vectors)]
         if now < self._teach_after or now < self._due_at():
             return []
-        self._teaching = True
+        self.is_teaching = True
         return [TeachCycle(self.version + 1)]
 
     def _due_at(self) -> float:

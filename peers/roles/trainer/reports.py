@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from mdl.bounds import MAX_LOSS, printable, within
 from mdl.protocol.machine import Evaluated, ResourcesSampled
-from mdl.protocol.round_messages import ATTEMPTS_TOLD, MeshFinished, PeerReport, RoundOpened, exchanging
+from mdl.protocol.round_messages import ATTEMPTS_TOLD, MOST_UNHEARD, MeshFinished, PeerReport, RoundOpened, exchanging
 from mdl.protocol.vocabulary import Activity, Lineage, ResourceState, RoundEvaluation, TrainingReport
 from peers.roles.run_end import Taken
 from peers.roles.trainer.guard import Guard
@@ -38,7 +38,8 @@ class Reports:
         self._standing = standing
         self._guard = guard
         self._resources: ResourceState | None = None
-        self._sent_bytes = 0
+        self._sent_bytes = self._bugs = 0
+        self._unheard: tuple[str, ...] = ()
         self._evaluation: RoundEvaluation | None = None
         # A round, by which attempt -> its lineage, as long as its result has not been applied here.
         self._entered: dict[tuple[int, int], Lineage | None] = {}
@@ -46,6 +47,7 @@ class Reports:
 
     def note_resources(self, sampled: ResourcesSampled) -> None:
         self._resources, self._sent_bytes = sampled.resources, sampled.sent_bytes
+        self._bugs, self._unheard = sampled.bugs, sampled.unheard[:MOST_UNHEARD]
 
     def note_evaluation(self, done: Evaluated) -> None:
         most = MAX_LOSS * done.evaluation.n
@@ -114,6 +116,8 @@ class Reports:
             evaluation=self._evaluation,
             transfer=voice.transfer,
             sent_bytes=self._sent_bytes,
+            bugs=self._bugs,
+            unheard=self._unheard,
             away=self.away,
             accused=self._guard.accusations(),
             workers=standing.count_workers(),
