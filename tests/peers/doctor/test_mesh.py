@@ -18,7 +18,7 @@ NOTHING = Sight([], [], [], {}, {}, None, None, "")
 
 @pytest.mark.parametrize(
     ("host", "check", "verdict"),
-    [("192.0.2.7", "member", "note"), ("192.0.2.8", "port", "fail"), ("198.51.100.8", "way", "fail")],
+    [("192.0.2.7", "member", "note"), ("2001:db8::8", "port", "fail"), ("198.51.100.8", "way", "fail")],
 )
 def test_only_another_machine_is_said_to_be_kept_from_answering(host: str, check: str, verdict: str) -> None:
     at = Address(host, 7300)
