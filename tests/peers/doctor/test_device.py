@@ -72,6 +72,7 @@ def test_a_copied_card_is_told_and_in_the_way_under_the_same_name() -> None:
 
 def test_a_device_that_is_locked_out_hears_the_owners_reason() -> None:
     owner = Membership(KEYS, FOUNDER)
+    owner.roster.add(owner.found())
     membership = Membership(KEYS, ME, [owner.found(), *owner.revoke(ME.public, 0, "it was sold")])
     (finding,) = check_standing(sight(membership=membership))
     assert verdicts([finding]) == [Verdict.FAIL]
