@@ -26,7 +26,7 @@ from mdl.bounds import MAX_ROUND, whole_number
 from mdl.errors import DataError
 from mdl.files.kept import CHECKSUM, NO_DIGITS, changed, previous_of
 from mdl.protocol.delta import Vector, digest_of, new_hash
-from mdl.reading import decode_json, open_regular, shorten
+from mdl.reading import decode_json, open_regular, read_bytes, shorten
 from mdl.writing import write_whole
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,9 @@ _TYPE_NAMES = {
 }
 # In the JSON of a header, where quotes in a text are escaped.
 _SEAL = re.compile(rb'"mdl_checksum": ?"([0-9a-f]{64})"')
+_PACKED = "packed"
+# What a header adds to a packed model.
+_AROUND_BYTES = 4096
 # Read at once: 50 ms of a memory card.
 _PIECE_VALUES = 1 << 18
 
@@ -117,6 +120,18 @@ def write_safetensors(
 def write_kept_safetensors(path: Path, arrays: Arrays, metadata: Mapping[str, str]) -> None:
     """Write likewise; the version before stays beside it, unless it is damaged."""
     write_safetensors(path, arrays, metadata, previous_of(path) if _is_whole(path) else None)
+
+
+def write_packed(path: Path, packed: bytes) -> None:
+    """Write a packed model or lesson, which is safetensors itself, with a checksum around it. Raises MdlError."""
+    write_safetensors(path, {_PACKED: np.frombuffer(packed, np.uint8)}, {})
+
+
+def read_packed(path: Path, largest: int) -> bytes:
+    """Return what `write_packed` wrote; of an older version, which wrote no checksum, the file. Raises DataError."""
+    content = read_bytes(path, largest + _AROUND_BYTES)
+    arrays, _ = read_safetensors(path)
+    return arrays[_PACKED].tobytes() if arrays.keys() == {_PACKED} else content
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

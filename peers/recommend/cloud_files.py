@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mdl.errors import ConfigError, MdlError
+from mdl.errors import ConfigError, DataError, RemoteProtocolError
+from mdl.files.checkpoint import read_packed, write_packed
+from mdl.files.kept import damaged, tell_previous
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught, KeepVectors, TeachCycle, VectorJudged, VectorsKept
-from mdl.reading import read_bytes
 from mdl.recommend.algorithm import CloudSettings, next_round, pretrain
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, pack_lesson, read_lesson
 from mdl.recommend.profiles import number_profiles, tell_profiles
 from mdl.recommend.vector_codec import OtherBasisError, name_basis
-from mdl.writing import write_bytes
 from peers.edge.cloud.names import NAME_FILES
 from peers.edge.resume import set_aside
 from peers.recommend.databases import PostgresDatabase, SqliteDatabase
@@ -74,8 +74,8 @@ class RecommendFiles:
                     f"{directory} has version {version} of a cloud of {made_of}, and this is {task}: "
                     "--fresh sets that aside and starts anew, another --out keeps both"
                 )
-            self._read(version, file)
-            logger.info("continuing at version %d (%s); --fresh would start anew", version, directory)
+            self._go_on(version, file)
+            logger.info("continuing at version %d (%s); --fresh would start anew", self._version, directory)
         self._data = self._with_profiles(ProfileStore(database))
 
     @property
@@ -133,7 +133,7 @@ class RecommendFiles:
                 self._lesson.cloud, vectors, data, self._settings, self._seed + version, self._stopped.is_set
             )
         packed, file = pack_lesson(Lesson(cloud, data.titles)), f"{version:05d}.safetensors"
-        write_bytes(self._directory / "lessons" / file, packed)
+        write_packed(self._directory / "lessons" / file, packed)
         with self._lock:
             counted = self._store.close_round(version, file, name_basis(cloud.basis), self._task)
         self._take(version, packed)
@@ -165,15 +165,37 @@ class RecommendFiles:
                     table[rows[device]] = vector
         return torch.from_numpy(table)
 
-    def _read(self, version: int, file: str) -> None:
+    def _go_on(self, version: int, file: str) -> None:
+        """Take the newest lesson that is whole. An older one is handed out under a new number: devices know another
+        lesson by the old one."""
+        try:
+            self._read(version, file)
+            return
+        except DataError as error:
+            problem = str(error)
+        for older, name in self._store.older(version):
+            try:
+                self._read(older, name)
+            except DataError:
+                continue
+            assert self._lesson is not None
+            lost = f"it is handed out as version {version + 1}, and vectors of version {version} are asked for again"
+            tell_previous(problem, self._directory / "lessons" / name, lost)
+            self._store.hand_out_again(version + 1, name, name_basis(self._lesson.cloud.basis), self._task)
+            self._version = version + 1
+            return
         path = self._directory / "lessons" / file
-        if not path.exists():
-            raise ConfigError(f"{path} is not there, and the database names it; --fresh starts anew")
-        self._take(version, read_bytes(path, LARGEST_LESSON_BYTES))
+        raise damaged(path, f"{problem}, and the database names it", "give --fresh, which sets all of it aside")
+
+    def _read(self, version: int, file: str) -> None:
+        """Raises DataError for a lesson that is not whole."""
+        path = self._directory / "lessons" / file
+        packed = read_packed(path, LARGEST_LESSON_BYTES)
+        try:
+            self._take(version, packed)
+        except RemoteProtocolError as error:
+            raise DataError(f"{path}: {error}") from None
 
     def _take(self, version: int, packed: bytes) -> None:
-        try:
-            self._lesson = read_lesson(packed)
-        except MdlError as error:
-            raise ConfigError(f"{self._directory}: lesson {version}: {error}; --fresh starts anew") from None
+        self._lesson = read_lesson(packed)
         self._packed, self._version = packed, version

@@ -9,13 +9,13 @@ import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from mdl.errors import ConfigError, DataError, MdlError, StorageError
-from mdl.reading import read_bytes
+from mdl.errors import ConfigError, DamagedError, DataError, MdlError, StorageError
+from mdl.reading import read_bytes, shorten
 from mdl.writing import make_private_folder, open_private
 
 _SCHEMES = ("postgresql", "postgres")
@@ -27,6 +27,8 @@ _CONNECT_S = 10
 _LONGEST_TOLD = 300
 # Bytes of a file with a URL: far more than one has.
 _LONGEST_URL = 4096
+# What SQLite says of a file whose pages do not fit together, or that is no database.
+_DAMAGES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class Database(ABC):
@@ -68,7 +70,7 @@ class Database(ABC):
 
 
 class SqliteDatabase(Database):
-    """A file for this user alone. Raises StorageError if it cannot be made."""
+    """A file for this user alone. Raises StorageError if it cannot be made, DamagedError if it is damaged."""
 
     table_end = "WITHOUT ROWID"
     _begin = "BEGIN IMMEDIATE"
@@ -81,10 +83,15 @@ class SqliteDatabase(Database):
         except OSError as error:
             raise StorageError(path, error) from None
         self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        with self.guarded():
-            # Every commit is on the disk before anybody is answered.
-            self.execute("PRAGMA journal_mode = WAL")
-            self.execute("PRAGMA synchronous = FULL")
+        try:
+            with self.guarded():
+                # Every commit is on the disk before anybody is answered.
+                self.execute("PRAGMA journal_mode = WAL")
+                self.execute("PRAGMA synchronous = FULL")
+                self._check()
+        except MdlError:
+            self.connection.close()
+            raise
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> Any:
         return self.connection.execute(statement, values)
@@ -100,10 +107,27 @@ class SqliteDatabase(Database):
         try:
             yield
         except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGES:
+                raise self._damaged(str(error)) from None
             raise MdlError(f"{self._path}: {error}") from None
 
+    def _check(self) -> None:
+        """Raises DamagedError if a page is damaged: before anything is read from one, or written beside it."""
+        (told,) = self.execute("PRAGMA quick_check(1)").fetchone()
+        if told != "ok":
+            raise self._damaged(str(told))
+
+    def _damaged(self, reason: str) -> DamagedError:
+        new = self._path.with_name(f"new-{self._path.name}")
+        return DamagedError(
+            f"{self._path}: the database is damaged ({shorten(reason)}): put a copy of it back; or stop the cloud, "
+            f"save what can be read, `sqlite3 {self._path} .recover | sqlite3 {new}`, and move that into its place; "
+            "or give --fresh, which sets all of it aside"
+        )
+
     def _roll_back(self) -> None:
-        self.connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # it was rolled back already: a page is damaged, or the disk is full
+            self.connection.execute("ROLLBACK")
 
 
 class PostgresDatabase(Database):

@@ -18,19 +18,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdl.bounds import Count
-from mdl.errors import ConfigError, DataError, RemoteProtocolError, TrainingCancelledError
+from mdl.bounds import Count, HexDigest
+from mdl.errors import ConfigError, DamagedError, DataError, RemoteProtocolError, TrainingCancelledError
+from mdl.files.checkpoint import read_packed, write_packed
+from mdl.files.kept import read_kept, read_sealed, with_previous, write_kept
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import StudyLesson, UpdateReady
 from mdl.protocol.machine import Event
-from mdl.reading import decode_json, read_bytes
+from mdl.reading import decode_json
 from mdl.recommend.device_step import VectorSettings
 from mdl.recommend.interactions import Interactions, keep_users
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, read_lesson
 from mdl.recommend.personal import Suggestion, in_numbers_of, learn_vector, suggest
 from mdl.recommend.readers import read_interactions
 from mdl.recommend.vector_codec import LARGEST_ENTRY, name_basis, pack_vector
-from mdl.writing import write_bytes
 from peers.edge.resume import set_aside
 
 logger = logging.getLogger("mdl")
@@ -43,12 +44,16 @@ _Entry = Annotated[float, msgspec.Meta(ge=-LARGEST_ENTRY, le=LARGEST_ENTRY)]
 
 
 class Record(msgspec.Struct, frozen=True):
-    """device.json. vector: as it was learned last; version: of the lesson that it was learned with, 0 before any."""
+    """device.json. vector: as it was learned last; version: of the lesson that it was learned with, 0 before any.
+
+    basis: of that lesson; "" in files of older versions.
+    """
 
     user: str
     data: str
     version: Count = 0
     vector: Annotated[tuple[_Entry, ...], msgspec.Meta(max_length=160)] = ()
+    basis: HexDigest = ""
 
 
 class Recommendee:
@@ -61,12 +66,12 @@ class Recommendee:
         self, spec: str, user: str, out: Path, seed: int, fresh: bool = False, held: Callable[[], bool] = lambda: False
     ) -> None:
         if fresh:
-            set_aside(out, (LESSON, RECORD))
+            set_aside(out, with_previous(LESSON, RECORD))
         self.user, self.own = read_own(spec, user)
         self.upload_bytes = 0
         self.update_s: list[float] = []
         self._out, self._seed, self._held = out, seed, held
-        self.record = read_record(out) if (out / RECORD).exists() else Record(self.user, spec)
+        self.record = _find_record(out) or Record(self.user, spec)
         if self.record.user != self.user:
             raise ConfigError(f"{out} is the directory of user {self.record.user!r}; give another --out, or --fresh")
         self.record = msgspec.structs.replace(self.record, data=spec)
@@ -83,11 +88,13 @@ class Recommendee:
         own = in_numbers_of(lesson, self.own)
         former = np.array(self.record.vector, np.float32) if self.record.vector else None
         vector = learn_vector(lesson, own, former, VectorSettings(), self._seed)
-        write_bytes(self._out / LESSON, effect.model)
-        told = tuple(float(entry) for entry in vector)
-        self.record = msgspec.structs.replace(self.record, version=effect.lesson.version, vector=told)
-        write_bytes(self._out / RECORD, msgspec.json.encode(self.record))
-        packed = pack_vector(vector, name_basis(lesson.cloud.basis))
+        write_packed(self._out / LESSON, effect.model)
+        told, basis = tuple(float(entry) for entry in vector), name_basis(lesson.cloud.basis)
+        self.record = msgspec.structs.replace(
+            self.record, version=effect.lesson.version, vector=told, basis=basis.hex()
+        )
+        write_kept(self._out / RECORD, msgspec.json.encode(self.record))
+        packed = pack_vector(vector, basis)
         self.update_s.append(round(time.process_time() - started, 3))
         self.upload_bytes = len(packed)
         message = "lesson %d: learned from %d interactions in %.2f s; a vector of %d bytes"
@@ -111,6 +118,8 @@ def recommend(out: Path, spec: str | None, top: int) -> Shown:
     lesson = _read_lesson(out)
     own = in_numbers_of(lesson, read_own(spec or record.data, record.user)[1])
     vector: Tensor = torch.tensor(record.vector, dtype=torch.float32)
+    if record.basis and record.basis != name_basis(lesson.cloud.basis).hex():
+        raise DataError(f"{out}: its vector is of another lesson than the one that is here; run mdl learn again")
     if len(vector) != lesson.cloud.basis.size:
         raise DataError(f"{out}: a vector of {len(vector)} entries for lesson {record.version}; run mdl learn again")
     started = time.perf_counter()
@@ -132,14 +141,24 @@ def read_own(spec: str, user: str) -> tuple[str, Interactions]:
 
 
 def read_record(out: Path) -> Record:
-    path = out / RECORD
-    if not path.exists():
+    found = _find_record(out)
+    if found is None:
         raise DataError(f"{out}: this device has learned nothing yet; mdl learn --task recommend does")
-    return decode_json(read_bytes(path, _LARGEST_RECORD_BYTES), Record, f"{path} (remove it to begin anew)")
+    return found
+
+
+def _find_record(out: Path) -> Record | None:
+    """What is kept, or what was kept before it; None of a device that has learned nothing. Raises DamagedError."""
+
+    def read(path: Path) -> Record:
+        return decode_json(read_sealed(path, _LARGEST_RECORD_BYTES), Record, str(path))
+
+    return read_kept(out / RECORD, read, "the vector is that of the lesson before, until mdl learn has another")
 
 
 def _read_lesson(out: Path) -> Lesson:
+    path = out / LESSON
     try:
-        return read_lesson(read_bytes(out / LESSON, LARGEST_LESSON_BYTES))
-    except RemoteProtocolError as error:
-        raise DataError(f"{out / LESSON}: {error}") from None
+        return read_lesson(read_packed(path, LARGEST_LESSON_BYTES))
+    except (DataError, RemoteProtocolError) as error:
+        raise DamagedError(f"{path}: {error}: remove it, and mdl learn fetches the lesson again") from None

@@ -7,6 +7,7 @@ the newest is one transaction: whatever ends this process, both hold or neither.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,8 +15,11 @@ from numpy.typing import NDArray
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.cloud_messages import VectorMessage
+from mdl.protocol.delta import digest_of
 from mdl.recommend.vector_codec import OtherBasisError, read_vector
 from peers.recommend.databases import Database
+
+logger = logging.getLogger(__name__)
 
 # Rows of 1 KB: a gigabyte.
 MOST_DEVICES = 1_000_000
@@ -50,6 +54,19 @@ class VectorStore:
             ).fetchone()
         return found
 
+    def older(self, version: int) -> list[tuple[int, str]]:
+        """version and file of the lessons before this one, the newest first."""
+        with self._database.guarded():
+            rows = self._database.execute(
+                "SELECT version, file FROM lessons WHERE version < ? ORDER BY version DESC", (version,)
+            )
+            return [(int(number), str(file)) for number, file in rows]
+
+    def hand_out_again(self, version: int, file: str, basis: bytes, task: str) -> None:
+        """`file` is the lesson of this version too: that of the one before was damaged, and no vector counted."""
+        with self._database.transaction():
+            self._database.execute("INSERT INTO lessons VALUES (?, ?, ?, ?, 0)", (version, file, basis, task))
+
     def keep(
         self, messages: list[VectorMessage], version: int, basis: bytes, size: int
     ) -> list[RemoteProtocolError | None]:
@@ -68,10 +85,16 @@ class VectorStore:
     def read(self, version: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Device and vector of all that are to count in the round after this version."""
         with self._database.guarded():
+            found = self._database.execute("SELECT basis FROM lessons WHERE version = ?", (version,)).fetchone()
+            basis = bytes(found[0]) if found else b""
             rows = self._database.execute(
-                "SELECT device, vector FROM vectors WHERE version = ? AND counted_in = 0 ORDER BY device", (version,)
+                "SELECT device, vector, digest FROM vectors WHERE version = ? AND counted_in = 0 ORDER BY device",
+                (version,),
             )
-            for device, vector in rows:
+            for device, vector, digest in rows:
+                if basis and digest_of(basis + bytes(vector)) != bytes(digest):
+                    logger.warning("the vector of %s has changed since it was kept, and does not count", device)
+                    continue
                 yield device, np.frombuffer(vector, "<f4").astype(np.float32)
 
     def close_round(self, version: int, file: str, basis: bytes, task: str) -> int:

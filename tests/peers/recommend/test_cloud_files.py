@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from mdl.errors import ConfigError, MdlError
+from mdl.errors import DamagedError, MdlError
+from mdl.files.checkpoint import read_packed
 from mdl.protocol.cloud_work import TeachCycle
 from mdl.recommend.algorithm import CloudSettings
 from mdl.recommend.din import DinSettings
 from mdl.recommend.interactions import Feature, Interactions
-from mdl.recommend.lesson import Lesson, read_lesson
+from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, read_lesson
 from mdl.recommend.momodistill import DistillSettings
 from mdl.recommend.profiles import number_profiles
 from mdl.recommend.training import FitSettings
@@ -45,7 +47,7 @@ def test_a_round_whose_commit_was_not_answered_is_not_learned_again(tmp_path: Pa
     with pytest.raises(MdlError, match="lost"):
         files.teach(TeachCycle(1))
     assert files.version == 0
-    written = (tmp_path / "lessons" / "00001.safetensors").read_bytes()
+    written = read_packed(tmp_path / "lessons" / "00001.safetensors", LARGEST_LESSON_BYTES)
     taught = files.teach(TeachCycle(1))
     assert (taught.version, files.version, files.counts()) == (1, 1, {1: 0})
     assert bytes(taught.lessons["-1"]) == written
@@ -57,11 +59,75 @@ def test_a_lesson_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
     files.teach(TeachCycle(1))
     files.close()
     (tmp_path / "lessons" / "00001.safetensors").unlink()
-    with pytest.raises(ConfigError, match=r"00001\.safetensors is not there, and the database names it; --fresh"):
+    with pytest.raises(DamagedError, match=r"00001\.safetensors: .*, and the database names it; .* give --fresh"):
         _open(tmp_path)
     fresh = _open(tmp_path, fresh=True)
     assert fresh.version == 0
     fresh.close()
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
+def test_a_damaged_lesson_is_not_handed_out_and_the_one_before_has_a_new_number(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = _open(tmp_path)
+    files.teach(TeachCycle(1))
+    files.teach(TeachCycle(2))
+    files.close()
+    first, second = (tmp_path / "lessons" / f"0000{number}.safetensors" for number in (1, 2))
+    content = second.read_bytes()
+    if damage == "gone":
+        second.unlink()
+    else:
+        second.write_bytes(content[:-1] + bytes([content[-1] ^ 1]) if damage == "flip" else content[:100])
+    files = _open(tmp_path)
+    taught = files.taught()
+    assert taught is not None
+    assert (taught.version, bytes(taught.lessons["-1"])) == (3, read_packed(first, LARGEST_LESSON_BYTES))
+    assert "it is handed out as version 3" in caplog.text
+    assert files.teach(TeachCycle(4)).version == 4
+    files.close()
+    caplog.clear()
+    files = _open(tmp_path)
+    assert files.version == 4
+    assert "going on from the version before" not in caplog.text
+    files.close()
+
+
+def test_a_lesson_of_an_older_version_is_read(tmp_path: Path) -> None:
+    files = _open(tmp_path)
+    files.teach(TeachCycle(1))
+    path = tmp_path / "lessons" / "00001.safetensors"
+    packed = read_packed(path, LARGEST_LESSON_BYTES)
+    files.close()
+    path.write_bytes(packed)
+    files = _open(tmp_path)
+    taught = files.taught()
+    assert taught is not None
+    assert bytes(taught.lessons["-1"]) == packed
+    files.close()
+
+
+def test_a_damaged_database_is_one_line_that_names_the_ways_out(tmp_path: Path) -> None:
+    files = _open(tmp_path)
+    files.teach(TeachCycle(1))
+    files.close()
+    path = tmp_path / "vectors.sqlite"
+    whole = path.read_bytes()
+    told = 0
+    for at in range(0, len(whole), 4096):
+        for damage in (bytes(4096), b"\xff" * 4096):
+            path.write_bytes(whole[:at] + damage + whole[at + 4096 :])
+            for ending in ("-wal", "-shm"):
+                path.with_name(path.name + ending).unlink(missing_ok=True)
+            with suppress(DamagedError):
+                _open(tmp_path).close()
+                continue
+            told += 1
+    assert told >= len(whole) // 4096
+    path.write_bytes(bytes(len(whole)))
+    with pytest.raises(DamagedError, match=r"vectors\.sqlite \.recover \| sqlite3 .*new-vectors\.sqlite"):
+        _open(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])

@@ -15,6 +15,7 @@ import pytest
 
 from mdl.errors import MdlError
 from mdl.protocol.cloud_messages import VectorMessage
+from mdl.protocol.delta import digest_of
 from peers.recommend.databases import Database, PostgresDatabase, SqliteDatabase
 from peers.recommend.vector_store import VectorStore
 
@@ -24,7 +25,7 @@ TASK = "6 users"
 
 def _vector(device: str, number: int = 1, value: float = 1.0, version: int = 1, basis: bytes = BASIS) -> VectorMessage:
     packed = basis + np.full(4, value, "<f4").tobytes()
-    return VectorMessage(device, "recommend-1", number, f"{device}{number}{value}".encode(), version, values=packed)
+    return VectorMessage(device, "recommend-1", number, digest_of(packed), version, values=packed)
 
 
 @pytest.fixture
@@ -157,3 +158,16 @@ def test_a_file_that_is_no_database_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "vectors.sqlite").write_bytes(b"no database" * 100)
     with pytest.raises(MdlError, match="not a database"):
         VectorStore(SqliteDatabase(tmp_path / "vectors.sqlite"))
+
+
+def test_a_vector_that_has_changed_on_the_disk_does_not_count(
+    connect: Callable[[], Database], caplog: pytest.LogCaptureFixture
+) -> None:
+    database = connect()
+    store = VectorStore(database)
+    store.close_round(1, "00001.safetensors", BASIS, TASK)
+    _keep(store, _vector("ann"), _vector("bob", value=2))
+    with database.transaction():
+        database.execute("UPDATE vectors SET vector = ? WHERE device = ?", (np.full(4, 7, "<f4").tobytes(), "ann"))
+    assert [device for device, _ in store.read(1)] == ["bob"]
+    assert "the vector of ann has changed since it was kept" in caplog.text
