@@ -128,6 +128,7 @@ COVERED: dict[str, str] = {
     "mdl/recommend/readers.py:_read_profiles": "log: a gzip bomb",
     "mdl/recommend/readers.py:_lines_of_folder": "log: a zip bomb",
     "mdl/recommend/vector_codec.py:read_vector": "vector: ",
+    "transport/discovery/arp.py:remembered": OWN,
     "transport/discovery/interfaces.py:_unready": OWN,
     "transport/discovery/mdns.py:describe": SELF,
     "transport/discovery/mdns.py:read_description": "message: an announcement",
@@ -153,7 +154,6 @@ COVERED: dict[str, str] = {
     "peers/edge/cloud/files.py:CloudFiles._read_newest": "record: nested",
     "peers/edge/cloud/files.py:CloudFiles._write": SELF,
     "peers/edge/cloud/files.py:CloudFiles._bytes": "cache: ",
-    "peers/edge/cloud/names.py:_load": SELF,
     "peers/edge/cloud/names.py:_read": "names: ",
     "peers/edge/cloud/names.py:_is_torn": "names: ",
     "peers/edge/cloud/names.py:_write_all": SELF,
@@ -185,6 +185,7 @@ COVERED: dict[str, str] = {
     "peers/launch/up.py:_read_cycles": OWN,
     "peers/launch/verify.py:Verifier._read": "cache: ",
     "peers/launch/verify.py:kept_delta": OWN,
+    "peers/recommend/databases.py:read_url": "config: a gigabyte",
     "peers/personal/home.py:read_record": "record: nested",
     "peers/recommend/device.py:_find_record.read": "record: nested",
     "peers/recommend/vector_store.py:VectorStore.read": "vector: ",
@@ -203,6 +204,7 @@ COVERED: dict[str, str] = {
     "peers/view/where.py:_load": "where: ",
     "peers/web/files.py:PageFiles.__init__": "files of the package",
     "peers/web/sources.py:Cycles.look": LINE,
+    "peers/web/token.py:_read": "config: a gigabyte",
     "peers/web/sources.py:_read_result": "record: nested",
 }
 
