@@ -22,6 +22,7 @@ from mdl.errors import DataError
 _Kind = TypeVar("_Kind")
 # Of a reason that quotes the file: more is no help, and may be megabytes.
 _LONGEST_REASON = 300
+_PIECE_BYTES = 1 << 16
 # A configuration of ours has 2 KB, and no line of 100. tomllib takes half a minute for a key of 20,000 dots.
 LARGEST_TOML_BYTES, LONGEST_TOML_LINE = 64 << 10, 4096
 _KINDS = {
@@ -52,7 +53,10 @@ def read_bytes(path: Path, largest: int, expected: str = "") -> bytes:
     with open_regular(path, expected) as file:
         try:
             size = os.fstat(file.fileno()).st_size
-            content = file.read(largest + 1) if size <= largest else b""
+            # No buffer of the largest size for a small file; what grows, or tells no size, comes piece by piece.
+            content = file.read(size + 1) if size <= largest else b""
+            while len(content) <= largest and size <= largest and (piece := file.read(_PIECE_BYTES)):
+                content += piece
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}{_tell(expected)}") from None
     if size > largest or len(content) > largest:
