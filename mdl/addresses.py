@@ -29,3 +29,10 @@ _REMEMBERED = 2 * MAX_MEMBERS
 def parse_host(text: str) -> IpAddress:
     """Return the address that a text names. Raises ValueError for any other text."""
     return ipaddress.ip_address(text)
+
+
+def check_reachable(text: str) -> None:
+    """Raise ValueError unless the text names an address at which one machine can be reached."""
+    host = parse_host(text)
+    if host.is_unspecified or host.is_multicast:
+        raise ValueError(f"nobody can be reached at {text}")

@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from mdl.addresses import Host, parse_host
+from mdl.addresses import Host, check_reachable
 from mdl.bounds import MAX_INCARNATION, MAX_MEMBERS, PeerId, SomePeerId, Text
 
 Key: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -133,9 +133,12 @@ class Proof(msgspec.Struct, frozen=True):
     signature: SomeSignature = b""
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless all hosts are addresses: a decoder refuses the message then."""
+        """Raise ValueError unless all hosts are addresses of machines: a decoder refuses the message then.
+
+        Any of them may be the one that is dialled (`transport.discovery.interfaces.choose_host`).
+        """
         for host in self.hosts:
-            parse_host(host)
+            check_reachable(host)
 
 
 def claim_of(mesh_id: str, statement: AnyStatement) -> bytes:
