@@ -194,13 +194,14 @@ class RoundLedger:
         Or to somebody else than the receiver, who has asked for it in the receiver's place: nothing comes any more.
         """
         live, carried = self.live(), self._carried() if self.is_recovered else set()
-        stray = {(held.sent_hop, held.segment): held.sent_to for held in self._held().values() if held.sent_hop}
+        held = self._held().items()
+        stray = {(member, each.sent_hop, each.segment): each.sent_to for member, each in held if each.sent_hop}
         return [
             hop
             for hop in self.undecided()
             if hop.sender not in live
             or hop.sender in carried
-            or stray.get((hop.hop_id, hop.segment), hop.receiver) not in (None, hop.receiver)
+            or stray.get((hop.sender, hop.hop_id, hop.segment), hop.receiver) not in (None, hop.receiver)
         ]
 
     @remembered
@@ -218,6 +219,8 @@ class RoundLedger:
             if holding.sent_hop is None or member in carried:
                 continue
             hop, to = self.hops.get((holding.segment, holding.sent_hop)), holding.sent_to
+            if hop is not None and hop.sender != member:
+                hop = None  # of the same number: whoever asks for what nobody ordered may give it any
             if not (hop and hop.decision) and (self._is_outdated(to) if to else hop is None):
                 continue  # somebody has asked for what nobody ordered, which the sender cannot know; or will tell
             state = ABORTED if to in self.live() else ORDERED

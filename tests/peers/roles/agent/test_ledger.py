@@ -179,6 +179,18 @@ def test_a_hop_that_somebody_else_was_given_is_cancelled_at_its_receiver() -> No
     assert ledger.to_cancel() == [hop]
 
 
+def test_another_senders_hop_of_the_same_number_frees_nobody_and_cancels_nothing() -> None:
+    """A member can ask for what nobody ordered, and give that any number."""
+    ledger = _ready(A, B, D)
+    hop = _hop(ledger, A, B)
+    _tell(ledger, D, (), sent_hop=hop.hop_id, sent_to=A)
+    assert ledger.to_cancel() == []
+    (released,) = ledger.to_release()
+    assert (released.sender, released.hop_id) == (D, hop.hop_id)
+    _tell(ledger, B, aborted=(hop,), holds=(B,))
+    assert [each.sender for each in ledger.to_release()] == [D]
+
+
 def test_a_hop_of_a_lost_sender_is_to_be_cancelled_and_may_turn_out_merged() -> None:
     ledger = _ready()
     hop = _hop(ledger, A, B)
