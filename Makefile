@@ -1,6 +1,7 @@
 # `make up` trains on a mesh of real peer processes, `make test` checks everything; `make fuzz` is for a night: 10 million
-# hostile inputs over all decoders and machines (INPUTS, SEED). `make test-lowest` is for a release: the oldest versions
-# that pyproject.toml allows. `make lock` writes requirements.lock anew.
+# hostile inputs over all decoders and machines (INPUTS, SEED), and a million messages of whole conversations (MESSAGES).
+# `make test-lowest` is for a release: the oldest versions that pyproject.toml allows. `make lock` writes requirements.lock
+# anew.
 PYTHON ?= python3
 BIN := .venv/bin
 LOWEST := .venv-lowest/bin
@@ -12,6 +13,7 @@ OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cubla
 
 .PHONY: up test test-lowest fuzz lock check clean
 INPUTS ?= 10000000
+MESSAGES ?= 1000000
 SEED ?= 1
 # 0: no test beside another. Those marked `alone` have the machine to themselves in any case: moments that they wait for
 # would be over before a busy machine tells of them.
@@ -36,6 +38,7 @@ test-lowest: .venv-lowest/installed
 
 fuzz: .venv/installed
 	$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)
+	$(BIN)/python -m tests.fuzz.conversations --messages $(MESSAGES) --seed $(SEED)
 
 # Everything with the hashes of requirements.lock but torch and, where its build has them, the CUDA libraries that it
 # asks for: there are builds for CPUs and for CUDA of one version, which a machine's own index or disk may hold.

@@ -35,6 +35,32 @@ _WORDS = (
     "\n",
     "0",
 )
+# Addresses, and what some readers take for one.
+_HOSTS = (
+    "127.0.0.1",
+    "10.7.0.3",
+    "192.168.1.20",
+    "fe80::1",
+    "::1",
+    "2001:db8::7",
+    "1.2",
+    "127.1",
+    "0x7f.1",
+    "010.0.0.1",
+    "1.2.3.4.5",
+    "256.1.1.1",
+    "::ffff:1",
+    "::ffff:10.0.0.1",
+    "::",
+    ":::",
+    "1::2::3",
+    "0.0.0.0",
+    "255.255.255.255",
+    "224.0.0.1",
+    "ff02::1",
+    "ab",
+    "0" * 39,
+)
 _FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 5e-324, 1e-9, 1e6, 1e9, 1e12, 1e19, 1e300, math.inf, -math.inf, math.nan)
 _INTEGERS = (0, 1, 2, 3, -1, 255, 1 << 16, 1 << 31, 1 << 32, 1 << 42, 1 << 43, 1 << 53, 1 << 62, (1 << 63) - 1, 1 << 63)
 
@@ -86,7 +112,7 @@ class Hostile:
             case inspect.FloatType():
                 return self._float(kind)
             case inspect.StrType():
-                return self._text()
+                return self.host() if name in ("host", "hosts[]") else self._text()
             case inspect.BytesType(min_length=least, max_length=most):
                 ordinary = (least or 0, most or 16)
                 return rng.randbytes(rng.choice((0, 1, 16, *ordinary, *ordinary, (most or 16) + 1)))
@@ -134,6 +160,10 @@ class Hostile:
         return max(
             kind.ge if kind.ge is not None else -math.inf, min(kind.le if kind.le is not None else math.inf, value)
         )
+
+    def host(self) -> str:
+        """An address, or what only looks like one."""
+        return self.rng.choice(_HOSTS)
 
     def _text(self) -> str:
         ids = self.seen.get("peer_id")
