@@ -8,7 +8,7 @@ changes others in place has a method `part_ways`, called on the copy: from then 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -59,7 +59,7 @@ def _copy_parting(item: Any, made: _Made) -> Any:
 
 
 def _copy_dict(item: Any, made: _Made) -> Any:
-    made[id(item)] = copy = {}
+    made[id(item)] = copy = item.__class__()
     for key, value in item.items():
         copy[_copy(key, made)] = value if _COPIERS.get(value.__class__) is _share else _copy(value, made)
     return copy
@@ -107,6 +107,7 @@ _COPIERS: dict[type, _Copier] = {
     **dict.fromkeys(_SHARED, _share),
     np.ndarray: _share,
     dict: _copy_dict,
+    Counter: _copy_dict,
     list: _copy_list,
     set: _copy_set,
     deque: _copy_deque,
