@@ -11,6 +11,7 @@ import socket
 import time
 from enum import Enum
 
+import psutil
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
@@ -28,8 +29,8 @@ _WATCHED = (
 # EINVAL: what a route of the kind "blackhole" says.
 _NO_WAY = (errno.EINVAL, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EPERM, errno.EADDRNOTAVAIL)
 
-# 50 bytes and their headers each way: 40 KB in a second.
-_BEAT_MS = 2
+# 50 bytes and their headers each way: 40 KB in a second, unless this machine has much else to do.
+_BEAT_MS, _ENOUGH_BYTES, _LOOK_MS = 2, 60_000, 50
 
 
 class Reached(Enum):
@@ -59,7 +60,8 @@ def probe_link(address: Address, curve: Curve, wait_s: float) -> bool:
 def endures(address: Address, keys: MeshKeys, wait_s: float) -> bool | None:
     """Return False if a connection to a door that lets us in is broken off once some ten KB have passed on it.
 
-    Heartbeats are all that is said (RFC 37 of ZeroMQ). None if it was not let in.
+    Heartbeats are all that is said (RFC 37 of ZeroMQ), for wait_s and until so many bytes have left this machine, four
+    times as long at most. None if it was not let in.
     """
     context = new_context(4)
     try:
@@ -68,8 +70,10 @@ def endures(address: Address, keys: MeshKeys, wait_s: float) -> bool | None:
         dealer.setsockopt(zmq.HEARTBEAT_IVL, _BEAT_MS)
         dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)  # else an answer has to come as soon
         prepare_dealer(dealer, Curve.of_door(keys), address).connect(address.endpoint())
-        give_up_at, is_in = time.monotonic() + wait_s, None
-        while (left_s := give_up_at - time.monotonic()) > 0 and monitor.poll(max(1, int(1000 * left_s))):
+        began, until, is_in = time.monotonic(), _bytes_out() + _ENOUGH_BYTES, None
+        while (passed_s := time.monotonic() - began) < wait_s or (passed_s < 4 * wait_s and _bytes_out() < until):
+            if not monitor.poll(_LOOK_MS):
+                continue
             event = parse_monitor_message(monitor.recv_multipart())["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 is_in = True
@@ -79,6 +83,11 @@ def endures(address: Address, keys: MeshKeys, wait_s: float) -> bool | None:
     finally:
         with contextlib.suppress(zmq.ZMQError):
             context.destroy(linger=0)
+
+
+def _bytes_out() -> int:
+    """Return what this machine has sent since its start, to see whether the heartbeats of a busy one get out."""
+    return int(psutil.net_io_counters().bytes_sent)
 
 
 def connect(address: Address, wait_s: float) -> Reached | None:
