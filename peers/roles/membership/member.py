@@ -79,7 +79,8 @@ class Member:
 class Change(msgspec.Struct, frozen=True):
     """One report, and in what it differs from the device's last one; in everything, if the device was not there before.
 
-    What is measured all the time (`PeerReport.resources`, `sent_bytes`) and the sequence are no difference.
+    What is measured all the time (`PeerReport.resources`, `sent_bytes`, `bugs`, `unheard`) and the sequence are no
+    difference.
     """
 
     member: Member
@@ -168,7 +169,8 @@ def _compare(member: Member, before: PeerReport, stood_at: Position, report: Pee
         or report.goal != before.goal
         or report.model != before.model
         or report.away != before.away
-        or report.accused != before.accused,
+        or report.accused != before.accused
+        or report.workers != before.workers,
         transfer=report.transfer is not None and report.transfer != before.transfer,
     )
 

@@ -415,7 +415,7 @@ def test_an_agent_that_is_outranked_opens_no_round_for_a_while_so_that_the_other
     assert agent is not None
     lower, lineage = agent.term - 1, (Fork(0, 2, "bob.1.1"),)
     for _ in range(100):  # of a senior that is deaf to ann
-        room.hand("ann", Received(Contributor("bob", 1), AgentPresent(lower, 500, lineage, quorum=True)))
+        room.hand("ann", Received(Contributor("bob", 1), AgentPresent(lower, 500, lineage, quorum=True, workers=2)))
         before = agent.term
         room.run(0.25)
         opened += [room.now - 8.0] if agent.term != before else []
