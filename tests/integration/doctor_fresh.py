@@ -258,7 +258,7 @@ FRESH = {
     broken_library: ("torch", "fail", 4),
     no_key_rights: ("device", "fail", 4),
     damaged_key: ("device", "fail", 4),
-    same_name: ("device", "fail", 4),
+    same_name: ("device", "note", 0),
     copied_card: ("device", "fail", 4),
     revoked_device: ("device", "fail", 4),
     former_code: ("code", "fail", 4),
