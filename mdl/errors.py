@@ -73,9 +73,13 @@ class ConfigError(MdlError):
 
 
 class NameRefusedError(ConfigError):
-    """This device's name in a mesh is another device's: it may come back under another one."""
+    """This device's name in a mesh is another device's: it may come back under another one. name: the refused one."""
 
     hint = "mdl peer --name ANOTHER"
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self.name = name
 
 
 class DataError(MdlError):

@@ -8,7 +8,7 @@ from pathlib import Path
 from peers.doctor.finding import Finding, fail, note
 from peers.doctor.sight import Sight
 from peers.edge.identity import default_name
-from peers.edge.naming import names_here
+from peers.edge.naming import name_here
 from transport.trust.words import fingerprint
 
 # Directories of peers that are looked at: more names than a machine has.
@@ -23,7 +23,8 @@ def check_name(sight: Sight, home: Path) -> Iterator[Finding]:
     device, host = membership.device.public, default_name()
     started = [path.name for path in sorted(home.glob("*"))[:_MOST] if path.is_dir()]
     for name in dict.fromkeys((host, *started)):
-        rivals = membership.roster.rivals(name, device)
+        rivals = [each for each in membership.roster.rivals(name, device)
+                  if not membership.roster.has_given_up(each.device, name)]  # fmt: skip
         if not rivals:
             continue
         other = f"{name!r} is the name of another device of the mesh ({fingerprint(rivals[0].device)})"
@@ -31,6 +32,6 @@ def check_name(sight: Sight, home: Path) -> Iterator[Finding]:
             do = f"mdl peer --name ANOTHER; if this one takes its place: mdl mesh revoke {name}, on an owner's"
             yield fail("device", f"{other}: this one is refused under it", do)
             continue
-        own = names_here(membership)[0]
+        own = name_here(membership)
         do = f"if this one takes its place: mdl mesh revoke {name}, on an owner's; then: mdl peer --name {name}"
         yield note("device", f"{other}: a peer here calls itself {own!r}", do)

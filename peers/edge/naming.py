@@ -16,38 +16,40 @@ from peers.edge.identity import default_name
 from peers.edge.membership import open_membership
 from transport.trust.keys import Mesh
 from transport.trust.membership import Membership
-from transport.trust.words import fingerprint
+from transport.trust.words import next_own_name, own_names
 
 logger = logging.getLogger("mdl")
-
-# Of a peer's name.
-LONGEST_NAME = 40
-# Room for the number of a second peer of the same machine.
-_NUMBER = 4
 
 _T = TypeVar("_T")
 
 
-def names_here(membership: Membership | None, first: str = "") -> list[str]:
-    """Return the names that this device takes in turn, without those that it knows to be other devices'.
+def name_here(membership: Membership | None, first: str = "") -> str:
+    """Return the name that this device begins with, by what it knows of others' names, and of its own.
 
     first: instead of the host's.
     """
     host = first or default_name()
     if membership is None:
-        return [host]
-    words = fingerprint(membership.device.public).split("-")
-    ends = ["", *("-" + "-".join(words[: count + 1]) for count in range(len(words)))]
-    names = [host[: LONGEST_NAME - _NUMBER - len(end)].strip("-") + end for end in ends]
-    free = [name for name in names if not membership.roster.rivals(name, membership.device.public)]
-    return free or names[-1:]
+        return host
+    roster, device = membership.roster, membership.device.public
+    own = own_names(host, device)
+    taken = [name for name in own if (holder := roster.enrolled(name)) is not None and holder.device == device]
+    free = [
+        name
+        for name in (host, *own)
+        if all(roster.has_given_up(each.device, name) for each in roster.rivals(name, device))
+    ]
+    return (taken or free or own)[0]
 
 
-def tell_other_name(mesh: str, name: str, other: str) -> None:
-    """Say that this device takes part under another name."""
-    logger.warning(
-        "%r is the name of another device of mesh %s: this one calls itself %r from now on", name, mesh, other
-    )
+def next_name(mesh: Mesh, refused: NameRefusedError) -> str:
+    """Return the name to take in place of a refused one, and say so; "" if there is none left."""
+    assert mesh.keys is not None
+    name = next_own_name(refused.name, open_membership(mesh.keys).device.public)
+    if name:
+        told = (refused.name, mesh.name, name)
+        logger.warning("%r is the name of another device of mesh %s: this one calls itself %r from now on", *told)
+    return name
 
 
 def under_a_free_name(mesh: Mesh, given: str | None, run: Callable[[str], _T], first: str = "") -> _T:
@@ -56,12 +58,12 @@ def under_a_free_name(mesh: Mesh, given: str | None, run: Callable[[str], _T], f
     given: the only name to take, if the user has given one. run: is told the name to take if none was given. Raises
     NameRefusedError if no name is left.
     """
-    names = names_here(open_membership(mesh.keys) if mesh.keys else None, first) if given is None else [given]
-    for name, other in zip(names, [*names[1:], ""], strict=True):
+    if given is not None:
+        return run(given)
+    name = name_here(open_membership(mesh.keys) if mesh.keys else None, first)
+    while True:
         try:
             return run(name)
-        except NameRefusedError:
-            if not other:
+        except NameRefusedError as refused:
+            if not (name := next_name(mesh, refused)):
                 raise
-            tell_other_name(mesh.name, name, other)
-    raise AssertionError("a device has at least one name")

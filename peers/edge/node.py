@@ -183,7 +183,7 @@ def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
             watch.close()
         discovery.close()
     if refusal := runtime.links.standing.refusal:
-        raise NameRefusedError(str(refusal))
+        raise NameRefusedError(str(refusal), refusal.name)
     return finish
 
 

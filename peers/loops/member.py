@@ -57,7 +57,7 @@ from mdl.protocol.vocabulary import TrainingReport
 from peers.edge.identity import claim_again, claim_identity, release_identity, state_home
 from peers.edge.loop_state import LoopState
 from peers.edge.membership import open_membership
-from peers.edge.naming import names_here, tell_other_name
+from peers.edge.naming import name_here, next_name
 from peers.edge.narrate import Narrator
 from peers.edge.node import METRICS, drive, record_round, start_peer
 from peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
@@ -133,14 +133,12 @@ class Member:
         self._todo: queue.SimpleQueue[TrainLocally | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[LocalDeltaReady | TrainingPaused | None] = queue.SimpleQueue()
         self._has_ended, self._changing = False, threading.Lock()
-        self._names = names_here(open_membership(mesh.keys) if mesh.keys else None) if place.name is None else [""]
-        self._enter()
+        self._enter(name_here(open_membership(mesh.keys) if mesh.keys else None) if place.name is None else "")
         self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)
 
-    def _enter(self) -> None:
-        """Take the next name that this device may have, and what belongs to it. Raises ConfigError."""
+    def _enter(self, host: str) -> None:
+        """Take this name, if none was given, and what belongs to it. Raises ConfigError."""
         mesh, place, loop, config, saying = self._joined, self._place, self._loop, self._config, self._saying
-        host = self._names.pop(0)
         self._me, self._directory = claim_identity(state_home(mesh.name), place.name, place.out, host)
         with ExitStack() as undo:
             undo.callback(release_identity, self._directory)
@@ -331,14 +329,16 @@ class Member:
         while True:
             try:
                 return drive(self._runtime, self._joined, self._config.mesh)
-            except NameRefusedError:
-                name = self.name
+            except NameRefusedError as refused:
                 with self._changing:
-                    if self._has_ended or not self._names:
+                    if (
+                        self._has_ended
+                        or self._place.name is not None
+                        or not (name := next_name(self._joined, refused))
+                    ):
                         raise
                     release_identity(self._directory)
-                    self._enter()
-                tell_other_name(self.mesh, name, self.name)
+                    self._enter(name)
 
     def _work(self) -> dict[Any, Callable[[Any], Event | None]]:
         metrics = Journal(self._directory / METRICS)

@@ -154,6 +154,9 @@ class Links:
         if not first_hand or is_link_local(info.host):
             info = self.introducer.nearest(info, self.directory.get(source), first_hand)
         known = self.directory.get(info.peer_id)
+        if known is not None and _is_other_device(known, info):  # which has given the name up
+            self._outbox.forget(info.peer_id)
+            self.directory.forget(info.peer_id)
         return self._link_anew(known, info) if self.directory.learn(info, first_hand, self._now) else []
 
     def state(self, stated: Stated) -> list[Event]:
@@ -419,6 +422,11 @@ class Links:
             if isinstance(step, Outgoing):
                 self._outbox.send(step)
         return [step for step in steps if not isinstance(step, Outgoing)]
+
+
+def _is_other_device(known: PeerInfo, info: PeerInfo) -> bool:
+    proofs = known.proof, info.proof
+    return all(proofs) and len({proof.enrolled.device for proof in proofs if proof}) > 1
 
 
 def _introduces_itself(sender: Contributor, hello: Hello) -> bool:

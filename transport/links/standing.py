@@ -221,8 +221,9 @@ class Standing:
             return
         membership.roster.check(rival)
         refusal = Refusal(self._me, by, fingerprint(rival.device))
-        is_settled = membership.is_known and (self._let_in_at is None or now - self._let_in_at >= NEW_S)
-        if is_settled or (membership.is_known and by == self._me):
+        is_owners = rival.device in membership.roster.owners() and not membership.is_owner()
+        is_let_in = membership.is_known or (self._let_in_at is not None and by == self._me)
+        if is_let_in and not is_owners:
             if by not in self._refused_by and len(self._refused_by) < _MOST_REFUSALS:
                 self._refused_by.add(by)
                 logger.warning("%s", refusal)
@@ -286,6 +287,10 @@ class Standing:
         return membership.why_out() or (_OUT if membership.roster.is_code_old and not membership.is_kept() else "")
 
     def due(self, now: float) -> list[Outgoing]:
+        membership, let_in_at = self.membership, self._let_in_at
+        if membership and let_in_at is not None and now - let_in_at >= NEW_S and not membership.is_known:
+            membership.is_known = self.refusal is None
+            self._keep(now)
         if self._keep_at is not None and now >= self._keep_at:
             self._keep(now)
         return [] if self.talk is None else [Outgoing(*each) for each in self.talk.due(self._linked(), now)]
@@ -306,10 +311,8 @@ class Standing:
         """Who speaks by a link has let this device in; one that only looks has no say in that."""
         membership = self.membership
         assert membership is not None
-        if membership.is_known or not membership.name or not peer_id or membership.is_visitor(peer_id):
-            return
-        membership.is_known, self._let_in_at = True, now
-        self._keep(now)
+        if self._let_in_at is None and membership.name and peer_id and not membership.is_visitor(peer_id):
+            self._let_in_at = now
 
     def close(self) -> None:
         """Nothing more is heard: keep what is known."""

@@ -238,7 +238,8 @@ class Membership:
         except RemoteProtocolError as error:
             why = str(error)
         holder = self.roster.enrolled(info.peer_id) or self._visitors.get(info.peer_id)
-        if not why and holder is not None and holder.device != enrolled.device:
+        is_other = holder is not None and holder.device != enrolled.device
+        if not why and holder is not None and is_other and not self.roster.has_given_up(holder.device, info.peer_id):
             why = (
                 f"{info.peer_id} is the name of another device: start the new one with --name, "
                 f"or have an owner revoke the old one"

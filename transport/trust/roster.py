@@ -8,7 +8,8 @@ nor a restart brings a device back. What another statement makes void is dropped
   owner that stands as high or higher owns nothing, and neither do those that it alone has named; what these state is
   void, for who has stolen an owner's device can sign with it for ever. Nobody revokes the founder. Whom an owner has
   revoked stays out if an equal revokes that owner, or a thief could let everybody in again: the founder decides.
-- A name belongs to the device that had it first here, until that one is out.
+- A name belongs to the device that had it first here, until that one is out, or until another device comes with it and
+  that one has taken a name of its own in its place (`transport.trust.words.own_names`).
 - Whoever claims another device's link key as its own only lets that one speak for it.
 
 Room is kept by rank, so that nobody uses up that of somebody who stands higher:
@@ -51,6 +52,7 @@ from mdl.trust.statements import (
 )
 from transport.trust.device_key import is_signed
 from transport.trust.keys import MeshKeys
+from transport.trust.words import own_names
 from transport.trust.worked import Worked
 
 # Peers that one device may be: `mdl up` has so many on one machine, and nobody becomes a majority by many names.
@@ -171,6 +173,11 @@ class Roster:
     def rivals(self, peer_id: str, device: bytes) -> tuple[Enrolled, ...]:
         """Return what other devices that are in say of this name: that it is theirs."""
         return tuple(each for each in self._of_name.get(peer_id, {}).values() if each.device != device)
+
+    def has_given_up(self, device: bytes, peer_id: str) -> bool:
+        """Return True if a device has taken a name of its own in place of this one, which another device had."""
+        names = self._of_device.get(device, {})
+        return len(names) > 1 and not names.keys().isdisjoint(own_names(peer_id, device))
 
     def withdraw(self, device: bytes, peer_id: str) -> None:
         """Give a device's name up: the next one that has it here holds it from now on."""
@@ -295,9 +302,18 @@ class Roster:
         self._of_device.setdefault(statement.device, {})[statement.peer_id] = statement
         self._of_name.setdefault(statement.peer_id, {})[statement.device] = statement
         self._of_link.setdefault(statement.link_key, {})[key] = statement.device
+        for peer_id in self._of_device[statement.device]:
+            self._order_holders(peer_id)
         self._place(key)
         self._note(statement)
         return True
+
+    def _order_holders(self, peer_id: str) -> None:
+        """Who has given a name up stands behind those that have not."""
+        holders = self._of_name[peer_id]
+        if len(holders) > 1:
+            ordered = sorted(holders.items(), key=lambda each: self.has_given_up(each[0], peer_id))
+            self._of_name[peer_id] = dict(ordered)
 
     def _place(self, key: tuple[bytes, str]) -> None:
         """Note whether this one makes place for others."""

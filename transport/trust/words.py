@@ -19,6 +19,9 @@ COUNT = 3
 _FINGERPRINT = 5
 # What tells the words apart.
 _ENOUGH = 3
+# Of a peer's name, and what of that is left for the number of a second peer of the same machine.
+LONGEST_NAME = 40
+_NUMBER = 4
 _LISTED = """
 able acid acorn actor adult after agent alarm album alley amber anchor angle ankle answer apple april arch arena arrow
 artist atlas attic aunt autumn award baby back badge bagel baker ball banana barn basket bath beach bell bench berry
@@ -55,6 +58,23 @@ def fingerprint(device: bytes) -> str:
     """A device's key in words that two people can compare: 45 bits of a hash of it. device: 32 bytes."""
     number = int.from_bytes(hashlib.blake2b(b"mdl fingerprint 1" + device, digest_size=8).digest(), "big")
     return "-".join(WORDS[number >> 9 * place & 511] for place in range(_FINGERPRINT))
+
+
+def own_names(name: str, device: bytes) -> list[str]:
+    """Return the names that a device takes in turn where this one is another's: with words of its key behind it."""
+    words = fingerprint(device).split("-")
+    ends = ["-" + "-".join(words[: count + 1]) for count in range(len(words))]
+    return [name[: LONGEST_NAME - _NUMBER - len(end)].strip("-") + end for end in ends]
+
+
+def next_own_name(name: str, device: bytes) -> str:
+    """Return the name after this one, which may be one of `own_names` itself; "" after the last."""
+    words = fingerprint(device).split("-")
+    for count in range(len(words), 0, -1):
+        base = name.removesuffix("-" + "-".join(words[:count]))
+        if base != name:
+            return own_names(base, device)[count] if count < len(words) else ""
+    return own_names(name, device)[0]
 
 
 def is_fingerprint(text: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from peers.doctor.finding import Verdict
 from peers.doctor.name import check_name
 from peers.edge.identity import default_name
-from peers.edge.naming import names_here
+from peers.edge.naming import name_here
 from tests.peers.doctor.test_device import KEYS, ME, OTHER, introduced, sight
 from transport.trust.membership import Membership
 
@@ -25,7 +25,7 @@ def test_the_hosts_name_of_another_device_is_told_with_the_name_that_a_peer_take
     membership.admit(introduced(default_name(), OTHER))
     (finding,) = check_name(sight(membership=membership), tmp_path)
     assert finding.verdict is Verdict.NOTE
-    assert repr(names_here(membership)[0]) in finding.told
+    assert repr(name_here(membership)) in finding.told
 
 
 def test_a_name_that_a_peer_was_started_with_here_is_in_the_way_though_none_runs(tmp_path: Path) -> None:

@@ -2,38 +2,58 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mdl.errors import NameRefusedError
 from peers.edge.identity import default_name
-from peers.edge.membership import open_membership
-from peers.edge.naming import LONGEST_NAME, names_here, under_a_free_name
+from peers.edge.membership import device_key
+from peers.edge.naming import name_here, under_a_free_name
 from transport.trust.device_key import DeviceKey
 from transport.trust.keys import Mesh, MeshKeys, new_join_code
 from transport.trust.membership import Membership
-from transport.trust.words import fingerprint
+from transport.trust.words import LONGEST_NAME, next_own_name, own_names
 
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(range(19))))
 ME, OTHER = (DeviceKey.of(bytes([at]) * 32) for at in (1, 2))
 
 
+@pytest.fixture(autouse=True)
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("MDL_KEY", raising=False)
+
+
 def test_words_of_the_devices_key_come_behind_the_hosts_name() -> None:
-    names, words = names_here(Membership(KEYS, ME), "raspberrypi"), fingerprint(ME.public).split("-")
-    assert names[:3] == ["raspberrypi", f"raspberrypi-{words[0]}", f"raspberrypi-{words[0]}-{words[1]}"]
-    assert names_here(None, "pi") == ["pi"], "without keys nobody is told apart"
+    membership, own = Membership(KEYS, ME), own_names("raspberrypi", ME.public)
+    assert name_here(membership, "raspberrypi") == "raspberrypi"
+    membership.roster.add(Membership(KEYS, OTHER).enrol("raspberrypi"))
+    assert name_here(membership, "raspberrypi") == own[0]
+    membership.roster.add(Membership(KEYS, OTHER).enrol(own[0]))
+    assert name_here(membership, "raspberrypi") == own[1]
+    assert name_here(None, "pi") == "pi", "without keys nobody is told apart"
 
 
-def test_names_of_others_are_left_out_and_its_own_are_not() -> None:
-    membership, word = Membership(KEYS, ME), fingerprint(ME.public).split("-")[0]
-    membership.roster.add(Membership(KEYS, OTHER).enrol("pi"))
-    membership.roster.add(membership.enrol(f"pi-{word}"))
-    assert names_here(membership, "pi")[0] == f"pi-{word}"
+def test_a_name_of_its_own_stays_and_one_that_another_device_gave_up_is_free() -> None:
+    membership = Membership(KEYS, ME)
+    membership.roster.add(membership.enrol(own_names("pi", ME.public)[0]))
+    assert name_here(membership, "pi") == own_names("pi", ME.public)[0]
+    other, free = Membership(KEYS, OTHER), Membership(KEYS, ME)
+    for name in ("pi", own_names("pi", OTHER.public)[0]):
+        free.roster.add(other.enrol(name))
+    assert name_here(free, "pi") == "pi"
+
+
+def test_each_refusal_brings_one_word_more() -> None:
+    own = own_names("pi-2", ME.public)
+    assert [next_own_name(name, ME.public) for name in ("pi-2", *own)] == [*own, ""]
 
 
 def test_a_long_host_name_leaves_room_for_the_words_and_for_a_number() -> None:
-    names = names_here(Membership(KEYS, ME), "h" * 36)
+    names = own_names("h" * 36, ME.public)
     assert all(len(f"{name}-99") <= LONGEST_NAME for name in names)
-    assert len(set(names)) == 6
+    assert len(set(names)) == 5
 
 
 def test_a_refused_host_name_gives_way_to_the_next_and_a_given_one_does_not() -> None:
@@ -43,22 +63,22 @@ def test_a_refused_host_name_gives_way_to_the_next_and_a_given_one_does_not() ->
     def run(name: str) -> str:
         tried.append(name)
         if len(tried) < 3:
-            raise NameRefusedError(name)
+            raise NameRefusedError("refused", name)
         return name
 
-    names = names_here(open_membership(KEYS))
-    assert names[0] == default_name()
-    assert under_a_free_name(mesh, None, run) == names[2]
-    assert tried == names[:3]
+    own = own_names(default_name(), device_key().public)
+    assert under_a_free_name(mesh, None, run) == own[1]
+    assert tried == [default_name(), *own[:2]]
     tried.clear()
-    with pytest.raises(NameRefusedError, match="dev2"):
+    with pytest.raises(NameRefusedError) as refused:
         under_a_free_name(mesh, "dev2", run)
-    assert tried == ["dev2"]
+    assert (tried, refused.value.name) == (["dev2"], "dev2")
 
 
 def test_the_last_refusal_is_the_users_where_no_name_is_left() -> None:
     def run(name: str) -> None:
-        raise NameRefusedError(name)
+        raise NameRefusedError("refused", name)
 
-    with pytest.raises(NameRefusedError, match=names_here(open_membership(KEYS))[-1]):
+    with pytest.raises(NameRefusedError) as refused:
         under_a_free_name(Mesh("home", KEYS), None, run)
+    assert refused.value.name == own_names(default_name(), device_key().public)[-1]

@@ -208,9 +208,12 @@ def test_a_device_that_others_have_let_in_keeps_its_name() -> None:
     ann = Node("ann", ANN)
     ann.meet("bob", BOB)
     ann.standing.hear("bob", RosterTold(bytes(16)), 1.0)
-    assert Membership(KEYS, ANN).enrol("ann") in ann.membership.statements()
+    ann.standing.due(NEW_S)
+    assert Membership(KEYS, ANN).enrol("ann") not in ann.membership.statements(), "for less than that"
     ann.standing.hear_at_door("ann", refused(by=CLEO), 2.0)
     assert ann.standing.refusal is None, "the other one of the name is as new as this one"
+    ann.standing.due(1.0 + NEW_S)
+    assert Membership(KEYS, ANN).enrol("ann") in ann.membership.statements()
     ann.standing.hear_at_door("owner", refused(by=CLEO), 2.0 + NEW_S)
     assert ann.standing.refusal is None
     again = Node("ann", ANN, ann.membership.statements())
@@ -235,3 +238,10 @@ def test_an_owners_name_is_its_own_and_who_only_looks_has_let_nobody_in(owner: N
     ann.standing.admits(Membership(KEYS, CLEO).introduce(looks, 5, ["10.0.0.1"], 1), "", 0.0)
     ann.standing.hear("watcher", RosterTold(bytes(16)), 1.0)
     assert not ann.membership.is_known
+
+
+def test_the_name_of_an_owners_device_is_given_up_by_any_other(owner: Node) -> None:
+    ann = Node("ann", ANN, (*owner.membership.roster.statements(), Membership(KEYS, ANN).enrol("ann")))
+    assert ann.membership.is_known
+    ann.standing.hear_at_door("ann", refused(by=FOUNDER), 1.0)
+    assert ann.standing.refusal is not None

@@ -11,6 +11,7 @@ from transport.trust.device_key import DeviceKey
 from transport.trust.keys import MeshKeys, founder_mark, new_join_code
 from transport.trust.membership import MAX_VISITORS, Membership
 from transport.trust.roster import MAX_NAMES
+from transport.trust.words import own_names
 
 FOUNDER, ANN, BOB = (DeviceKey.of(bytes([at]) * 32) for at in range(3))
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(19), founder_mark(FOUNDER.public)))
@@ -89,6 +90,18 @@ def test_another_devices_name_is_refused(owner: Membership) -> None:
     with pytest.raises(RemoteProtocolError, match="name of another device: start the new one with --name"):
         owner.admit(introduced(device=BOB, serial=99))
     assert owner.may_speak(ANN.link_key, "ann")
+
+
+def test_a_name_that_its_device_has_given_up_is_the_next_ones(owner: Membership) -> None:
+    """A first start of a device, which took a name of its own at once, may be announced for a while."""
+    owner.admit(introduced())
+    owner.roster.add(Membership(KEYS, ANN).enrol(own_names("ann", ANN.public)[0]))
+    assert owner.may_speak(ANN.link_key, "ann"), "nobody else has come with it"
+    assert owner.admit(introduced(device=BOB, serial=99))
+    assert owner.may_speak(BOB.link_key, "ann")
+    assert not owner.may_speak(ANN.link_key, "ann")
+    with pytest.raises(RemoteProtocolError, match="name of another device"):
+        owner.admit(introduced(serial=100))
 
 
 def test_another_code_admits_nobody(owner: Membership) -> None:
