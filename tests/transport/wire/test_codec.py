@@ -138,7 +138,7 @@ def test_a_message_holds_so_many_statements_and_a_proof_so_many_addresses():
 
 def test_a_full_mesh_fits_into_one_message():
     """Or a newcomer would hear of nobody: with the longest names and addresses there are."""
-    name, host = "n" * 64, "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
+    name, host = "n" * 64, "fd12:3456:789a:bcde:ffff:ffff:ffff:ffff"
     proof = Proof(msgspec.structs.replace(ENROLLED, peer_id=name), 65535, (host,) * MAX_HOSTS, 1 << 45, SIGNATURE)
     info = PeerInfo(name, 1 << 45, Role.TRAINER, host, 65535, "a" * 16, proof)
     assert len(encode(ME, PeersKnown((info,) * MAX_MEMBERS))) < MAX_HEADER_BYTES
