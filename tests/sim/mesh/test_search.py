@@ -214,7 +214,7 @@ def test_a_group_that_waits_for_its_majority_breaks_nothing_either() -> None:
 def test_two_starts_of_a_mesh_that_meet_late_are_counted_apart(
     monkeypatch: pytest.MonkeyPatch, remembered: int
 ) -> None:
-    """p1 and p2 begin without p0, p2 and p0 without p1. The start that more devices have worked in stands, so that after
+    """p1 and p2 begin without p0, p2 and p0 without p1. The start that more devices worked in stands, so that after
     six rounds nothing is counted apart, even where a single round is remembered (before: 16 had to be)."""
     monkeypatch.setattr(model_state, "_SMALL_ROUNDS", remembered)
     bound = Bound(3, 1, policy="tree", kinds=("cut",))
