@@ -54,6 +54,11 @@ class Barrier:
             self._out.popitem(last=False)
         return for_s
 
+    def note_unknown(self) -> int:
+        """Note a message that met a bug and puts nobody out; return how many met one."""
+        self.met += 1
+        return self.met
+
     def is_out(self, device: Hashable, now: float) -> bool:
         """Return True while this device is not heard."""
         out = self._out.get(device)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from mdl.errors import ConfigError
 
 G_MS2 = 9.80665
 
@@ -136,12 +138,37 @@ def convert_channels(x: NDArray[np.float32], here: Sequence[str], there: Sequenc
     pairs = [conversion(one, other) for one, other in zip(here, there, strict=True)]
     if None in pairs:
         return None
-    factor, offset = np.array(pairs, np.float64).T[:, None, :, None]
+    factor, offset = (part.reshape(-1, *(1,) * (x.ndim - 2)) for part in np.array(pairs, np.float64).T)
     return np.asarray(x * factor + offset, np.float32)
 
 
-def describe_units(channels: Sequence[str], units: Sequence[str]) -> str:
-    """Return "ax, ay, az in m/s2; temperature in degC": neighbours of one unit together; empty if no unit is known."""
-    runs = itertools.groupby(zip(channels, units, strict=True), key=lambda pair: pair[1])
-    named = [(unit, ", ".join(name for name, _ in run)) for unit, run in runs]
-    return "; ".join(f"{names} in {unit}" for unit, names in named if unit)
+def read_units(said: Sequence[str], channels: int, where: object) -> tuple[str, ...]:
+    """Return the unit of each channel as a user or a file says them, "" for "-"; () where nobody says any.
+
+    said: one for all channels, or one for each. Raises ConfigError for another number, or a unit that is not known.
+    """
+    if len(said) not in (0, 1, channels):
+        raise ConfigError(f"{where}: units= names {len(said)} units; expected 1, or {channels} for the channels")
+    units = tuple(find_unit(each) for each in said)
+    for unit, each in zip(units, said, strict=True):
+        if not unit and each != "-":
+            raise ConfigError(
+                f"{where}: units= has {each[:40]!r}, which is not known; expected m/s2, g, deg/s, ... or -"
+            )
+    return units * channels if len(units) == 1 else units
+
+
+def describe_units(
+    channels: Sequence[str], units: Sequence[str], written: Callable[[int], Iterable[str]] = lambda place: ()
+) -> str:
+    """Return "ax, ay, az in m/s2; temperature in degC": neighbours of one unit together; empty if no unit is known.
+
+    written: of a channel's place the other units that its values were written in, which are told, too.
+    """
+    told = []
+    runs = itertools.groupby(range(len(units)), lambda place: (units[place], sorted(set(written(place)))))
+    for (unit, others), run in runs:
+        if unit:
+            names = ", ".join(channels[place] for place in run)
+            told.append(f"{names} in {unit}" + (f" (converted from {' and '.join(others)})" if others else ""))
+    return "; ".join(told)

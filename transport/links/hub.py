@@ -146,7 +146,7 @@ class _End(ABC):
                 continue
             self._lines.bug(now, sender, MET_BUG, sender, self.put_out(sender, now))
             return
-        self.counts.bugs = self.barrier.met = self.barrier.met + 1
+        self.counts.bugs = self.barrier.note_unknown()
         self._lines.bug(now, "", MET_BUG_AT_DOOR)
 
     def _take(self, envelope: Envelope, frames: Sequence[zmq.Frame], now: float) -> list[Event]:
@@ -267,7 +267,7 @@ class Hub(_End):
             self._names.note_worked(name)
 
     def _device_of(self, peer_id: str) -> Hashable:
-        """What tells a device, under whatever name it comes: its key, without encryption its name."""
+        """Return the key of a device, the same under all its names; without encryption its name."""
         return self._devices.get(peer_id) or peer_id
 
     def _check_names(self, envelope: Envelope, frame: zmq.Frame, now: float) -> None:

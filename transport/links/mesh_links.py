@@ -249,7 +249,7 @@ class Links:
         return [PeerFound(info) for info in known]
 
     def _device_of(self, peer_id: str) -> Hashable:
-        """What tells a device, under whatever name it comes: its key, without encryption its name."""
+        """Return the key of a device, the same under all its names; without encryption its name."""
         device = self._membership.device_called(peer_id) if self._membership is not None else None
         return device or peer_id
 
@@ -260,7 +260,7 @@ class Links:
         except (RemoteProtocolError, IndexError):
             sender = ""
         if not sender:
-            self.counts.bugs = self.barrier.met = self.barrier.met + 1
+            self.counts.bugs = self.barrier.note_unknown()
             self._lines.bug(now, "", MET_BUG_AT_DOOR)
             return
         self._put_out_for_bug(sender, now)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.data.assemble import assemble_data, number_names
-from mdl.data.quantities import convert_channels, find_unit, kept_unit
+from mdl.data.quantities import convert_channels, kept_unit, read_units
 from mdl.data.readers.archive import load_arrays
 from mdl.data.spec import Spec, split_names
 from mdl.data.targets import strata_of
@@ -223,14 +223,8 @@ def _name_channels(arrays: Mapping[str, NDArray[Any]], where: str) -> tuple[str,
 def _read_units(arrays: Mapping[str, NDArray[Any]], where: str, said: str) -> tuple[str, ...]:
     """Return the unit that each channel is written in; () where nobody says."""
     count = arrays["x"].shape[1 if arrays["x"].ndim == 4 else 2]
-    named = list(_read_names(arrays, "channel_units", count, where)) or split_names(said)
-    if len(named) not in (0, 1, count):
-        raise ConfigError(f"{where}: units= names {len(named)} units; expected 1, or {count} for the channels")
-    units = [find_unit(each) for each in named]
-    for unit, each in zip(units, named, strict=True):
-        if not unit and each != "-":
-            raise ConfigError(f"{where}: the unit {each[:40]!r} is not known; expected one like m/s2, g, deg/s, or -")
-    return tuple(units * count if len(units) == 1 else units) if any(units) else ()
+    units = read_units(_read_names(arrays, "channel_units", count, where) or split_names(said), count, where)
+    return units if any(units) else ()
 
 
 def _in_kept_units(

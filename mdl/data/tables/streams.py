@@ -7,7 +7,6 @@ with what to say about it.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.quantities import kept_unit, quantity_of
+from mdl.data.quantities import describe_units, kept_unit, quantity_of
 from mdl.data.readers.clock import RATE_TOLERANCE, UNITS_S
 from mdl.data.spec import split_names
 from mdl.data.tables.columns import NO_TIME, Columns, ask_for_label, choose_columns, from_path
@@ -257,19 +256,8 @@ class _Reader:
             notes.append(f"{self._dropped} rows miss a value, and are left out (missing=drop)")
         if self._filled:
             notes.append(f"{self._filled} values that were missing are filled in (missing=interpolate)")
-        return [*notes, *self._describe_units()]
-
-    def _describe_units(self) -> list[str]:
-        """Return a line that says the unit of each channel, and from which it was converted; none if none is known."""
-        said = []
-        for (unit, written), run in itertools.groupby(
-            range(len(self.units)), lambda place: (self.units[place], sorted({*self._converted.get(place, ())}))
-        ):
-            names = ", ".join(self._channels[place] for place in run)
-            said += [f"{names} in {unit}" + (f" (converted from {' and '.join(written)})" if written else "")] * bool(
-                unit
-            )
-        return ["; ".join(said)] if said else []
+        units = describe_units(self._channels, self.units, lambda place: self._converted.get(place, ()))
+        return [*notes, units] if units else notes
 
     def _values(self, table: Table, rows: Rows) -> Floats64:
         columns = [

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mdl.data.quantities import conversion, find_unit, quantity_of
+from mdl.data.quantities import conversion, find_unit, quantity_of, read_units
 from mdl.data.tables.dialect import Dialect
 from mdl.data.tables.rows import Floats64
-from mdl.errors import ConfigError, DataError
+from mdl.errors import DataError
 
 # A device at rest measures 1 g. In motion the middle of many is still near it; a sensor without gravity shows none.
 _IN_G, _IN_MS2 = (0.85, 1.2), (8.3, 11.8)
@@ -41,12 +41,7 @@ def find_units(
     all channels or one for each; else empty. Raises ConfigError for another number of them, or one that is not known.
     """
     if said:
-        if len(said) not in (1, len(channels)):
-            raise ConfigError(
-                f"{file}: units= names {len(said)} units; expected 1, or {len(channels)} for the channels"
-            )
-        units = [_known(file, each) for each in said]
-        return tuple(units * len(channels) if len(units) == 1 else units)
+        return read_units(said, len(channels), file)
     units = [find_unit(dialect.units[place]) for _, place in channels]
     axes = acceleration_columns([name for name, _ in channels])
     axes = axes or acceleration_columns([dialect.header[place] for _, place in channels])
@@ -76,16 +71,6 @@ def scale_to(
         pairs.append(pair)
     factor, offset = np.array(pairs, np.float64).T
     return factor, offset
-
-
-def _known(file: Path, said: str) -> str:
-    if said == "-":
-        return ""
-    if not (unit := find_unit(said)):
-        raise ConfigError(
-            f"{file}: units= has {said[:40]!r}, which is not known; expected one like m/s2, g, deg/s, or -"
-        )
-    return unit
 
 
 def _see_acceleration(values: Floats64) -> str:

@@ -64,6 +64,9 @@ def test_windows_of_another_quantity_are_not_converted() -> None:
     both = convert_channels(x, ("g", "deg/s"), ("m/s2", "deg/s"))
     assert both is not None
     assert both[0, :, 0].tolist() == pytest.approx([9.80665, 1.0])
+    image = convert_channels(np.ones((5, 2, 3, 4), np.float32), ("g", "deg/s"), ("m/s2", "deg/s"))
+    assert image is not None
+    assert image[0, :, 0, 0].tolist() == pytest.approx([9.80665, 1.0])
     assert convert_channels(x, ("g", "g"), ("m/s2", "rad/s")) is None
     assert convert_channels(x, (), ("m/s2", "m/s2")) is None
 

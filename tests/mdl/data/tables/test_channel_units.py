@@ -99,7 +99,7 @@ def test_arrays_say_their_units_and_shared_windows_keep_theirs(tmp_path: Path) -
     np.savez(tmp_path / "b.npz", x=x, y=y)
     assert read_data(f"npz:{tmp_path}/b.npz?gap=0", tmp_path).channel_units == ()
     assert read_data(f"npz:{tmp_path}/b.npz?gap=0&units=deg/s", tmp_path).channel_units == ("rad/s",) * 2
-    with pytest.raises(ConfigError, match="unit 'stone' is not known"):
+    with pytest.raises(ConfigError, match="units= has 'stone', which is not known"):
         read_data(f"npz:{tmp_path}/b.npz?gap=0&units=stone", tmp_path)
 
 
