@@ -1,4 +1,4 @@
-"""What a full roster costs: to be read when a node starts, and for each statement that comes to it.
+"""Measure a full roster: the time to read it when a node starts, and for each statement that comes to it.
 
 Real keys and signatures, made in this process; seconds are of its processor time. "kept" is the file as this device has
 written it, whose mark spares the signatures; "unmarked" is the same file as an older version wrote it.

@@ -1,4 +1,4 @@
-"""What mdl writes and says keeps to the bounds of who reads it: checked before a byte of it leaves. Pure."""
+"""Check what mdl writes and says against the bounds of its readers, before a byte of it leaves. Pure."""
 
 from __future__ import annotations
 

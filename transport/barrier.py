@@ -1,4 +1,4 @@
-"""What a peer's message costs that meets a bug here: its sender is not heard for a while, and this node goes on.
+"""Bound what a message costs that meets a bug here: its sender is not heard for a while, and this node goes on.
 
 A message that raises anything but RemoteProtocolError has met a bug, ours or its sender's making. The sender's device
 has its place back after a minute, and after twice as long each further time. Who tells the same to many does not

@@ -77,7 +77,7 @@ class _Met:
 
 @dataclass(frozen=True)
 class _Done:
-    """What came of work. start: of the machine, that asked for it."""
+    """The result of work. start: of the machine, that asked for it."""
 
     event: Event
     start: int

@@ -1,4 +1,4 @@
-"""What stands between this machine and a device that does not answer, as far as one can tell from here.
+"""Find what stands between this machine and a device that does not answer, as far as it can be told from here.
 
 Each look tells what it has found, or nothing: whoever asks then says what is left. Where one sign has two causes, both
 are named.

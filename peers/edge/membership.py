@@ -195,7 +195,7 @@ def _mark_path(path: Path) -> Path:
 
 
 def _mark(content: bytes, keys: MeshKeys, device: DeviceKey) -> bytes:
-    """What tells that this device has written a roster, when it had this join code."""
+    """Return the mark by which a roster is known as written by this device under this join code."""
     return device.seal(keys.mesh_id.encode() + b"\0" + keys.code_hash + content)
 
 
@@ -208,7 +208,7 @@ def _is_marked(path: Path, content: bytes, keys: MeshKeys, device: DeviceKey) ->
 
 
 def _worked_path(path: Path) -> Path:
-    """Of the mesh, whichever of its runs the roster is of."""
+    """Return the path of the mesh's file, the same for all its runs."""
     return path.with_name(f"{path.stem.partition(RUN_MARK)[0]}.worked")
 
 

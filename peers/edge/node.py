@@ -236,7 +236,7 @@ def run_trainer(
     check_room(state.parameters.nbytes)
 
     def build(me: Contributor, begins: State | None = None) -> tuple[PeerStart, Peer]:
-        """As a start of this process: from the last model that is on the disk, and what the device has promised."""
+        """Build the machine as a new start would: from the last model on the disk and the device's promises."""
         at = device.begin_again(me) if begins is None else begins
         start = configured_start(config, me, device.start(at), time.monotonic(), chosen.told, merges.defence())
         return start, build_machine(start, at.parameters, lambda: chosen.make(out), at.momentum)
@@ -353,7 +353,7 @@ class _Node:
 
     @property
     def trainer(self) -> Trainer:
-        """Of a device that trains."""
+        """Return the trainer of a device that trains."""
         trainer = self.machine.trainer
         assert trainer is not None
         return trainer
@@ -380,7 +380,7 @@ class _Node:
         return finish
 
     def _observe(self, now: float, event: Event, effects: list[Effect]) -> None:
-        """What devices report while this node leads; its own trainer tells it without a driver. And who has worked."""
+        """Hear reports while this node leads, its own trainer's among them, and note which devices have worked."""
         for effect in effects:
             match effect:
                 case SaveModel(history=history):

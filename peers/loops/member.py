@@ -299,7 +299,7 @@ class Member:
         return state
 
     def _begin_again(self) -> tuple[PeerStart, Peer]:
-        """As another start of this process, from the last model on the disk; the loop ends its round for nobody."""
+        """Begin again as another start, from the last model on the disk. The loop ends its round for nobody."""
         self._me = claim_again(self._directory, self._me)
         state = restore_state(self._cache, self._origin) or State(self._machine.parameters)
         start = self._start(state)

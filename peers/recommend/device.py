@@ -148,7 +148,7 @@ def read_record(out: Path) -> Record:
 
 
 def _find_record(out: Path) -> Record | None:
-    """What is kept, or what was kept before it; None of a device that has learned nothing. Raises DamagedError."""
+    """Read what is kept, or the version before it; None if the device has learned nothing. Raises DamagedError."""
 
     def read(path: Path) -> Record:
         return decode_json(read_sealed(path, _LARGEST_RECORD_BYTES), Record, str(path))

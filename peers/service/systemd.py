@@ -150,7 +150,7 @@ def need_systemd() -> None:
 
 
 def _own_secrets() -> Path:
-    """Where secrets of this user's own services are kept."""
+    """Return the folder for secrets of this user's own services."""
     return Path(platformdirs.user_config_dir("mdl")) / "services"
 
 

@@ -156,7 +156,7 @@ def _place(service: Service) -> list[str]:
 
 
 def _credential(service: Service, name: str, file: Path) -> str:
-    """How a command names a file with a secret: a user's own service reads it where it is kept."""
+    """Return how a command names a file with a secret: a user's own service reads it where it is kept."""
     return f"@%d/{name}" if service.is_system else quote(f"@{file}")
 
 

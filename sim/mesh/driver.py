@@ -298,7 +298,7 @@ class SimMesh:
             self._check(self, node)
 
     def _meet_bug(self, node: Node, sender: Contributor) -> None:
-        """As `transport.runtime`: its sender is not heard for a while, and the process begins again from its disk."""
+        """Do as `transport.runtime`: the sender is not heard for a while, the process begins again from its disk."""
         self.bugs += 1
         self._out[node.peer_id, sender.peer_id] = self.now + self.unheard_s
         self.crash(node.peer_id)

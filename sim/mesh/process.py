@@ -169,7 +169,7 @@ class Disk:
 
     @property
     def ballot(self) -> Ballot | None:
-        """What a process that starts now may rely on."""
+        """Return what a process that starts now may rely on."""
         if self.kept is None:
             return None
         why = self.kept.why_doubted(self.boot, self.changed_s)

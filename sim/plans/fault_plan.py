@@ -178,7 +178,7 @@ class Lie(Fault, frozen=True):
 
 
 class TwoFaced(Fault, frozen=True):
-    """What this device gives of a round's result to the devices `to` is more than what it has itself, by so much."""
+    """Make this device give the devices `to` a larger result of a round than it has itself, by so much."""
 
     peer: str
     to: Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)]

@@ -1,4 +1,4 @@
-"""What happens to machines and disks, drawn into fault plans: power cuts, backups, cloned cards, starved processors.
+"""Draw faults of machines and disks into plans: power cuts, backups, cloned cards, starved processors.
 
 Pure; what a seed gave without them stays what it was.
 """

@@ -94,7 +94,7 @@ class _Visit:
 
 
 class _Porch:
-    """Where they wait."""
+    """Hold the connections to an invitation until each has given its proof, or makes place."""
 
     def __init__(
         self, invitation: Invitation, listener: socket.socket, is_near: IsNear, tell: Callable[[str], None]

@@ -136,7 +136,7 @@ class RosterTalk:
 
 
 def _pages(statements: Sequence[AnyStatement]) -> list[tuple[AnyStatement, ...]]:
-    """As many in each as one message has room for."""
+    """Part statements into pages, as many in each as one message has room for."""
     pages: list[tuple[AnyStatement, ...]] = []
     page: list[AnyStatement] = []
     keys = 0

@@ -308,7 +308,7 @@ class Standing:
             self._unheard &= {each.device for each in roster.members()}
 
     def _note_let_in(self, peer_id: str, now: float) -> None:
-        """Who speaks by a link has let this device in; one that only looks has no say in that."""
+        """Note that a peer which speaks by a link has let this device in; an observer has no say in that."""
         membership = self.membership
         assert membership is not None
         if self._let_in_at is None and membership.name and peer_id and not membership.is_visitor(peer_id):

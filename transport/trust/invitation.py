@@ -84,7 +84,7 @@ class Invitation:
         return Inviting(self, SPAKE2_B(self._words, _JOINER, _INVITER, entropy_f=self._entropy), host)
 
     def left_to(self, host: str) -> int:
-        """How often somebody at this address may still be wrong."""
+        """Return how often a device at this address may still be wrong."""
         return min(self.tries_left, TRIES_OF_ONE - self._wrong[host])
 
     def may_try(self, host: str) -> bool:
@@ -98,7 +98,7 @@ class Invitation:
             raise RemoteProtocolError(f"{TRIES_OF_ONE} times somebody at {host} did not know the words")
 
     def note_wrong(self, host: str) -> None:
-        """Somebody has shown a proof of other words."""
+        """Count a proof of other words against this address."""
         self.tries_left -= 1
         self._wrong[host] += 1
 

@@ -67,7 +67,7 @@ _Value = TypeVar("_Value")
 
 
 class Rank(IntEnum):
-    """Whose enrolment stays in a full roster; the lowest makes place first."""
+    """Rank of an enrolment in a full roster; the lowest makes place first."""
 
     NEWCOMER = 0
     WORKED = 1
@@ -220,7 +220,7 @@ class Roster:
         return max((each.number for each in self._changes.values()), default=0) + 1
 
     def room_to_revoke(self, by: bytes) -> int:
-        """How many more devices this owner can revoke."""
+        """Return how many more devices this owner can revoke."""
         mine = self._revoked_by[by]
         if by == self._founder:
             return MAX_MEMBERS - mine
@@ -309,7 +309,7 @@ class Roster:
         return True
 
     def _order_holders(self, peer_id: str) -> None:
-        """Who has given a name up stands behind those that have not."""
+        """Move a device that has given a name up behind those that have not."""
         holders = self._of_name[peer_id]
         if len(holders) > 1:
             ordered = sorted(holders.items(), key=lambda each: self.has_given_up(each[0], peer_id))
@@ -536,7 +536,7 @@ def _order(statement: AnyStatement) -> int:
 
 
 def _turn(change: CodeChanged) -> tuple[int, bytes, bytes]:
-    """Of two owners' changes the greater one counts; each device finds the same."""
+    """Return what changes are compared by: of two owners' the greater one counts, alike on each device."""
     return change.number, change.code_hash, change.by
 
 

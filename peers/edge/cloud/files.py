@@ -94,7 +94,7 @@ class CloudFiles:
         self._stopped.set()
 
     def state(self) -> CloudState:
-        """What the machine starts from. Raises DamagedError if no version is whole."""
+        """Return what the machine starts from. Raises DamagedError if no version is whole."""
         stored = {}
         for path in sorted((self._directory / "pupils").glob("*.safetensors")):
             try:
@@ -157,7 +157,7 @@ class CloudFiles:
         return pupils, learned
 
     def _read_base(self) -> Teacher:
-        """What was taught last to whoever belongs to no group, and is whole."""
+        """Return the last lesson for pupils of no group that is whole."""
         problem = ""
         for catalogue in self._catalogues():
             large, small = (self._lesson(catalogue.version, name, BASE) for name in ("large", "small"))

@@ -33,7 +33,7 @@ _Names = dict[str, tuple[bytes, bool]]
 
 
 def open_names(directory: Path) -> Names:
-    """What is kept there; new names are added to it. Raises DamagedError naming the line, StorageError."""
+    """Read the names kept there; new ones are added to the file. Raises DamagedError naming the line, StorageError."""
     path = directory / DEVICES
     try:
         make_private_folder(directory)

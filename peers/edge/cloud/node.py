@@ -168,7 +168,7 @@ def serve(
     """
 
     def crashed(error: BaseException, cause: str) -> None:
-        """What pupils have sent is in it: a bug that it meets costs the cycle, which is tried again later."""
+        """Put off a cycle that met a bug: what pupils sent is in it. It is tried again later."""
         if not isinstance(error, Exception):
             runtime.crash(error)
             return

@@ -1,4 +1,4 @@
-"""What a container or a service may take of the machine's memory, said before the system ends mdl without a word.
+"""Say how much memory a container or a service may take, before the system ends mdl without a word.
 
 A control group that takes more than its limit is killed by the kernel: nothing is written, no line is told.
 """

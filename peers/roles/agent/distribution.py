@@ -395,7 +395,7 @@ def choose_digest(staged: Mapping[Contributor, bytes], base: Collection[str], or
 
 
 def newest_staged(members: list[Member]) -> Staged | None:
-    """What must become the round's result if anyone has staged anything: the latest order's, which may be closed.
+    """Return what must become the result if anyone has staged anything: the latest order's, which may be closed.
 
     An order has one result, unless somebody lies: then the one that most have.
     """

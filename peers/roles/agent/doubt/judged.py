@@ -23,9 +23,11 @@ EVERY = 20
 
 @dataclass(frozen=True)
 class Judging:
-    """Of one round. doubted: peer ids whose work somebody has refused lately. disputed: of whom somebody says that they
-    gave another result than others have, and who says so. unjudged: those whose own delta nobody
-    has taken alone in the round before. looks: None where it is not inspected. least_angle: as in `Limits`.
+    """Doubts about one round.
+
+    doubted: peer ids whose work somebody has refused lately. disputed: peer ids that are said to have given another
+    result than others have, and those that say so. unjudged: peer ids whose own delta nobody has taken alone in the
+    round before. looks: None where it is not inspected. least_angle: as in `Limits`.
     """
 
     ledger: RoundLedger
