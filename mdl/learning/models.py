@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
+from mdl.learning.recurrent import run_recurrent
 from mdl.learning.targets import Numbers
 from mdl.own import Own
 from mdl.task import Targets
@@ -137,7 +138,7 @@ class CnnLstm(nn.Module):
         self.classify = nn.Linear(922, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        steps, _ = self.lstm(self.convolutions(x).transpose(1, 2))
+        steps, _ = run_recurrent(self.lstm, self.convolutions(x).transpose(1, 2))
         logits: Tensor = self.classify(self.dropout(torch.relu(self.dense(steps[:, -1]))))
         return logits
 

@@ -40,7 +40,7 @@ from mdl.protocol.machine import Received
 from mdl.protocol.messages import SEGMENTS, Said
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, PeerInfo, Reached, Role
-from mdl.trust.statements import AnyStatement, DeviceRevoked
+from mdl.trust.statements import AnyStatement
 from peers.edge.resume import Origin, restore_state
 from peers.trials.replay_story import replay_story
 from peers.trials.run_plan import run_plan
@@ -48,7 +48,7 @@ from peers.trials.story_file import Recorded, load_story, save_stories, tell_ent
 from sim.plans.draw_plan import draw_plan
 from sim.plans.fault_plan import dump_plan, load_plan
 from sim.timing.scenario import draw_scenario
-from tests.fuzz.hostile import Hostile, damage, info_of
+from tests.fuzz.hostile import Hostile, damage, forced, info_of, revocation
 from tests.fuzz.machines import MeshCase, Misbehaved
 from transport.discovery.directory import Directory, parse_address
 from transport.discovery.mdns import describe, read_description
@@ -187,7 +187,7 @@ class BulkCase(_Case):
             changes["size_bytes"] = self.rng.choice((4 * self._size, 4 * self._size - 1))
         if hasattr(body, "offset_bytes") and self.rng.random() < 0.8:
             changes["offset_bytes"] = self.rng.choice((0, 0, CHUNK_BYTES, 4))
-        return msgspec.structs.replace(body, **changes)
+        return forced(body, changes)
 
 
 def _some_values(size: int) -> Any:
@@ -233,11 +233,7 @@ class RosterCase(_Case):
             case 1:
                 made = speaker.name_owner(other)
             case 2:
-                at = rng.randrange(9)
-                try:
-                    made = speaker.revoke(other, at, "lost")[-1]
-                except ConfigError:  # no owner, or the founder's device: said all the same
-                    made = speaker._sign(DeviceRevoked(other, speaker.device.public, at, "", "lost"))
+                made = revocation(speaker, other, rng.randrange(9), "lost")
             case 3:
                 for statement in self._me.roster.statements():
                     with suppress(RemoteProtocolError):

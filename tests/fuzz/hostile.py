@@ -15,6 +15,10 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from mdl.errors import ConfigError
+from mdl.trust.statements import DeviceRevoked
+from transport.trust.membership import Membership
+
 # Values of one field that are remembered from real traffic.
 _SEEN = 64
 # Items of a generated list: mostly few; now and then as many as make work.
@@ -219,3 +223,11 @@ def damage(data: bytes, rng: random.Random) -> bytes:
 
 def is_enum(value: object) -> bool:
     return isinstance(value, enum.Enum)
+
+
+def revocation(speaker: Membership, device: bytes, at: int, reason: str) -> DeviceRevoked:
+    """Sign that a device is out, whether or not the speaker may say so."""
+    try:
+        return speaker.revoke(device, at, reason)[-1]
+    except ConfigError:  # it owns nothing, or the device is the founder's
+        return speaker._sign(DeviceRevoked(device, speaker.device.public, at, "", reason))

@@ -15,7 +15,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import PeersKnown
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.trust.statements import MAX_STATEMENTS, AnyStatement, CodeChanged, DeviceRevoked, Enrolled, OwnerNamed
-from tests.fuzz.hostile import Hostile, info_of
+from tests.fuzz.hostile import Hostile, info_of, revocation
 from tests.fuzz.machines import Misbehaved
 from transport.links.standing import Standing
 from transport.trust.device_key import DeviceKey
@@ -70,7 +70,7 @@ class TrustCase:
         liar, victims = self._liars[0], (FOUNDER, ANN, BOB)
         false: list[AnyStatement] = [liar.found(), liar.change_code(bytes(16))]
         for victim in victims:
-            false += [*liar.revoke(victim.public, 1, "mine"), liar.name_owner(victim.public)]
+            false += [revocation(liar, victim.public, 1, "mine"), liar.name_owner(victim.public)]
         return [*false, *(each.enrol(name) for each in self._liars for name in ("ann", "mallory"))]
 
     def _roster(self) -> RosterTold:

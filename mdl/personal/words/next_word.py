@@ -12,6 +12,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from mdl.learning.recurrent import run_recurrent
 from mdl.personal.compression import FactoredEmbedding, FactoredLinear
 from mdl.personal.words.text import MOST_WORDS
 
@@ -62,7 +63,7 @@ class NextWordModel(nn.Module):
 
     def read(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """What the last layer sees at each step, (batch, steps, hidden), and the state after the last one."""
-        features, state = self.lstm(self.embed(tokens), state)
+        features, state = run_recurrent(self.lstm, self.embed(tokens), state)
         return features, state
 
     def first_state(self, batch: int) -> State:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from mdl.learning.recurrent import run_recurrent
 from mdl.personal.words.next_word import NextWordModel
 from mdl.personal.words.pieces import PieceBatch, SampleBatch
 
@@ -95,7 +96,7 @@ def _run_words(model: NextWordModel, batch: PieceBatch) -> tuple[Tensor, tuple[T
     hidden, cell, features = [state[0]], [state[1]], []
     embedded = model.embed(batch.words[:, :-1])
     for step in range(embedded.shape[1]):
-        output, state = model.lstm(embedded[:, step : step + 1], state)
+        output, state = run_recurrent(model.lstm, embedded[:, step : step + 1], state)
         features.append(output)
         hidden.append(state[0])
         cell.append(state[1])
@@ -111,7 +112,7 @@ def _run_characters(
     longest = int(batch.fed.max())
     embedded = model.embed(batch.characters[:, :longest])
     packed = pack_padded_sequence(embedded, batch.fed, batch_first=True, enforce_sorted=False)
-    output, _ = pad_packed_sequence(model.lstm(packed, start)[0], batch_first=True)
+    output, _ = pad_packed_sequence(run_recurrent(model.lstm, packed, start)[0], batch_first=True)
     sample, step = torch.nonzero(torch.arange(longest) < batch.fed[:, None], as_tuple=True)
     return output[sample, step], sample, step + 1
 
