@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mdl.protocol.machine import PeerRevoked
-from mdl.trust.statements import AnyStatement, Enrolled
+from mdl.trust.statements import AnyStatement
 from peers.roles.peer import Peer
 from peers.trials.campaign import Campaign, silent_machines
 from peers.trials.run_plan import run_guarded
@@ -43,8 +43,8 @@ def _digests_are_never_compared(self: RosterTalk, peer_ids: Iterable[str], now: 
     return []
 
 
-def _who_is_revoked_is_heard_on(self: Roster, enrolled: Enrolled) -> bool:
-    return True
+def _who_is_revoked_is_heard_on(self: Roster, device: bytes) -> None:
+    return None
 
 
 def _who_is_revoked_is_told_on(self: Standing, new: list[AnyStatement], but: str) -> News:
@@ -71,7 +71,7 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, set[str], int]] = {
     _words_count_before_rosters_were_compared: (Standing, "is_settled", {"early"}, 65),
     _news_are_not_passed_on: (RosterTalk, "tell", {"slow"}, 1),
     _digests_are_never_compared: (RosterTalk, "due", {"unaware"}, 31),
-    _who_is_revoked_is_heard_on: (Roster, "_is_in", {"forgot"}, 0),
+    _who_is_revoked_is_heard_on: (Roster, "_drop_device", {"forgot"}, 0),
     _who_is_revoked_is_told_on: (Standing, "_pass_on", {"told"}, 0),
     _who_tells_of_it_is_not_forgotten: (Standing, "_pass_on", {"told"}, 0),
     _what_was_said_by_one_that_is_out_now_is_refused: (Roster, "_judge", {"forgot"}, 41),
