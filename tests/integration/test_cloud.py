@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import signal
 import socket
 from types import SimpleNamespace
@@ -38,9 +39,10 @@ def start_cloud(home, port, out, *more):
     return home.start("cloud", *COMMON, "--large", "lenet", "--loopback", "--port", port, "--out", out, "--json", *more)
 
 
-def shown_at(web, claim):
-    """The snapshot of the page at this port, once the claim about it is true."""
-    with contextlib.closing(Reader(SimpleNamespace(url=f"http://127.0.0.1:{web}/?"))) as reader:
+def shown_at(command, claim):
+    """The snapshot of the page that a command has printed the address of, once the claim about it is true."""
+    url, token = re.search(r"the page: (http://127\.0\.0\.1:\d+/\?token=(\S+))", command.told).groups()
+    with contextlib.closing(Reader(SimpleNamespace(url=url, token=token))) as reader:
         reader.next()
         while not claim(reader.shown):
             reader.next()
@@ -79,7 +81,7 @@ def test_devices_learn_with_a_cloud_that_is_killed_in_the_middle_of_a_cycle(home
         assert (tmp_path / f"dev-{index}" / "personal.safetensors").exists()
     assert product.until(lambda: version_of(out) == 3), again.told
     assert f"mdl: the page: http://127.0.0.1:{web}/?token=" in again.told
-    cycles = shown_at(web, lambda shown: "3" in shown["cloud"]["cycles"])["cloud"]["cycles"]
+    cycles = shown_at(again, lambda shown: "3" in shown["cloud"]["cycles"])["cloud"]["cycles"]
     taught = [name for names in cycles["3"]["groups"].values() for name in names]
     assert sorted(taught) == ["dev-1", "dev-2"]
     assert again.interrupt(signal.SIGINT) < 15
@@ -152,7 +154,7 @@ def test_up_with_a_cloud_trains_with_lessons_and_gives_the_meshs_model_back(home
                      "--set", "cloud.large=lenet", "--verify", "--web", web, "--json", "--out", out)  # fmt: skip
     assert product.until(lambda: f"the page: http://127.0.0.1:{web}/?token=" in run.told or run.code is not None)
 
-    shown = shown_at(web, lambda shown: shown["cloud"]["cycles"] and shown["learning"]["confusion"])
+    shown = shown_at(run, lambda shown: shown["cloud"]["cycles"] and shown["learning"]["confusion"])
     assert set(shown["mesh"]["devices"]) == {"agent", "peer-1", "peer-2"}
     assert shown["learning"]["classes"][0] == "walking"
     assert run.end() == 0, run.told
