@@ -331,7 +331,7 @@ def test_a_process_that_met_a_bug_goes_on_as_another_start_of_itself_and_ends_wi
     home = product.Home(tmp_path / "home", tmp_path.parent / "cache")
     (home.folder / "broken.py").write_text(BROKEN.replace("FROM", str(from_round)))
     peer = ("peer", "--code", new_join_code("home"), "--loopback", "--data", product.SMALL, "--json")
-    peer += ("--set", "round.rounds=4", "--set", "round.min_peers=2")
+    peer += ("--set", "round.rounds=4", "--set", "round.min_peers=3")  # they wait for it: two would be done in 0.5 s
     try:
         running = [home.start_python(home.folder / "broken.py", *peer, "--name", "p1", "--shard", "1/3")]
         running += [home.start(*peer, "--name", f"p{at}", "--shard", f"{at}/3") for at in (2, 3)]

@@ -20,6 +20,7 @@ from types import TracebackType
 import msgspec
 import zmq
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.bulk import Bulk
 from mdl.protocol.delta import Contributor
@@ -76,6 +77,7 @@ class Links:
         check_security(keys, insecure, [listen_host, *(address.host for address in addresses)])
         self.counts, self._now = LinkCounts(), now
         self.barrier = Barrier()
+        self._unheard: dict[str, PeerInfo] = {}
         self._lines = LogLimit(logger)
         self._membership = membership if membership or keys is None else Membership(keys)
         if self._membership is not None and me.role is not Role.OBSERVER:
@@ -142,6 +144,8 @@ class Links:
         """A peer was introduced, by `source` if that is known."""
         address = address_of(info)
         if self.is_out(info.peer_id, self._now):
+            if (before := self._unheard.get(info.peer_id)) and info.incarnation >= before.incarnation:
+                self._unheard[info.peer_id] = info
             return []
         if self._membership is None and not is_loopback(address.host):
             raise RemoteProtocolError(f"{info.peer_id} is at {info.host}: insecure links are for loopback only")
@@ -217,11 +221,14 @@ class Links:
     def put_out(self, peer_id: str, now: float) -> float:
         """Hear nothing of this peer's device for a while, and forget what the links hold of it; return the seconds.
 
-        What they hold is by peer: nothing of another one is touched by a handler that stopped half-way.
+        What they hold is by peer: nothing of another one is touched by a handler that stopped half-way. Where it is
+        found is kept, and it is greeted when the time is over: nobody else need tell of it a second time.
         """
         for_s = self.barrier.put_out(self._device_of(peer_id), peer_id, now)
         self.counts.bugs, self.counts.unheard = self.barrier.met, self.barrier.unheard(now)
         if peer_id != self.me.peer_id:
+            if (known := self.directory.get(peer_id)) and len(self._unheard) < MAX_MEMBERS:
+                self._unheard[peer_id] = known
             self._outbox.forget(peer_id)
             self.directory.forget(peer_id)
             self._transfers.forget_all_of(peer_id)
@@ -401,8 +408,7 @@ class Links:
 
     def _on_time(self, now: float) -> list[Event]:
         self._lines.on_time(now)
-        if self.counts.unheard:
-            self.counts.unheard = self.barrier.unheard(now)
+        events = self._hear_again(now)
         for address in self.greetings.over(now):
             self._outbox.stop_greeting(address)
         for address in self.greetings.due(now):
@@ -415,7 +421,21 @@ class Links:
         self._outbox.on_time()
         for outgoing in self.standing.due(now):
             self._outbox.send(outgoing)
-        return self._carry_out(self._transfers.on_time(now))
+        return events + self._carry_out(self._transfers.on_time(now))
+
+    def _hear_again(self, now: float) -> list[Event]:
+        """Greet those whose time out is over."""
+        if not self.counts.unheard:
+            return []
+        self.counts.unheard = self.barrier.unheard(now)
+        events: list[Event] = []
+        for peer_id in [peer_id for peer_id in self._unheard if not self.is_out(peer_id, now)]:
+            info = self._unheard.pop(peer_id)
+            try:
+                events += self._learn_itself(info)
+            except RemoteProtocolError as error:  # revoked since
+                self._lines.warning(now, peer_id, "peer refused: %s", error)
+        return events
 
     def _carry_out(self, steps: list[Step]) -> list[Event]:
         for step in steps:
