@@ -25,6 +25,7 @@ import platformdirs
 
 from mdl.bounds import UNREADABLE, PeerId
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, StorageError
+from mdl.files.kept import read_sealed, seal
 from mdl.readable import encode_readable
 from mdl.reading import read_bytes
 from mdl.trust.statements import MAX_WORKED, AnyStatement, Key
@@ -216,7 +217,7 @@ def _load_worked(path: Path) -> _Pairs:
     if not path.exists():
         return ()
     try:
-        content = read_bytes(path, _LARGEST_WORKED_BYTES, "a list of devices that have worked")
+        content = read_sealed(path, _LARGEST_WORKED_BYTES, "a list of devices that have worked")
         return msgspec.msgpack.decode(content, type=_Pairs)
     except (DataError, *UNREADABLE) as error:
         logger.warning("%s cannot be read (%s): who has worked is learned anew", path, error)
@@ -226,7 +227,7 @@ def _load_worked(path: Path) -> _Pairs:
 def _write_worked(path: Path, worked: Worked) -> None:
     kept = _load_worked(path)
     if not set(worked) <= set(kept):
-        write_bytes(path, encode_readable(tuple(Worked([*kept, *worked])), _Pairs, str(path)))
+        write_bytes(path, seal(encode_readable(tuple(Worked([*kept, *worked])), _Pairs, str(path))))
 
 
 def _keep_code(code: str) -> None:
@@ -242,9 +243,11 @@ def _keep_code(code: str) -> None:
 
 def _read(path: Path) -> DeviceKey:
     try:
-        text = read_bytes(path, _LARGEST_KEY_BYTES, _EXPECTED).decode("ascii", "replace")
+        text = read_sealed(path, _LARGEST_KEY_BYTES, _EXPECTED).decode("ascii", "replace")
     except DataError as error:
-        raise ConfigError(f"cannot read the device key: {error}") from None
+        raise ConfigError(
+            f"cannot read the device key: {error}; put a copy of it back, or remove it to be a new device"
+        ) from None
     if narrow(path):
         logger.warning("others on this machine could read %s until now: remove it, and this is a new device", path)
     return DeviceKey.of(_parse(text, str(path)))
@@ -264,7 +267,7 @@ def _make(path: Path) -> DeviceKey:
     """Whoever comes first makes it; processes that start together all have that one."""
     with _alone_in(path.parent):
         if not path.exists():
-            write_bytes(path, f"{token_bytes(SECRET_BYTES).hex()}\n".encode())
+            write_bytes(path, seal(f"{token_bytes(SECRET_BYTES).hex()}\n".encode()))
     return _read(path)
 
 

@@ -28,11 +28,11 @@ from mdl.bounds import first_few
 from mdl.config import BusySection, Config
 from mdl.devices.scenario import Scenario, load_scenarios, save_scenarios
 from mdl.errors import DataError, MdlError
+from mdl.files.kept import previous_of, read_kept, read_sealed, write_kept
 from mdl.protocol.machine import Event, PolicyLearned
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import ResourceState
-from mdl.reading import decode_json, read_bytes
-from mdl.writing import write_bytes
+from mdl.reading import decode_json
 from peers.edge.condition import ConditionBook, DeviceCondition, MeshCondition, find_changes
 from peers.edge.lifeline import wait_for_parent
 from scheduler.explain.recorded_round import finished_round, rebuild
@@ -210,7 +210,7 @@ class Relearner:
             return
         self._record = mesh
         try:
-            write_bytes(self._directory / _LEARNED, msgspec.json.encode(mesh))
+            write_kept(self._directory / _LEARNED, msgspec.json.encode(mesh))
         except MdlError as error:
             logger.warning("it is learned again: %s", error)
         before_s, after_s = ended["before_s"], ended["after_s"]
@@ -230,14 +230,15 @@ class Relearner:
 
     def _load_learned(self) -> MeshCondition | None:
         """The record: what the mesh was like when it was last learned from; None if that is not known."""
-        path = self._directory / _LEARNED
-        if not path.exists():
-            return None
         try:
-            return decode_json(read_bytes(path, _LARGEST_LEARNED_BYTES), dict[str, DeviceCondition], str(path))
+            return read_kept(self._directory / _LEARNED, _read_learned, "the schedule may be learned once more")
         except DataError as error:
             logger.warning("what was learned from is forgotten: %s", error)
             return None
+
+
+def _read_learned(path: Path) -> MeshCondition:
+    return decode_json(read_sealed(path, _LARGEST_LEARNED_BYTES), dict[str, DeviceCondition], str(path))
 
 
 def is_at_ease(resources: ResourceState, busy: BusySection) -> bool:
@@ -266,7 +267,8 @@ def _set_aside(policy: Path) -> str:
     """Out of the way, and forget which mesh it was learned from; says where it is."""
     try:
         aside = set_aside(policy)
-        policy.with_name(_LEARNED).unlink(missing_ok=True)
+        for record in (policy.with_name(_LEARNED), previous_of(policy.with_name(_LEARNED))):
+            record.unlink(missing_ok=True)
     except (MdlError, OSError) as error:  # it is told again at the next start
         return f" ({error})"
     return f"; it is set aside as {aside.name}"

@@ -16,16 +16,17 @@ import platformdirs
 
 from mdl.bounds import Bytes, Count, Seconds
 from mdl.errors import DataError, MdlError, StorageError
+from mdl.files.kept import read_kept, read_sealed, with_previous, write_kept
 from mdl.personal.words.model_file import load_next_word
-from mdl.reading import decode_json, read_bytes
-from mdl.writing import make_private_folder, write_bytes
+from mdl.reading import decode_json
+from mdl.writing import make_private_folder
 from sim.timing.device_models import energy_percent
 
 MODEL, PREVIOUS = "personal.safetensors", "personal.previous.safetensors"
 SHARED, NEXT = "shared.safetensors", "shared.next.safetensors"
 STUDY, RECORD, LOG = "study.safetensors", "record.json", "typing.jsonl"
 # Everything that `mdl personal forget` deletes.
-PERSONAL_FILES = (MODEL, PREVIOUS, SHARED, NEXT, STUDY, RECORD, LOG)
+PERSONAL_FILES = (MODEL, PREVIOUS, SHARED, NEXT, STUDY, *with_previous(RECORD), LOG)
 # Assumed: what a phone's processor takes at work, on top of the rest.
 TRAINING_W = 1.5
 _LARGEST_RECORD_BYTES = 1 << 16
@@ -77,14 +78,14 @@ def prepare_folder(folder: Path) -> None:
 
 
 def read_record(folder: Path) -> Record:
-    path = folder / RECORD
-    if not path.exists():
-        return Record()
-    return decode_json(read_bytes(path, _LARGEST_RECORD_BYTES), Record, str(path))
+    def read(path: Path) -> Record:
+        return decode_json(read_sealed(path, _LARGEST_RECORD_BYTES), Record, str(path))
+
+    return read_kept(folder / RECORD, read, "the last training is not counted") or Record()
 
 
 def write_record(folder: Path, record: Record) -> None:
-    write_bytes(folder / RECORD, msgspec.json.encode(record))
+    write_kept(folder / RECORD, msgspec.json.encode(record))
 
 
 def describe(folder: Path) -> Status:

@@ -17,6 +17,7 @@ from mdl.data.parcel import deal_windows, read_parcel, shared_file, shared_home,
 from mdl.data.windows import DataSet
 from mdl.devices.offer import Offer, share_out
 from mdl.errors import DataError, StorageError
+from mdl.files.kept import read_kept, read_sealed, seal, write_kept
 from mdl.protocol.bulk import Packed
 from mdl.protocol.sharing.messages import PART_BYTES, WindowsOffered
 from mdl.protocol.sharing.work import (
@@ -30,7 +31,7 @@ from mdl.protocol.sharing.work import (
     StorePart,
     WindowsCut,
 )
-from mdl.reading import decode_json, open_regular, read_bytes
+from mdl.reading import decode_json, open_regular
 from mdl.writing import make_private_folder, open_private, write_bytes
 from transport.download import digest_file
 from transport.trust.words import fingerprint
@@ -52,6 +53,10 @@ class Share(msgspec.Struct, frozen=True):
     is_ended: bool = False
 
 
+class _Book(msgspec.Struct, frozen=True):
+    shares: list[Share]
+
+
 class Taken(msgspec.Struct, frozen=True):
     """Windows that are here. sharing_id, source: as in hex; source is the key of the device that they are from."""
 
@@ -60,21 +65,21 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 def read_shares(mesh: str) -> list[Share]:
-    """What was given to whom. Raises DataError for a file that is none."""
-    path = _book(mesh)
-    return decode_json(read_bytes(path, _LARGEST_BOOK), list[Share], str(path)) if path.exists() else []
+    """Return what was given to whom. Raises DataError for a file that is none."""
+    found = read_kept(_book(mesh), _read_book, "what was given last cannot be asked back from here")
+    return found.shares if isinstance(found, _Book) else found or []
 
 
 def write_shares(mesh: str, shares: Iterable[Share]) -> None:
     """Raises MdlError if the disk refuses."""
-    write_bytes(_book(mesh), msgspec.json.encode(list(shares)))
+    write_kept(_book(mesh), msgspec.json.encode(_Book(list(shares))))
 
 
 def read_taken(windows: Path) -> Taken | None:
     """What is known of windows that another device has given; None of others, and if they are not here."""
     path = windows.with_suffix(".json")
     try:
-        return decode_json(read_bytes(path, _LARGEST_BOOK), Taken, str(path)) if windows.exists() else None
+        return decode_json(read_sealed(path, _LARGEST_BOOK), Taken, str(path)) if windows.exists() else None
     except DataError:
         return None
 
@@ -182,9 +187,14 @@ class TakenFiles:
             raise
         # The record first: windows without one would never be asked back.
         taken = Taken(offered.sharing_id.hex(), self._source().hex())
-        write_bytes(self.path.with_suffix(".json"), msgspec.json.encode(taken))
+        write_bytes(self.path.with_suffix(".json"), seal(msgspec.json.encode(taken)))
         part.replace(self.path)
         logger.info("%d windows to train with and %d to test are here: %s", offered.train, offered.test, self.path)
+
+
+def _read_book(path: Path) -> _Book | list[Share]:
+    """Read one of now, or of a version that kept the list alone."""
+    return decode_json(read_sealed(path, _LARGEST_BOOK), _Book | list[Share], str(path))
 
 
 def _book(mesh: str) -> Path:

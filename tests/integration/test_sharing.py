@@ -86,7 +86,8 @@ def test_a_member_that_is_not_named_gets_nothing_by_forged_words_either(users):
     shared = share(users)
     assert shared.end() == 0, shared.told
     assert product.until(lambda: files_of(users["watch"])), watch.told
-    sharing_id = json.loads((users["phone"].folder / "state/mdl/home--shared/given.json").read_text())[0]["sharing_id"]
+    given = json.loads((users["phone"].folder / "state/mdl/home--shared/given.json").read_text())
+    sharing_id = given["shares"][0]["sharing_id"]
     before = {path: path.read_bytes() for path in files_of(users["watch"])}
     (users["stranger"].folder / "sharing_id").write_text(sharing_id)
     again = users["phone"].start("data", "accept", "--mesh", "home", "--from", words_of(users["watch"]), *QUICK, "1")
