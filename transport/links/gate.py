@@ -58,7 +58,11 @@ class Gate:
     def _answer(self, frames: list[bytes], until: float, now: float) -> tuple[bytes, str] | None:
         at = frames.index(b"") + 1 if b"" in frames else len(frames)
         request = frames[at:]
-        reply = answer(request, self._admit)
+        try:
+            reply = answer(request, self._admit)
+        except Exception:  # noqa: BLE001 (a bug that a stranger's key met: it costs that stranger alone)
+            self._lines.bug(now, "", "a handshake met a bug here, and is refused")
+            reply = answer(request, lambda domain, key: REFUSED)
         if reply[2] == LATER and now < until and len(self._waiting) < _MOST_WAITING:
             self._waiting.append((until, frames))
             return None

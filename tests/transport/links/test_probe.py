@@ -65,11 +65,15 @@ def test_nobody_and_another_program_are_told_apart(keys: list[MeshKeys]) -> None
         assert probe(address, keys[0], 0.3) is Reached.NOT_MDL
 
 
-def test_where_words_are_taken_only_known_devices_are_let_in(keys: list[MeshKeys]) -> None:
+def test_where_words_are_taken_only_known_devices_are_let_in(
+    keys: list[MeshKeys], caplog: pytest.LogCaptureFixture
+) -> None:
     context, ended = new_context(4), threading.Event()
-    member, known, unknown = (DeviceKey.of(bytes([at]) * 32) for at in range(3))
+    member, known, unknown, planted = (DeviceKey.of(bytes([at]) * 32) for at in range(4))
 
     def admit(domain: bytes, key: bytes) -> bytes:
+        if key == planted.link_key:
+            raise ZeroDivisionError("planted")
         return ALLOWED if key == known.link_key else REFUSED
 
     gate = Gate(context, admit, LogLimit(logging.getLogger()))
@@ -84,10 +88,11 @@ def test_where_words_are_taken_only_known_devices_are_let_in(keys: list[MeshKeys
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        for device, expected in ((known, True), (unknown, False)):
+        for device, expected in ((unknown, False), (planted, False), (known, True)):
             curve = Curve(member.curve_public, device.curve_public, device.curve_secret)
             assert probe_link(at, curve, 1.0 if not expected else WAIT_S) is expected
     finally:
         ended.set()
         thread.join()
         context.destroy(linger=0)
+    assert "a handshake met a bug here, and is refused" in caplog.text
