@@ -139,6 +139,11 @@ def printable(text: str, most: int = MAX_TEXT) -> str:
     return "".join(shown)
 
 
+def in_utf8(text: str) -> str:
+    """The text as UTF-8 can hold it: bytes of a file's name that are none appear as their escape (\\udce9)."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def first_few(names: Sequence[str], most: int = 8, separator: str = ", ") -> str:
     """Those that a line for people has room for, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -17,7 +17,7 @@ from mdl.assignments import put, put_assignment
 from mdl.ends import EndSection
 from mdl.errors import ConfigError, DataError
 from mdl.hints import did_you_mean, explain
-from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
+from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_bytes
 from mdl.section import LONGEST_S, MANY, MEMBERS, Many, Range, Section, Seed
 from mdl.writing import write_bytes
 
@@ -321,8 +321,11 @@ def load_config(path: Path | None, overrides: Mapping[str, object], assignments:
 
 
 def save_config(config: Config, path: Path) -> None:
-    """Write the configuration as TOML, so that `--config` reads the same one again."""
-    write_bytes(path, show_config(config).encode())
+    """Write the configuration as TOML, so that `--config` reads the same one again.
+
+    A path that is no UTF-8 is written as the bytes it has.
+    """
+    write_bytes(path, show_config(config).encode(errors="surrogateescape"))
 
 
 def show_config(config: Config) -> str:
@@ -331,11 +334,11 @@ def show_config(config: Config) -> str:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        text = read_text(path, LARGEST_TOML_BYTES, "a configuration in TOML")
+        content = read_bytes(path, LARGEST_TOML_BYTES, "a configuration in TOML")
     except DataError as error:
         raise ConfigError(f"cannot read {error}") from None
     try:
-        return decode_toml(text, str(path))
+        return decode_toml(content.decode(errors="surrogateescape"), str(path))
     except DataError as error:
         raise ConfigError(str(error)) from None
 

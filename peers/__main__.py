@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from peers import interrupts
+from peers import interrupts, streams
 
 
 def main() -> None:
     """Entry point of the command and of `python -m peers`."""
     interrupts.begin()
+    streams.open_streams()
     from peers.cli.main import main as run
 
     run()

@@ -22,7 +22,6 @@ from peers.cli.options import (
     MeshName,
     Name,
     Out,
-    Port,
     Quiet,
     Seed,
     Shard,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 Small = Annotated[
     str | None, typer.Option("--model", help="The pupils' model: lenet, ..., or EMBEDDING-HIDDEN for places and items.")
 ]
+Port = Annotated[int | None, typer.Option(help="TCP port to listen on; 7777 by default.")]
 Task = Annotated[
     Literal["teach", "recommend"] | None,
     typer.Option(help="teach (Colla), or recommend (DCCL): --data csv:PATH of user,item,time or movielens:PATH."),

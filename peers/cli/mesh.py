@@ -26,7 +26,7 @@ def new_mesh(
     if RUN_MARK in name:
         raise ConfigError(f"mesh name {name!r}: {RUN_MARK!r} stands between a mesh and its run; --run makes a run")
     if name in known_meshes():
-        raise ConfigError(f"mesh {name!r} exists already; `mdl mesh list` shows its code")
+        raise ConfigError(f"mesh {name!r} exists already; `mdl mesh show {name}` shows its code")
     code = new_join_code(name, mark=founder_mark(device_key().public))
     path = found_mesh(code)
     if as_json:
@@ -37,16 +37,20 @@ def new_mesh(
 
 
 @app.command("list")
-def list_meshes(qr: AsQr = False, as_json: AsJson = False) -> None:
-    """Show the meshes whose codes are known to this user."""
+def list_meshes(
+    codes: Annotated[bool, typer.Option("--codes", help="With their join codes: whoever reads one can join.")] = False,
+    qr: AsQr = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the meshes whose codes are known to this user; --codes shows the codes."""
     from peers.edge.identity import known_meshes
 
     known = known_meshes()
     if as_json:
-        print_json({"meshes": [{"mesh": name, "code": code} for name, code in known.items()]})
+        print_json({"meshes": [{"mesh": name} | ({"code": code} if codes else {}) for name, code in known.items()]})
         return
     for name, code in known.items():
-        print(f"{draw_qr(code) if qr else ''}{name:<16} {code}")
+        print(f"{draw_qr(code) if qr else ''}{name:<16} {code}" if codes or qr else name)
     if not known:
         tell("no meshes yet; `mdl mesh new NAME` makes one")
 

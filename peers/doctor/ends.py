@@ -13,7 +13,7 @@ from transport.discovery.scopes import Interface
 from transport.links.probe import Reached
 from transport.links.sockets import local_host_towards
 
-SAME_CODE = "mdl mesh list shows the code on each device: give all of them the same, mdl peer --code ..."
+SAME_CODE = "mdl mesh show NAME shows the code on each device: give all of them the same, mdl peer --code ..."
 
 
 def tell_end(name: str, at: Address, reached: Reached, own: Sequence[Interface], is_heard: bool = False) -> Finding:

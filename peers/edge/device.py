@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
+from mdl.bounds import in_utf8
 from mdl.config import Config
 from mdl.data import DataSet, Shard, shard_test, take_windows
 from mdl.data.watch import Watched, watched_folder
@@ -310,7 +311,7 @@ def build_flat_model(config: Config, data: DataSet) -> FlatModel:
 def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription:
     channels, *height, length = data.shape
     return ModelDescription(
-        config.model.name, channels, length, data.classes, config.data.spec, mesh, seed=config.seed,
+        config.model.name, channels, length, data.classes, in_utf8(config.data.spec), mesh, seed=config.seed,
         channel_names=data.channels,
         rate_hz=data.rate_hz, height=height[0] if height else None, targets=data.targets, units=data.units,
         channel_units=data.channel_units,

@@ -35,7 +35,7 @@ logger = logging.getLogger("mdl")
 
 # Of lines that tell a step within a round: `peers/loops/rounds.py` leaves them out where a line a round is enough.
 _STEP = {"is_step": True}
-PEER_COMMAND = "mdl peer --mesh NAME (mdl mesh list shows the code); if it runs already, mdl peer --join HOST:PORT"
+PEER_COMMAND = "mdl peer --mesh NAME (mdl mesh show NAME shows the code); if it runs already, mdl peer --join HOST:PORT"
 # Without anybody found by then, the user should hear what is missing.
 PATIENCE_S = 4.0
 # A transfer that takes longer is worth a line; progress is told about once a second, from the first second on.

@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from mdl.config import Config, WebSection, show_config
+from mdl.bounds import in_utf8
+from mdl.config import Config, WebSection
 from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
 from mdl.files.round_lines import read_rounds
@@ -76,7 +77,8 @@ def run_up(
     verifier: Verifier | None = None
     with handled(interrupt):
         run = plan_run(config, peers, epochs, out, policy, verify=verify, cloud=cloud, log_level=log_level)
-        console.print(Text(show_config(run.config).strip(), style="dim"))
+        told = f"{run.peers} peers, {run.config.model.name}; all settings are in {run.out / 'config.toml'}"
+        console.print(Text(told, style="dim"), soft_wrap=True)
         if run.data.synthetic:
             console.print(f"{run.data.name} is synthetic data: its figures say nothing about real people")
         try:
@@ -264,7 +266,7 @@ def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | Non
         "max_relative_error": verifier.worst if verifier else None,
         "ended_by": results[0].get("ended_by", ""),
         "best_round": collect_best(run.out, run.peers),
-        "run_dir": str(run.out),
+        "run_dir": in_utf8(str(run.out)),
     } | ({"cloud": _describe_cloud(run)} if run.cloud else {})
 
 

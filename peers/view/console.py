@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from rich.console import Console
@@ -9,12 +10,20 @@ from rich.text import Text
 
 from peers.view.plain import plain_lines
 
+# Nobody's terminal: a file or another program takes lines of any length, and nothing of a table is cut.
+_PIPE_COLUMNS = 10_000
+
 
 class PlainConsole(Console):
-    """See the module. What is to have colour is a `Text`, or has a style."""
+    """See the module. What is to have colour is a `Text`, or has a style.
+
+    Where its output is no terminal nothing is cut or broken into lines, unless COLUMNS says how wide a line is.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **settings)
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = _PIPE_COLUMNS
 
     def render_str(self, text: str, **settings: Any) -> Text:
         return super().render_str(plain_lines(text), **settings)

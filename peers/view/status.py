@@ -41,7 +41,7 @@ def show_status(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool,
         if not snapshot.mesh.devices:
             raise MeshNotFoundError(
                 f"nobody of mesh {mesh.name!r} answered within {wait_s:g} s; on its devices: mdl peer --mesh ... "
-                f"(mdl mesh list shows the code); if they run already, mdl status --join HOST:PORT"
+                f"(mdl mesh show NAME shows the code); if they run already, mdl status --join HOST:PORT"
             )
         console = PlainConsole()
         if watch and (quiet or not console.is_terminal):

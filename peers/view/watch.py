@@ -139,7 +139,7 @@ def look_around(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool,
         if status is None and not found:
             raise MeshNotFoundError(
                 f"nobody of mesh {mesh.name!r} answered within {wait_s:g} s; on its devices: mdl peer --mesh ... "
-                f"(mdl mesh list shows the code); if they run already, mdl peers --join HOST:PORT"
+                f"(mdl mesh show NAME shows the code); if they run already, mdl peers --join HOST:PORT"
             )
         if not quiet:
             _show(watcher, found, watch)

@@ -108,7 +108,9 @@ class Site:
         if not self._code:
             return _error(404, "this page knows no join code")
         if not _is_local(request.client.host if request.client else ""):
-            return _error(403, "the join code is shown on the device itself only: mdl mesh list, or its page there")
+            return _error(
+                403, "the join code is shown on the device itself only: mdl mesh show NAME, or its page there"
+            )
         if not self.guard.has_token(given) or not self.guard.is_own_origin(given):
             return _error(403, "open the address that mdl printed: only with its token the join code is shown")
         invitation: Invitation = await asyncio.to_thread(functools.partial(invite, self._code))

@@ -101,6 +101,7 @@ def test_a_mistake_that_shows_later_is_answered_in_one_line_too(answers, mistake
     assert WRONG_LATER[mistake][1] in answer.complaint
     assert answer.told.count("mdl: ") == 1
     assert "Traceback" not in answer.told
+    assert len(answer.said.splitlines()) < 4  # no page of settings before it
 
 
 def test_mistakes_leave_no_process_and_no_run_behind(home, answers):

@@ -130,7 +130,7 @@ def test_a_new_device_of_a_lan_comes_in_by_three_words(tmp_path):
         ann, bob = homes
         try:
             assert ann.run("mesh", "new", "home").code == 0
-            code = ann.run("mesh", "list", "--json").result()["meshes"][0]["code"]
+            code = ann.run("mesh", "list", "--codes", "--json").result()["meshes"][0]["code"]
             inviting = ann.start("mesh", "invite")
             assert until(lambda: "--at" in inviting.told), inviting.told
             words = inviting.said.split()
@@ -142,7 +142,7 @@ def test_a_new_device_of_a_lan_comes_in_by_three_words(tmp_path):
             assert joined.code == 0, joined.told
             assert inviting.end() == 0
             assert code not in inviting.told + inviting.said
-            assert bob.run("mesh", "list", "--json").result()["meshes"] == [{"mesh": "home", "code": code}]
+            assert bob.run("mesh", "list", "--codes", "--json").result()["meshes"] == [{"mesh": "home", "code": code}]
             again = bob.run("mesh", "join", *words, "--wait", 1)
             assert (again.code, "no invitation is open" in again.complaint) == (3, True), again.told
             elsewhere = bob.run("mesh", "join", *words, "--at", "192.0.2.1:4711")

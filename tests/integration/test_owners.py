@@ -60,7 +60,7 @@ def test_after_a_change_of_the_code_members_stay_and_the_old_code_opens_nothing(
     new = changed.result()["code"]
     assert new != code
     assert set(changed.result()["agreed"]) == {"p1", "p2"}
-    assert users[1].run("mesh", "list", "--json").result()["meshes"] == [{"mesh": "ward", "code": new}]
+    assert users[1].run("mesh", "list", "--codes", "--json").result()["meshes"] == [{"mesh": "ward", "code": new}]
     rounds = peers[1].told.count("the mesh's model is here")
     assert product.until(lambda: peers[1].told.count("the mesh's model is here") > rounds)
     stranger = users[2].run("peers", "--code", code, "--loopback", "--wait", "3", "--json")
@@ -80,5 +80,5 @@ def test_an_old_mesh_is_given_an_owner_and_keeps_its_state(users):
     new = users[0].run("mesh", "upgrade", "ward", "--json").result()["code"]
     assert users[0].run("mesh", "owners", "ward", "--json").result()["owners"][0]["is_this"]
     assert users[1].run("status", "--code", new, "--loopback", "--wait", "0.2").code == 3, "taken for the same mesh"
-    assert users[1].run("mesh", "list", "--json").result()["meshes"] == [{"mesh": "ward", "code": new}]
+    assert users[1].run("mesh", "list", "--codes", "--json").result()["meshes"] == [{"mesh": "ward", "code": new}]
     assert users[0].run("mesh", "upgrade", "ward").code == 2, "once"

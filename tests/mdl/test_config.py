@@ -122,3 +122,10 @@ def test_settings_cannot_be_changed_once_made() -> None:
     with pytest.raises(AttributeError):
         TrainingSettings().batch_size = 1  # type: ignore[misc]
     assert RoundSection(theta="samples").theta == "samples"
+
+
+def test_a_path_that_is_no_utf_8_is_kept(tmp_path):
+    spec = "csv:caf\udce9/walk.csv?label=activity"
+    save_config(load_config(None, {"data.spec": spec}), tmp_path / "config.toml")
+    assert b"caf\xe9/walk.csv" in (tmp_path / "config.toml").read_bytes()
+    assert load_config(tmp_path / "config.toml", {}).data.spec == spec

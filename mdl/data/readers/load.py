@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
+from mdl.bounds import in_utf8
 from mdl.data.cache import load_cached
 from mdl.data.readers.arrays import call_own
 from mdl.data.sources import FACTORY, SOURCES, parse_spec
@@ -43,7 +45,7 @@ def read_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
     key, build = source.prepare(parsed, seed)
 
     def checked(scratch: Path) -> DataSet:
-        data = check_data(build(scratch), spec)
+        data = _in_utf8(check_data(build(scratch), spec))
         return _with_warnings(data) if source.is_own else data
 
     try:
@@ -52,6 +54,17 @@ def read_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
         return load_cached(cache_dir, parsed.source, key, checked)
     except MemoryError:
         raise DataError(f"{spec}: does not fit into the memory of this machine") from None
+
+
+def _in_utf8(data: DataSet) -> DataSet:
+    """Write what is no UTF-8 in a file's name as an escape: names become classes and people, and are kept and sent."""
+
+    def readable(value: Any) -> Any:
+        if isinstance(value, str):
+            return in_utf8(value)
+        return tuple(map(readable, value)) if isinstance(value, tuple) else value
+
+    return replace(data, **{field.name: readable(getattr(data, field.name)) for field in fields(data)})
 
 
 def _with_warnings(data: DataSet) -> DataSet:

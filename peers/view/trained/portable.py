@@ -51,11 +51,21 @@ _ENDINGS = {"safetensors": ".safetensors", "onnx": ".onnx", "torch": ".pt2"}
 _ONNX_NEEDS = ("onnx", "onnxscript")
 
 
+def with_ending(out: Path, form: str) -> Path:
+    """The file's name with the ending of its form. Raises ConfigError for the ending of another one."""
+    if out.suffix == _ENDINGS[form]:
+        return out
+    if out.suffix in _ENDINGS.values():
+        other = next(name for name, ending in _ENDINGS.items() if ending == out.suffix)
+        raise ConfigError(f"--out {out}: {form} ends in {_ENDINGS[form]}; --format {other} writes {out.suffix}")
+    return out.with_name(out.name + _ENDINGS[form])
+
+
 def export_portable(path: Path, form: str, out: Path | None, model: str | Own | None = None) -> dict[str, Any]:
     """Write the model at `path` in `form`, and a card beside it. Raises ConfigError if a package is missing."""
     module, description = load_model(path, model)
     file = find_model_file(path)
-    target = out or file.with_suffix(_ENDINGS[form])
+    target = with_ending(out, form) if out else file.with_suffix(_ENDINGS[form])
     if target.exists() and target.resolve() == file.resolve():
         raise ConfigError(f"{target} is the model itself; say where to with --out")
     if form == "safetensors":

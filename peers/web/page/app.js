@@ -32,7 +32,7 @@ const schedule = new Schedule(feed, redraw);
 
 state.ask = async () => {
 	try {
-		if (feed.base) throw new Error("This page follows another device now. The join code is on the device itself: mdl mesh list.");
+		if (feed.base) throw new Error("This page follows another device now. The join code is on the device itself: mdl mesh show NAME.");
 		state.join = await feed.get("/api/v1/join");
 		setTimeout(state.hide, SHOWN_MS);
 	} catch (error) {

@@ -91,8 +91,8 @@ def test_who_is_alone_for_some_seconds_hears_once_what_to_do(listener: Listener)
     assert listener.hear(10.0, SAMPLE) == []
     assert listener.hear(13.0, _found(Role.OBSERVER)) == ["found x (observer) at 192.0.2.7:5750"]
     assert listener.hear(14.0, SAMPLE) == [
-        "nobody else of mesh 'home' is found yet; on the other device: mdl peer --mesh NAME (mdl mesh list shows the "
-        "code); if it runs already, mdl peer --join HOST:PORT"
+        "nobody else of mesh 'home' is found yet; on the other device: mdl peer --mesh NAME (mdl mesh show NAME shows "
+        "the code); if it runs already, mdl peer --join HOST:PORT"
     ]
     assert listener.hear(15.0, SAMPLE) == []
 

@@ -119,6 +119,9 @@ def test_a_gap_or_a_missing_value_in_what_comes_begins_a_new_window() -> None:
         assert x[0].tolist() == list(range(number - 10, number))
 
 
+ENDINGS = {"torch": ".pt2", "onnx": ".onnx", "safetensors": ".safetensors"}
+
+
 @pytest.mark.parametrize(("form", "name"), [("lenet", "torch"), ("lenet", "onnx"), ("lenet", "safetensors")])
 def test_what_is_exported_gives_what_the_model_gives(
     model: Path, form: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -128,8 +131,8 @@ def test_what_is_exported_gives_what_the_model_gives(
         assert "pip install 'mdl[onnx]'" in capsys.readouterr().err
         assert not model.with_suffix(".onnx").exists()
         return
-    target = model.with_name("shared.bin")
-    assert run(monkeypatch, "export", str(model), "--format", name, "--out", str(target), "--json") == 0
+    target = model.with_name(f"shared{ENDINGS[name]}")
+    assert run(monkeypatch, "export", str(model), "--format", name, "--out", str(target.with_suffix("")), "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert "within" in result["checked"] or "equal" in result["checked"] or "not installed" in result["checked"]
     assert target.stat().st_size == result["size_bytes"]
