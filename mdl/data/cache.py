@@ -24,7 +24,7 @@ from mdl.reading import decode_json, read_bytes
 from mdl.writing import make_private_folder, open_private
 
 # Raise this whenever any source prepares its windows differently: older entries are then never read again.
-VERSION = 8
+VERSION = 9
 logger = logging.getLogger(__name__)
 
 # Names of people and places, one each; some hundred bytes for most.

@@ -36,7 +36,7 @@ QUANTITIES = (
     Quantity(
         "acceleration",
         "m/s2",
-        {"g": (G_MS2, 0.0), "mg": (G_MS2 / 1000, 0.0), "cm/s2": (0.01, 0.0)},
+        {"g": (G_MS2, 0.0), "mg": (G_MS2 / 1000, 0.0), "g/64": (G_MS2 / 64, 0.0), "cm/s2": (0.01, 0.0)},
         {"m/s/s": "m/s2", "ms-2": "m/s2", "m/sec2": "m/s2", "m/ss": "m/s2", "gs": "g"},
     ),
     Quantity(
@@ -44,7 +44,14 @@ QUANTITIES = (
         "rad/s",
         {"deg/s": (math.pi / 180, 0.0), "mdeg/s": (math.pi / 180_000, 0.0), "rpm": (math.pi / 30, 0.0)},
         {
-            **{"dps": "deg/s", "mdps": "mdeg/s", "degs-1": "deg/s", "deg/sec": "deg/s", "degrees/s": "deg/s"},
+            **{
+                "dps": "deg/s",
+                "mdps": "mdeg/s",
+                "d/s": "deg/s",
+                "degs-1": "deg/s",
+                "deg/sec": "deg/s",
+                "degrees/s": "deg/s",
+            },
             **{"degree/s": "deg/s", "degrees/sec": "deg/s", "rads-1": "rad/s", "rad/sec": "rad/s", "radian/s": "rad/s"},
             "radians/s": "rad/s",
         },

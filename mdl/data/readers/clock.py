@@ -43,9 +43,10 @@ _NAMES = {
 }
 _TIME_WORDS = frozenset(
     (
-        *("time", "timestamp", "datetime", "date", "epoch", "elapsed", "clock"),
+        *("time", "timestamp", "datetime", "date", "epoch", "epoc", "elapsed", "clock"),
         # As spreadsheets and loggers elsewhere call them.
-        *("zeit", "uhrzeit", "zeitstempel", "datum", "temps", "heure", "tiempo", "hora"),
+        *("zeit", "uhrzeit", "zeitstempel", "datum", "temps", "heure", "tiempo", "hora", "tempo", "tijd", "czas"),
+        *("čas", "время", "χρόνος", "zaman", "時間", "时间"),
     )
 )
 

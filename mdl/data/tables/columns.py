@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mdl.bounds import first_few
@@ -23,9 +23,10 @@ _MOST_SHOWN = 40
 
 @dataclass(frozen=True)
 class Columns:
-    """Positions in the header. channels: (name, position), called as the user calls them; targets: likewise of numbers
-    or labels. label, subject: None if they come from the path, or there is none. times: candidates for the time, in
-    order. left_out: no channels, by name.
+    """Positions in the header. channels: (name, position), called as the user or a known app's rules do.
+
+    targets: likewise of numbers or labels. label, subject: None if they come from the path, or there is none.
+    times: candidates for the time, in order. left_out: no channels, by name.
     """
 
     channels: tuple[tuple[str, int], ...]
@@ -57,14 +58,20 @@ def choose_columns(
     subject = None if from_path(options.subject, dialect) else _place(file, dialect, options.subject)
     time = None if options.time in ("", NO_TIME) else _place(file, dialect, options.time)
     taken = [place for place in (label, subject, time, *dict(targets).values()) if place is not None]
-    places = [(name, _place(file, dialect, name)) for name in named]
     free = [place for place, name in enumerate(dialect.header) if name and place not in taken]
-    times = [
-        place for place in free if is_time_name(dialect.header[place]) and place not in [each for _, each in places]
-    ]
-    left_out = [] if named else [dialect.header[place] for place in times]
-    chosen = places or [(dialect.header[place], place) for place in free if place not in times]
-    chosen = _without_units(chosen)
+    times = [place for place in free if is_time_name(dialect.alias(place) or dialect.header[place])]
+    # Of a known app's file the channels are what its rules name, in one order whatever the app.
+    rest = [place for place in free if place not in times and (dialect.alias(place) or not dialect.app)]
+    rest = sorted(rest, key=dialect.alias) if dialect.app else rest
+    if dialect.named and len(dialect.named) == len(rest):
+        given = dict(zip(rest, dialect.named, strict=True))
+        aliases = tuple(given.get(place, "") for place in range(len(dialect.header)))
+        dialect = replace(dialect, aliases=aliases, named=())
+    places = _place_channels(file, dialect, named, rest)
+    times = [place for place in times if place not in dict(places).values()]
+    chosen = places or [(dialect.alias(place) or dialect.header[place], place) for place in rest]
+    left_out = [] if named else [dialect.header[place] for place in free if place not in dict(chosen).values()]
+    chosen = _call(file, dialect, _without_units(chosen))
     others = ", ".join(dialect.header[place] for place in taken)
     if not chosen or {place for _, place in chosen} & set(taken):
         raise ConfigError(f"{file}: columns must name channels other than {others}; {_show(dialect)}")
@@ -73,6 +80,57 @@ def choose_columns(
         chosen = _order_like(file, chosen, like, like_file)
     candidates = [time] if time is not None else [] if options.time == NO_TIME else times
     return Columns(tuple(chosen), label, subject, tuple(candidates), tuple(left_out), tuple(targets))
+
+
+def rename_columns(file: Path, dialect: Dialect, said: str) -> Dialect:
+    """Call columns as the user does. said: "THEIRS:OURS,..."; theirs as `find_column` finds them.
+
+    Raises ConfigError for what is no pair, and for a column that is not there.
+    """
+    pairs = read_map(said)
+    if not pairs:
+        return dialect
+    aliases = list(dialect.aliases or ("",) * len(dialect.header))
+    for theirs, ours in pairs.items():
+        aliases[_place(file, dialect, theirs)] = ours
+    return replace(dialect, aliases=tuple(aliases))
+
+
+def read_map(said: str) -> dict[str, str]:
+    """Return what columns are called, by their name in a file. Raises ConfigError for what is no THEIRS:OURS."""
+    pairs = [each.rpartition(":") for each in split_names(said)]
+    if wrong := [f"{theirs}{colon}{ours}" for theirs, colon, ours in pairs if not theirs.strip() or not ours.strip()]:
+        raise ConfigError(f"map= has {wrong[0][:40]!r}; expected THEIRS:OURS,..., as in map=Acceleration x:ax")
+    return {theirs.strip(): ours.strip() for theirs, _, ours in pairs}
+
+
+def _place_channels(file: Path, dialect: Dialect, named: Sequence[str], rest: Sequence[int]) -> list[tuple[str, int]]:
+    """Find the channels that the user or a model names. rest: columns that could be them, for the hint.
+
+    Raises ConfigError that says how the file's columns can be called so.
+    """
+    places = [(name, find_column(dialect, name)) for name in named]
+    found = [(name, place) for name, place in places if place is not None]
+    if missing := [name for name, place in places if place is None]:
+        left = [dialect.header[place] for place in rest if place not in dict(found).values()]
+        theirs = left if len(left) == len(missing) else ["THEIRS", "THEIRS"]
+        pairs = ",".join(f"{without_unit(one)}:{ours}" for one, ours in zip(theirs, missing, strict=False))
+        order = ", if they are in this order" if left == theirs and len(left) > 1 else ""
+        raise _no_column(file, dialect, missing[0], f"say ?map={pairs}{order}")
+    return found
+
+
+def _call(file: Path, dialect: Dialect, chosen: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Call the channels by the names that the user gave, where there is one for each of them."""
+    if not dialect.named:
+        return chosen
+    if len(dialect.named) == len(chosen):
+        return [(name, place) for name, (_, place) in zip(dialect.named, chosen, strict=True)]
+    raise ConfigError(
+        f"{file}: names= says {len(dialect.named)} names; expected one for each of the {len(dialect.header)} columns, "
+        f"or of the {len(chosen)} channels ({first_few([name for name, _ in chosen], _MOST_SHOWN)}); "
+        f"?map={chosen[0][0]}:{dialect.named[0]},... names some"
+    )
 
 
 def _without_units(chosen: list[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -100,11 +158,14 @@ def from_path(said: str, dialect: Dialect | None = None) -> bool:
 
 
 def find_column(dialect: Dialect, name: str) -> int | None:
-    """The column that a user calls so: by its whole name, else without regard to case, else also without the unit."""
-    header = dialect.header
+    """The column that a user calls so: by its whole name, else without regard to case, else also without the unit.
+
+    What it is called instead, by the user or a known app's rules, counts as its name.
+    """
     for form in (str, str.casefold, plain_name):
-        if found := [place for place, each in enumerate(header) if form(each) == form(name)]:
-            return found[0]
+        for names in (dialect.header, dialect.aliases):
+            if found := [place for place, each in enumerate(names) if form(each) == form(name)]:
+                return found[0]
     return None
 
 
@@ -125,9 +186,14 @@ def likely_labels(dialect: Dialect) -> list[str]:
 def _place(file: Path, dialect: Dialect, name: str) -> int:
     found = find_column(dialect, name)
     if found is None:
-        hint = describe_choices(name, dialect.header).partition("valid:")[0].rstrip(" ?")
-        raise ConfigError(f"{file}: no column {name!r}{f' ({hint}?)' if hint else ''}; {_show(dialect)}")
+        raise _no_column(file, dialect, name)
     return found
+
+
+def _no_column(file: Path, dialect: Dialect, name: str, remedy: str = "") -> ConfigError:
+    hint = describe_choices(name, dialect.header).partition("valid:")[0].rstrip(" ?")
+    told = [f"{file}: no column {name!r}{f' ({hint}?)' if hint else ''}", remedy, _show(dialect)]
+    return ConfigError("; ".join(filter(None, told)))
 
 
 def _refuse_twice(file: Path, dialect: Dialect, names: Sequence[str]) -> None:
@@ -143,11 +209,16 @@ def _order_like(
     here = {plain_name(name): (name, place) for name, place in chosen}
     known = {plain_name(name) for name in like}
     if missing := [name for name in like if plain_name(name) not in here]:
-        raise DataError(f"{file}: no column {missing[0]!r}, which {like_file} has; name the channels with ?columns=")
+        raise DataError(
+            f"{file}: no column {missing[0]!r}, which {like_file} has; ?columns= names the channels of all files, "
+            f"?map=THEIRS:{missing[0]} calls a column so"
+        )
     if more := [name for plain, (name, _) in here.items() if plain not in known]:
         raise DataError(f"{file}: column {more[0]!r} is not in {like_file}; name the channels with ?columns=")
     return [(name, here[plain_name(name)][1]) for name in like]
 
 
 def _show(dialect: Dialect) -> str:
-    return f"the header is: {first_few(dialect.header, _MOST_SHOWN)}"
+    also = [name for name in dialect.aliases if name]
+    called = f", called {first_few(also, _MOST_SHOWN)}" if also else ""
+    return f"the header is: {first_few(dialect.header, _MOST_SHOWN)}{called}"

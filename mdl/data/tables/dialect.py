@@ -1,7 +1,7 @@
 """How a file writes its table, found in its first lines: encoding, delimiter, header, a row of units below it.
 
 What lies above the header (sep=;, comments, the name of a device) is passed over. A file whose first line holds values
-has no header: then `names` must say what its columns are.
+has no header: then it is of a known app (`mdl.data.tables.apps`), or `names` must say what its columns are.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import csv
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mdl.data.quantities import find_unit
 from mdl.data.readers.archive import find_encoding, open_text
-from mdl.errors import ConfigError, DataError
+from mdl.data.readers.clock import is_time_name
+from mdl.data.tables.apps import App, find_app, name_columns, read_clock
+from mdl.errors import ConfigError, DataError, MdlError
 from mdl.reading import open_regular
 
 # A suit of motion sensors has 300.
@@ -29,6 +31,8 @@ _DELIMITERS = (",", ";", "\t", "|", " ")
 _NUMBER = re.compile(r"[+\-−]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?|nan|inf(inity)?", re.IGNORECASE)
 _UNIT = re.compile(r"\s*(?:\[([^\]]*)\]|\(((?:[^()]|\([^()]*\))*)\))\s*$")
 _LONGEST_MARK = 64
+# The column of times that a rate stands for.
+CLOCK = "time"
 _NO_TABLES = (
     (b"PK\3\4", "a spreadsheet or a zip file; save it as CSV, or unpack it"),
     (b"\x1f\x8b", "packed by gzip; give it a name that ends in .csv.gz"),
@@ -45,6 +49,11 @@ class Dialect:
     """header: the columns' names. units: by column, empty where none is said. skipped: lines above the first values.
 
     encoding: as Python calls it.
+    aliases: what the columns are called instead, by the user or as a known app's; "" where nobody says.
+    named: names that the user gave, other than one for each column.
+    app: the known app that writes such files; "" for none.
+    clock: (start in seconds, rate in Hz) where they stand for a first column of times that the file does not have.
+    row_end: what ends a row besides the end of its line; rows that it cuts short are left out.
     """
 
     encoding: str
@@ -52,6 +61,15 @@ class Dialect:
     header: tuple[str, ...]
     units: tuple[str, ...]
     skipped: int
+    aliases: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    app: str = ""
+    clock: tuple[float, float] | None = None
+    row_end: str = ""
+
+    def alias(self, place: int) -> str:
+        """Return what a column is called instead of its name in the header; "" if nobody says."""
+        return self.aliases[place] if self.aliases else ""
 
     def describe(self) -> str:
         """What is unusual about it, for a note; empty if nothing is."""
@@ -70,7 +88,11 @@ def find_dialect(file: Path, wanted: Sequence[str] = (), names: Sequence[str] = 
     encoding = find_encoding(file)
     with open_text(file, encoding=encoding, errors="replace") as lines:
         sample = list(_take_sample(lines))
-    return dialect_of(file, sample, encoding, wanted, names)
+    dialect = dialect_of(file, sample, encoding, wanted, names)
+    if dialect.clock is None:
+        return dialect
+    first = (CLOCK, *dialect.header), ("s", *dialect.units), ("", *(dialect.aliases or ("",) * len(dialect.header)))
+    return replace(dialect, header=first[0], units=first[1], aliases=first[2])
 
 
 def dialect_of(
@@ -79,9 +101,9 @@ def dialect_of(
     """The same for the first lines of what is read as it comes."""
     if not any(line.strip() for line in sample):
         raise DataError(f"{file}: it is empty; expected a header and rows of values")
-    if names:
+    if (found := _find_header(sample, {plain_name(name) for name in wanted})) is None:
         return _without_header(file, sample, encoding, list(names))
-    delimiter, at = _find_header(file, sample, {plain_name(name) for name in wanted})
+    delimiter, at = found
     rows = [parse_line(line, delimiter) for line in sample[at : at + 3]]
     header = [name.strip().strip('"').strip() for name in rows[0]]
     header[0] = header[0].lstrip("#%").strip()
@@ -94,7 +116,27 @@ def dialect_of(
     if len(rows) == 3 and _are_units(rows[1], rows[2]):
         units = [cell.strip(" []()") or unit for cell, unit in itertools.zip_longest(rows[1], units, fillvalue="")]
         below = 2
-    return Dialect(encoding, delimiter, tuple(header), tuple(units[: len(header)]), at + below)
+    units, skipped = units[: len(header)], at + below
+    dialect = Dialect(encoding, delimiter, tuple(header), tuple(units), skipped)
+    return _rename(_as_of_an_app(file, dialect, sample[:at], find_app(sample[:at], header)), names)
+
+
+def _as_of_an_app(file: Path, dialect: Dialect, above: Sequence[str], app: App | None) -> Dialect:
+    """Call the columns as those of a known app, if one writes such files."""
+    if app is None:
+        return dialect
+    aliases, units = name_columns(app, file, [plain_name(name) for name in dialect.header], dialect.units)
+    if not any(aliases):
+        return dialect
+    clock = None if any(map(is_time_name, dialect.header)) else read_clock(app, above)
+    return replace(dialect, units=tuple(units), aliases=tuple(aliases), app=app.name, clock=clock, row_end=app.row_end)
+
+
+def _rename(dialect: Dialect, names: Sequence[str]) -> Dialect:
+    """Call the columns as the user does, if there is a name for each; else the names may be those of the channels."""
+    if len(names) == len(dialect.header):
+        return replace(dialect, header=tuple(names), aliases=(), app="")
+    return replace(dialect, named=tuple(names))
 
 
 def plain_name(name: str) -> str:
@@ -146,6 +188,10 @@ def _refuse_other_kinds(file: Path) -> None:
 
 def _without_header(file: Path, sample: Sequence[str], encoding: str, names: list[str]) -> Dialect:
     """Lines that are no values, comments for example, are passed over above the first one that is."""
+    if (app := find_app(sample, ())) is not None:
+        return _headless(file, sample, encoding, names, app)
+    if not names:
+        raise _no_table(file, sample)
     widths = []
     for delimiter in _DELIMITERS:
         for at, line in enumerate(sample):
@@ -159,8 +205,35 @@ def _without_header(file: Path, sample: Sequence[str], encoding: str, names: lis
     raise ConfigError(f"{file}: names= says {len(names)} columns, the file has {found}")
 
 
-def _find_header(file: Path, sample: Sequence[str], wanted: set[str]) -> tuple[str, int]:
-    """The delimiter, and the line of the header: what most rows below agree with, then the widest."""
+def _headless(file: Path, sample: Sequence[str], encoding: str, names: list[str], app: App) -> Dialect:
+    """Lines of a known app that writes no header. names: of all columns, or of the channels, if the user gives any."""
+    rows = [parse_line(line.strip().rstrip(app.row_end or None), ",") for line in sample]
+    values = [at for at, row in enumerate(rows) if at >= app.above and row and is_number(row[-1])]
+    if not values:
+        raise _no_table(file, sample)
+    header = app.names[: len(rows[values[0]])]
+    dialect = Dialect(encoding, ",", header, ("",) * len(header), values[0])
+    return _rename(_as_of_an_app(file, dialect, sample, app), names)
+
+
+def _no_table(file: Path, sample: Sequence[str]) -> MdlError:
+    """Return the error for a file without a header, of which nobody has said what its columns are."""
+    first = next(line for line in sample if line.strip())
+    delimiter = max(_DELIMITERS[:4], key=first.count)
+    cells = parse_line(first, delimiter)
+    if len(cells) > MOST_COLUMNS:
+        return DataError(f"{file}: {len(cells)} columns; at most {MOST_COLUMNS} are read")
+    if any(is_number(cell) for cell in cells):
+        return ConfigError(
+            f"{file}: no header, its first line holds values; say what its {len(cells)} columns are, as in "
+            f"?names={','.join(f'c{number}' for number in range(1, min(4, len(cells)) + 1))}"
+            f"{',...' if len(cells) > 4 else ''}"
+        )
+    return DataError(f"{file}: no table found; expected a header and below it rows with as many cells")
+
+
+def _find_header(sample: Sequence[str], wanted: set[str]) -> tuple[str, int] | None:
+    """The delimiter, and the line of the header: what most rows below agree with, then the widest; None without one."""
     found = []
     for order, delimiter in enumerate(_DELIMITERS):
         rows = [parse_line(line, delimiter) for line in sample]
@@ -168,26 +241,16 @@ def _find_header(file: Path, sample: Sequence[str], wanted: set[str]) -> tuple[s
             below = [len(each) for each in rows[at + 1 :] if any(cell.strip() for cell in each)]
             like = sum(width == len(row) or width == len(row) + 1 for width in below) / max(1, len(below))
             named = bool(wanted) and wanted <= {plain_name(cell.lstrip("#% ")) for cell in row}
-            texts = bool(row) and any(cell.strip() for cell in row) and not any(is_number(cell) for cell in row)
+            parts = [part for cell in row for part in re.split(r"[,;\t|]", cell)]
+            texts = any(part.strip() for part in parts) and not any(map(is_number, parts))
             alone = len(row) == 1 and any(other in row[0] for other in _DELIMITERS[:4])
             if named or (texts and like >= _LEAST_LIKE and not alone and (len(row) > 1 or below)):
                 found.append(((named, len(row) > 1, round(like, 1), len(row), -order), delimiter, at))
                 break
-    if found:
-        _, delimiter, at = max(found)
-        return delimiter, at
-    first = next(line for line in sample if line.strip())
-    delimiter = max(_DELIMITERS[:4], key=first.count)
-    cells = parse_line(first, delimiter)
-    if len(cells) > MOST_COLUMNS:
-        raise DataError(f"{file}: {len(cells)} columns; at most {MOST_COLUMNS} are read")
-    if any(is_number(cell) for cell in cells):
-        raise ConfigError(
-            f"{file}: no header, its first line holds values; say what its {len(cells)} columns are, as in "
-            f"?names={','.join(f'c{number}' for number in range(1, min(4, len(cells)) + 1))}"
-            f"{',...' if len(cells) > 4 else ''}"
-        )
-    raise DataError(f"{file}: no table found; expected a header and below it rows with as many cells")
+    if not found:
+        return None
+    _, delimiter, at = max(found)
+    return delimiter, at
 
 
 def _are_units(row: Sequence[str], next_row: Sequence[str]) -> bool:

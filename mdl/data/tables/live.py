@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from mdl.data.spec import split_names
-from mdl.data.tables.columns import Columns, choose_columns
+from mdl.data.tables.columns import Columns, choose_columns, rename_columns
 from mdl.data.tables.dialect import Dialect, dialect_of, is_number, parse_line, plain_name
 from mdl.data.tables.options import CsvOptions
 from mdl.data.tables.rows import Floats64, to_numbers
@@ -69,7 +69,7 @@ def _find_header(source: Iterator[str], file: Path, options: CsvOptions) -> tupl
         rows = [each for each in seen if each.strip()]
         is_row = len(rows) > 1 and any(is_number(cell) for mark in ",;\t|" for cell in parse_line(rows[-1], mark))
         if (wanted and {plain_name(name) for name in wanted} <= cells) or is_row or (names and rows):
-            dialect = dialect_of(file, seen, "utf-8", wanted, names)
+            dialect = rename_columns(file, dialect_of(file, seen, "utf-8", wanted, names), options.map)
             return seen[dialect.skipped :], dialect, choose_columns(file, dialect, options)
         if len(seen) > _MOST_ABOVE:
             raise DataError(f"{file}: no header in its first {_MOST_ABOVE} lines; ?names= says the columns")
@@ -80,7 +80,7 @@ def _cells(above: Sequence[str], source: Iterator[str], dialect: Dialect) -> Ite
     for lines in (above, source):
         for line in lines:
             if line.strip():
-                cells = parse_line(line, dialect.delimiter)
+                cells = parse_line(line.strip().rstrip(dialect.row_end or None), dialect.delimiter)
                 yield cells + [""] * (len(dialect.header) - len(cells))
 
 

@@ -22,9 +22,10 @@ class CsvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns, or channels: the channels (all others that are no times if empty).
 
     label and subject may also be `path` or `path:N` (the name of the first, or Nth, folder below PATH), or `file` (the
-    file's name). names: of all columns, for files without a header. Names are found in whatever case, and without the
-    unit behind them in brackets. classes: all classes in their order, so that a device may hold some of them.
-    skip: labels (comma-separated) that mean "not labelled", as an empty one does.
+    file's name). names: of all columns, or of the channels in their order. map: THEIRS:OURS,...: what single columns
+    are called. Names are found in whatever case, and without the unit behind them in brackets. classes: all classes in
+    their order, so that a device may hold some of them. skip: labels (comma-separated) that mean "not labelled", as an
+    empty one does.
 
     time: numbers, ISO dates, dates with dots or slashes, or clock times; found by its name where not given, `none`
     leaves it out. time_unit: instead of the one that its steps show. rate: Hz; with a time column each stretch is
@@ -46,6 +47,7 @@ class CsvOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns: str = ""
     channels: str = ""
     names: str = ""
+    map: str = ""
     classes: str = ""
     subject: str = ""
     time: str = ""

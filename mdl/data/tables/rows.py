@@ -26,6 +26,8 @@ _NOTHING = frozenset(
     ("", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing", "#value!", "#div/0!")
 )
 
+# How a time may be written.
+TIME_EXAMPLES = "a number, 2026-05-04T12:00:00.020 or 12:00:00.020"
 _LIKE_A_TIME = re.compile(r"\d:\d\d|\d{2,4}[-/]\d\d?[-/]\d|\d\.\d\d?\.\d{2}")
 
 Floats64 = NDArray[np.float64]
@@ -47,10 +49,10 @@ def read_rows(file: Path, dialect: Dialect, wanted: Sequence[int], told: list[st
 
     Raises DataError if there are no rows, or one has more cells than the header.
     """
-    width, done = len(dialect.header), 0
+    width, done = len(dialect.header) - bool(dialect.clock), 0
     with open_text(file, encoding=dialect.encoding, errors="replace") as lines:
         reader = csv.reader(
-            itertools.islice(lines, dialect.skipped, None),
+            _end_rows(itertools.islice(lines, dialect.skipped, None), dialect),
             delimiter=dialect.delimiter,
             skipinitialspace=dialect.delimiter == " ",
         )
@@ -61,13 +63,16 @@ def read_rows(file: Path, dialect: Dialect, wanted: Sequence[int], told: list[st
             taken = list(itertools.islice(rows, ROWS_AT_ONCE))
             block = ([] if held is None else [held]) + taken
             held = block.pop() if taken else None
-            if not taken and block and len(block[-1]) < width and max(wanted) >= len(block[-1]):
+            if not taken and block and len(block[-1]) < width and max(wanted) - bool(dialect.clock) >= len(block[-1]):
                 block.pop()
                 if told is not None:
                     told.append(f"{file}: the last row is cut off, and left out")
             if block:
                 padded = [row if len(row) >= width else row + [""] * (width - len(row)) for row in block]
                 columns = list(zip(*padded, strict=False))
+                if dialect.clock:
+                    start_s, rate_hz = dialect.clock
+                    columns.insert(0, tuple(f"{start_s + row / rate_hz:.6f}" for row in range(done, done + len(block))))
                 yield Rows(done + 1, tuple(columns[place] for place in wanted))
                 done += len(block)
             if not taken:
@@ -76,15 +81,20 @@ def read_rows(file: Path, dialect: Dialect, wanted: Sequence[int], told: list[st
         raise DataError(f"{file}: no rows below the header")
 
 
-def to_numbers(cells: Sequence[str], file: Path, first: int, column: str, dialect: Dialect) -> Floats64:
-    """float64, NaN where a cell is empty. Raises DataError naming the row, the column and the cell."""
+def to_numbers(
+    cells: Sequence[str], file: Path, first: int, column: str, dialect: Dialect, *, as_times: bool = False
+) -> Floats64:
+    """float64, NaN where a cell is empty. as_times: of a column that is read as the time.
+
+    Raises DataError naming the row, the column and the cell.
+    """
     try:
         values = np.fromiter(map(float, cells), np.float64, len(cells))
         if np.isfinite(values).all() and "_" not in "".join(cells):
             return values
     except ValueError:
         pass
-    return np.array([_to_number(cell, file, first + row, column, dialect) for row, cell in enumerate(cells)])
+    return np.array([_to_number(cell, file, first + row, column, dialect, as_times) for row, cell in enumerate(cells)])
 
 
 def is_nothing(cell: str) -> bool:
@@ -92,7 +102,7 @@ def is_nothing(cell: str) -> bool:
     return cell.strip().casefold() in _NOTHING
 
 
-def _to_number(cell: str, file: Path, row: int, column: str, dialect: Dialect) -> float:
+def _to_number(cell: str, file: Path, row: int, column: str, dialect: Dialect, as_times: bool) -> float:
     if is_nothing(cell):
         return np.nan
     text = cell.strip().replace("\N{MINUS SIGN}", "-")
@@ -108,13 +118,20 @@ def _to_number(cell: str, file: Path, row: int, column: str, dialect: Dialect) -
             raise ValueError
         value = float(text)
     except ValueError:
+        expected = f"a time: {TIME_EXAMPLES}" if as_times else f"a number ({hint}choose channels with ?columns=)"
         raise DataError(
-            f"{file}: data row {row}: column {column!r} is {shorten(repr(cell.strip()))}; expected a number "
-            f"({hint}choose channels with ?columns=)"
+            f"{file}: data row {row}: column {column!r} is {shorten(repr(cell.strip()))}; expected {expected}"
         ) from None
     if not abs(value) <= np.finfo(np.float32).max:
         raise DataError(f"{file}: data row {row}: column {column!r} is {cell.strip()[:40]}; expected a finite number")
     return value
+
+
+def _end_rows(lines: Iterator[str], dialect: Dialect) -> Iterator[str]:
+    """The lines, without what ends a row; one that holds several rows gives each."""
+    if not dialect.row_end:
+        return lines
+    return (row.strip().rstrip(dialect.delimiter) for line in lines for row in line.split(dialect.row_end))
 
 
 def _full_rows(file: Path, reader: Iterator[list[str]], width: int, dialect: Dialect) -> Iterator[list[str]]:

@@ -16,11 +16,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.bounds import first_few
 from mdl.data.quantities import describe_units, kept_unit, quantity_of
-from mdl.data.readers.clock import RATE_TOLERANCE, UNITS_S
+from mdl.data.readers.clock import RATE_TOLERANCE, UNITS_S, is_time_name
 from mdl.data.spec import split_names
-from mdl.data.tables.columns import NO_TIME, Columns, ask_for_label, choose_columns, from_path
-from mdl.data.tables.dialect import Dialect, find_dialect
+from mdl.data.tables.columns import NO_TIME, Columns, ask_for_label, choose_columns, from_path, read_map, rename_columns
+from mdl.data.tables.dialect import Dialect, find_dialect, without_unit
 from mdl.data.tables.labels import part_labels, read_flags
 from mdl.data.tables.missing import Filler, Settled
 from mdl.data.tables.names import Numbering, name_from_path, number_classes, refuse_one_class_by_two_names
@@ -34,6 +35,8 @@ from mdl.task import describe_rate
 
 # A step so many times the usual one is a gap where rows are taken as they are; where they are resampled, a second too.
 _GAP_STEPS, _GAP_S = 10.0, 1.0
+# Columns of a known app told in one line.
+_MOST_PAIRS = 12
 
 
 @dataclass(frozen=True)
@@ -120,9 +123,12 @@ def look_at_tables(files: Sequence[Path], options: CsvOptions) -> list[Table]:
         name for name in (options.label, options.subject, options.time) if not from_path(name) and name != NO_TIME
     ]
     wanted += split_names(options.channels or options.columns) + split_names(options.target or options.labels)
+    # By which a header is known: as the files call them.
+    theirs = {ours: name for name, ours in read_map(options.map).items()}
     tables: list[Table] = []
     for file in files:
-        dialect = find_dialect(file, wanted, split_names(options.names))
+        dialect = find_dialect(file, [theirs.get(name, name) for name in wanted], split_names(options.names))
+        dialect = rename_columns(file, dialect, options.map)
         like = tables[0] if tables else None
         channels = None if like is None else [name for name, _ in like.columns.channels]
         columns = choose_columns(file, dialect, options, channels, like.file if like else None)
@@ -253,7 +259,7 @@ class _Reader:
         if self.classes.unnamed:
             notes.append(f"{self.classes.unnamed} rows have no label, and are left out")
         if self._dropped:
-            notes.append(f"{self._dropped} rows miss a value, and are left out (missing=drop)")
+            notes.append(f"{self._dropped} rows miss a value, and are left out")
         if self._filled:
             notes.append(f"{self._filled} values that were missing are filled in (missing=interpolate)")
         units = describe_units(self._channels, self.units, lambda place: self._converted.get(place, ()))
@@ -326,7 +332,8 @@ class _Reader:
         hit = np.argwhere(lost & wanted[:, None])
         if not len(hit):
             return
-        if self._options.missing == "refuse":
+        drops = self._options.missing == "drop" or bool(table.dialect.row_end)
+        if self._options.missing == "refuse" and not drops:
             row, column = hit[0].tolist()
             places = [place for _, place in (*table.columns.channels, *table.columns.targets)]
             is_value, read = column < len(places), list(dict.fromkeys(places))
@@ -336,7 +343,7 @@ class _Reader:
                 f"{table.file}: data row {rows.first + row}: column {table.dialect.header[place]!r} is {cell[:40]}; "
                 f"expected a finite number (?missing=drop leaves such rows out, ?missing=interpolate fills them in)"
             )
-        if self._options.missing == "drop":
+        if drops:
             self._dropped += len(np.unique(hit[:, 0]))
 
     def _add_filled(self, settled: Settled, timed: bool, number: int) -> None:
@@ -345,9 +352,19 @@ class _Reader:
             self.writer.add(values, times if timed else None, keys[:, 0], keys[:, 1], number)
 
 
+def _describe_app(table: Table) -> str:
+    """Return the line on whose columns these are, and what they are called here; "" for no known app's."""
+    dialect = table.dialect
+    named = [(name, place) for name, place in table.columns.channels if name == dialect.alias(place)]
+    if not dialect.app or not named:
+        return ""
+    pairs = (f"{without_unit(dialect.header[place])} is {name}" for name, place in named)
+    return f"as {dialect.app} writes it: {first_few(list(pairs), _MOST_PAIRS)}"
+
+
 def _describe_tables(tables: Sequence[Table], options: CsvOptions, rate: float | None) -> list[str]:
     """What was found out, not said by the user."""
-    notes = sorted({said for table in tables if (said := table.dialect.describe())})
+    notes = sorted({said for table in tables for said in (table.dialect.describe(), _describe_app(table)) if said})
     if clocks := [table.time.clock for table in tables if table.time]:
         units = "/".join(sorted({clock.unit for clock in clocks}, key=list(UNITS_S).index))
         slowest, fastest = (describe_rate(pick(clock.rate_hz for clock in clocks)) for pick in (min, max))
@@ -357,9 +374,8 @@ def _describe_tables(tables: Sequence[Table], options: CsvOptions, rate: float |
         notes.append(f"times in column {name!r} are in {units}, {rates}; {then}")
     used = {table.time.name for table in tables if table.time}
     if left_out := [name for name in tables[0].columns.left_out if name not in used]:
-        notes.append(
-            f"no channel, by the name: {', '.join(left_out)} (?time={left_out[0]} tells gaps; ?columns= takes any)"
-        )
+        told = f"?time={left_out[0]} tells gaps; " if is_time_name(left_out[0]) else ""
+        notes.append(f"no channel, by the name: {first_few(left_out, _MOST_PAIRS)} ({told}?columns= takes any)")
     if why := next((table.why_no_time for table in tables if table.why_no_time), ""):
         notes.append(f"gaps are not seen: {why}")
     return notes

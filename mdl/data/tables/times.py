@@ -16,7 +16,7 @@ import numpy as np
 from mdl.data.readers.clock import UNITS_S, Clock, find_clock
 from mdl.data.tables.dialect import Dialect
 from mdl.data.tables.options import CsvOptions
-from mdl.data.tables.rows import Floats64, is_nothing, read_rows, to_numbers
+from mdl.data.tables.rows import TIME_EXAMPLES, Floats64, is_nothing, read_rows, to_numbers
 from mdl.errors import DataError
 from mdl.reading import shorten
 
@@ -26,8 +26,8 @@ _ENOUGH_ROWS = 1 << 20
 _MOST_BACKWARDS = 0.1
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:[.,:]\d{1,9})?))?\s*([AaPp][Mm])?")
 _DATE = re.compile(r"(\d{1,4})[./-](\d{1,2})[./-](\d{2,4})(?:[T ,]+(.+))?")
+_DOTTED_CLOCK = re.compile(r"T(\d{2})[.-](\d{2})[.-](\d{2})")
 _DAY_S, _HALF_DAY_S = 86_400.0, 43_200.0
-_EXAMPLES = "a number, 2026-05-04T12:00:00.020 or 12:00:00.020"
 
 # From a text to seconds, or None if it is none.
 _Parser = Callable[[str], "float | None"]
@@ -54,7 +54,7 @@ class TimeColumn:
     def read(self, cells: Sequence[str], file: Path, first: int, dialect: Dialect) -> Floats64:
         """Seconds, float64; NaN where there is no time. Clock times are of their day."""
         if self.parser is None:
-            return to_numbers(cells, file, first, self.name, dialect) * UNITS_S[self.clock.unit]
+            return to_numbers(cells, file, first, self.name, dialect, as_times=True) * UNITS_S[self.clock.unit]
         return _parse(self.parser, cells, file, first, self.name)
 
 
@@ -68,7 +68,7 @@ def find_time(file: Path, dialect: Dialect, place: int, options: CsvOptions) -> 
         if number == 0:
             parser = _choose_parser(rows.columns[0])
         if parser is None:
-            times = to_numbers(rows.columns[0], file, rows.first, name, dialect)
+            times = to_numbers(rows.columns[0], file, rows.first, name, dialect, as_times=True)
         else:
             times = _parse(parser, rows.columns[0], file, rows.first, name)
         times = times[np.isfinite(times)]
@@ -142,15 +142,17 @@ def _parse(parser: _Parser, cells: Sequence[str], file: Path, first: int, name: 
         if time is None:
             raise DataError(
                 f"{file}: data row {first + row}: column {name!r} is {shorten(repr(cell.strip()))}; "
-                f"expected a time as the others, such as {_EXAMPLES}"
+                f"expected a time as the others, such as {TIME_EXAMPLES}"
             )
         times[row] = time
     return times
 
 
 def _iso_seconds(text: str) -> float | None:
+    # 09.30.00 and 09-30-00 after the date, and a space before the zone, are how some loggers write it.
+    text = _DOTTED_CLOCK.sub(r"T\1:\2:\3", text.replace(",", "."), count=1).replace(" +", "+")
     try:
-        parsed = datetime.fromisoformat(text.replace(",", "."))
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         return None
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()

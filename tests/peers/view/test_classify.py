@@ -79,6 +79,23 @@ def test_all_windows_of_a_recording_without_labels_are_classified_in_order(
         assert [row["first_row"] for row in rows] == [1 + 16 * window for window in range(6)]
 
 
+@pytest.mark.parametrize(
+    "options", ["names=ax,ay,az", "map=acc_x:ax,Acceleration y:ay,acc_z:az", "names=t,ax,ay,az,all"]
+)
+def test_a_file_of_another_app_is_named_by_the_user(
+    model: Path, options: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a header, decimal commas and semicolons; the refusal says the option."""
+    _, values = walk(100)
+    lines = [f"{row / 50:.3f};{x};{y};{z};1".replace(".", ",") for row, (x, y, z) in enumerate(values.tolist())]
+    names = [f"Acceleration {axis} (m/s^2)" for axis in "xyz"]
+    Path("Raw Data.csv").write_text("\n".join([";".join(["Time (s)", *names, "Absolute (m/s^2)"]), *lines]) + "\n")
+    rows, _ = predict(monkeypatch, capsys, str(model), f"csv:Raw Data.csv?{options}")
+    assert [row["predicted"] for row in rows] == expected(model, values)
+    assert run(monkeypatch, "predict", str(model), "Raw Data.csv") == 2
+    assert "no column 'ax'; say ?map=Acceleration x:ax,Acceleration y:ay,Acceleration z:az" in capsys.readouterr().err
+
+
 def test_only_possible_classes_are_said(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

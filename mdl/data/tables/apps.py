@@ -1,0 +1,245 @@
+"""How known apps and loggers write their files: what their columns are called here, in which unit, and at what times.
+
+A table of data. Names here: acc is acceleration with gravity, lin without it, gyro the angular rate, mag the magnetic
+field. A rule that comes first has the name: no two columns of a file get one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mdl.data.quantities import find_unit, quantity_of
+
+
+@dataclass(frozen=True)
+class Rule:
+    """column: a pattern of the column's name without its unit; its group, an axis, goes into `name`.
+
+    unit: where the header says none. file: a pattern that the file's name holds. quantity: that the header's unit has.
+    """
+
+    column: str
+    name: str
+    unit: str = ""
+    file: str = ""
+    quantity: str = ""
+
+
+@dataclass(frozen=True)
+class App:
+    """mark: what the lines down to the header hold, in lower case; of a file without a header its first lines.
+
+    names: of the columns where there is no header. above: lines that are no rows, though they hold numbers.
+    clock: a pattern of the lines above the values whose groups `start` (UNIX seconds) and `rate` (Hz) stand for a
+    column of times. row_end: what ends a row besides the line.
+    exports: files, in lower case, of a folder or zip that is one recording of this app.
+    """
+
+    name: str
+    mark: str
+    rules: tuple[Rule, ...]
+    names: tuple[str, ...] = ()
+    above: int = 0
+    clock: str = ""
+    row_end: str = ""
+    exports: tuple[str, ...] = ()
+
+
+# As phyphox's languages call a sensor, or what it measures; its units are written alike in all of them.
+_TIME = "time|zeit|temps|tiempo|tempo|tijd|czas|čas|время|χρόνο[ςσ]|zaman|vreme|thời gian|時間|时间"
+_ACCELERATION = (
+    "acceleration|accelerometer|beschleunigung|accélération(?: selon)?|aceleración|acelerómetro|accelerazione|"
+    "aceleração|acelerômetro|versnelling|przyspieszenie|akcelerometr(?: - składowa)?|zrychlení|ускорение|акселерометр|"
+    "επιτάχυνση|επιταχυνσιόμετρο|ivme|ivmelenme|ivmeölçer|ubrzanje|gia tốc|gia tốc kế|加速度?|加速度計"
+)
+_LINEAR = (
+    "linear acceleration|linear accelerometer|lineare beschleunigung|accélération linéaire|aceleración lineal|"
+    "accelerazione lineare|aceleração linear|lineaire versnelling|przyspieszenie liniowe|lineární zrychlení"
+)
+_GYROSCOPE = (
+    "gyroscope(?: axe)?|gyroskop|giroscopio|giroscópio|gyroscoop|żyroskop(?: - składowa)?|гироскоп|γυροσκόπιο|jiroskop|"
+    "žiroskop|con quay hồi chuyển|ジャイロスコープ"
+)
+_MAGNETIC = (
+    "magnetic field|magnetometer|magnetfeld|champ magnétique|campo magnético|campo magnetico|magnetisch veld|"
+    "pole magnetyczne|magnetické pole"
+)
+_AXIS = "([xyz])"
+
+APPS = (
+    App(
+        "Empatica E4",
+        r"^1\d{9}(\.\d+)?(, *1\d{9}(\.\d+)?)*\n\d{1,3}(\.\d+)?(, *\d{1,3}(\.\d+)?)*\n",
+        (
+            Rule(_AXIS, "acc_{}", "g/64", file="^acc"),
+            Rule("x", "bvp", file="^bvp"),
+            Rule("x", "eda", file="^eda"),
+            Rule("x", "temperature", "degC", file="^temp"),
+            Rule("x", "heart_rate", file="^hr"),
+        ),
+        names=("x", "y", "z"),
+        above=2,
+        clock=r"^(?P<start>[\d.]+).*\n(?P<rate>[\d.]+)",
+        exports=("acc.csv", "info.txt"),
+    ),
+    App(
+        "WISDM",
+        r"^\d{1,6},[a-z]+,\d{6,},([^,;\n]+,){2}[^,;\n]+,?;",
+        (Rule(_AXIS, "gyro_{}", "rad/s", file="gyro"), Rule(_AXIS, "acc_{}", "m/s2")),
+        names=("user", "activity", "timestamp", "x", "y", "z"),
+        row_end=";",
+    ),
+    App(
+        "ActiGraph",
+        r"data file created by actigraph",
+        (
+            Rule(f"accelerometer {_AXIS}", "acc_{}", "g"),
+            Rule(f"gyroscope {_AXIS}", "gyro_{}", "deg/s"),
+            Rule(f"magnetometer {_AXIS}", "mag_{}", "uT"),
+            Rule("temperature", "temperature", "degC"),
+        ),
+        names=("Accelerometer X", "Accelerometer Y", "Accelerometer Z"),
+        clock=r"\bat (?P<rate>\d+) hz\b",
+    ),
+    App(
+        "phyphox",
+        rf"(?m)^({_TIME}) \(s\)$",
+        (
+            Rule(f"(?:{_LINEAR}) {_AXIS}", "lin_{}", "m/s2"),
+            Rule(f"(?:{_ACCELERATION}) {_AXIS}", "acc_{}", "m/s2"),
+            Rule(f"(?:{_GYROSCOPE}) {_AXIS}", "gyro_{}", "rad/s"),
+            Rule(f"(?:{_MAGNETIC}) {_AXIS}", "mag_{}", "uT"),
+            # A simple experiment of several sensors has a file for each.
+            Rule(_AXIS, "lin_{}", file="linear", quantity="acceleration"),
+            Rule(_AXIS, "acc_{}", quantity="acceleration"),
+            Rule(_AXIS, "gyro_{}", quantity="angular rate"),
+            Rule(_AXIS, "mag_{}", quantity="magnetic field"),
+        ),
+        exports=("meta/device.csv", "meta/time.csv"),
+    ),
+    App(
+        "Sensor Logger",
+        r"(?m)^seconds_elapsed$",
+        (
+            Rule(_AXIS, "lin_{}", "m/s2", file="^accelerometer$"),
+            Rule(_AXIS, "acc_{}", "m/s2", file="^totalacceleration$"),
+            # In g on one system, in m/s2 on the other: the values tell.
+            Rule(_AXIS, "acc_{}", file="^accelerometeruncalibrated$"),
+            Rule(_AXIS, "gravity_{}", "m/s2", file="^gravity$"),
+            Rule(_AXIS, "gyro_{}", "rad/s", file="^gyroscope$"),
+            Rule(_AXIS, "mag_{}", "uT", file="^magnetometer$"),
+            Rule("(roll|pitch|yaw)", "{}", "rad", file="^orientation$"),
+            Rule("pressure", "pressure", "hPa", file="^barometer$"),
+            Rule("bpm", "heart_rate", file="^heartrate$"),
+            Rule(f"acceleration{_AXIS}", "wrist_lin_{}", file="^wristmotion$"),
+            Rule(f"rotationrate{_AXIS}", "wrist_gyro_{}", "rad/s", file="^wristmotion$"),
+        ),
+        exports=("metadata.csv",),
+    ),
+    App(
+        "Physics Toolbox",
+        r"(?m)^(gfx|tgf|wx|bx|at \(m/s\^2\))\b",
+        (
+            Rule(f"gf{_AXIS}", "acc_{}", "g"),
+            Rule(f"a{_AXIS}", "lin_{}", "m/s2"),
+            Rule(f"w{_AXIS}", "gyro_{}", "rad/s"),
+            Rule(f"b{_AXIS}", "mag_{}", "uT"),
+            Rule("p", "pressure", "hPa"),
+        ),
+    ),
+    App(
+        "AndroSensor",
+        r"(?m)^time since start in ms *$",
+        (
+            Rule(f"accelerometer {_AXIS}", "acc_{}", "m/s2"),
+            Rule(f"linear acceleration {_AXIS}", "lin_{}", "m/s2"),
+            Rule(f"gravity {_AXIS}", "gravity_{}", "m/s2"),
+            Rule(f"gyroscope {_AXIS}", "gyro_{}", "rad/s"),
+            Rule(f"magnetic field {_AXIS}", "mag_{}", "uT"),
+        ),
+    ),
+    App(
+        "SensorLog",
+        r"(?m)^(loggingtime|accelerometeraccelerationx|motionuseraccelerationx)\b",
+        (
+            Rule(f"accelerometeracceleration{_AXIS}", "acc_{}", "g"),
+            Rule(f"motionuseracceleration{_AXIS}", "lin_{}", "g"),
+            Rule(f"motiongravity{_AXIS}", "gravity_{}", "g"),
+            Rule(f"(?:gyrorotation|motionrotationrate){_AXIS}", "gyro_{}", "rad/s"),
+            Rule(f"(?:magnetometer|motionmagneticfield){_AXIS}", "mag_{}", "uT"),
+            Rule("motion(roll|pitch|yaw)", "{}", "rad"),
+        ),
+    ),
+    App(
+        "MetaBase",
+        r"(?m)^(epoch? \(ms\)|elapsed \(s\)|timestamp \([+-]\d{4}\))$",
+        (
+            Rule(f"{_AXIS}-axis", "lin_{}", file="linear", quantity="acceleration"),
+            Rule(f"{_AXIS}-axis", "acc_{}", quantity="acceleration"),
+            Rule(f"{_AXIS}-axis", "gyro_{}", quantity="angular rate"),
+            Rule(f"{_AXIS}-axis", "mag_{}", quantity="magnetic field"),
+            Rule("pressure", "pressure", quantity="pressure"),
+            Rule("temperature", "temperature", quantity="temperature"),
+        ),
+    ),
+    App(
+        "Shimmer",
+        r"(?m)_cal$",
+        (
+            # The low-noise sensor before the one of a wide range.
+            Rule(f"(?:.*_)?accel_ln_{_AXIS}_cal", "acc_{}", "m/s2"),
+            Rule(f"(?:.*_)?accel_wr_{_AXIS}_cal", "acc_{}", "m/s2"),
+            Rule(f"(?:.*_)?gyro_{_AXIS}_cal", "gyro_{}", "deg/s"),
+            Rule(f"(?:.*_)?mag_{_AXIS}_cal", "mag_{}"),
+            Rule(r"(?:.*_)?emg_ch([12])_\d+bit_cal", "emg_{}", "mV"),
+        ),
+    ),
+    App(
+        "Axivity",
+        r"(?m)^accel-x \(g\)$",
+        (
+            Rule(f"accel-{_AXIS}", "acc_{}", "g"),
+            Rule(f"gyro-{_AXIS}", "gyro_{}", "deg/s"),
+            Rule("temperature", "temperature", "degC"),
+        ),
+    ),
+)  # fmt: skip
+
+
+def find_app(above: Sequence[str], header: Sequence[str]) -> App | None:
+    """Return the app that writes such files. above: lines before the header; header: "" where there is none."""
+    text = "\n".join(each.strip().casefold() for each in (*above, *header)) + "\n"
+    return next((app for app in APPS if bool(app.names) >= (not header) and re.search(app.mark, text)), None)
+
+
+def name_columns(app: App, file: Path, header: Sequence[str], units: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return (names, units) of the columns as they are called here: "" for what no rule is about.
+
+    header: the names without their units. units: as the header says them; what it does not say, the app's rule does.
+    """
+    names, known = [""] * len(header), list(units)
+    stem = file.name.partition(".")[0].casefold()
+    for rule in app.rules:
+        if not re.search(rule.file, stem):
+            continue
+        for place, column in enumerate(header):
+            match = re.fullmatch(rule.column, column)
+            unit = find_unit(units[place])
+            if not match or names[place] or (rule.quantity and quantity_of(unit) != rule.quantity):
+                continue
+            name = rule.name.format(*match.groups())
+            if name not in names:
+                names[place], known[place] = name, units[place] if unit else rule.unit
+    return names, known
+
+
+def read_clock(app: App, above: Sequence[str]) -> tuple[float, float] | None:
+    """Return (start in seconds, rate in Hz) that the lines above the values say; None if they do not."""
+    match = re.search(app.clock, "".join(above).casefold()) if app.clock else None
+    if match is None:
+        return None
+    start, rate = float(match.groupdict().get("start") or 0), float(match["rate"])
+    return (start, rate) if rate > 0 else None
