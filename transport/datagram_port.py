@@ -147,6 +147,12 @@ class DatagramPort:
         partner = self._partners.get(peer_id)
         return None if partner is None or not partner.flow.is_connected else partner.was_heard()
 
+    def silent_for(self, seconds: float, now: float) -> list[str]:
+        """Peers that were heard by datagrams, and are not since so many seconds."""
+        return [
+            name for name, each in self._partners.items() if each.was_heard() and now - each.flow.heard_at > seconds
+        ]
+
     def ways_s(self) -> dict[str, float]:
         """Peer id -> its flow's round trip, as far as it is known."""
         return {peer_id: way_s for peer_id, each in self._partners.items() if (way_s := each.flow.way_s) < inf}

@@ -66,8 +66,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 def read_shares(mesh: str) -> list[Share]:
     """Return what was given to whom. Raises DataError for a file that is none."""
-    found = read_kept(_book(mesh), _read_book, "what was given last cannot be asked back from here")
-    return found.shares if isinstance(found, _Book) else found or []
+    return read_kept(_book(mesh), _read_book, "what was given last cannot be asked back from here") or []
 
 
 def write_shares(mesh: str, shares: Iterable[Share]) -> None:
@@ -192,9 +191,12 @@ class TakenFiles:
         logger.info("%d windows to train with and %d to test are here: %s", offered.train, offered.test, self.path)
 
 
-def _read_book(path: Path) -> _Book | list[Share]:
+def _read_book(path: Path) -> list[Share]:
     """Read one of now, or of a version that kept the list alone."""
-    return decode_json(read_sealed(path, _LARGEST_BOOK), _Book | list[Share], str(path))
+    content = read_sealed(path, _LARGEST_BOOK)
+    if content.startswith(b"["):
+        return decode_json(content, list[Share], str(path))
+    return decode_json(content, _Book, str(path)).shares
 
 
 def _book(mesh: str) -> Path:

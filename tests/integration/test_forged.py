@@ -240,7 +240,7 @@ def about_others(attacker, round_id):
     false = [
         *(OwnerNamed(own.device.public, by, signature) for by in devices),
         *(DeviceRevoked(device, by, 1, "", "", signature) for device in devices for by in devices),
-        *own.revoke(devices[1], 1, "mine"),
+        own._sign(DeviceRevoked(devices[1], own.device.public, 1, "", "mine")),
         own.found(),
         own.change_code(bytes(16)),
         *(msgspec.structs.replace(own.enrol(info.peer_id), signature=signature) for info in infos),

@@ -165,3 +165,29 @@ def datagrams_of(net, host):
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
     names, values = (line.split() for line in told.splitlines() if line.startswith("Udp:"))
     return int(dict(zip(names, values, strict=True))["InDatagrams"])
+
+
+def add_second_card(net):
+    """All hosts are on a second switch, too, by a card of their own."""
+    lan.ip(f"-n {net.switch} link add second type bridge stp_state 0 forward_delay 0 mcast_snooping 0")
+    lan.ip(f"-n {net.switch} link set second up")
+    for at, name in enumerate(net.names):
+        lan.ip(f"-n {net.switch} link add w{at} type veth peer name eth1 netns {name}")
+        lan.ip(f"-n {net.switch} link set w{at} master second up")
+        lan.ip(f"-n {name} addr add 10.214.0.{at + 1}/24 dev eth1")
+        lan.ip(f"-n {name} link set eth1 up")
+
+
+def test_a_host_whose_first_card_dies_without_a_word_is_reached_by_its_second_one(tmp_path):
+    code = new_join_code("moves")
+    with lan.Lan(3) as net:
+        add_second_card(net)
+        nodes = [Node(net, host, code, tmp_path, "--set", "round.min_peers=2") for host in range(3)]
+        assert all(node.wait_for(3, 3, 0.0) for node in nodes), [node.errors.read_text() for node in nodes]
+        for dead, alive in (("v0", ""), ("w0", "v0 master br0")):  # then the second one, while the first is there again
+            if alive:
+                lan.ip(f"-n {net.switch} link set {alive}")
+            lan.ip(f"-n {net.switch} link set {dead} nomaster")
+            died = time.monotonic()
+            assert all(node.wait_for(5, 3, died, BACK_S + 4.0) for node in nodes), [n.errors.read_text() for n in nodes]
+            print(f"{dead}: {time.monotonic() - died:.1f} s")

@@ -325,7 +325,7 @@ def test_another_code_reaches_every_member_and_the_old_one_opens_nothing(mesh, f
     assert know_each_other(mesh, "a", "b")
     code = new_join_code("home", bytes(range(1, 20)), keys.mark)
     new = MeshKeys.from_code(code)
-    mesh.links["a"].state(Stated((owner.change_code(code_hash(code)),), code, new))
+    mesh.links["a"].state(Stated((owner.change_code(code_hash(code), everybody=True),), code, new))
     assert mesh.until(lambda: mesh.links["b"].introducer.door.server == new.server_public)
     mesh.add("late", new, join=["b"])
     assert mesh.until(lambda: all(mesh.links[other].directory.is_heard("late", time.monotonic()) for other in "ab"))

@@ -78,15 +78,19 @@ def choose_host(offered: Sequence[str], own: Sequence[Interface], is_on_link: bo
     Its link-local one comes before those that need a router if it was heard on a link of ours, else after them.
     None if there is none of a kind that this machine has. Raises ValueError for what is no address.
     """
+    if near := near_hosts(offered, own):
+        return near[0]
     kinds = {each.version for each in own} or {4, 6}
     hosts = [host for host in map(parse_host, offered) if host.version in kinds]
-    networks = [each.network for each in of_ipv4(own)]
-    for host in hosts:
-        if any(host in network for network in networks):
-            return str(host)
     beyond = [host for host in hosts if not host.is_loopback]
     beyond.sort(key=lambda host: is_link_local(str(host)) is not is_on_link)
     return str(beyond[0]) if beyond else None
+
+
+def near_hosts(offered: Sequence[str], own: Sequence[Interface]) -> list[str]:
+    """Return a peer's addresses in IPv4 networks that are also ours. Raises ValueError for what is no address."""
+    networks = [each.network for each in of_ipv4(own)]
+    return [str(host) for host in map(parse_host, offered) if any(host in network for network in networks)]
 
 
 def networks_near(listen_host: str) -> list[Interface]:

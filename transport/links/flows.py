@@ -47,6 +47,10 @@ class Flows:
         """Whether datagrams have got to this peer and back; None if none were exchanged."""
         return None if self._port is None else self._port.is_heard(peer_id)
 
+    def silent_for(self, seconds: float, now: float) -> list[str]:
+        """Return the peers that datagrams came to and back, and do not since so many seconds."""
+        return [] if self._port is None else self._port.silent_for(seconds, now)
+
     def put(self, outgoing: Outgoing, header: bytes, now: float) -> bool:
         """Send a message to such a peer; False if it has to go by its link, too, or only so."""
         flow = self._port.flow_with(outgoing.receiver) if self._port is not None else None

@@ -15,7 +15,7 @@ from zmq.utils import z85
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo
 from transport.discovery.directory import EVERY_HOST, Address, address_of, is_loopback
-from transport.discovery.interfaces import choose_host, networks_near, own_hosts
+from transport.discovery.interfaces import choose_host, near_hosts, networks_near, own_hosts
 from transport.discovery.scopes import Interface, Scopes
 from transport.links.roster_talk import RosterTalk
 from transport.links.sockets import Curve, local_host_towards
@@ -109,6 +109,10 @@ class Introducer:
         if by is not None:
             self.scopes.follow(host, by.host)
         return msgspec.structs.replace(info, host=host)
+
+    def other_hosts(self, info: PeerInfo, host: str) -> list[str]:
+        """Return where else than at `host` a peer listens, in a network of this machine's own."""
+        return [] if info.proof is None else near_hosts([each for each in info.proof.hosts if each != host], self._own)
 
     def announced(self, hosts: Sequence[str]) -> PeerInfo:
         """This node as it is announced at these addresses."""

@@ -37,6 +37,11 @@ READY_LINKS = 16
 # Devices at a time that are told why they are not let in, each for so long: its first Hello comes at once.
 _MOST_TURNED_AWAY = 16
 TURN_AWAY_S = 5.0
+# A peer that datagrams do not get to any more is tried at its other addresses: a card of it, or of this machine, may
+# have died without a word. A process that loads its model is silent for two seconds.
+ELSEWHERE_S = 4.0
+# Each for so long: a SYN that is lost is repeated after one second.
+_TRY_S = 2.5
 
 
 @dataclass
@@ -61,6 +66,15 @@ class _Link:
         for dealer in self.bulk.values():
             dealer.close(linger=0)
         self.control.close(linger=_LAST_WORDS_MS)
+
+
+@dataclass
+class _Attempt:
+    """left: addresses to try after this one. knock: at its door there; None where there was no socket to be had."""
+
+    left: list[str]
+    knock: zmq.Socket[bytes] | None
+    since: float
 
 
 class Outbox:
@@ -89,6 +103,8 @@ class Outbox:
         self._calls = Calls(most, lambda peer_id: directory.is_calling(peer_id, self.now))
         self._links: dict[str, _Link] = {}
         self._greeters: dict[Address, zmq.Socket[bytes]] = {}
+        # Of a silent peer: its other addresses that are tried in turn, and the attempt under way.
+        self._elsewhere: dict[str, _Attempt] = {}
         self._turned_away: dict[Address, tuple[zmq.Socket[bytes], float]] = {}
         # Since when; None where there was no socket to be had.
         self._knocks: dict[str, tuple[zmq.Socket[bytes] | None, float]] = {}
@@ -147,6 +163,7 @@ class Outbox:
                 self._stop_knocking(peer_id)
                 if not is_heard and (link := self._links.get(peer_id)):
                     self._knock(link.info)
+        self._try_elsewhere()
         for address, (dealer, since) in list(self._turned_away.items()):
             if self.now - since >= TURN_AWAY_S:
                 dealer.close(linger=0)
@@ -258,6 +275,28 @@ class Outbox:
         if knock is not None:
             self._put(knock, self._hello(info.host), None)
 
+    def _try_elsewhere(self) -> None:
+        """Say who this node is at the other addresses of those who are silent: who hears it answers from there."""
+        silent = [peer_id for peer_id in self.flows.silent_for(ELSEWHERE_S, self.now) if peer_id in self._links]
+        for peer_id in [peer_id for peer_id in self._elsewhere if peer_id not in silent]:
+            self._end_attempt(peer_id)
+        for peer_id in silent:
+            info, attempt = self._links[peer_id].info, self._elsewhere.get(peer_id)
+            if attempt is not None and self.now - attempt.since < _TRY_S:
+                continue
+            left = attempt.left if attempt else self._introducer.other_hosts(info, self._links[peer_id].address.host)
+            self._end_attempt(peer_id)
+            if left:
+                knock = self._open(self._introducer.door, Address(left[0], info.port), bulk=False)
+                self._elsewhere[peer_id] = _Attempt(left[1:], knock, self.now)
+                if knock is not None:
+                    self._put(knock, self._hello(left[0], anew=True), None)
+
+    def _end_attempt(self, peer_id: str) -> None:
+        attempt = self._elsewhere.pop(peer_id, None)
+        if attempt is not None and attempt.knock is not None:
+            attempt.knock.close(linger=0)
+
     def _stop_knocking(self, peer_id: str, linger_ms: int = 0) -> None:
         knock, _ = self._knocks.pop(peer_id, (None, 0.0))
         if knock is not None:
@@ -285,6 +324,8 @@ class Outbox:
             link.close(linger_ms)
         for peer_id in list(self._knocks):
             self._stop_knocking(peer_id, linger_ms)
+        for peer_id in list(self._elsewhere):
+            self._end_attempt(peer_id)
         for dealer, _ in self._turned_away.values():
             dealer.close(linger=linger_ms)
         self._turned_away.clear()
