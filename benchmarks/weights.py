@@ -4,9 +4,9 @@
     python benchmarks/weights.py --data 'semg:PATH?split=series' --rounds 20 --seeds 0 1 2
 
 A device has one person's windows. Of them it keeps a share between 1/RATIO and all; shares are spaced evenly by their
-logarithm, and a seed deals them out. Test windows are those of `own_batch_norm.py`, all of each person's. Both arms begin
+logarithm, and a seed deals them out. Test windows are all of each person's, as in `own_batch_norm.py`. Both arms begin
 with the same parameters and draw the same batches. Told are the accuracy over all test windows, the mean over people,
-the worst of them, and that of people who are on no device, where the data has some. Prints a table and one line of JSON.
+the worst of them, and that of people who are on no device, where the data has some. Prints a table and a line of JSON.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def share_out(people: Sequence[Person], ratio: float, seed: int) -> list[Windows
     """Of each person what their device holds: windows evenly from all of them, between 1/ratio and all."""
     shares = np.random.default_rng([seed, len(people)]).permutation(np.geomspace(1 / ratio, 1, len(people)))
     counts = [max(1, round(len(own) * share)) for (own, _), share in zip(people, shares, strict=True)]
-    rows = [np.linspace(0, len(own) - 1, count).astype(np.int64) for (own, _), count in zip(people, counts, strict=True)]
+    rows = [
+        np.linspace(0, len(own) - 1, count).astype(np.int64) for (own, _), count in zip(people, counts, strict=True)
+    ]
     return [take_windows(own, kept) for (own, _), kept in zip(people, rows, strict=True)]
 
 
@@ -103,7 +105,12 @@ def _run(data: DataSet, people: Sequence[Person], options: argparse.Namespace, a
             for index, (trainer, own) in enumerate(zip(trainers, held, strict=True))
         )
         parameters = apply_delta(parameters, reduce(pair_aggregate, deltas).values, eta=1.0)
-    told = {"arm": arm, "seed": seed, "held": [len(own) for own in held], **_test(data, people, trainers[0], parameters)}
+    told = {
+        "arm": arm,
+        "seed": seed,
+        "held": [len(own) for own in held],
+        **_test(data, people, trainers[0], parameters),
+    }
     print(json.dumps({key: told[key] for key in ("arm", "seed", *FIGURES)}), file=sys.stderr, flush=True)
     return told
 

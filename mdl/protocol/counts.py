@@ -12,10 +12,12 @@ from mdl.bounds import (
     MAX_CLASSES,
     MAX_CONFUSED,
     MAX_LOSS,
+    MAX_MEMBERS,
     MAX_NUMBERS,
     Count,
     HexDigest,
     Loss,
+    PeerId,
     Round,
     Seconds,
     Share,
@@ -39,6 +41,8 @@ _LOSSES = 1e6 * MAX_LOSS
 
 # By which models are compared: of numbers the mean over them of the share of their variance that is explained.
 MEASURES: dict[Targets, str] = {"classes": "accuracy", "numbers": "R²", "labels": "micro F1"}
+# The same as `--until` and `Judged` name it.
+FIGURES: dict[Targets, str] = {"classes": "accuracy", "numbers": "r2", "labels": "f1"}
 
 
 class Errors(msgspec.Struct, frozen=True):
@@ -215,6 +219,57 @@ def _add(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(left + right for left, right in zip(a, b, strict=True))
 
 
+class Judged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How good one device finds a round's model; fields that it does not tell are None.
+
+    peer_id: the device.
+    windows: that it tested, which its figures weigh; 1 for a training loss.
+    accuracy: of classes.
+    f1: macro F1 of classes, micro F1 of labels.
+    r2: mean R² of numbers.
+    mae: of numbers, the largest of their mean absolute errors.
+    loss: of its training, in nats, where nobody tests.
+    """
+
+    peer_id: PeerId
+    windows: Count
+    accuracy: Share | None = None
+    f1: Share | None = None
+    r2: Score | None = None
+    mae: _Sum | None = None
+    loss: Loss | None = None
+
+    def figure(self, name: str) -> float | None:
+        """Return the field of this name."""
+        value: float | None = getattr(self, name)
+        return value
+
+
+Judgements: TypeAlias = Annotated[tuple[Judged, ...], Meta(max_length=MAX_MEMBERS)]
+
+
+def judge(peer_id: str, evaluation: Evaluation) -> Judged:
+    """Return what one device's counts say of a model."""
+    n, score = evaluation.n, evaluation.score
+    if evaluation.targets == "numbers":
+        return Judged(peer_id, n, r2=score, mae=max((fit.mae for fit in evaluation.fits), default=None))
+    if evaluation.targets == "labels":
+        return Judged(peer_id, n, f1=score)
+    return Judged(peer_id, n, accuracy=score, f1=evaluation.macro_f1)
+
+
+def is_better(new: Judgements, old: Judgements, name: str) -> bool:
+    """Return True if a model has the better figure of this name, over the windows of the devices that judged both."""
+    before = {each.peer_id: value for each in old if (value := each.figure(name)) is not None}
+    pairs = [
+        (each.windows * value, each.windows * before[each.peer_id])
+        for each in new
+        if each.peer_id in before and (value := each.figure(name)) is not None
+    ]
+    mine, other = sum(value for value, _ in pairs), sum(value for _, value in pairs)
+    return mine < other if name == "loss" else mine > other
+
+
 class Course(msgspec.Struct, frozen=True, omit_defaults=True):
     """How far a run has come that ends by itself (`mdl peer --until`): another agent goes on counting from it.
 
@@ -224,6 +279,8 @@ class Course(msgspec.Struct, frozen=True, omit_defaults=True):
     loss: mean training loss of that round, in nats; None: none was told.
     digest: of w(best_round), in hexadecimal.
     targets: what that model is tested for.
+    best: how each device found that model.
+    last: how each device of the run found the last model that it judged.
     """
 
     elapsed_s: Seconds = 0.0
@@ -232,3 +289,10 @@ class Course(msgspec.Struct, frozen=True, omit_defaults=True):
     loss: Loss | None = None
     digest: HexDigest = ""
     targets: Targets = "classes"
+    best: Judgements = ()
+    last: Judgements = ()
+
+    @property
+    def figure(self) -> str:
+        """The field of `Judged` by which the best model is the best."""
+        return "loss" if self.score is None else FIGURES[self.targets]

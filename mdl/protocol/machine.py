@@ -321,9 +321,11 @@ class RecordRound(msgspec.Struct, frozen=True):
     """A round is over: append its line to metrics.jsonl.
 
     summary: that line.
+    has_led: this device led the round; else its agent has told it.
     """
 
     summary: RoundSummary
+    has_led: bool = True
 
 
 class Finish(msgspec.Struct, frozen=True):

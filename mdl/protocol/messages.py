@@ -40,6 +40,7 @@ from mdl.protocol.round_messages import (
     PeerReport,
     RoundClosed,
     RoundOpened,
+    RoundTold,
 )
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.sharing.messages import PartMessage, PartWanted, WindowsOffered, WindowsRecalled, WindowsSought
@@ -85,6 +86,7 @@ Said: TypeAlias = (
     | MemberRefused
     | MemberQuarantined
     | MeshFinished
+    | RoundTold
     | DeltaWanted
     | DeltaMessage
     | GlobalWanted

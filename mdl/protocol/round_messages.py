@@ -30,6 +30,7 @@ from mdl.protocol.coding import Coding
 from mdl.protocol.counts import Course
 from mdl.protocol.delta import Contributor
 from mdl.protocol.segment_messages import Exchanging, Lost
+from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import (
     MAX_REACHED,
     Activity,
@@ -284,6 +285,15 @@ class MeshFinished(AgentMessage, frozen=True):
 
     reason: Text = ""
     course: Course | None = None
+
+
+class RoundTold(AgentMessage, frozen=True):
+    """A round is over: every device keeps its line.
+
+    summary: that line; without schedule, devices and confusion where it would be too long for a message.
+    """
+
+    summary: RoundSummary
 
 
 class GlobalWanted(Message, frozen=True):

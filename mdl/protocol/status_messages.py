@@ -134,6 +134,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     labelling: likewise of labels; else None.
     size: values of the model, P; 0 in lines of older versions.
     doubts: in words, what devices hold against each other.
+    agent: peer id of the device that led it; "" in lines of older versions.
     """
 
     round: Round
@@ -160,6 +161,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     labelling: Labelling | None = None
     size: ValueCount = 0
     doubts: Cuts = ()
+    agent: SomePeerId = ""
 
     @property
     def targets(self) -> Targets:

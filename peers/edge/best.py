@@ -16,7 +16,7 @@ import msgspec
 from mdl.bounds import UNREADABLE
 from mdl.errors import MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache, read_metadata
-from mdl.protocol.counts import Course
+from mdl.protocol.counts import Course, is_better
 from peers.roles.run_end import UNKNOWN, Taken, tell_best
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class BestModel:
     ) -> None:
         self._path, self._cache, self._course, self._write = directory / BEST, cache, course, write
         self._seen = ""
+        self._has_written = False  # what lies there was kept by an earlier start
 
     @property
     def round_id(self) -> int:
@@ -55,7 +56,7 @@ class BestModel:
         if course is None or not course.digest or course.digest == self._seen:
             return
         self._seen = course.digest
-        if (known := read_best(self._path)) and not _is_better(course, known):
+        if not self._has_written and (known := read_best(self._path)) and not _is_better(course, known):
             return
         if (model := self._cache.find(course.digest)) is None:
             return
@@ -64,6 +65,7 @@ class BestModel:
         except (MdlError, OSError) as error:
             logger.warning("the best model, of round %d, is not kept: %s", course.best_round, error)
             return
+        self._has_written = True
         logger.info("round %d is the best so far: %s", course.best_round, tell_best(course))
 
 
@@ -76,10 +78,15 @@ def read_best(path: Path) -> Course | None:
 
 
 def _is_better(course: Course, known: Course) -> bool:
-    """A run that was started again counts anew; what an earlier start has kept is replaced by what is better only."""
-    if course.score is None or known.score is None:
-        return known.score is None and (known.loss is None or (course.loss is not None and course.loss < known.loss))
-    return course.score > known.score
+    """Return True if the run's best model replaces one that an earlier start has kept.
+
+    That one stays only if all devices that judged the new one had judged it, and found it as good or better.
+    """
+    if course.score is None and known.score is not None:
+        return False
+    figure = course.figure
+    tried = {each.peer_id for each in known.best if each.figure(figure) is not None}
+    return not {each.peer_id for each in course.best} <= tried or is_better(course.best, known.best, figure)
 
 
 def known_by(machine: Peer) -> Taken:

@@ -206,7 +206,7 @@ def describe_loneliness(mesh_name: str, how_to_start: str) -> str:
 
 
 def describe_round(summary: RoundSummary) -> str:
-    """The line of a round that this node has led."""
+    """The line of a round of the mesh."""
     parts = [f"round {summary.round}", f"{len(summary.contributors)} contributors", f"{summary.total_s:.2f} s"]
     if summary.loss is not None:
         parts.append(f"loss {summary.loss:.3f}")

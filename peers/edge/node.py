@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# One line a round that the node has led.
+# One line a round of the mesh.
 METRICS = "metrics.jsonl"
 
 Observe = Callable[[float, Event, list[Effect]], None]
@@ -401,8 +401,8 @@ class _Node:
 
 
 def record_round(metrics: Journal, effect: RecordRound, relearner: Relearner | None = None) -> None:
-    """Append the line of a round that this node has led; the scheduler may learn from it."""
+    """Append the line of a round; the scheduler may learn from those that this node has led."""
     metrics.add(msgspec.json.encode(effect.summary))
     logger.info("%s", describe_round(effect.summary))
-    if relearner:
+    if relearner and effect.has_led:
         relearner.hear(effect.summary)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from mdl.bounds import Round
 from mdl.errors import StorageError, UnfinishedError
 from mdl.files.checkpoint import read_safetensors
 from mdl.files.round_lines import read_rounds, read_run
-from mdl.protocol.counts import Course
 from mdl.reading import decode_json
 from mdl.writing import spare_place, write_bytes, write_whole
 from peers.edge.best import BEST, read_best
@@ -77,20 +75,17 @@ def collect_results(out: Path, trainers: list[Child]) -> Path | None:
     return saved
 
 
-def _rank(kept: Course) -> tuple[float, int]:
-    return -math.inf if kept.score is None else kept.score, kept.best_round
-
-
 def collect_best(out: Path, peers: int) -> int:
     """Bring the best model of a run that ends by itself to the run directory: its round, 0 where none was kept.
 
-    Where the disk refuses, it stays where it is.
+    That is the latest one: it was better than those before, or a device judged it that had not tried them. Where the
+    disk refuses, it stays where it is.
     """
     places = [out / f"peer-{index}" / BEST for index in range(1, peers + 1)]
     found = [(kept, path) for path in places if (kept := read_best(path))]
     if not found:
         return 0
-    kept, path = max(found, key=lambda each: _rank(each[0]))
+    kept, path = max(found, key=lambda each: each[0].best_round)
     try:
         with path.open("rb") as source:
             write_whole(out / BEST, lambda file: shutil.copyfileobj(source, file))

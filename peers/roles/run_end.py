@@ -12,9 +12,9 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mdl.bounds import MAX_SECONDS
+from mdl.bounds import MAX_MEMBERS, MAX_SECONDS, first_few
 from mdl.ends import EndSection
-from mdl.protocol.counts import Course, show_score
+from mdl.protocol.counts import FIGURES, Course, Judgements, is_better, show_score
 from mdl.protocol.status_messages import RoundSummary
 
 logger = logging.getLogger(__name__)
@@ -58,13 +58,26 @@ class Ending:
         if self.course:
             self.course = replace(self.course, elapsed_s=min(now - self._began_at, MAX_SECONDS))
 
-    def hear(self, summary: RoundSummary) -> None:
-        """A round is closed, and tested by all who test."""
+    def hear(self, summary: RoundSummary, devices: Judgements) -> None:
+        """A round is closed, and tested by all who test. devices: how each of them finds its model.
+
+        Its model is the best if it is better than the best one over the devices that have judged both. It also is if a
+        device has judged its first: the best one so far was never tried there.
+        """
         self._last_round = summary.round
-        self._reached = _tell_reached(summary, self._settings.goals)
-        if self.course and _is_better(summary, self.course):
+        if self.course is None:
+            return
+        course, figure = self.course, "loss" if summary.score is None else FIGURES[summary.targets]
+        away = _without(course.last, devices)
+        self._reached = self._tell_reached(summary, devices, away)
+        self.course = replace(course, last=(*away, *devices)[-MAX_MEMBERS:])
+        if figure == "loss" and course.score is not None:
+            return  # as long as nobody tests, the last test stands
+        known = {each.peer_id for each in course.last if each.figure(figure) is not None}
+        is_first = any(each.peer_id not in known and each.figure(figure) is not None for each in devices)
+        if is_first or is_better(devices, course.best, figure):
             found = {"best_round": summary.round, "digest": summary.digest, "targets": summary.targets}
-            self.course = replace(self.course, score=summary.score, loss=summary.loss, **found)
+            self.course = replace(self.course, score=summary.score, loss=summary.loss, best=devices, **found)
 
     def is_over(self, now: float) -> bool:
         """Between two rounds."""
@@ -86,22 +99,50 @@ class Ending:
             return f"{settings.minutes:g} minutes are over"
         return ""
 
+    def _tell_reached(self, summary: RoundSummary, devices: Judgements, away: Judgements) -> str:
+        """ "round 7 has R² 0.812, at least 0.8 was wanted": the first goal that the round's model reaches; else "".
+
+        away: devices that are not here count with what they told last: who is lost ends no run.
+        """
+        found = _measures(summary)
+        for name, goal in self._settings.goals.items():
+            title, here = found.get(name, ("", None))
+            if here is None or not _reaches(name, here, goal):
+                continue
+            value, bound = _over_all(name, here, devices, away), "at most" if name == "mae" else "at least"
+            told = f"round {summary.round} has {title} {_show(name, value)}"
+            told += f", with what {first_few([each.peer_id for each in away])} told last" * bool(away)
+            if _reaches(name, value, goal):
+                return f"{told}, {bound} {_show(name, goal)} was wanted"
+            logger.info("%s, and %s without: the run goes on", told, _show(name, here))
+        return ""
+
+
+def _without(all_: Judgements, devices: Judgements) -> Judgements:
+    """Those of other devices."""
+    names = {each.peer_id for each in devices}
+    return tuple(each for each in all_ if each.peer_id not in names)
+
+
+def _over_all(name: str, here: float, devices: Judgements, away: Judgements) -> float:
+    """Return a figure over the windows of all these. here: over those of `devices`."""
+    windows = sum(each.windows for each in devices)
+    known = [(value, each.windows) for each in away if (value := each.figure(name)) is not None]
+    total = here * windows + sum(value * count for value, count in known)
+    return total / (windows + sum(count for _, count in known)) if known and windows else here
+
 
 def tell_best(course: Course) -> str:
     """ "accuracy 93.1%", "R² 0.812" or "loss 0.412": by what the best model is the best."""
     return f"loss {course.loss:.4g}" if course.score is None else show_score(course.targets, course.score)
 
 
-def _tell_reached(summary: RoundSummary, goals: dict[str, float]) -> str:
-    """ "round 7 has R² 0.812, at least 0.8 was wanted": the first goal that the round's model reaches; else ""."""
-    found = _measures(summary)
-    for name, goal in goals.items():
-        title, value = found.get(name, ("", None))
-        if value is not None and (value <= goal if name == "mae" else value >= goal):
-            shown = [f"{each:.1%}" if name in ("accuracy", "f1") else f"{each:.4g}" for each in (value, goal)]
-            bound = "at most" if name == "mae" else "at least"
-            return f"round {summary.round} has {title} {shown[0]}, {bound} {shown[1]} was wanted"
-    return ""
+def _reaches(name: str, value: float, goal: float) -> bool:
+    return value <= goal if name == "mae" else value >= goal
+
+
+def _show(name: str, value: float) -> str:
+    return f"{value:.1%}" if name in ("accuracy", "f1") else f"{value:.4g}"
 
 
 def _measures(summary: RoundSummary) -> dict[str, tuple[str, float | None]]:
@@ -111,12 +152,3 @@ def _measures(summary: RoundSummary) -> dict[str, tuple[str, float | None]]:
     if summary.labelling:
         return {"f1": ("micro F1", summary.labelling.micro_f1)}
     return {"accuracy": ("accuracy", summary.accuracy), "f1": ("macro F1", summary.macro_f1)}
-
-
-def _is_better(summary: RoundSummary, course: Course) -> bool:
-    """By the measure of what is tested; by the training loss only as long as nobody tests."""
-    if summary.score is not None:
-        return course.score is None or summary.score > course.score
-    if summary.loss is None or course.score is not None:
-        return False
-    return course.loss is None or summary.loss < course.loss

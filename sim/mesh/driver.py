@@ -333,7 +333,8 @@ class SimMesh:
         elif type(effect) is SaveBallot:
             self.disk(node.peer_id).promise(effect.ballot, self.now)
         elif type(effect) is RecordRound:
-            self.rounds.append(effect.summary)
+            if effect.has_led:
+                self.rounds.append(effect.summary)
         elif type(effect) is Finish:
             node.finished, node.running = effect, False
             self.disk(node.peer_id).end(self.now)

@@ -49,6 +49,8 @@ def test_a_run_ends_for_all_when_it_is_good_enough_and_keeps_the_best_model(home
     assert best["accuracy"] >= 0.3 > max([line["accuracy"] for line in lines[:-1]], default=0.0)
     assert home.run("eval", out / "best.safetensors", "--json").result()["round"] == best["round"]
     logs = [(out / "logs" / f"peer-{index}.log").read_text() for index in (1, 2)]
+    kept = [product.read_lines(out / f"peer-{index}" / "metrics.jsonl") for index in (1, 2)]
+    assert kept == [rounds_of(out)] * 2 == [lines] * 2  # who does not lead has them, too
     assert all(f"the agent ends the mesh after round {len(lines)}: {result['ended_by']}" in log for log in logs)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested
 from mdl.protocol.round_messages import BroadcastOrdered, MeshFinished, PeerReport, RoundOpened
-from mdl.protocol.status_messages import StatusWanted
+from mdl.protocol.status_messages import RoundSummary, StatusWanted
 from mdl.protocol.vocabulary import Fork, Lineage
 from peers.roles.agent.aggregation import OpenRound
 from peers.roles.agent.conductor import Conductor
@@ -23,7 +23,7 @@ from peers.roles.agent.doubt.judged import Judged
 from peers.roles.agent.gathering import Gathering, common_goal, gather
 from peers.roles.agent.latecomers import Latecomers
 from peers.roles.agent.ledger import RoundLedger
-from peers.roles.agent.mesh_status import Asking, mesh_status
+from peers.roles.agent.mesh_status import Asking, mesh_status, tell_round
 from peers.roles.agent.opening import open_ledger
 from peers.roles.agent.phase import ABANDONED, BROADCASTING, CLOSED, CLOSING, FINISHED, FINISHING, GATHERING, Phase
 from peers.roles.agent.records import RoundRecords
@@ -80,7 +80,7 @@ class MobileAgent:
         self._left_out: frozenset[Contributor] = frozenset()
         self._judged, self._vanished = Judged(settings.judges), frozenset[str]()
         self.distrust = Distrust(settings.quarantine)
-        self._records = RoundRecords(self.members, self.ending)
+        self._records = RoundRecords(self.members, self.ending, self._send_line)
         self._repeater = Repeater(settings.retry_s)
         self._gathering = Gathering(self.members, settings, lacking_since, taken.opened_at)
         self._latecomers = Latecomers(self.members, self._repeater, settings.partition_s)
@@ -345,6 +345,10 @@ class MobileAgent:
             self._between = FINISHED
             effects.append(Finish(exit_code=130 if self._stopping else 0))
         return effects
+
+    def _send_line(self, summary: RoundSummary) -> list[Effect]:
+        told, me = tell_round(summary, self.term), self.me.peer_id
+        return [Send(member.peer_id, told) for member in self.following() if member.peer_id != me]
 
     # -- pieces -------------------------------------------------------------------------------------------------------
 

@@ -119,7 +119,17 @@ class Conductor:
         plan, partial = self._distribution.plan, self._distribution.partial
         why_hops = self._aggregation.why_hops
         return summarise_round(
-            self.ledger, self.result, self.marks, digest, self.applied, vanished, cuts, plan, partial, why_hops
+            self.ledger,
+            self.result,
+            self.marks,
+            digest,
+            self.applied,
+            vanished,
+            cuts,
+            plan,
+            partial,
+            why_hops,
+            self._me,
         )
 
     def advance(self, now: float) -> list[Effect]:

@@ -10,6 +10,7 @@ import msgspec
 from mdl.bounds import MAX_HEADER_BYTES, first_few, printable
 from mdl.budget import Budget
 from mdl.protocol.delta import Contributor
+from mdl.protocol.round_messages import RoundTold
 from mdl.protocol.status_messages import MAX_CUTS, MemberStatus, MeshStatus, RoundSummary
 from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.ledger import RoundLedger
@@ -124,13 +125,25 @@ def _newest_that_fit(finished: list[RoundSummary], room_bytes: int) -> tuple[Rou
     """In order; only the last one tells its schedule, devices and confusion, or none where the mesh is too large."""
     kept: list[RoundSummary] = []
     for summary in reversed(finished):
-        slim = msgspec.structs.replace(summary, schedule=(), devices=(), confusion=())
-        told = summary if not kept and len(_ENCODE(summary)) <= room_bytes else slim
+        told = _without_details(summary) if kept else _shorten(summary, room_bytes)
         room_bytes -= len(_ENCODE(told))
         if room_bytes < 0:
             break
         kept.append(told)
     return tuple(reversed(kept))
+
+
+def tell_round(summary: RoundSummary, term: int) -> RoundTold:
+    """Return the message that brings a round's line to all devices. term: the agent's."""
+    return RoundTold(term, summary.round, _shorten(summary, MAX_HEADER_BYTES - _ENVELOPE_BYTES))
+
+
+def _shorten(summary: RoundSummary, room_bytes: int) -> RoundSummary:
+    return summary if len(_ENCODE(summary)) <= room_bytes else _without_details(summary)
+
+
+def _without_details(summary: RoundSummary) -> RoundSummary:
+    return msgspec.structs.replace(summary, schedule=(), devices=(), confusion=())
 
 
 def _member_status(member: Member, ledger: RoundLedger | None, distrust: Distrust, now: float) -> MemberStatus:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from mdl.protocol.machine import Effect, RecordRound
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.status_messages import RoundSummary
-from peers.roles.agent.round_summary import add_accuracies, add_evaluations
+from peers.roles.agent.round_summary import add_evaluations, judgements, usual_evaluations
 from peers.roles.membership.members import Members
 from peers.roles.run_end import Ending
 
@@ -16,14 +18,14 @@ _REMEMBERED_ROUNDS = 100
 class RoundRecords:
     """See the module. pending: the last round, as long as evaluations are to come. finished: those before it.
 
-    ending: hears of each round that is told.
+    ending: hears of each round that is told. send: brings its line to the other devices.
     """
 
-    def __init__(self, members: Members, ending: Ending) -> None:
+    def __init__(self, members: Members, ending: Ending, send: Callable[[RoundSummary], list[Effect]]) -> None:
         self.pending: RoundSummary | None = None
         self.finished: list[RoundSummary] = []
         self.closed = 0
-        self._members, self._ending = members, ending
+        self._members, self._ending, self._send = members, ending, send
         self._noted_at = 0.0
 
     def note(self, summary: RoundSummary, now: float) -> None:
@@ -48,12 +50,12 @@ class RoundRecords:
         reports, round_id = {member.peer_id: member.report for member in self._members.alive()}, self.pending.round
         if wait and any(_is_to_come(report, round_id) for report in reports.values()):
             return []
-        summary, _ = add_evaluations(self.pending, reports.values())
+        evaluations = usual_evaluations(round_id, reports)
+        summary = add_evaluations(self.pending, evaluations)
         self.pending = None
-        summary = add_accuracies(summary, reports)
         self.finished = [*self.finished, summary][-_REMEMBERED_ROUNDS:]
-        self._ending.hear(summary)
-        return [RecordRound(summary)]
+        self._ending.hear(summary, judgements(summary, evaluations))
+        return [RecordRound(summary), *self._send(summary)]
 
 
 def _is_to_come(report: PeerReport, round_id: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from mdl.bounds import MAX_COUNT, printable
-from mdl.protocol.counts import Evaluation, is_confusion_of, is_sound
+from mdl.protocol.counts import Evaluation, Judged, Judgements, is_confusion_of, is_sound, judge
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.segments import share_counted
 from mdl.protocol.status_messages import MAX_SCHEDULE, DeviceRecord, HopSummary, RoundSummary, Schedule
@@ -33,11 +33,13 @@ def summarise_round(
     plan: SegmentPlan | None = None,
     partial: Partials = (),
     why_hops: str = "",
+    agent: str = "",
 ) -> RoundSummary:
     """Seconds: train until the last delta was ready, aggregate until one held all, broadcast until all had it.
 
     vanished: who contributed to the round before and was gone when this one was opened: lost too. plan: the segments
     that the result came about in, if it did. partial: who else is in some of them. why_hops: why it did not.
+    agent: peer id of the device that leads.
     """
     merged = [hop for hop in ledger.hops.values() if hop.state is HopState.MERGED]
     losses = [report.training.loss for report in ledger.reports.values() if report.training]
@@ -71,22 +73,36 @@ def summarise_round(
         bound_s=round(plan.bound_s, 6) if plan else 0.0,
         partial={each.contributor.peer_id: round(share_counted(each, size), 6) for each in partial},
         size=size,
+        agent=agent,
     )
 
 
-def add_evaluations(summary: RoundSummary, reports: Iterable[PeerReport]) -> tuple[RoundSummary, bool]:
-    """Sum the devices' counts for this round's model; also whether everybody's are there.
+def usual_evaluations(round_id: int, reports: Mapping[str, PeerReport]) -> dict[str, Evaluation]:
+    """Return the devices' counts for this round's model. reports: by peer id.
 
     Counts over other classes than most devices have are left out: one wrong report must not hold up the mesh.
     """
-    wanted = [report.evaluation for report in reports]
-    found = [each.evaluation for each in wanted if each and each.round_id == summary.round]
-    classes = Counter(_kind(each) for each in found).most_common(1)
-    usual = [_with_right_confusion(each) for each in found if _kind(each) == classes[0][0] is not None]
-    total = sum(usual[1:], usual[0]) if usual else None
-    if total and total.n:
-        summary = msgspec.structs.replace(summary, **_measures(total))
-    return summary, len(found) == len(wanted)
+    wanted = {name: report.evaluation for name, report in reports.items()}
+    found = {name: each.evaluation for name, each in wanted.items() if each and each.round_id == round_id}
+    classes = Counter(_kind(each) for each in found.values()).most_common(1)
+    kept = {name: each for name, each in found.items() if _kind(each) == classes[0][0] is not None}
+    return {name: _with_right_confusion(each) for name, each in kept.items()}
+
+
+def add_evaluations(summary: RoundSummary, evaluations: Mapping[str, Evaluation]) -> RoundSummary:
+    """Tell the sum of the devices' counts (`usual_evaluations`), and beside each device its own score."""
+    if not evaluations:
+        return summary
+    first, *others = evaluations.values()
+    total = sum(others, first)
+    told = tuple(_with_score(each, evaluations.get(each.peer_id)) for each in summary.devices)
+    return msgspec.structs.replace(summary, devices=told, **(_measures(total) if total.n else {}))
+
+
+def judgements(summary: RoundSummary, evaluations: Mapping[str, Evaluation]) -> Judgements:
+    """Return how each device finds the round's model: by its test windows, or by its training loss if nobody tests."""
+    tested = tuple(judge(name, each) for name, each in evaluations.items() if each.n)
+    return tested or tuple(Judged(each.peer_id, 1, loss=each.loss) for each in summary.devices if each.loss is not None)
 
 
 def _measures(total: Evaluation) -> dict[str, Any]:
@@ -103,20 +119,8 @@ def _with_right_confusion(evaluation: Evaluation) -> Evaluation:
     return evaluation if is_confusion_of(evaluation) else msgspec.structs.replace(evaluation, confusion=())
 
 
-def add_accuracies(summary: RoundSummary, reports: Mapping[str, PeerReport]) -> RoundSummary:
-    """Beside each device, how this round's model did on its own test windows. reports: by peer id."""
-    done = {name: each.evaluation for name, each in reports.items()}
-    own = {
-        name: each.evaluation
-        for name, each in done.items()
-        if each and each.round_id == summary.round and each.evaluation.n and is_sound(each.evaluation)
-    }
-    told = (_with_score(each, own.get(each.peer_id)) for each in summary.devices)
-    return msgspec.structs.replace(summary, devices=tuple(told))
-
-
 def _with_score(device: DeviceRecord, own: Evaluation | None) -> DeviceRecord:
-    if own is None:
+    if own is None or not own.n:
         return device
     return msgspec.structs.replace(device, **{"accuracy" if own.targets == "classes" else "score": own.score})
 

@@ -24,6 +24,7 @@ from mdl.protocol.machine import (
     LocalDeltaReady,
     PauseChanged,
     Received,
+    RecordRound,
     ResourcesSampled,
     Send,
     StopRequested,
@@ -47,6 +48,7 @@ from mdl.protocol.round_messages import (
     PeerReport,
     RoundClosed,
     RoundOpened,
+    RoundTold,
 )
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vector_work import DeltaApplied, DeltaHashed, DeltasMerged, Outer
@@ -120,6 +122,7 @@ class Trainer:
         self._hops = Hops(self.voice, settings.stall_s, self.guard)
         self._staging = Staging(me, self.standing, self.voice, self._hops, settings.most_under_way, self.guard)
         self._farewell: tuple[str, int] | None = None  # waits for the round that is being applied
+        self._last_line = 0  # number of the last round whose line was told
         shared = (self.standing, self._reports, self.voice, self._staging)
         self._progress = Progress(me, *shared, settings.keep_deltas, settings.overlaps, self.guard)
 
@@ -256,6 +259,8 @@ class Trainer:
         if type(message) is MeshFinished:
             self._reports.hear_end(message)
             return self._leave()
+        if type(message) is RoundTold:
+            return self._keep_line(message)
         if type(message) is MemberQuarantined:
             self.guard.told = message.reason
         if self._progress.is_applying:
@@ -279,6 +284,13 @@ class Trainer:
             return self._progress.catch_up_to(message, now)
         return []
 
+    def _keep_line(self, told: RoundTold) -> list[Effect]:
+        """Keep the line of each round once: whoever leads cannot fill the disk with one."""
+        if told.summary.round <= self._last_line:
+            return []
+        self._last_line = told.summary.round
+        return [RecordRound(told.summary, has_led=False)]
+
     def _is_at_it(self, order: AgentMessage) -> bool:
         """Whether this device is doing what the agent wants: it reports when that is done."""
         part = self.part
@@ -286,7 +298,7 @@ class Trainer:
             return part is not None and part.is_receiving(order.segment, order.hop_id)
         if type(order) is BroadcastOrdered:
             return part is not None and part.spread.staged is None and part.spread.order == order
-        return type(order) is CatchUp and self.catching_up_to == order
+        return type(order) is RoundTold or (type(order) is CatchUp and self.catching_up_to == order)
 
     def _hear(self, event: Received, now: float) -> list[Effect]:
         message, sender = event.message, event.sender

@@ -13,7 +13,7 @@ from torch import nn
 from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
 from mdl.files.export import ModelDescription, export_state
 from mdl.learning.flat import FlatModel
-from mdl.protocol.counts import Course
+from mdl.protocol.counts import Course, Judged
 from mdl.protocol.delta import digest_of
 from peers.edge.best import BEST, BestModel, known_by, read_best
 from peers.roles.peer import Peer
@@ -43,8 +43,9 @@ class Run:
         self.digests.append(digest_of(values).hex())
         self.cache.save(CachedModel(values, self.round_id, "schema", "mesh"))
 
-    def hear(self, number: int, accuracy: float | None = None, loss: float | None = None) -> None:
-        self.course = Course(1.0, number, accuracy, loss, self.digests[number])
+    def hear(self, number: int, accuracy: float | None = None, loss: float | None = None, of: str = "a") -> None:
+        judged = tuple(Judged(name, 10, accuracy, loss=loss if accuracy is None else None) for name in of)
+        self.course = Course(1.0, number, accuracy, loss, self.digests[number], best=judged)
 
     def kept(self) -> tuple[int, float] | None:
         self.best.look()
@@ -87,6 +88,20 @@ def test_a_start_that_counts_anew_does_not_replace_what_is_better(tmp_path: Path
     again.hear(3, 0.95)
     assert again.kept() == (3, 3.0)
     assert read_best(tmp_path / BEST) == again.course
+
+
+def test_a_run_decides_on_its_best_model_also_where_a_device_that_joins_finds_it_worse(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.close_round()
+    run.hear(1, 0.9)
+    assert run.kept() == (1, 1.0)
+    run.close_round()
+    run.hear(2, 0.7, of="ab")
+    assert run.kept() == (2, 2.0)
+    again = Run(tmp_path)
+    again.close_round()
+    again.hear(1, 0.6, of="abc")  # c has never tried what the earlier start has kept
+    assert again.kept() == (1, 1.0)
 
 
 def test_a_lost_or_changed_file_is_no_best_model(tmp_path: Path) -> None:

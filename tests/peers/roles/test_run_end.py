@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from mdl.ends import EndSection
-from mdl.protocol.counts import Course, Evaluation, Fit, Labelling
+from mdl.protocol.counts import Course, Evaluation, Fit, Judged, Judgements, Labelling
 from mdl.protocol.delta import Contributor
-from mdl.protocol.round_messages import MeshFinished, RoundOpened
+from mdl.protocol.round_messages import MeshFinished, RoundOpened, RoundTold
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import RoundEvaluation
 from peers.roles.agent.agent import MobileAgent
@@ -19,6 +19,15 @@ from peers.roles.agent.settings import AgentSettings
 from peers.roles.run_end import Ending, Taken
 from scheduler.policies.registry import make_policy
 from tests.peers.roles.desk import A, B, Desk
+
+
+def _hear(ending: Ending, summary: RoundSummary, names: str = "ab") -> None:
+    """A round is told, of which these devices of ten windows each say the same."""
+    figures = {"accuracy": summary.accuracy, "f1": summary.macro_f1, "loss": summary.loss}
+    told = {name: value for name, value in figures.items() if value is not None}
+    if summary.fits:
+        told["r2"] = summary.score
+    ending.hear(summary, tuple(Judged(name, 10, **told) for name in names) if told else ())
 
 
 def _summary(number: int, accuracy: float | None = None, loss: float | None = None) -> RoundSummary:
@@ -30,7 +39,7 @@ def _reason(settings: EndSection, *figures: float, by: str = "accuracy", now: fl
     ending = Ending(settings, None, now)
     for number, figure in enumerate(figures, start=1):
         ending.begin(now + number)
-        ending.hear(_summary(number, **{by: figure}))  # type: ignore[arg-type]
+        _hear(ending, _summary(number, **{by: figure}))  # type: ignore[arg-type]
         if ending.is_over(now + number + 1):
             return f"{number}: {ending.reason}"
     return ending.reason
@@ -57,7 +66,7 @@ def test_what_was_wanted_of_numbers_ends_a_run(ends: EndSection, told: str) -> N
     ending = Ending(ends, None, 0.0)
     assert ending.waits_for_tests
     ending.begin(1.0)
-    ending.hear(_tested_as(fits=(Fit(5.5, 4.0, 0.75), Fit(2.0, 1.0, 0.95), Fit(0.0, 0.0, None))))
+    _hear(ending, _tested_as(fits=(Fit(5.5, 4.0, 0.75), Fit(2.0, 1.0, 0.95), Fit(0.0, 0.0, None))))
     assert (ending.is_over(2.0), ending.reason) == (bool(told), told)
 
 
@@ -68,15 +77,15 @@ def test_f1_is_the_micro_one_of_labels_and_the_macro_one_of_classes() -> None:
     ):
         for wanted, reason in ((0.8, f"round 1 has {told}, at least 80.0% was wanted"), (0.82, "")):
             ending = Ending(EndSection(f1=wanted), None, 0.0)
-            ending.hear(_tested_as(**figures))
+            _hear(ending, _tested_as(**figures))
             ending.is_over(2.0)
             assert ending.reason == reason
 
 
 def test_a_goal_holds_for_the_round_before_alone() -> None:
     ending = Ending(EndSection(mae=1.0), None, 0.0)
-    ending.hear(_tested_as(fits=(Fit(2.0, 1.5, 0.7),)))
-    ending.hear(_summary(2))  # nobody tested it
+    _hear(ending, _tested_as(fits=(Fit(2.0, 1.5, 0.7),)))
+    _hear(ending, _summary(2))  # nobody tested it
     assert not ending.is_over(3.0)
 
 
@@ -110,20 +119,94 @@ def test_a_run_without_an_end_has_no_course() -> None:
 def test_another_agent_goes_on_counting() -> None:
     first = Ending(EndSection(minutes=10, no_better=3), None, now=50.0)
     first.begin(100.0)
-    first.hear(_summary(1, 0.8))
+    _hear(first, _summary(1, 0.8))
     first.begin(130.0)
-    assert first.course == Course(30.0, 1, 0.8, None, "01")
+    judged = Judged("a", 10, 0.8), Judged("b", 10, 0.8)
+    assert first.course == Course(30.0, 1, 0.8, None, "01", best=judged, last=judged)
     later = Ending(EndSection(minutes=10, no_better=3), first.course, now=7000.0)
     for number in (2, 3):
-        later.hear(_summary(number, 0.7))
+        _hear(later, _summary(number, 0.7))
         assert not later.is_over(7001.0)
     assert later.course
     assert later.course.best_round == 1
     assert not later.is_over(7569.0)
     assert later.is_over(7570.0)
     later = Ending(EndSection(no_better=3), first.course, now=7000.0)
-    later.hear(_summary(4, 0.79))
+    _hear(later, _summary(4, 0.79))
     assert later.is_over(7001.0)
+
+
+# -- rounds that other devices judge ----------------------------------------------------------------------------------
+
+
+def _judged(number: int, **accuracies: float) -> tuple[RoundSummary, Judgements]:
+    """A round as the agent tells it: ten test windows a device, their mean is the mesh's accuracy."""
+    devices = tuple(Judged(name, 10, value, value) for name, value in accuracies.items())
+    mean = sum(accuracies.values()) / len(accuracies)
+    return replace(_summary(number, mean), macro_f1=mean), devices
+
+
+def test_a_device_that_joins_does_not_make_earlier_rounds_the_best_ones() -> None:
+    ending = Ending(EndSection(no_better=6), None, 0.0)
+    for number in range(1, 8):
+        ending.hear(*_judged(number, a=0.8 + number / 100, b=0.8 + number / 100))
+    for number in range(8, 13):  # who joins finds each model worse than the others do, but they find it better
+        ending.hear(*_judged(number, a=0.8 + number / 100, b=0.8 + number / 100, c=0.3))
+        assert not ending.is_over(1.0)
+        assert ending.course
+        assert ending.course.best_round == number
+
+
+def test_a_device_that_joins_has_the_best_model_and_rounds_count_from_there() -> None:
+    ending = Ending(EndSection(no_better=3), None, 0.0)
+    for number, accuracy in enumerate((0.9, 0.8, 0.8), start=1):
+        ending.hear(*_judged(number, a=accuracy, b=accuracy))
+    ending.hear(*_judged(4, a=0.8, b=0.8, c=0.5))
+    assert not ending.is_over(1.0)  # round 1 has never been tried on c
+    assert ending.course
+    assert (ending.course.best_round, [each.peer_id for each in ending.course.best]) == (4, ["a", "b", "c"])
+    for number in (5, 6, 7):
+        assert not ending.is_over(1.0)
+        ending.hear(*_judged(number, a=0.8, b=0.8, c=0.5))
+    assert ending.is_over(1.0)
+    assert ending.reason == "no better model in 3 rounds: round 4 has accuracy 70.0%"
+
+
+def test_rounds_are_compared_over_the_devices_that_both_have() -> None:
+    ending = Ending(EndSection(no_better=9), None, 0.0)
+    ending.hear(*_judged(1, a=0.8, b=0.8, c=0.2))
+    ending.hear(*_judged(2, a=0.7, b=0.8))  # 75 % is more than 60 %, and a worse model
+    assert ending.course
+    assert ending.course.best_round == 1
+    ending.hear(*_judged(3, a=0.9, b=0.8))
+    ending.hear(*_judged(4, a=0.8, b=0.8, c=0.2))  # c is back: it is no newcomer
+    assert ending.course.best_round == 3
+
+
+@pytest.mark.parametrize("ends", [EndSection(accuracy=0.9), EndSection(f1=0.9)])
+def test_a_lost_device_ends_nothing_it_counts_with_what_it_told_last(ends: EndSection, caplog: Any) -> None:
+    caplog.set_level("INFO")
+    ending = Ending(ends, None, 0.0)
+    ending.hear(*_judged(1, a=0.92, b=0.92, c=0.8))
+    for number in (2, 3):
+        ending.hear(*_judged(number, a=0.93, b=0.93))
+        assert not ending.is_over(1.0)
+    assert "88.7%, with what c told last, and 93.0% without: the run goes on" in caplog.text
+    later = Ending(ends, ending.course, 0.0)  # under another agent, too
+    later.hear(*_judged(4, a=0.93, b=0.93))
+    assert not later.is_over(1.0)
+    later.hear(*_judged(5, a=0.96, b=0.96))
+    assert later.is_over(1.0)
+    assert later.reason.endswith("90.7%, with what c told last, at least 90.0% was wanted")
+
+
+def test_training_losses_are_compared_over_the_same_devices_too() -> None:
+    ending = Ending(EndSection(no_better=9), None, 0.0)
+    for number, losses in enumerate(({"a": 1.0, "b": 3.0}, {"a": 1.1}, {"a": 0.9}, {"a": 0.9, "b": 2.0}), start=1):
+        told = tuple(Judged(name, 1, loss=loss) for name, loss in losses.items())
+        ending.hear(_summary(number, loss=sum(losses.values()) / len(losses)), told)
+    assert ending.course
+    assert ending.course.best_round == 3
 
 
 # -- an agent ---------------------------------------------------------------------------------------------------------
@@ -155,7 +238,10 @@ def test_the_next_round_waits_for_the_tests_and_the_mesh_ends_for_all_with_the_r
     assert (desk.agent.phase, desk.agent.waiting_for) == (Phase.GATHERING, "the tests of the last round")
     _tested(desk, 1, right=5)
     assert desk.last(RoundOpened).round_id == 2  # at once, without waiting for a tick
-    assert desk.last(RoundOpened).course == Course(pytest.approx(desk.now, abs=5.0), 1, 0.5, None, "7731")
+    told = tuple(Judged(name, 10, 0.5, 2 / 3) for name in "ab")
+    assert desk.last(RoundOpened).course == Course(
+        pytest.approx(desk.now, abs=5.0), 1, 0.5, None, "7731", best=told, last=told
+    )
     _round(desk)
     _tested(desk, 2, right=9)
     assert desk.agent.phase is Phase.FINISHING
@@ -165,6 +251,11 @@ def test_the_next_round_waits_for_the_tests_and_the_mesh_ends_for_all_with_the_r
     assert told.course.best_round == 2
     assert set(desk.told(MeshFinished)) == {"a", "b"}
     assert [summary.accuracy for summary in desk.recorded] == [0.5, 0.9]
+    assert set(desk.told(RoundTold)) == {"a", "b"}  # every device keeps its line
+    assert desk.last(RoundTold).summary == desk.recorded[-1]
+    assert desk.recorded[-1].agent == "agent"
+    said = [type(message) for _, message in desk.said]
+    assert said.index(MeshFinished) > len(said) - 1 - said[::-1].index(RoundTold)  # before anybody leaves
 
 
 def test_tests_that_do_not_come_hold_up_the_run_for_a_while_only() -> None:

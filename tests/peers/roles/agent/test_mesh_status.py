@@ -8,7 +8,7 @@ import pytest
 
 from mdl.bounds import MAX_COUNT, MAX_HEADER_BYTES, MAX_INCARNATION, MAX_TEXT
 from mdl.learning.evaluation import count_labels, sum_errors
-from mdl.protocol.counts import MAX_SUM, Confusion, Errors, Evaluation, Labelling, no_evaluation
+from mdl.protocol.counts import MAX_SUM, Confusion, Errors, Evaluation, Judged, Labelling, no_evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import PeerReport
@@ -26,7 +26,7 @@ from peers.roles.agent.agent import MobileAgent
 from peers.roles.agent.ledger import RoundLedger
 from peers.roles.agent.mesh_status import Asking, mesh_status, tell_waiting
 from peers.roles.agent.phase import AGGREGATING
-from peers.roles.agent.round_summary import add_accuracies, add_evaluations, summarise_round
+from peers.roles.agent.round_summary import add_evaluations, judgements, summarise_round, usual_evaluations
 from peers.roles.agent.settings import AgentSettings
 from peers.roles.membership.members import Members
 from scheduler.policies.registry import make_policy
@@ -68,32 +68,31 @@ def test_the_seconds_of_the_phases_add_up_to_the_total() -> None:
     assert seconds == {"train": 2.5, "aggregate": 1.5, "broadcast": 3.0, "apply": 0.5, "total": 7.5}
 
 
+def _add(summary: RoundSummary, *reports: PeerReport) -> RoundSummary:
+    """What devices a, b, c report of it is added."""
+    return add_evaluations(summary, usual_evaluations(summary.round, dict(zip("abcdef", reports, strict=False))))
+
+
 def _evaluated(evaluation: Evaluation, round_id: int = 1) -> PeerReport:
     return msgspec.structs.replace(REPORT, evaluation=RoundEvaluation(round_id, evaluation))
 
 
 def test_evaluations_add_up_over_devices_of_different_sizes() -> None:
-    reports = [
-        _evaluated(Evaluation((9, 0), (1, 0), (0, 1), 1.0, 10)),
-        _evaluated(Evaluation((0, 1), (0, 0), (0, 0), 1.0, 1)),
-    ]
-    summary, complete = add_evaluations(_summary(), reports)
-    assert complete
+    more = _evaluated(Evaluation((9, 0), (1, 0), (0, 1), 1.0, 10))
+    summary = _add(_summary(), more, _evaluated(Evaluation((0, 1), (0, 0), (0, 0), 1.0, 1)))
     assert summary.accuracy == pytest.approx(10 / 11)
 
 
-def test_an_evaluation_of_another_round_is_not_counted_and_is_waited_for() -> None:
+def test_an_evaluation_of_another_round_is_not_counted() -> None:
     right = Evaluation((1,), (0,), (0,), 0.1, 1)
-    summary, complete = add_evaluations(_summary(), [_evaluated(right), _evaluated(right, round_id=0), REPORT])
-    assert not complete
+    summary = _add(_summary(), _evaluated(right), _evaluated(right, round_id=0), REPORT)
     assert summary.accuracy == 1.0
 
 
 def test_devices_without_test_windows_leave_the_accuracy_open() -> None:
-    summary, complete = add_evaluations(_summary(), [_evaluated(no_evaluation(2))])
-    assert complete
+    summary = _add(_summary(), _evaluated(no_evaluation(2)))
     assert summary.accuracy is None
-    assert add_evaluations(_summary(), []) == (_summary(), True)
+    assert _add(_summary()) == _summary()
 
 
 @pytest.mark.parametrize(
@@ -101,18 +100,17 @@ def test_devices_without_test_windows_leave_the_accuracy_open() -> None:
 )
 def test_counts_over_other_classes_than_most_have_are_left_out(wrong: Evaluation) -> None:
     right = Evaluation((1, 1), (0, 0), (0, 0), 0.1, 2)
-    summary, complete = add_evaluations(_summary(), [_evaluated(wrong), _evaluated(right), _evaluated(right)])
-    assert complete
+    summary = _add(_summary(), _evaluated(wrong), _evaluated(right), _evaluated(right))
     assert summary.accuracy == 1.0
-    assert add_evaluations(_summary(), [_evaluated(Evaluation((1, 0), (0,), (0, 0), 9.0, 9))])[0].accuracy is None
+    assert _add(_summary(), _evaluated(Evaluation((1, 0), (0,), (0, 0), 9.0, 9))).accuracy is None
 
 
 def test_confusions_add_up_over_the_devices_that_tell_them() -> None:
     told = Evaluation((1, 1), (1, 0), (0, 1), 0.1, 3, ((1, 0), (1, 1)))
     older = Evaluation((1, 1), (0, 0), (0, 0), 0.1, 2)
-    summary, _ = add_evaluations(_summary(), [_evaluated(told), _evaluated(told), _evaluated(older)])
+    summary = _add(_summary(), _evaluated(told), _evaluated(told), _evaluated(older))
     assert summary.confusion == ((2, 0), (2, 2))
-    assert add_evaluations(_summary(), [_evaluated(older)])[0].confusion == ()
+    assert _add(_summary(), _evaluated(older)).confusion == ()
 
 
 @pytest.mark.parametrize(
@@ -123,21 +121,21 @@ def test_confusions_add_up_over_the_devices_that_tell_them() -> None:
 def test_a_confusion_that_contradicts_its_counts_is_left_out_and_the_counts_stay(wrong: Confusion) -> None:
     right = Evaluation((1, 1), (1, 0), (0, 1), 0.1, 3, ((1, 0), (1, 1)))
     liar = msgspec.structs.replace(right, confusion=wrong)
-    summary, complete = add_evaluations(_summary(), [_evaluated(right), _evaluated(liar)])
-    assert (complete, summary.accuracy, summary.confusion) == (True, pytest.approx(2 / 3), right.confusion)
+    summary = _add(_summary(), _evaluated(right), _evaluated(liar))
+    assert (summary.accuracy, summary.confusion) == (pytest.approx(2 / 3), right.confusion)
 
 
 def test_a_confusion_too_large_to_be_read_is_not_told() -> None:
     large = Evaluation((MAX_COUNT,), (0,), (0,), 0.1, MAX_COUNT, ((MAX_COUNT,),))
-    assert add_evaluations(_summary(), [_evaluated(large)])[0].confusion == ((MAX_COUNT,),)
-    summary, _ = add_evaluations(_summary(), [_evaluated(large), _evaluated(large)])
+    assert _add(_summary(), _evaluated(large)).confusion == ((MAX_COUNT,),)
+    summary = _add(_summary(), _evaluated(large), _evaluated(large))
     assert (summary.accuracy, summary.confusion) == (1.0, ())
 
 
 def test_a_round_line_tells_each_devices_loss_and_accuracy() -> None:
     right, wrong = Evaluation((3, 1), (0, 1), (1, 0), 1.0, 5), Evaluation((9, 9), (0, 0), (0, 0), 1.0, 2)
-    reports = {"a": _evaluated(right), "b": _evaluated(right, round_id=0), "c": _evaluated(wrong)}
-    first, second, third = add_accuracies(_summary(), reports).devices
+    reports = _evaluated(right), _evaluated(right, round_id=0), _evaluated(wrong)
+    first, second, third = _add(_summary(), *reports).devices
     assert (first.loss, first.accuracy) == (0.5, 0.8)
     assert second.accuracy is None, "of another round"
     assert third.accuracy is None, "more hits than windows"
@@ -267,20 +265,25 @@ def test_who_asks_without_end_is_answered_ten_times_a_second_and_others_as_befor
     assert asking.may("ann", 1.0)
 
 
+def test_devices_judge_a_round_by_their_tests_and_by_their_losses_where_nobody_tests() -> None:
+    right, none = Evaluation((4, 0), (0, 1), (1, 0), 1.0, 5), no_evaluation(2)
+    counts = usual_evaluations(1, {"a": _evaluated(right), "b": _evaluated(none)})
+    assert judgements(_summary(), counts) == (Judged("a", 5, 0.8, pytest.approx(4 / 9)),)
+    assert judgements(_summary(), {"b": none}) == tuple(Judged(name, 1, loss=0.5) for name in "abc")
+
+
 def _of_numbers(truth: list[float], found: list[float]) -> Evaluation:
     return sum_errors(np.array(truth, np.float32)[:, None], np.array(found, np.float32)[:, None], 0.0)
 
 
 def test_errors_of_numbers_add_up_and_are_no_accuracy() -> None:
     one, other = _of_numbers([1, 2, 3], [1, 2, 4]), _of_numbers([5], [3])
-    summary, complete = add_evaluations(_summary(), [_evaluated(one), _evaluated(other)])
-    assert complete
+    summary = _add(_summary(), _evaluated(one), _evaluated(other))
     assert (summary.accuracy, summary.macro_f1, summary.labelling) == (None, None, None)
     assert summary.fits[0].rmse == pytest.approx((5 / 4) ** 0.5)
     assert summary.fits[0].mae == 0.75
     assert summary.score == summary.fits[0].r2 == pytest.approx(1 - 5 / 8.75)
-    devices = add_accuracies(summary, {"a": _evaluated(one), "b": _evaluated(other)}).devices
-    told = {each.peer_id: (each.accuracy, each.score) for each in devices}
+    told = {each.peer_id: (each.accuracy, each.score) for each in summary.devices}
     assert told["a"] == (None, pytest.approx(0.5))
     assert told["b"] == (None, None)  # one window has no variance
 
@@ -288,7 +291,7 @@ def test_errors_of_numbers_add_up_and_are_no_accuracy() -> None:
 def test_labels_add_up_and_are_told_by_their_own_names() -> None:
     flags = np.array([[1, 0], [1, 1]], np.uint8)
     right, wrong = count_labels(flags, flags == 1, 0.0), count_labels(flags, flags == 0, 0.0)
-    summary, _ = add_evaluations(_summary(), [_evaluated(right), _evaluated(right), _evaluated(wrong)])
+    summary = _add(_summary(), _evaluated(right), _evaluated(right), _evaluated(wrong))
     assert summary.labelling == Labelling(pytest.approx(0.75), pytest.approx(2 / 3))
     assert (summary.accuracy, summary.score, summary.targets) == (None, summary.labelling.micro_f1, "labels")
     line = msgspec.json.decode(msgspec.json.encode(summary), type=RoundSummary)
@@ -307,11 +310,9 @@ def test_labels_add_up_and_are_told_by_their_own_names() -> None:
     ids=["more than all", "all right twice", "no errors", "errors of classes", "of another count"],
 )
 def test_an_evaluation_that_contradicts_itself_is_left_out(wrong: Evaluation) -> None:
-    summary, complete = add_evaluations(_summary(), [_evaluated(wrong)])
-    assert complete
+    summary = _add(_summary(), _evaluated(wrong))
     assert (summary.accuracy, summary.score) == (None, None)
-    devices = add_accuracies(summary, {"a": _evaluated(wrong)}).devices
-    assert all(each.accuracy is each.score is None for each in devices)
+    assert all(each.accuracy is each.score is None for each in summary.devices)
 
 
 @pytest.mark.parametrize(
@@ -325,5 +326,5 @@ def test_an_evaluation_that_contradicts_itself_is_left_out(wrong: Evaluation) ->
 )
 def test_sums_that_nothing_could_have_made_can_still_be_told(errors: Errors) -> None:
     told = _evaluated(Evaluation((0,), (0,), (0,), 0.0, 3, (), "numbers", 0, (errors,)))
-    summary, _ = add_evaluations(_summary(), [told] * 3)
+    summary = _add(_summary(), told, told, told)
     assert msgspec.json.decode(msgspec.json.encode(summary), type=RoundSummary) == summary

@@ -24,6 +24,7 @@ from mdl.protocol.machine import (
     LocalDeltaReady,
     RecallDelta,
     Received,
+    RecordRound,
     ResourcesSampled,
     SaveModel,
     Send,
@@ -47,7 +48,9 @@ from mdl.protocol.round_messages import (
     PeerReport,
     RoundClosed,
     RoundOpened,
+    RoundTold,
 )
+from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vector_work import (
     ApplyDelta,
     DeltaApplied,
@@ -877,3 +880,13 @@ def test_nobody_fetches_a_model_from_itself() -> None:
     with pytest.raises(RemoteProtocolError, match="from itself"):
         _say(trainer, CatchUp(1, 4, digest_of(_vector(9, 9, 9, 9)), ME), 1.0)
     assert trainer.catching_up_to is None
+
+
+def test_the_line_of_a_round_that_the_agent_tells_is_kept_once() -> None:
+    trainer = _trainer()
+    told = RoundSummary(3, 2.0, ("a", "b"), (), {}, 0, 0.5, 0.8, agent="agent")
+    heard = Received(AGENT, RoundTold(1, 3, told))
+    trainer.voice.has_changed = False
+    assert trainer.handle(heard, 1.0) == [RecordRound(told, has_led=False)]
+    assert not trainer.voice.has_changed  # it is no question
+    assert trainer.handle(heard, 2.0) == []
