@@ -255,7 +255,8 @@ def run_trainer(
     first = build(me, state)
     node = _Node(config, mesh, out, build, me, sampler, work, chosen.learns, observe, first, lambda: gate.forbidden_by)
     node.runtime.links.standing.note_worked(state.history.base, time.monotonic())
-    logger.info("%s holds %d windows of %s", me.peer_id, len(device.train), config.data.spec)
+    told = me.peer_id, len(device.train), config.data.spec, tell_weight(config, device.theta)
+    logger.info("%s holds %d windows of %s; %s", *told)
     looking = gate.looking(lambda reason: _tell_pause(PauseChanged(reason), node, cloud))
     with node.running(), closing(cloud) if cloud else nullcontext(), looking:
         finish = node.run()
@@ -267,6 +268,13 @@ def run_trainer(
     exit_code = 0 if leaving.is_over and not finish.problem else finish.exit_code
     told = known_by(node.machine).ended_by, device.best.round_id
     return Ended(finish.problem, exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes, *told)
+
+
+def tell_weight(config: Config, theta: float) -> str:
+    """Return in words what a device weighs in the mesh's mean. theta: its weight."""
+    if config.round.theta == "samples":
+        return f"it weighs {theta:,.0f}, its windows (round.theta)"
+    return "it weighs 1, as every device does (round.theta)"
 
 
 def _warmed(state: State, cloud: CloudSide) -> State:

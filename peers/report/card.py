@@ -90,9 +90,16 @@ def _training(told: Described, rounds: Sequence[RoundSummary]) -> str:
         counts = [len(each.contributors) for each in rounds]
         many = f"{counts[-1]}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
         lines.append(f"- {many} devices in each round")
+        lines.append(f"- {_tell_weights(rounds[-1])}")
     if told.own_batch_norm:
         lines.append("- batch norms are those of one device (FedBN): fit it to another sensor before you use it there")
     return "\n".join(lines)
+
+
+def _tell_weights(last: RoundSummary) -> str:
+    if last.theta == len(last.contributors):
+        return "each device weighed the same, however many windows it holds"
+    return f"a device weighed as many windows as it holds, {last.theta:,.0f} in all"
 
 
 def _quality(told: Described, done: RoundSummary | None) -> str:

@@ -240,6 +240,7 @@ class RoundPoint(msgspec.Struct, frozen=True):
     scores: peer id -> the same on its own test windows, where it was told.
     fits: of each number that is predicted; empty where none is.
     labelling: of labels; None where there are none.
+    changed: which devices came and went since the round before, in words: scores before are those of other devices.
     """
 
     loss: float | None
@@ -255,6 +256,7 @@ class RoundPoint(msgspec.Struct, frozen=True):
     scores: dict[str, float] = {}
     fits: tuple[FitPart, ...] = ()
     labelling: LabellingPart | None = None
+    changed: str = ""
 
 
 class LearningPart(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from transport.trust.keys import Mesh
 
 _FRAME_S = 0.25
 _SHOWN_HOPS = 8
-_SHOWN_BARS = 40
+_SHOWN_CHANGES = 3
 _COLOURS = {"paused": "yellow", "training": "yellow", "receiving": "magenta"}
 _COLOURS |= dict.fromkeys(("silent", "refused", "revoked", "quarantined"), "red")
 
@@ -86,6 +86,9 @@ def draw_status(snapshot: Snapshot) -> RenderableType:
     scores = [point.score for point in snapshot.learning.rounds.values() if point.score is not None]
     if len(scores) > 1:
         parts.append(_line(Text(draw_scores(snapshot.learning.targets, scores), style="green")))
+    changes = [(number, point.changed) for number, point in snapshot.learning.rounds.items() if point.changed]
+    if changes:  # the curve is one of other devices from there on
+        parts.append(_line(Text("; ".join(f"from round {each} {who}" for each, who in changes[-_SHOWN_CHANGES:]))))
     if snapshot.cloud:
         parts.append(_line(Text(f"cloud: version {snapshot.cloud.version}")))
     return Group(*parts)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from mdl.bounds import first_few
 from mdl.errors import MdlError
 from mdl.protocol.counts import MEASURES
 from mdl.protocol.status_messages import DeviceRecord, MemberStatus, MeshStatus, RoundSummary
@@ -94,7 +95,10 @@ class Taker:
         self._last: tuple[RoundSummary, ChartPart | None] | None = None
 
     def take(self, told: Told) -> Snapshot:
-        points = {str(summary.round): self._point(summary) for summary in told.rounds}
+        points = {
+            str(summary.round): self._point(summary, before)
+            for before, summary in zip([None, *told.rounds], told.rounds, strict=False)
+        }
         kept = {summary.round for summary in told.rounds}
         self._points = {number: known for number, known in self._points.items() if number in kept}
         playable = tuple(summary.round for summary in told.rounds if summary.devices)
@@ -124,10 +128,10 @@ class Taker:
             self._last = found, _finished_chart(found)
         return self._last[1]
 
-    def _point(self, summary: RoundSummary) -> RoundPoint:
+    def _point(self, summary: RoundSummary, before: RoundSummary | None) -> RoundPoint:
         known = self._points.get(summary.round)
         if known is None or known[0] is not summary:
-            self._points[summary.round] = known = summary, _make_point(summary)
+            self._points[summary.round] = known = summary, _make_point(summary, before)
         return known[1]
 
 
@@ -263,7 +267,7 @@ def _learning(points: dict[str, RoundPoint], told: Told) -> LearningPart:
     return LearningPart(points, told.alone, told.central, confusion, number, names, targets, MEASURES[targets])
 
 
-def _make_point(summary: RoundSummary) -> RoundPoint:
+def _make_point(summary: RoundSummary, before: RoundSummary | None) -> RoundPoint:
     return RoundPoint(
         *(summary.loss, summary.accuracy, summary.macro_f1, len(summary.contributors), summary.bytes),
         {phase: round(value, 6) for phase, value in summary.seconds.items()},
@@ -274,7 +278,14 @@ def _make_point(summary: RoundSummary) -> RoundPoint:
         {each.peer_id: score for each in summary.devices if (score := _score(each)) is not None},
         tuple(FitPart(*msgspec.structs.astuple(fit)) for fit in summary.fits),
         LabellingPart(*msgspec.structs.astuple(summary.labelling)) if summary.labelling else None,
+        tell_changed(before.contributors, summary.contributors) if before else "",
     )
+
+
+def tell_changed(before: tuple[str, ...], now: tuple[str, ...]) -> str:
+    """ "with cat, without bob": who came, and who is gone; "" if these are the same devices."""
+    come, gone = ([name for name in one if name not in other] for one, other in ((now, before), (before, now)))
+    return ", ".join(f"{word} {first_few(names)}" for word, names in (("with", come), ("without", gone)) if names)
 
 
 def _score(device: DeviceRecord) -> float | None:

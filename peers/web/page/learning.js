@@ -44,9 +44,21 @@ function make(node, { data, lines, show }, width) {
 		cursor: { drag: { setScale: false }, points: { size: 6 } },
 		scales: { x: { time: false } },
 		axes: [{ ...axis, size: 2 * rem(), values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? whole(tick) : "")) }, { ...axis, size: 3.8 * rem(), values: (_, ticks) => ticks.map(show) }],
-		series: [{}, ...lines.map(({ label, colour, dash, width }) => ({ label, stroke: css(colour), width: width || 2, dash, points: { show: false }, spanGaps: true }))],
+		series: [{}, ...lines.map(({ label, colour, dash, width, marks }) => ({ label, stroke: css(colour), width: width || 2, dash, points: { show: false }, spanGaps: true, ...(marks && { paths: upright }) }))],
 	};
 	return new window.uPlot(options, data, node);
+}
+
+// From top to bottom at each round that has a value.
+function upright(plot, series, from, to) {
+	const path = new Path2D();
+	for (let at = from; at <= to; at++) {
+		if (!known(plot.data[series][at])) continue;
+		const x = Math.round(plot.valToPos(plot.data[0][at], "x", true));
+		path.moveTo(x, plot.bbox.top);
+		path.lineTo(x, plot.bbox.top + plot.bbox.height);
+	}
+	return { stroke: path, fill: null };
 }
 
 function chart(name, label, data, lines, show, key) {
@@ -63,6 +75,7 @@ export function learningView({ now, redraw }) {
 	const x = rounds.map(([name]) => Number(name));
 	const points = rounds.map(([, point]) => point);
 	const last = points.at(-1);
+	const changes = rounds.filter(([, point]) => point.changed);
 	const names = [...new Set(points.slice(-40).flatMap((point) => [...Object.keys(point.losses), ...Object.keys(point.scores)]))].sort((a, b) => a.localeCompare(b, undefined, { numeric: true }));
 	if (!names.includes(device)) device = "";
 	const key = `${x[0]} ${x.at(-1)} ${known(last.score)} ${alone} ${central} ${device}`;
@@ -76,6 +89,11 @@ export function learningView({ now, redraw }) {
 	}
 	if (known(alone)) accuracy.push({ label: "alone (median device)", colour: "--orange", dash: [7, 3, 2, 3] }) && data.push(level(alone));
 	if (known(central)) accuracy.push({ label: "central (all data in one place)", colour: "--purple", dash: [1, 4] }) && data.push(level(central));
+	if (changes.length) {
+		// A dotted line where the set of devices changed: what is left of it comes from other test windows.
+		accuracy.push({ label: "other devices from here", colour: "--quiet", dash: [2, 2], marks: true });
+		data.push(points.map((point) => (point.changed ? point.score ?? null : null)));
+	}
 	const losses = [{ label: "mean of the devices", colour: "--orange", width: 3 }];
 	const lossData = [x, points.map((point) => point.loss ?? null)];
 	if (device) {
@@ -96,6 +114,7 @@ export function learningView({ now, redraw }) {
 			"div",
 			{ class: "columns", key: "charts" },
 			panel(measure[0].toUpperCase() + measure.slice(1), names.length ? choice : null, chart("accuracy", `${measure} of the mesh by round, ${told(last.score, score)} now`, data, accuracy, targets === "numbers" ? plain : (value) => percent(value), key)),
+			changes.length ? panel("Devices that came and went", h("ul", {}, changes.slice(-8).map(([name, point]) => h("li", { key: name }, `from round ${name} ${point.changed}`)))) : null,
 			panel("Loss", chart("loss", "training loss by round", lossData, losses, (value) => fixed(value, 2), key)),
 			confusion(now.learning),
 			numbers(last, now.learning),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mdl.config import MeshSection
+from mdl.config import Config, MeshSection, RoundSection
 from mdl.errors import ConfigError
 from peers.edge import node
 from transport.trust.keys import Mesh
@@ -24,3 +24,9 @@ def test_a_node_that_cannot_look_for_others_closes_its_links(monkeypatch: pytest
     with pytest.raises(ConfigError, match="multicast"):
         node.drive(runtime, Mesh("home", None), MeshSection())
     assert closed == [True]
+
+
+def test_a_device_says_what_it_weighs() -> None:
+    assert node.tell_weight(Config(), 1.0) == "it weighs 1, as every device does (round.theta)"
+    by_windows = Config(round=RoundSection(theta="samples"))
+    assert node.tell_weight(by_windows, 2340.0) == "it weighs 2,340, its windows (round.theta)"

@@ -43,6 +43,12 @@ def test_it_says_what_goes_in_what_comes_out_and_how_good_each_class_is() -> Non
         assert line in card.splitlines(), line
 
 
+def test_it_says_what_a_device_weighed() -> None:
+    same, windows = _round(7), msgspec.structs.replace(_round(7), theta=2340.0)
+    assert "- each device weighed the same, however many windows it holds" in make_card(TOLD, [same], 1, "m")
+    assert "- a device weighed as many windows as it holds, 2,340 in all" in make_card(TOLD, [windows], 1, "m")
+
+
 def test_it_names_no_device_no_person_and_no_path() -> None:
     own = msgspec.structs.replace(TOLD, model="annas_models:make")
     for told in (TOLD, own, msgspec.structs.replace(TOLD, data="annas_recordings:read?who=bob")):

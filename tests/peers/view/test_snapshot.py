@@ -59,6 +59,17 @@ def _line(number: int, **given: Any) -> RoundSummary:
 TOLD = Told("home", "here", STATUS, 0.05, (_line(3), _line(4, lost=("cat",))), {"boss": AGENT}, policies=("greedy",))
 
 
+def test_a_curve_says_where_the_set_of_devices_changed() -> None:
+    others = msgspec.structs.replace(_line(5), contributors=("ann", "cat"))
+    told = msgspec.structs.replace(TOLD, rounds=(*TOLD.rounds, others, msgspec.structs.replace(others, round=6)))
+    snapshot = take_snapshot(told)
+    changed = {number: point.changed for number, point in snapshot.learning.rounds.items()}
+    assert changed == {"3": "", "4": "", "5": "with cat, without bob", "6": ""}
+    console = Console(record=True, width=100, file=io.StringIO())
+    console.print(draw_status(snapshot))
+    assert "from round 5 with cat, without bob" in console.export_text()
+
+
 def test_each_device_is_told_with_its_state_and_why() -> None:
     devices = take_snapshot(TOLD).mesh.devices
     assert {name: each.state for name, each in devices.items()} == {
