@@ -255,8 +255,8 @@ def run_trainer(
     first = build(me, state)
     node = _Node(config, mesh, out, build, me, sampler, work, chosen.learns, observe, first, lambda: gate.forbidden_by)
     node.runtime.links.standing.note_worked(state.history.base, time.monotonic())
-    told = me.peer_id, len(device.train), config.data.spec, tell_weight(config, device.theta)
-    logger.info("%s holds %d windows of %s; %s", *told)
+    held = me.peer_id, len(device.train), config.data.spec, tell_weight(config, device.theta)
+    logger.info("%s holds %d windows of %s; %s", *held)
     looking = gate.looking(lambda reason: _tell_pause(PauseChanged(reason), node, cloud))
     with node.running(), closing(cloud) if cloud else nullcontext(), looking:
         finish = node.run()
