@@ -3,7 +3,8 @@
 Parameters and float buffers (batch-norm statistics) become views of one buffer: reading w is free, loading w(t) is one
 copy, and what the mesh averages is exactly what the module computes with. Integer buffers are counters of one device
 and stay where they are, as do buffers the module itself leaves out of its state_dict: they are constants. Parameters
-that are frozen when the module is handed over stay too (`mdl/learning/tensors.py`). What is on a GPU is copied.
+that are frozen when the module is handed over stay too, and buffers without a mean (`mdl/learning/tensors.py`). What is
+on a GPU is copied.
 Much of torch moves a tensor elsewhere without a word (`.to()`, `p.data = ...`, `share_memory()`, a buffer that is
 assigned anew): there it stays, and its values are copied, out by `load` and in by `gather`.
 Knows nothing of training, rounds or files.
@@ -24,7 +25,16 @@ from torch import Tensor, nn
 
 from mdl.errors import ConfigError, LocalProtocolError
 from mdl.learning.beside import beside
-from mdl.learning.tensors import Frozen, averaged_tensors, check_distinct, check_kind, plain_name, tied_names, unwrap
+from mdl.learning.tensors import (
+    Constants,
+    Frozen,
+    averaged_tensors,
+    check_distinct,
+    check_kind,
+    plain_name,
+    tied_names,
+    unwrap,
+)
 from mdl.protocol.delta import Vector
 from mdl.task import rate_step
 
@@ -55,6 +65,7 @@ class FlatModel:
             check_kind(name, tensor)
         check_distinct(tensors)
         self.module = module
+        self._constants = Constants(module, {name: tensor for name, tensor in tensors.items() if name not in own})
         self._layout: Schema = [(name, tuple(tensor.shape)) for name, tensor in tensors.items()]
         self.schema: Schema = [each for each in self._layout if each[0] not in own]
         kept = [(f"own {name}", shape) for name, shape in self._layout if name in own]
@@ -155,6 +166,17 @@ class FlatModel:
         for name in found:
             self._come_home(name, moved[name])
         return self._values
+
+    def check_constants(self, delta: Vector) -> None:
+        """Raise ConfigError that names a buffer of this device's own values, if training leaves it at the mesh's.
+
+        delta: float32 (size,), what a round of training made of the values that were loaded. It counts the first time
+        that it is not 0.
+        """
+        if delta.any():
+            self._constants.check(
+                self._here, lambda name: bool(delta[self._places[name].start : self._places[name].stop].any())
+            )
 
     def _push(self, count: int) -> None:
         """The first values, from here to where the module computes, if that is another memory."""

@@ -2,7 +2,8 @@
 
 All trainable parameters and the float buffers of the state_dict. What is frozen (requires_grad is False) when the
 module is handed over stays as it is: it is neither sent nor merged, may be of any type and lie on any device, and must
-be the same everywhere, which its digest tells.
+be the same everywhere, which its digest tells. So does a buffer that has infinite values or NaN, as a causal mask: they
+have no mean. Whether training changes a finite buffer shows in the first round alone (`Constants`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
 
 from mdl.errors import ConfigError
@@ -23,14 +24,17 @@ _COMPILED = "_orig_mod"
 
 
 class Frozen:
-    """The parameters of a module that are frozen now. names: of each. size: values in all of them.
+    """The parameters of a module that are frozen now, and its buffers that are not finite.
 
-    Raises ConfigError if one has no values to compare with other devices' (meta, lazy).
+    names: of each. size: values in all of them. Raises ConfigError if one has no values to compare with other devices'
+    (meta, lazy).
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = unwrap(module)
-        self.names = frozenset(name for name, parameter in _parameters(self._module) if not parameter.requires_grad)
+        frozen = {name for name, parameter in _parameters(self._module) if not parameter.requires_grad}
+        endless = {name for name, buffer in _float_buffers(self._module).items() if not _is_finite(name, buffer)}
+        self.names = frozenset(frozen | endless)
         found = self._tensors()
         self.size = sum(tensor.numel() for tensor in found.values())
         self._digest = _digest_of(found) if found else ""
@@ -64,16 +68,49 @@ class Frozen:
             return
         if self._digest and _digest_of(found) != self._digest:
             name = next(name for name in found if marks[name] != self._marks[name])
+            what = "frozen parameters" if isinstance(found[name], nn.Parameter) else "buffers that were not finite"
             raise ConfigError(
-                f"frozen parameters of the model have other values than when it was handed over ({name} was written to)"
+                f"{what} of the model have other values than when it was handed over ({name} was written to)"
             )
         self._marks = marks
 
-    def _tensors(self) -> dict[str, nn.Parameter]:
-        found = {name: parameter for name, parameter in _parameters(self._module) if name in self.names}
-        for name, parameter in found.items():
-            _check_values(name, parameter)
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = dict(_parameters(self._module)) | _float_buffers(self._module)
+        found = {name: tensor for name, tensor in tensors.items() if name in self.names}
+        for name, tensor in found.items():
+            _check_values(name, tensor)
         return found
+
+
+class Constants:
+    """The values of the buffers that training may leave as they are, as a device brings them.
+
+    Not of a batch norm, whose statistics are the mesh's, nor of the scale of targets: they are learned.
+    """
+
+    def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+        """tensors: what the mesh averages, by name."""
+        learned = {
+            f"{name}.{each}".lstrip(".")
+            for name, part in unwrap(module).named_modules()
+            if isinstance(part, _NormBase) or type(part).__module__.startswith("mdl.")
+            for each, _ in part.named_buffers(recurse=False)
+        }
+        brought = _float_buffers(unwrap(module)).keys() & tensors.keys() - set(map(plain_name, learned))
+        self._digests = {name: _digest_of({name: tensors[name]}) for name in sorted(brought)}
+
+    def check(self, trained: Mapping[str, Tensor], has_changed: Callable[[str], bool]) -> None:
+        """Compare, once, what training did not change. Raises ConfigError that names a buffer with other values.
+
+        trained: by name, after the first round that this device trained in, which began with the mesh's values.
+        """
+        digests, self._digests = self._digests, {}
+        for name, digest in digests.items():
+            if not has_changed(name) and _digest_of({name: trained[name]}) != digest:
+                raise ConfigError(
+                    f"buffer {name} of the model has other values here than in the mesh, and training does not change "
+                    "it: give all devices the same, or leave it to each: register_buffer(..., persistent=False)"
+                )
 
 
 def unwrap(module: nn.Module) -> nn.Module:
@@ -88,14 +125,10 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def averaged_tensors(module: nn.Module, frozen: frozenset[str]) -> dict[str, Tensor]:
-    """What the mesh averages, by name: the parameters but those, and the float buffers of the state_dict."""
+    """What the mesh averages, by name: the parameters and the float buffers of the state_dict, but those."""
     module = unwrap(module)
-    tensors: dict[str, Tensor] = {name: tensor for name, tensor in _parameters(module) if name not in frozen}
-    persistent = module.state_dict(keep_vars=True).keys()
-    for name, buffer in module.named_buffers():
-        if name in persistent and (buffer.is_floating_point() or buffer.is_complex()):
-            tensors[plain_name(name)] = buffer
-    return tensors
+    tensors = dict(_parameters(module)) | _float_buffers(module)
+    return {name: tensor for name, tensor in tensors.items() if name not in frozen}
 
 
 def own_names(module: nn.Module, batch_norm: str) -> frozenset[str]:
@@ -183,11 +216,24 @@ def _span_bytes(tensor: Tensor) -> int:
     return (reach + 1) * tensor.element_size()
 
 
-def _parameters(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
+def _parameters(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
     return ((plain_name(name), parameter) for name, parameter in module.named_parameters())
 
 
-def _digest_of(tensors: dict[str, nn.Parameter]) -> str:
+def _float_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return the float and complex buffers of the state_dict, by name."""
+    persistent = module.state_dict(keep_vars=True).keys()
+    found = ((name, buffer) for name, buffer in module.named_buffers() if name in persistent)
+    return {plain_name(name): b for name, b in found if b.is_floating_point() or b.is_complex()}
+
+
+def _is_finite(name: str, tensor: Tensor) -> bool:
+    """Return False if a value of a dense tensor is infinite or NaN. Raises ConfigError if it has no values."""
+    _check_values(name, tensor)
+    return tensor.layout != torch.strided or tensor.is_nested or bool(tensor.isfinite().all())
+
+
+def _digest_of(tensors: Mapping[str, Tensor]) -> str:
     found = new_hash()
     for name, tensor in sorted(tensors.items()):
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -196,7 +242,7 @@ def _digest_of(tensors: dict[str, nn.Parameter]) -> str:
     return found.digest().hex()
 
 
-def _marks_of(tensors: dict[str, nn.Parameter]) -> dict[str, tuple[int, int]]:
+def _marks_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
     """Where each lies, and how often it was written to: both as before means that nothing has changed."""
     return {name: (tensor.data_ptr(), _version(tensor)) for name, tensor in tensors.items()}
 

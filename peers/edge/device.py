@@ -246,6 +246,7 @@ class Device:
         self._own_after = (*self._own_after[-1:], (effect.round_id, self._keep_own()))
         self._state.keep(effect.round_id)
         delta = ModelDelta(model_delta(effect.parameters, result.values), self.theta, frozenset([self._me]))
+        self.model.check_constants(delta.values)
         check_trained(delta.values, effect.round_id)
         seconds = time.perf_counter() - started
         report = TrainingReport(result.loss, result.samples, seconds, length=length(delta.values))

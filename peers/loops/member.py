@@ -215,6 +215,7 @@ class Member:
                 continue
             delta = model_delta(work.parameters, self._flat.gather())
             self._look_at(delta)
+            self._flat.check_constants(delta)
             seconds = time.perf_counter() - started
             report = TrainingReport(float(this.loss), int(this.samples), seconds, length=length(delta))
             self._done.put(

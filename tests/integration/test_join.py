@@ -134,6 +134,27 @@ finally:
     print("the base is", "what it was" if torch.equal(model[0].weight, before) else "another one")
 """
 
+# A causal mask, and inputs that are divided by a constant, which follows from the second number.
+CONSTANT = """
+import sys
+import torch
+import peers
+
+device, deviation = map(int, sys.argv[1:])
+torch.manual_seed(0)
+model = torch.nn.Linear(6, 2)
+model.register_buffer("mask", torch.triu(torch.full((3, 3), float("-inf")), 1))
+model.register_buffer("deviation", torch.full((6,), float(deviation)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.randn(64, 6, generator=torch.Generator().manual_seed(device))
+with peers.join(model=model, name=f"constant-{device}", loopback=True) as mesh:
+    for this in mesh:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x / model.deviation), (x.sum(1) > 0).long()).backward()
+        optimizer.step()
+        print("round", this.round_id, flush=True)
+"""
+
 # A program that has set up no logging. device, rounds, and whether it is quiet.
 READY = """
 import sys
@@ -315,6 +336,19 @@ def test_a_frozen_base_is_not_exchanged_and_another_one_is_refused(home):
     for loop in (first, second):
         loop.interrupt()
         assert "the base is what it was" in loop.said
+
+
+def test_a_mask_is_not_exchanged_and_a_device_of_other_constants_is_named_before_its_work_is_merged(home):
+    home.start("agent", "--loopback", "--set", "round.min_peers=1")
+    script = home.folder / "constant.py"
+    script.write_text(CONSTANT)
+    first = home.start_python(script, 1, 3)
+    assert product.until(lambda: "round 3" in first.said), first.told
+    second, other = home.start_python(script, 2, 3), home.start_python(script, 3, 4)
+    assert other.end() == 1
+    assert "buffer deviation of the model has other values here than in the mesh" in other.complaint, other.told
+    assert other.said.count("round") == 1
+    assert product.until(lambda: "2 devices" in second.told), second.told
 
 
 @pytest.mark.alone
