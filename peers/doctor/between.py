@@ -124,9 +124,12 @@ def _find_dead_card(where: str, at: Address, own: Sequence[Interface]) -> Findin
     near = {name_of(str(each.ip)) for each in of_ipv4(own) if IPv4Address(at.host) in each.network}
     if used is None or used not in near or len(near) < 2:
         return None
-    before = psutil.net_io_counters(pernic=True).get(used)
-    echo(at.host, _SMALL_BYTES, _FEW, _ECHO_S)
-    after = psutil.net_io_counters(pernic=True).get(used)
+    try:
+        before = psutil.net_io_counters(pernic=True).get(used)
+        echo(at.host, _SMALL_BYTES, _FEW, _ECHO_S)
+        after = psutil.net_io_counters(pernic=True).get(used)
+    except PermissionError:  # the system tells no program, as Android
+        return None
     if before is None or after is None or after.packets_recv > before.packets_recv:
         return None
     others = ", ".join(sorted(str(each) for each in near - {used}))

@@ -20,7 +20,7 @@ from mdl.errors import ConfigError
 from peers.doctor.between import tell_no_port
 from peers.doctor.finding import Finding, Verdict, broken, fail, note, ok
 from transport.discovery.arp import hear_namesake, who_else_has
-from transport.discovery.interfaces import LOOPBACK, is_outer, name_of, of_ipv4, usable_interfaces
+from transport.discovery.interfaces import LOOPBACK, interface_states, is_outer, name_of, of_ipv4, usable_interfaces
 from transport.discovery.multicast import PORT as MDNS
 from transport.discovery.multicast import Heard, Multicast, count_answers, try_multicast
 from transport.discovery.scan import DEFAULT_PORT
@@ -164,7 +164,7 @@ def _tell_multicast(name: str, tried: Multicast, at: Interface) -> Finding:
 
 def _tell_left_out() -> str:
     """What there is besides, and why it is not used."""
-    found, states = psutil.net_if_addrs(), psutil.net_if_stats()
+    found, states = psutil.net_if_addrs(), interface_states() or {}
     told = []
     for name, addresses in sorted(found.items()):
         if name == "lo" or not states.get(name):
@@ -185,6 +185,6 @@ def _taken_by(port: int) -> str:
             each.pid for each in psutil.net_connections("inet") if each.laddr and each.laddr.port == port and each.pid
         ]
         names = sorted({f"{psutil.Process(number).name()} ({number})" for number in users if number != os.getpid()})
-    except psutil.Error:
+    except (OSError, psutil.Error):
         return ""
     return f": {', '.join(names)} has it" if names else ""

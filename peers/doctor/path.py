@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import psutil
-
 from peers.doctor.finding import Finding, fail, note, ok
 from transport.discovery.directory import Address
 from transport.discovery.echo import Echoes, echo, measure_speed
 from transport.discovery.full_segments import are_taken
-from transport.discovery.interfaces import name_of
+from transport.discovery.interfaces import interface_states, name_of
 from transport.links.sockets import local_host_towards
 
 _SMALL_BYTES, _USUAL_MTU = 64, 1_500
@@ -82,7 +80,7 @@ def _tell_hole(name: str, host: str, which: str, fits: int = 1_280) -> Finding:
 
 
 def _find_mtu(host: str) -> int:
-    stats = psutil.net_if_stats().get(name_of(local_host_towards(host)) or "")
+    stats = (interface_states() or {}).get(name_of(local_host_towards(host)) or "")
     return min(stats.mtu, 9_000) if stats and stats.mtu else 0
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from secrets import randbits
+from typing import TypeVar
 
 import psutil
 
@@ -17,6 +19,8 @@ from mdl.protocol.vector_work import DeltasMerged, Losses, MergeDeltas, merge_de
 from mdl.protocol.vocabulary import ResourceState
 from peers.roles.trainer.guard import Defence
 from transport.links.sockets import LinkCounts
+
+_Told = TypeVar("_Told")
 
 # Somebody who has typed within this time is using the device.
 _IN_USE_S = 60.0
@@ -102,30 +106,32 @@ class Sampler:
         self._looks = 0
 
     def __call__(self, counts: LinkCounts) -> ResourcesSampled:
-        """What the system does not tell for once (no descriptor left) is as it was the last time."""
-        try:
-            self._last = self._look()
-        except (OSError, psutil.Error):
-            self._last = self._last or ResourceState(0, 0.0)
+        self._last = self._look()
         return ResourcesSampled(self._last, counts.sent_bytes, counts.ways_s, counts.bugs, counts.unheard)
 
     def _look(self) -> ResourceState:
-        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
-        # What training takes itself does not make a device busy.
-        own_percent = self._process.cpu_percent(None) / (psutil.cpu_count() or 1)
-        percent = within(float(battery.percent), 0.0, 100.0) if battery else None
-        charging = bool(battery.power_plugged) if battery else None
+        """Each of these fails alone, as no descriptor is left or a phone forbids it; it is then as it was before."""
+        last = self._last or ResourceState(0, 0.0)
+        percent, charging = _ask(_read_battery, (last.battery_percent, last.charging))
         return ResourceState(
-            free_memory_bytes=psutil.virtual_memory().available,
-            cpu_percent=within(psutil.cpu_percent(None) - own_percent, 0.0, 100.0),
+            free_memory_bytes=_ask(lambda: psutil.virtual_memory().available, last.free_memory_bytes),
+            cpu_percent=_ask(self._others_percent, last.cpu_percent),
             battery_percent=percent,
             charging=charging,
-            in_use=os.path.exists(self._in_use_file) if self._in_use_file else is_in_use(),
+            in_use=_ask(lambda: os.path.exists(self._in_use_file) if self._in_use_file else is_in_use(), last.in_use),
             merge_mb_s=self._merges.rate_mb_s() if self._merges else None,
-            memory_left_bytes=max(0, self._most_bytes - self._taken_bytes()) if self._most_bytes else None,
+            memory_left_bytes=_ask(self._left_bytes, last.memory_left_bytes),
             battery_left_percent=self._budget.count(percent, bool(charging)),
-            temperature_c=self._feel(),
+            temperature_c=_ask(self._feel, last.temperature_c),
         )
+
+    def _others_percent(self) -> float:
+        """What training takes itself does not make a device busy."""
+        own_percent = self._process.cpu_percent(None) / (psutil.cpu_count() or 1)
+        return within(psutil.cpu_percent(None) - own_percent, 0.0, 100.0)
+
+    def _left_bytes(self) -> int | None:
+        return max(0, self._most_bytes - self._taken_bytes()) if self._most_bytes else None
 
     def check_offer(self, delta_bytes: int) -> None:
         """Raises ConfigError if the memory that is offered is taken before a round: the result alone needs as much."""
@@ -153,6 +159,22 @@ class Sampler:
     def last(self) -> ResourceState:
         """As it was told last; the processor is measured from one call to the next, so others do not call."""
         return self._last or self(LinkCounts()).resources
+
+
+def _ask(read: Callable[[], _Told], before: _Told) -> _Told:
+    """Return what the system tells, or what it told before."""
+    try:
+        return read()
+    except (OSError, psutil.Error):
+        return before
+
+
+def _read_battery() -> tuple[float | None, bool | None]:
+    """Return the charge in percent, and whether it charges; None without a battery."""
+    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    if not battery:
+        return None, None
+    return within(float(battery.percent), 0.0, 100.0), bool(battery.power_plugged)
 
 
 def _read_temperature() -> float | None:

@@ -43,14 +43,14 @@ def usable_interfaces(asked: Sequence[str] | None = None) -> list[Interface]:
     IPv4 first; of IPv6 the link-local ones, each with its link. asked: interface names, for example ["eth0"]. Raises
     ConfigError for one that is not there or not up.
     """
-    addresses, states, unready = psutil.net_if_addrs(), psutil.net_if_stats(), _unready()
+    addresses, states, unready = psutil.net_if_addrs(), interface_states(), _unready()
     up: dict[str, list[Interface]] = {
         name: [
             *(IPv4Interface(f"{a.address}/{a.netmask}") for a in found if a.family == socket.AF_INET and a.netmask),
             *(_on_link(name, a.address) for a in found if _is_of_a_link(a) and bare(a.address) not in unready),
         ]
         for name, found in addresses.items()
-        if name in states and states[name].isup
+        if states is None or (name in states and states[name].isup)
     }
     usable = {name: found for name, found in up.items() if found}
     for name in asked or ():
@@ -60,6 +60,14 @@ def usable_interfaces(asked: Sequence[str] | None = None) -> list[Interface]:
     chosen = [interface for name in names for interface in usable[name]]
     preferred = _default_address()
     return sorted(chosen, key=lambda interface: (interface.version, str(interface.ip) != preferred))
+
+
+def interface_states() -> dict[str, Any] | None:
+    """Return which interfaces are up, with their MTU in bytes; None where the system tells no program, as Android."""
+    try:
+        return dict(psutil.net_if_stats())
+    except PermissionError:
+        return None
 
 
 def of_ipv4(own: Iterable[Interface]) -> list[IPv4Interface]:

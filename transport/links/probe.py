@@ -86,8 +86,14 @@ def endures(address: Address, keys: MeshKeys, wait_s: float) -> bool | None:
 
 
 def _bytes_out() -> int:
-    """Return what this machine has sent since its start, to see whether the heartbeats of a busy one get out."""
-    return int(psutil.net_io_counters().bytes_sent)
+    """Return what this machine has sent since its start, to see whether the heartbeats of a busy one get out.
+
+    0 where the system tells no program.
+    """
+    try:
+        return int(psutil.net_io_counters().bytes_sent)
+    except PermissionError:
+        return 0
 
 
 def connect(address: Address, wait_s: float) -> Reached | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import msgspec
@@ -63,8 +64,10 @@ def test_the_warmest_sensor_is_told_and_one_that_is_broken_is_not(monkeypatch: p
     assert Sampler()(LinkCounts()).resources.temperature_c is None
 
 
-def test_what_the_system_does_not_tell_is_as_it_was_the_last_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look opens files, and strangers can use up a process's descriptors."""
+def test_what_the_system_does_not_tell_is_as_it_was_the_last_time_and_all_else_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each look opens files, and strangers can use up a process's descriptors; phones close some for good."""
 
     def refuse(*_: object) -> None:
         raise OSError(24, "Too many open files")
@@ -72,7 +75,12 @@ def test_what_the_system_does_not_tell_is_as_it_was_the_last_time(monkeypatch: p
     told, untold = Sampler(), Sampler()
     before = told(LinkCounts(1))
     monkeypatch.setattr("peers.edge.sampler.psutil.virtual_memory", refuse)
-    assert told(LinkCounts(2, ways_s={"b": 0.6})).resources == before.resources
+    monkeypatch.setattr(
+        "peers.edge.sampler.psutil.sensors_temperatures", lambda: {"t": [SimpleNamespace(current=41.3)]}, raising=False
+    )
+    monkeypatch.setattr("peers.edge.sampler._LOOKS_A_TEMPERATURE", 1)
+    after = told(LinkCounts(2, ways_s={"b": 0.6})).resources
+    assert (after.free_memory_bytes, after.temperature_c) == (before.resources.free_memory_bytes, 41.3)
     assert told(LinkCounts(2, ways_s={"b": 0.6})).sent_bytes == 2
     assert told(LinkCounts(2, ways_s={"b": 0.6})).ways_s == {"b": 0.6}
     assert untold(LinkCounts()).resources.free_memory_bytes == 0, "so it is given no more than it must have"
