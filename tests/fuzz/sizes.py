@@ -104,6 +104,12 @@ def _bomb(name: str = "x.npy") -> bytes:
     return whole.getvalue()
 
 
+def _laughs(root: bytes) -> bytes:
+    """XML whose entities unpack to 10^9 words."""
+    entities = b"".join(b'<!ENTITY l%d "%s">' % (k, b"&l%d;" % (k - 1) * 10 if k else b"lol") for k in range(10))
+    return b"<!DOCTYPE %s [%s]><%s><sms type='2' body='&l9;'/></%s>" % (root, entities, root, root)
+
+
 @cache
 def _gzip_bomb() -> bytes:
     """600 MB of one line of zeros, in 600 KB."""
@@ -428,6 +434,11 @@ def _corpus(name: str, content: Callable[[], bytes]) -> Case:
 CASES["text: one line of 64 MB"] = _corpus("t.txt", lambda: b"a" * (64 << 20))
 CASES["text: a gzip bomb"] = _corpus("t.txt.gz", _gzip_bomb)
 CASES["text: a zip bomb"] = _corpus("t.zip", lambda: _bomb("a.txt"))
+CASES["text: a chat nested deep"] = _corpus("result.json", lambda: b'{"messages":' + b"[" * (1 << 20))
+CASES["text: an SMS backup of entities"] = _corpus("sms.xml", lambda: _laughs(b"smses"))
+CASES["text: an SMS backup of one text of 64 MB"] = _corpus(
+    "sms.xml", lambda: b'<smses><sms type="1" body="' + b"a" * (64 << 20)
+)
 CASES["text: entries nested deep"] = _corpus("t.jsonl", lambda: b"[" * (1 << 20))
 
 # -- other files ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ _READERS = frozenset(
     (
         *("open_regular", "read_bytes", "read_text", "read_lines", "read_sealed", "decode_json", "decode_toml"),
         *("read_safetensors", "safe_open", "decode_tensors", "load_arrays", "open_members", "open_text"),
-        *("frombuffer", "memmap", "GzipFile", "ZipFile", "decompressobj", "loads"),
+        *("frombuffer", "memmap", "GzipFile", "ZipFile", "decompressobj", "loads", "ParserCreate"),
     )
 )
 # Files that end in what can be read of them: a warning, and what is there beside it.
@@ -107,7 +107,9 @@ COVERED: dict[str, str] = {
     "mdl/files/state_file.py:_read_whole": "cache: an optimizer",
     "mdl/personal/study_file.py:save_study": SELF,
     "mdl/personal/study_file.py:load_study": "study: ",
-    "mdl/personal/words/corpus.py:_read_text": "text: one line",
+    "mdl/personal/words/chats.py:read_telegram": "text: a chat nested deep",
+    "mdl/personal/words/chats.py:read_sms": "text: an SMS backup",
+    "mdl/personal/words/corpus.py:_read_file": "text: one line",
     "mdl/personal/words/corpus.py:_read_entries": "text: entries",
     "mdl/personal/words/corpus.py:_read_zip": "text: a zip bomb",
     "mdl/personal/words/model_file.py:save_next_word": SELF,

@@ -241,20 +241,29 @@ def find_encoding(file: Path) -> str:
     The whole file is looked at, a piece at a time: the first letter that is not ASCII may be in its last line.
     """
     with _open_unpacked(file) as (source, most):
+        return _encoding_of(source, most)
+
+
+def decode_text(content: bytes) -> str:
+    """Text in an encoding that is found likewise."""
+    return content.decode(_encoding_of(io.BytesIO(content), None), errors="replace")
+
+
+def _encoding_of(source: BinaryIO, most: int | None) -> str:
+    piece = source.read(_PIECE_BYTES)
+    if piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    for name, zeros in (("utf-16-le", piece[1:4096:2]), ("utf-16-be", piece[:4096:2])):
+        if len(zeros) > 1 and zeros.count(0) > _MOSTLY * len(zeros):
+            return name
+    decoder, total = codecs.getincrementaldecoder("utf-8")(), 0
+    while piece and (most is None or total <= most):
+        try:
+            decoder.decode(piece)
+        except UnicodeDecodeError:
+            return "cp1252"
+        total += len(piece)
         piece = source.read(_PIECE_BYTES)
-        if piece.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            return "utf-16"
-        for name, zeros in (("utf-16-le", piece[1:4096:2]), ("utf-16-be", piece[:4096:2])):
-            if len(zeros) > 1 and zeros.count(0) > _MOSTLY * len(zeros):
-                return name
-        decoder, total = codecs.getincrementaldecoder("utf-8")(), 0
-        while piece and (most is None or total <= most):
-            try:
-                decoder.decode(piece)
-            except UnicodeDecodeError:
-                return "cp1252"
-            total += len(piece)
-            piece = source.read(_PIECE_BYTES)
     return "utf-8-sig"
 
 

@@ -50,10 +50,22 @@ def test_a_corpus_is_a_file_or_a_folder_packed_or_not(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
         file.write('{"author": "x", "text": "three"}\n\n{"author": "y", "text": "four"}\n')
     with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
-        archive.writestr("news/1.txt", b"caf\xe9")
+        archive.writestr("news/1.txt", b"caf\xe9s")
         archive.writestr("README.TXT", "not this")
-    assert [line.strip() for line in read_lines_of(tmp_path)] == ["one", "two", "three", "four", "caf�"]
+    assert [line.strip() for line in read_lines_of(tmp_path)] == ["one", "two", "three", "four", "cafés"]
     assert list(read_lines_of(tmp_path / "b.jsonl.gz", author="y")) == ["four"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "cp1252"])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.zip"])
+def test_text_is_read_in_the_encodings_of_tables(tmp_path: Path, encoding: str, name: str) -> None:
+    content = "ein café um die ecke\nja – schön\n".encode(encoding)
+    if name == "a.zip":
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("a.txt", content)
+    else:
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert [line.strip() for line in read_lines_of(tmp_path)] == ["ein café um die ecke", "ja – schön"]
 
 
 @pytest.mark.parametrize(
