@@ -192,6 +192,26 @@ def status(out: Home = None, as_json: AsJson = False) -> None:
         print("a training is not at its end: the same `mdl personal train` goes on with it")
 
 
+@app.command("words")
+def words(
+    add: Annotated[list[str] | None, typer.Option(help="A word to suggest from now on.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="A word that is not to be suggested any more.")] = None,
+    out: Home = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the words that this person's model has learned from them; add or remove single ones."""
+    from peers.personal.words import edit_words, own_words
+
+    folder = home_of(out)
+    found = edit_words(folder, add or [], remove or []) if add or remove else own_words(folder)
+    if as_json:
+        print_json({"directory": str(folder), "words": found})
+        return
+    for word in found:
+        print(word)
+    tell(f"{len(found)} words of {folder} are this person's own")
+
+
 @app.command("export")
 def export(
     target: Annotated[Path, typer.Argument(help="FILE.safetensors or FILE.onnx: the model with this person's words.")],
@@ -210,7 +230,8 @@ def export(
 
         save_onnx(target, loaded, described.table)
     else:
-        save_next_word(target, loaded, described.table, described.trained_words, described.personal_words)
+        told = described.trained_words, described.personal_words, described.base, described.own_words
+        save_next_word(target, loaded, described.table, *told)
     if as_json:
         print_json({"file": str(target)})
     tell(f"{target} holds words that this person wrote: give it to nobody")

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from peers.personal.train import Trained
 
 BATCHINGS = ("shared", "exact", "buckets", "longest", "padded")
-_TEXT = "A file or folder of .txt or .jsonl, packed or not, or a .zip of .txt."
+_TEXT = "A file or folder of .txt or .jsonl, packed or not, a .zip of .txt, or an export of a chat: CHAT?me=YOUR NAME."
 Corpus = Annotated[Path, typer.Argument(help=_TEXT)]
 Home = Annotated[Path | None, typer.Option("--out", help="Directory of this person; under the state directory else.")]
-Author = Annotated[str, typer.Option(help="Only what this author wrote, in a .jsonl that names authors.")]
+Author = Annotated[str, typer.Option(help="Only what this author wrote, in a chat or a .jsonl that names authors.")]
 Limit = Annotated[int, typer.Option(help="Read so many words at most; 0 reads all.", min=0, max=MANY)]
 Epochs = Annotated[int, typer.Option(help="Passes over the text.", min=1, max=MANY)]
 Rate = Annotated[float, typer.Option(help="Learning rate.", min=0.0, max=1e3, callback=finite)]

@@ -63,7 +63,8 @@ def run_typing(
     def save() -> None:
         if learner:
             personal = described.personal_words + session.words
-            save_next_word(folder / MODEL, model, described.table, described.trained_words, personal, base)
+            told = described.trained_words, personal, base, described.own_words
+            save_next_word(folder / MODEL, model, described.table, *told)
 
     def tell(record: dict[str, Any]) -> None:
         nonlocal saved_at

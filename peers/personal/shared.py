@@ -119,7 +119,7 @@ def take_over(folder: Path, new: Shared, began_with: Path | None = None) -> None
         old, begun = _find_base(folder, mine.base, began_with)
         rebase(personal, mine.table, (old, begun.table), (model, described.table))
     save_next_word(folder / NEXT, model, described.table, trained)
-    save_next_word(path, personal, mine.table, trained, mine.personal_words, base)
+    save_next_word(path, personal, mine.table, trained, mine.personal_words, base, mine.own_words)
     settle(folder)
 
 

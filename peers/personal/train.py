@@ -157,7 +157,9 @@ def train(
     if finished:
         if (folder / MODEL).exists():
             (folder / MODEL).replace(folder / PREVIOUS)
-        save_next_word(folder / MODEL, model, table, described.trained_words, len(text), base)
+        known = set(described.table.words).difference(described.own_words)
+        own = tuple(word for word in table.words if word not in known)
+        save_next_word(folder / MODEL, model, table, described.trained_words, len(text), base, own)
         (folder / STUDY).unlink(missing_ok=True)
     _add_to_record(folder, seconds, study.progress.steps if finished else 0, len(text) if finished else None)
     after = assess(model, table, held_out) if held_out and finished else None

@@ -17,14 +17,15 @@ from mdl.bounds import Count
 from mdl.errors import DataError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, size_of
-from mdl.personal.words.text import TokenTable
+from mdl.personal.words.text import MOST_WORDS, TokenTable, Word
 from mdl.reading import decode_json
 
 
 class NextWordFile(msgspec.Struct, frozen=True):
     """What goes with the parameters. trained_words: of the global text; personal_words: of one person's, 0 if none.
 
-    base: names the shared model that a personal one began with, or was brought to; "" if that is not known.
+    base: names the shared model that a personal one began with, or was brought to; "" if that is not known. own_words:
+    of the table, those that came from the person.
     """
 
     size: NextWordSize
@@ -32,6 +33,7 @@ class NextWordFile(msgspec.Struct, frozen=True):
     trained_words: Count = 0
     personal_words: Count = 0
     base: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    own_words: Annotated[tuple[Word, ...], msgspec.Meta(max_length=MOST_WORDS)] = ()
 
 
 def save_next_word(
@@ -41,9 +43,10 @@ def save_next_word(
     trained_words: int = 0,
     personal_words: int = 0,
     base: str = "",
+    own_words: tuple[str, ...] = (),
 ) -> None:
     """Raises MdlError if the disk refuses."""
-    described = NextWordFile(size_of(model), table, trained_words, personal_words, base)
+    described = NextWordFile(size_of(model), table, trained_words, personal_words, base, own_words)
     arrays: dict[str, NDArray[Any]] = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     write_safetensors(path, arrays, {"next_word": msgspec.json.encode(described).decode(), "format": "pt"})
 

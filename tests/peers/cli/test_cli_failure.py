@@ -59,6 +59,7 @@ MISTAKES = {
     "personal pretrain": (["gone"], "gone: no such file or folder"),
     "personal status": (["more"], "unexpected extra argument"),
     "personal train": (["gone"], "which global model?"),
+    "personal words": (["--out", "gone"], "personal.safetensors does not exist"),
     "predict": (["gone.safetensors"], "gone.safetensors does not exist"),
     "recommend": (["ann", "--out", "gone"], "gone: this device has learned nothing yet"),
     "replay": (["gone.jsonl"], "gone.jsonl: No such file or directory"),
