@@ -1,34 +1,63 @@
-"""Logs of interactions: csv:PATH with columns user, item and time, or movielens:PATH, as it is distributed.
+"""Logs of interactions: csv:PATH, a table of users, items and times, or movielens:PATH, as it is distributed.
 
 csv:log.csv?user=customer&item=product&time=when&least=8      without a time column the order of the rows counts
-csv:log.csv?profiles=customers.csv                            beside it what is known of users
-movielens:ml-1m          ratings.dat and users.dat of the folder
-movielens:ml-latest-small.zip          ratings.csv of the folder or zip
+csv:log.inter, csv:log.tsv, csv:log.jsonl                     RecBole's typed header, other separators, JSON lines
+csv:log.txt?names=user,item,rating,time&sep=tab               without a header
+csv:log.csv?profiles=customers.csv&titles=products.csv        beside it what is known of users, and items' titles
+movielens:ml-100k, movielens:ml-1m, movielens:ml-latest-small.zip          the folder, its zip, or the file of ratings
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
 
-from mdl.data.readers.archive import Members, load_arrays, open_members, open_text
+from mdl.data.readers.archive import Members, decode_lines, find_encoding, load_arrays, open_members, open_text
 from mdl.data.readers.csv_streams import find_csv_files
 from mdl.data.sources import split_options
 from mdl.data.spec import Spec, describe_choices, read_options
 from mdl.errors import ConfigError, DataError
+from mdl.reading import open_regular
 from mdl.recommend.interactions import LONGEST_NAME, Interactions, group_by_user, keep_active
 from mdl.recommend.profiles import number_profiles
+from mdl.recommend.tables import find_column, need_column, open_table
+
+logger = logging.getLogger(__name__)
 
 # A row as Python objects takes some 300 bytes while it is read.
 _MOST_ROWS = 30_000_000
 _SOURCES = ("csv:PATH", "movielens:PATH")
+
+
+class _Form(NamedTuple):
+    """One of MovieLens' files: the names of its columns where it has no header."""
+
+    names: str = ""
+
+
+# By the names of the files, which stayed as they are for twenty years.
+_RATINGS = {
+    "ratings.csv": _Form(),
+    "ratings.dat": _Form("user,item,rating,time"),
+    "u.data": _Form("user,item,rating,time"),
+}
+_USERS = {
+    "users.dat": _Form("user,gender,age,occupation,zip"),
+    "u.user": _Form("user,age,gender,occupation,zip"),
+}
+_FILMS = {
+    "movies.csv": _Form(),
+    "movies.dat": _Form("item,title,genres"),
+    "u.item": _Form("item,title,date,video,url," + ",".join(f"genre{number}" for number in range(19))),
+}
+_KNOWN_OF_USERS = ("gender", "age", "occupation")
 
 
 class LogOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,15 +67,21 @@ class LogOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CsvLogOptions(LogOptions, frozen=True, forbid_unknown_fields=True):
-    """user, item, time: names of the columns; without a column `time` the order of the rows counts.
+    """user, item, time: names of the columns, found by their usual names too (`user_id`, `movieId`, `timestamp`);
+    without a column for the time the order of the rows counts.
 
-    profiles: another CSV, with a row a user: the column `user`, and one for each feature.
+    names: of all columns, for files without a header. sep: what parts the cells (tab, ; or the like), found where it is
+    not given. profiles: another table, with a row a user: the column `user`, and one for each feature. titles: another
+    one, with a row an item: the column `item`, and its title.
     """
 
     user: str = "user"
     item: str = "item"
     time: str = "time"
+    names: str = ""
+    sep: Annotated[str, msgspec.Meta(max_length=16)] = ""
     profiles: str = ""
+    titles: str = ""
 
 
 def parse_log(text: str) -> tuple[Spec, LogOptions]:
@@ -62,57 +97,92 @@ def parse_log(text: str) -> tuple[Spec, LogOptions]:
 
 
 def read_interactions(text: str) -> Interactions:
-    """What a spec names. Raises ConfigError or DataError naming the option, or the file and line."""
+    """What a spec names; the log says how much of it was read.
+
+    Raises ConfigError or DataError naming the option, or the file and line.
+    """
+    log, told = preview_interactions(text)
+    logger.info("%s: %s", text, told)
+    return log
+
+
+def preview_interactions(text: str) -> tuple[Interactions, str]:
+    """Likewise, and one line on what was read and left out."""
     spec, options = parse_log(text)
     if isinstance(options, CsvLogOptions):
         log = _read_csv(spec.path, options)
         if options.profiles:
-            told = _read_profiles(Path(options.profiles).expanduser(), options.user, frozenset(log.users))
+            told = _read_profiles(Path(options.profiles).expanduser(), options, frozenset(log.users))
             log = number_profiles(log, told)
-        return keep_active(log, options.least)
-    return keep_active(_read_movielens(Path(spec.path).expanduser()), options.least)
+    else:
+        log = _read_movielens(Path(spec.path).expanduser())
+    kept = keep_active(log, options.least)
+    return kept, _describe_kept(log, kept, options.least)
+
+
+def _describe_kept(log: Interactions, kept: Interactions, least: int) -> str:
+    """In one line what of a log stays, and why the rest does not."""
+    lost = len(log.items) - len(kept.items)
+    why = f": users and items with fewer than {least} (?least=1 keeps all)" if lost else ""
+    order = "in the order of the rows" if kept.times is None else "by their times"
+    return (
+        f"read {len(kept.items)} interactions of {len(kept.users)} users with {len(kept.titles)} items {order}, "
+        f"left out {lost}{why}"
+    )
+
+
+def read_titles(text: str) -> dict[str, str]:
+    """What items are called, by their names in the log; empty where nobody says. Raises as `read_interactions`."""
+    spec, options = parse_log(text)
+    if not isinstance(options, CsvLogOptions):
+        with _open_movielens(Path(spec.path).expanduser()) as (where, members, by_name):
+            for name, form in _FILMS.items():
+                if name in by_name:
+                    lines = _lines(members, by_name[name])
+                    return dict(_pairs(f"{where}: {name}", lines, form.names, "", "item"))
+        return {}
+    if not options.titles:
+        return {}
+    file = Path(options.titles).expanduser()
+    with open_text(file, encoding=find_encoding(file), errors="replace") as lines:
+        return dict(_pairs(str(file), lines, "", "", options.item))
+
+
+def _pairs(where: str, lines: Iterable[str], names: str, sep: str, item: str) -> Iterator[tuple[str, str]]:
+    header, rows = open_table(where, lines, names, sep)
+    if not header:
+        return
+    place = need_column(where, header, "item", item)
+    title = need_column(where, header, "title", "title")
+    for _, row in itertools.islice(rows, _MOST_ROWS):
+        yield row[place], row[title][:LONGEST_NAME]
 
 
 def _read_csv(path: str, options: CsvLogOptions) -> Interactions:
     rows: list[tuple[str, str, float | None]] = []
     for file in find_csv_files(str(Path(path).expanduser())):
-        with open_text(file) as lines:
-            rows += _rows_of(str(file), lines, (options.user, options.item, options.time), len(rows))
+        names = options.names or (_RATINGS[file.name].names if file.name in _RATINGS else "")
+        with open_text(file, encoding=find_encoding(file)) as lines:
+            table = open_table(str(file), lines, names, options.sep)
+            rows += _rows_of(str(file), table, (options.user, options.item, options.time), len(rows))
     return _group(path, rows)
 
 
 def _rows_of(
-    where: str, lines: Iterable[str], columns: tuple[str, str, str], before: int
+    where: str, table: tuple[list[str], Iterator[tuple[int, list[str]]]], columns: tuple[str, str, str], before: int
 ) -> Iterator[tuple[str, str, float | None]]:
-    header, rows = _table(where, lines, columns[:2])
-    user, item = header.index(columns[0]), header.index(columns[1])
-    time = header.index(columns[2]) if columns[2] in header else None
+    header, rows = table
+    if not header:
+        return
+    user, item = (
+        need_column(where, header, kind, said) for kind, said in zip(("user", "item"), columns[:2], strict=True)
+    )
+    time = find_column(where, header, "time", columns[2])
     for number, row in rows:
         _check_names(where, number, row[user], row[item])
         if before + number > _MOST_ROWS:
             raise DataError(f"{where}: more than {_MOST_ROWS} rows")
         yield row[user], row[item], None if time is None else _read_time(where, number, row[time])
-
-
-def _table(
-    where: str, lines: Iterable[str], needed: Iterable[str]
-) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """The header, which has the columns that are needed, and the rows below it."""
-    table = csv.reader(lines)
-    header = [name.strip() for name in next(table, [])]
-    for name in needed:
-        if name not in header:
-            raise DataError(f"{where}: line 1: no column {name!r}; {describe_choices(name, header)}")
-    return header, _whole_rows(where, table, len(header))
-
-
-def _whole_rows(where: str, table: Iterable[list[str]], width: int) -> Iterator[tuple[int, list[str]]]:
-    """The rows below a header, with their lines."""
-    for number, row in enumerate(table, 2):
-        if row and len(row) != width:
-            raise DataError(f"{where}: line {number}: {len(row)} fields; its header has {width}")
-        if row:
-            yield number, row
 
 
 def _check_names(where: str, number: int, *names: str) -> None:
@@ -146,18 +216,38 @@ def _group(where: str, rows: list[tuple[str, str, float | None]]) -> Interaction
 
 def _read_movielens(path: Path) -> Interactions:
     if path.is_dir() and (found := sorted(path.glob("*sequences.npz"))):
-        return _with_profiles(_read_sequences(found[0]), _lines_of_folder(path, "users.dat"))
+        log = _read_sequences(found[0])
+        if not any((path / name).exists() for name in _USERS):
+            return log
+    else:
+        log = None
+    with _open_movielens(path) as (where, members, by_name):
+        if log is None:
+            name = next((name for name in _RATINGS if name in by_name), None)
+            if name is None:
+                raise DataError(f"{path}: none of {', '.join(_RATINGS)} in it; expected MovieLens as it is distributed")
+            ratings = f"{where}: {name}"
+            table = open_table(ratings, _lines(members, by_name[name]), _RATINGS[name].names)
+            log = _group(where, list(_rows_of(ratings, table, ("user", "item", "time"), 0)))
+        for name, form in _USERS.items():
+            if name in by_name:
+                header, rows = open_table(f"{where}: {name}", _lines(members, by_name[name]), form.names)
+                told = (dict(zip(header, row, strict=True)) for _, row in itertools.islice(rows, _MOST_ROWS))
+                return number_profiles(log, {row["user"]: {key: row[key] for key in _KNOWN_OF_USERS} for row in told})
+    return log
+
+
+@contextmanager
+def _open_movielens(path: Path) -> Iterator[tuple[str, Members, Mapping[str, str]]]:
+    """What to call it, its members, and their names by the last part. path: a folder, a zip, or the file of ratings."""
+    if path.name in _RATINGS and not path.is_dir():
+        open_regular(path).close()
+        beside = [name for name in (path.name, *_USERS, *_FILMS) if (path.parent / name).is_file()]
+        with open_members(path.parent) as members:
+            yield str(path.parent), members, {name: name for name in beside}
+        return
     with open_members(path) as members:
-        by_name = {name.rpartition("/")[2]: name for name in members.names()}
-        if "ratings.csv" in by_name:
-            where, lines = f"{path}: ratings.csv", _lines(members, by_name["ratings.csv"])
-            return _group(where, list(_rows_of(where, lines, ("userId", "movieId", "timestamp"), 0)))
-        if "ratings.dat" not in by_name:
-            raise DataError(f"{path}: neither ratings.dat nor ratings.csv; expected MovieLens as it is distributed")
-        fields = _fields(f"{path}: ratings.dat", _lines(members, by_name["ratings.dat"]), 4)
-        rows = [(user, film, _read_time(f"{path}: ratings.dat", number, at)) for number, (user, film, _, at) in fields]
-        users = _lines(members, by_name["users.dat"]) if "users.dat" in by_name else []
-        return _with_profiles(_group(str(path), list(rows)), users)
+        yield str(path), members, {name.rpartition("/")[2]: name for name in members.names()}
 
 
 def _read_sequences(path: Path) -> Interactions:
@@ -170,21 +260,13 @@ def _read_sequences(path: Path) -> Interactions:
     return group_by_user(np.repeat(user, lengths), movie, None)
 
 
-def _with_profiles(data: Interactions, lines: Iterable[str]) -> Interactions:
-    """Gender, age and occupation of each user."""
-    told = {
-        fields[0]: dict(zip(("gender", "age", "occupation"), fields[1:4], strict=True))
-        for _, fields in _fields("users.dat", lines, 5)
-    }
-    return number_profiles(data, told)
-
-
-def _read_profiles(file: Path, user: str, wanted: frozenset[str]) -> dict[str, dict[str, str]]:
-    """Of a CSV with a row for each user, of those that are wanted; an empty field is not known."""
+def _read_profiles(file: Path, options: CsvLogOptions, wanted: frozenset[str]) -> dict[str, dict[str, str]]:
+    """Of a table with a row for each user, of those that are wanted; an empty field is not known."""
     told: dict[str, dict[str, str]] = {}
-    with open_text(file) as lines:
-        header, rows = _table(str(file), lines, [user])
-        place = header.index(user)
+    with open_text(file, encoding=find_encoding(file)) as lines:
+        header, rows = open_table(str(file), lines)
+        place = need_column(str(file), header, "user", options.user)
+        user = header[place]
         _check_names(str(file), 1, *header)
         if twice := [name for name in header if header.count(name) > 1]:
             raise DataError(f"{file}: line 1: column {twice[0]!r} comes twice")
@@ -197,20 +279,5 @@ def _read_profiles(file: Path, user: str, wanted: frozenset[str]) -> dict[str, d
     return told
 
 
-def _fields(where: str, lines: Iterable[str], count: int) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(lines, 1):
-        fields = line.rstrip("\r\n").split("::")
-        if len(fields) != count:
-            raise DataError(f"{where}: line {number}: {len(fields)} fields between ::; expected {count}")
-        yield number, fields
-
-
 def _lines(members: Members, name: str) -> Iterator[str]:
-    return io.TextIOWrapper(io.BytesIO(members.read(name)), encoding="latin-1")
-
-
-def _lines_of_folder(path: Path, name: str) -> Iterable[str]:
-    if not (path / name).exists():
-        return []
-    with open_members(path) as members:
-        return list(itertools.islice(_lines(members, name), _MOST_ROWS))
+    return decode_lines(members.read(name))

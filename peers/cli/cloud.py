@@ -229,7 +229,7 @@ def recommend(
         return
     print(f"{'':>4}  {'with this device’s patches':<40}  by the cloud's model (version {shown.version})")
     for place, (mine, plain) in enumerate(zip(shown.with_vector, shown.without, strict=True), 1):
-        print(f"{place:>4}  {mine.item[:40]:<40}  {plain.item[:40]}")
+        print(f"{place:>4}  {shown.title(mine.item)[:40]:<40}  {shown.title(plain.item)[:40]}")
     print(f"in {1000 * shown.seconds:.1f} ms")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,6 +22,8 @@ app = typer.Typer(no_args_is_help=True, help="List, fetch and inspect data sets.
 _LARGEST_BAR = 24
 # Enough for every subject of the known sets; a longer list says how many more there are.
 _SHOWN_SUBJECTS = 40
+# Of a log of interactions.
+_SHOWN_USERS, _SHOWN_ITEMS = 5, 5
 
 
 @app.command("list")
@@ -79,6 +81,10 @@ def inspect_set(
     ],
     seed: Annotated[int, typer.Option(help="Shapes the synthetic `motion` only.", min=0, max=LARGEST_SEED)] = 0,
     cache: Annotated[Path | None, typer.Option(help="Where parsed windows are kept.")] = None,
+    task: Annotated[
+        Literal["recommend"] | None,
+        typer.Option(help="recommend: a log of users and items, csv:PATH or movielens:PATH."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Shapes, classes, subjects and balance of a data set, what was found out about it, and a window of each class."""
@@ -87,6 +93,9 @@ def inspect_set(
     from mdl.data.readers.unlabelled import describe_unlabelled
     from mdl.own import own_data
 
+    if task:
+        _inspect_log(spec, as_json)
+        return
     own, home = own_data(spec), cache or default_cache_dir()
     if isinstance(own, str) and (plain := describe_unlabelled(own, home)) is not None:
         print(json.dumps(plain.values) if as_json else "\n".join(plain.lines))
@@ -101,6 +110,26 @@ def inspect_set(
 
     for line in draw_classes(data):
         print(plain_lines(line))
+
+
+def _inspect_log(spec: str, as_json: bool) -> None:
+    """A log of interactions as it was read: the first users with the first items of each."""
+    from mdl.recommend.readers import preview_interactions, read_titles
+    from peers.view.plain import plain_lines
+
+    log, told = preview_interactions(spec)
+    titles = read_titles(spec)
+    first = {
+        name: [titles.get(log.titles[item - 1], log.titles[item - 1]) for item in log.of(user)[:_SHOWN_ITEMS]]
+        for user, name in enumerate(log.users[:_SHOWN_USERS])
+    }
+    if as_json:
+        counts = {"users": len(log.users), "items": len(log.titles), "interactions": len(log.items)}
+        print(json.dumps({**counts, "timed": log.times is not None, "told": told, "first": first}))
+        return
+    print(told)
+    for name, items in first.items():
+        print(plain_lines(f"{name[:20]:<20}  {', '.join(items)} ..."))
 
 
 @app.command("cluster")

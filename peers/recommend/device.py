@@ -30,7 +30,7 @@ from mdl.recommend.device_step import VectorSettings
 from mdl.recommend.interactions import Interactions, keep_users
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, read_lesson
 from mdl.recommend.personal import Suggestion, in_numbers_of, learn_vector, suggest
-from mdl.recommend.readers import read_interactions
+from mdl.recommend.readers import read_interactions, read_titles
 from mdl.recommend.vector_codec import LARGEST_ENTRY, name_basis, pack_vector
 from peers.edge.resume import set_aside
 
@@ -103,13 +103,20 @@ class Recommendee:
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What a user is shown. with_vector, without: the first items, by this device's model and by the cloud's."""
+    """What a user is shown. with_vector, without: the first items, by this device's model and by the cloud's.
+
+    titles: what these items are called, of those of whom the log says it.
+    """
 
     user: str
     version: int
     with_vector: list[Suggestion]
     without: list[Suggestion]
     seconds: float
+    titles: dict[str, str] = {}
+
+    def title(self, item: str) -> str:
+        return self.titles.get(item) or item
 
 
 def recommend(out: Path, spec: str | None, top: int) -> Shown:
@@ -117,6 +124,7 @@ def recommend(out: Path, spec: str | None, top: int) -> Shown:
     record = read_record(out)
     lesson = _read_lesson(out)
     own = in_numbers_of(lesson, read_own(spec or record.data, record.user)[1])
+    titles = read_titles(spec or record.data)
     vector: Tensor = torch.tensor(record.vector, dtype=torch.float32)
     if record.basis and record.basis != name_basis(lesson.cloud.basis).hex():
         raise DataError(f"{out}: its vector is of another lesson than the one that is here; run mdl learn again")
@@ -125,7 +133,9 @@ def recommend(out: Path, spec: str | None, top: int) -> Shown:
     started = time.perf_counter()
     mine = suggest(lesson, own, vector, top)
     seconds = time.perf_counter() - started
-    return Shown(record.user, record.version, mine, suggest(lesson, own, None, top), round(seconds, 4))
+    plain = suggest(lesson, own, None, top)
+    called = {each.item: titles[each.item] for each in (*mine, *plain) if each.item in titles}
+    return Shown(record.user, record.version, mine, plain, round(seconds, 4), called)
 
 
 def read_own(spec: str, user: str) -> tuple[str, Interactions]:

@@ -417,6 +417,8 @@ def _log(name: str, content: Callable[[], bytes]) -> Case:
 
 
 CASES["log: a billion columns"] = _log("csv-l.csv", lambda: b"," * (8 << 20) + b"\n")
+CASES["log: columns without a header"] = _log("csv-l.tsv", lambda: b"1\t" * (4 << 20) + b"\n")
+CASES["log: objects nested deep"] = _log("csv-l.jsonl", lambda: b'{"user":' * (1 << 19))
 CASES["log: a gzip bomb"] = _log("csv-l.csv.gz", _gzip_bomb)
 CASES["log: a zip bomb"] = _log("movielens-l.zip", lambda: _bomb("ml/u.data"))
 CASES["log: sequences of terabytes"] = _log("npz-l.npz", lambda: _zip(**{"items.npy": _npy(f"({_HUGE},)", "<i8")}))

@@ -103,6 +103,9 @@ def test_devices_learn_with_a_cloud_that_is_killed_and_are_recommended_to(home, 
     told = home.run("recommend", "u0", "--out", tmp_path / "u0")
     assert told.code == 0
     assert "by the cloud's model (version 1)" in told.said
+    (tmp_path / "products.csv").write_text("item,title\n" + "".join(f"i{n},Product {n}\n" for n in range(ITEMS)))
+    titles = f"csv:{log}?titles={tmp_path / 'products.csv'}"
+    assert "Product " in home.run("recommend", "u0", "--out", tmp_path / "u0", "--data", titles).said
 
 
 def test_a_cloud_keeps_vectors_on_a_postgresql_server_that_goes_and_comes_back(home, code, log, tmp_path):

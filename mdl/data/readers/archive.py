@@ -244,9 +244,10 @@ def find_encoding(file: Path) -> str:
         return _encoding_of(source, most)
 
 
-def decode_text(content: bytes) -> str:
-    """Text in an encoding that is found likewise."""
-    return content.decode(_encoding_of(io.BytesIO(content), None), errors="replace")
+def decode_lines(content: bytes) -> Iterator[str]:
+    """The lines of text in an encoding that is found likewise."""
+    encoding = _encoding_of(io.BytesIO(content), None)
+    return io.TextIOWrapper(io.BytesIO(content), encoding, errors="replace")
 
 
 def _encoding_of(source: BinaryIO, most: int | None) -> str:

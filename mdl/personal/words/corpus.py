@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from mdl.bounds import first_few, printable
-from mdl.data.readers.archive import decode_text, find_encoding, list_files, open_members, open_text
+from mdl.data.readers.archive import decode_lines, find_encoding, list_files, open_members, open_text
 from mdl.data.sources import split_options
 from mdl.data.spec import describe_choices
 from mdl.errors import ConfigError, DataError
@@ -160,5 +160,4 @@ def _read_zip(file: Path, reading: _Reading) -> Iterator[str]:
     with open_members(file) as members:
         for name in members.names():
             if name.endswith(".txt") and not name.rpartition("/")[2].startswith("README"):
-                text = decode_text(members.read(name))
-                yield from _text_or_chat(f"{file}: {name}", iter(text.splitlines()), reading)
+                yield from _text_or_chat(f"{file}: {name}", decode_lines(members.read(name)), reading)
