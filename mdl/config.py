@@ -50,12 +50,14 @@ class DataSection(Section, frozen=True):
     spec: as `mdl data inspect --help` says, motion or csv:PATH; "": none is given.
     split: how the windows are cut into shares: subject, iid or dirichlet:ALPHA.
     shard: I/N: this device holds share I of N.
+    tell_values: tell the mesh each channel's mean, deviation and range, to one significant digit.
     """
 
     table: ClassVar[str] = "data"
     spec: str = ""
     split: str = "subject"
     shard: str = "1/1"
+    tell_values: bool = True
 
 
 class ModelSection(Section, frozen=True):

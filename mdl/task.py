@@ -99,6 +99,12 @@ def task_difference(yours: str, ours: str) -> str:
     return ""
 
 
+def channels_of(line: str) -> list[str]:
+    """Return the names of channels that a `describe_task` line tells, the first of them where they are many."""
+    found = _LINE.fullmatch(line)
+    return (found["channels"] or "").removesuffix(" ...").split(", ") if found else []
+
+
 def channels_difference(mine: Sequence[str], theirs: Sequence[str]) -> str:
     """The first channel that has two names; empty if there is none, or where the names are not known."""
     for number, (one, other) in enumerate(zip(mine, theirs, strict=False), 1):

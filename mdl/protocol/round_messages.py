@@ -23,6 +23,7 @@ from mdl.bounds import (
     Theta,
     ValueCount,
 )
+from mdl.channels import Told
 from mdl.defence.limits import Limits
 from mdl.defence.reputation import MOST_SUSPECTS, Accusation
 from mdl.errors import RemoteProtocolError
@@ -53,6 +54,8 @@ from mdl.protocol.vocabulary import (
 
 # Of the peers that one device does not hear: what a person would look at.
 MOST_UNHEARD = 16
+# Devices whose channels are unlike all others': with more, nobody could say who is right.
+MOST_UNLIKE = 16
 ATTEMPTS_TOLD = 8  # of those a device has taken part in, first of all of those whose end it has not seen
 
 
@@ -92,6 +95,7 @@ class PeerReport(Message, frozen=True):
     workers: how many devices' work is in w(t), as far as its history tells.
     bugs: messages that met a bug in this process.
     unheard: some of those whom it does not hear for a while, since theirs did.
+    channels: of its training windows, to one significant digit; (): it does not tell (`data.tell_values`).
     """
 
     sequence: Count
@@ -127,6 +131,7 @@ class PeerReport(Message, frozen=True):
     workers: Count = 0
     bugs: Count = 0
     unheard: Annotated[tuple[PeerId, ...], Meta(max_length=MOST_UNHEARD)] = ()
+    channels: Told = ()
 
 
 class AgentMessage(Message, frozen=True):
@@ -172,6 +177,7 @@ class RoundOpened(AgentMessage, frozen=True):
     planned_rounds: the run's last round, which learning-rate schedules follow; 0: open.
     successors: as in AgentPresent.
     course: of a run that ends by itself, up to now; None: this one does not.
+    unlike: in words, whose channels are unlike all others'.
     """
 
     digest: Digest
@@ -182,6 +188,7 @@ class RoundOpened(AgentMessage, frozen=True):
     planned_rounds: Round = 0
     successors: PeerIds = ()
     course: Course | None = None
+    unlike: Annotated[tuple[Text, ...], Meta(max_length=MOST_UNLIKE)] = ()
 
 
 class BroadcastOrdered(AgentMessage, frozen=True):

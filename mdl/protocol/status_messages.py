@@ -256,6 +256,7 @@ class MeshStatus(Message, frozen=True):
     bound_s: of those, likewise.
     exchanging_s: seconds that they have been on their way, or were.
     doubts: as in RoundSummary.
+    unlike: as in RoundOpened.
     """
 
     term: Term
@@ -275,6 +276,7 @@ class MeshStatus(Message, frozen=True):
     bound_s: Seconds = 0.0
     exchanging_s: Seconds = 0.0
     doubts: Cuts = ()
+    unlike: Cuts = ()
 
 
 class PageServed(Message, frozen=True):

@@ -166,6 +166,8 @@ def _check_work(members: list[Announcement], sight: Sight) -> Iterator[Finding]:
             doubt,
             "look at these two devices: one of them changes what it passes on, or its memory or disk fails",
         )
+    for line in (status.unlike if status else ())[:_MOST]:
+        yield note("member", line, "mdl data inspect there and here: mean and deviation of each channel, and its unit")
 
 
 def _check_absent(members: list[Announcement], sight: Sight) -> Iterator[Finding]:

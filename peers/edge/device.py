@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from mdl.bounds import in_utf8
+from mdl.channels import tell_channels
 from mdl.config import Config
 from mdl.data import DataSet, Shard, shard_test, take_windows
 from mdl.data.watch import Watched, watched_folder
@@ -154,7 +155,9 @@ class Device:
 
     def start(self, state: State) -> TrainerStart:
         """The trainer that goes on from there, as far as this device decides."""
-        return state.start(self.schema_hash, self.summary, self.ballots.begin(), self._outer)
+        start = state.start(self.schema_hash, self.summary, self.ballots.begin(), self._outer)
+        told = tell_channels(self.train.x) if self._config.data.tell_values else ()
+        return msgspec.structs.replace(start, channels=told)
 
     def losses(self, count: int) -> OwnLoss | None:
         """Of so many of its own windows, to judge others' deltas by; None: of none, or the model is too large.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import numpy as np
 
+from mdl.channels import Told
 from mdl.config import Config, Exchange, RoundSection
 from mdl.errors import ConfigError
 from mdl.protocol.coding import Coding
@@ -39,7 +40,8 @@ _AVOID_S = 6.0
 class TrainerStart(msgspec.Struct, frozen=True, omit_defaults=True):
     """The trainer of a process as it starts: at w(round_id), with so many values and this digest.
 
-    history, ballot: what an earlier start has saved. ballot: None if that is not known.
+    history, ballot: what an earlier start has saved. ballot: None if that is not known. channels: what it tells of its
+    windows.
     """
 
     size: int
@@ -50,6 +52,7 @@ class TrainerStart(msgspec.Struct, frozen=True, omit_defaults=True):
     history: History = History()
     ballot: Ballot | None = None
     settings: TrainerSettings = TrainerSettings()
+    channels: Told = ()
 
 
 class PeerStart(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -208,6 +211,7 @@ def build_machine(
             told.history,
             told.ballot,
             told.digest,
+            told.channels,
         )
     named = policy or (lambda: make_policy(start.policy))
     return Peer(start.me, trainer, named, start.agent, start.succession, start.started_s)

@@ -173,7 +173,7 @@ def _mesh(told: Told) -> MeshPart:
     return MeshPart(
         *(told.mesh, "" if silent else status.agent, status.term, told.problem or text, status.policy),
         dict(sorted((known | rest).items())),
-        (*status.cuts, *status.doubts),
+        (*status.cuts, *status.doubts, *status.unlike),
         told.pages,
     )
 

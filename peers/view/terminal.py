@@ -41,7 +41,7 @@ def draw_mesh(
         ("mdl ", "bold"), f"round {status.round_id}{goal}, ", (status.phase, "bold"), f", policy {status.policy}"
     )
     parts: list[RenderableType] = [_cut(head), _draw_members(status.members, status.shares)]
-    room = height - len(status.members) - 4 - bool(note) - bool(status.cuts or status.doubts) - bool(status.shares)
+    room = height - len(status.members) - 4 - bool(note) - bool(_notices(status)) - bool(status.shares)
     if rounds:
         parts += [_draw_rounds(rounds, max(1, min(_SHOWN_ROUNDS, room)))]
         room -= min(len(rounds), _SHOWN_ROUNDS)
@@ -49,11 +49,15 @@ def draw_mesh(
         parts.insert(2, _draw_hops(status.hops[-min(_SHOWN_HOPS, room - 1) :]))
     if status.shares:
         parts.insert(2, _cut(Text(_describe_exchange(status), style="bold blue")))
-    if notices := (*status.cuts, *status.doubts):
+    if notices := _notices(status):
         parts.insert(2, _cut(Text("; ".join(notices), style="yellow")))
     if note:
         parts.append(_cut(Text(note, style="yellow")))
     return Group(*parts)
+
+
+def _notices(status: MeshStatus) -> tuple[str, ...]:
+    return (*status.cuts, *status.doubts, *status.unlike)
 
 
 def describe_summary(summary: RoundSummary) -> str:

@@ -12,11 +12,13 @@ from collections.abc import Collection
 
 import msgspec
 
+from mdl.channels import Told, unlike_channels
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested
-from mdl.protocol.round_messages import BroadcastOrdered, MeshFinished, PeerReport, RoundOpened
+from mdl.protocol.round_messages import MOST_UNLIKE, BroadcastOrdered, MeshFinished, PeerReport, RoundOpened
 from mdl.protocol.status_messages import RoundSummary, StatusWanted
 from mdl.protocol.vocabulary import Fork, Lineage
+from mdl.task import channels_of
 from peers.roles.agent.aggregation import OpenRound
 from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.doubt.judged import Judged
@@ -49,6 +51,7 @@ class MobileAgent:
     devices' work is in that model. quorum: they
     are a majority of those who decide. lacking_since: since then they are not, under this agent and those before it.
     going: the order of an exchange that this device took part in when it took office. distrust, ending: of these.
+    unlike: in words, whose channels are unlike all others'.
     """
 
     def __init__(
@@ -80,6 +83,8 @@ class MobileAgent:
         self._left_out: frozenset[Contributor] = frozenset()
         self._judged, self._vanished = Judged(settings.judges), frozenset[str]()
         self.distrust = Distrust(settings.quarantine)
+        self.unlike: tuple[str, ...] = ()
+        self._compared: dict[str, Told] = {}
         self._records = RoundRecords(self.members, self.ending, self._send_line)
         self._repeater = Repeater(settings.retry_s)
         self._gathering = Gathering(self.members, settings, lacking_since, taken.opened_at)
@@ -293,8 +298,27 @@ class MobileAgent:
         self._gathering.opened_at = now
         self.ending.begin(now)
         opened = RoundOpened(self.term, round_id + 1, digest, members, ledger.attempt, lineage, base, self._goal)
-        opened = msgspec.structs.replace(opened, successors=self.successors(), course=self.ending.course)
+        self._compare_channels(members)
+        course, unlike = self.ending.course, self.unlike
+        opened = msgspec.structs.replace(opened, successors=self.successors(), course=course, unlike=unlike)
         self._conduct(ledger, opened)
+
+    def _compare_channels(self, members: tuple[Contributor, ...]) -> None:
+        """Name those of a round whose channels are unlike all others'; each trainer logs it, as it hears of the round.
+
+        It costs milliseconds, so it is looked at where somebody came or tells something else.
+        """
+        reports = {member.peer_id: member.report for who in members if (member := self.members.get(who))}
+        told = {peer_id: report.channels for peer_id, report in reports.items()}
+        if told == self._compared:
+            return
+        self._compared, before = told, self.unlike
+        names = channels_of(next(iter(reports.values())).model) if reports else []
+        self.unlike = tuple(unlike_channels(told, names).values())[:MOST_UNLIKE]
+        if self.me not in members:
+            for line in self.unlike:
+                if line not in before:
+                    logger.warning("%s", line)
 
     def _begin_fork(self, lineage: Lineage, round_id: int, size: int) -> Lineage:
         """The lineage of those who go on without a majority from w(round_id)."""

@@ -56,6 +56,7 @@ class Leader(Protocol):
     members: Members
     round: Conductor | None
     distrust: Distrust
+    unlike: tuple[str, ...]
 
     @property
     def ledger(self) -> RoundLedger | None: ...
@@ -90,6 +91,7 @@ def mesh_status(
         elapsed_s=since_opened(ledger, now) if ledger else 0.0,
         cuts=(agent.members.reach.describe(now) + _tell_unheard(agent.members))[:MAX_CUTS],
         doubts=agent.distrust.doubts(agent.members.everyone(), round_id),
+        unlike=agent.unlike,
     )
     if agent.round and (plan := agent.round.plan):
         status = msgspec.structs.replace(

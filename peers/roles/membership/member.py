@@ -170,7 +170,8 @@ def _compare(member: Member, before: PeerReport, stood_at: Position, report: Pee
         or report.model != before.model
         or report.away != before.away
         or report.accused != before.accused
-        or report.workers != before.workers,
+        or report.workers != before.workers
+        or report.channels != before.channels,
         transfer=report.transfer is not None and report.transfer != before.transfer,
     )
 

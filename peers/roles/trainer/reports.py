@@ -7,6 +7,7 @@ import logging
 from msgspec.structs import replace
 
 from mdl.bounds import MAX_LOSS, printable, within
+from mdl.channels import Told
 from mdl.protocol.machine import Evaluated, ResourcesSampled
 from mdl.protocol.round_messages import ATTEMPTS_TOLD, MOST_UNHEARD, MeshFinished, PeerReport, RoundOpened, exchanging
 from mdl.protocol.vocabulary import Activity, Lineage, ResourceState, RoundEvaluation, TrainingReport
@@ -25,10 +26,13 @@ _WAITING, _TRAINING, _LEFT = Activity.WAITING, Activity.TRAINING, Activity.LEFT
 class Reports:
     """See the module. schema_hash, model: which model this is, the second for people.
 
-    taken: what it knows of the run. has_left: it takes part no more. away: why it may not train now.
+    channels: what is told of its windows. taken: what it knows of the run. has_left: it takes part no more.
+    away: why it may not train now.
     """
 
-    def __init__(self, voice: Voice, standing: Standing, schema_hash: str, model: str, guard: Guard) -> None:
+    def __init__(
+        self, voice: Voice, standing: Standing, schema_hash: str, model: str, guard: Guard, channels: Told = ()
+    ) -> None:
         self.schema_hash = schema_hash
         self.model = printable(model)
         self.taken = Taken()
@@ -37,6 +41,8 @@ class Reports:
         self._voice = voice
         self._standing = standing
         self._guard = guard
+        self._channels = channels
+        self._unlike: frozenset[str] = frozenset()
         self._resources: ResourceState | None = None
         self._sent_bytes = self._bugs = 0
         self._unheard: tuple[str, ...] = ()
@@ -62,6 +68,10 @@ class Reports:
 
     def note_opened(self, opened: RoundOpened, now: float) -> None:
         self.taken = Taken(opened.planned_rounds, opened.course, now)
+        for line in opened.unlike:
+            if line not in self._unlike:
+                logger.warning("%s", line)
+        self._unlike = frozenset(opened.unlike)
 
     def hear_end(self, end: MeshFinished) -> None:
         goal, round_id = self.taken.goal, self._standing.round_id
@@ -121,6 +131,7 @@ class Reports:
             away=self.away,
             accused=self._guard.accusations(),
             workers=standing.count_workers(),
+            channels=self._channels,
         )
         return _add_round(report, part) if part else report
 

@@ -13,6 +13,7 @@ import logging
 
 import msgspec
 
+from mdl.channels import Told
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import (
@@ -97,7 +98,7 @@ class Trainer:
 
     ballot: what an earlier start of it has promised, None if that is not known.
     digest: of the state, if it is known. state: float32, w and what else the outer optimizer of the settings has
-    (`Outer.begin`).
+    (`Outer.begin`). channels: what is told of its windows' channels.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Trainer:
         history: History | None = None,
         ballot: Ballot | None = None,
         digest: bytes = b"",
+        channels: Told = (),
     ) -> None:
         self.me = me
         self.ballot = ballot
@@ -118,7 +120,7 @@ class Trainer:
         self._settings = settings
         self.voice = Voice(settings.report_s, settings.retry_s)
         self.guard = Guard(settings.defence, self.standing, self.voice)
-        self._reports = Reports(self.voice, self.standing, schema_hash, model, self.guard)
+        self._reports = Reports(self.voice, self.standing, schema_hash, model, self.guard, channels)
         self._hops = Hops(self.voice, settings.stall_s, self.guard)
         self._staging = Staging(me, self.standing, self.voice, self._hops, settings.most_under_way, self.guard)
         self._farewell: tuple[str, int] | None = None  # waits for the round that is being applied

@@ -21,6 +21,7 @@ from peers.view.merge_patch import apply_patch, merge_patch
 from peers.view.snapshot import CyclePart, Snapshot
 from peers.view.status import draw_status
 from peers.view.take_snapshot import Taker, Told, take_snapshot
+from peers.view.terminal import draw_mesh
 
 ROOT = Path(__file__).resolve().parents[3]
 RESOURCES = ResourceState(1 << 30, 12.0, 80.0, True, False, temperature_c=41.5)
@@ -57,6 +58,16 @@ def _line(number: int, **given: Any) -> RoundSummary:
 
 
 TOLD = Told("home", "here", STATUS, 0.05, (_line(3), _line(4, lost=("cat",))), {"boss": AGENT}, policies=("greedy",))
+
+
+def test_channels_unlike_all_others_are_shown_in_the_terminal_and_on_the_page() -> None:
+    line = "ax of device ann: 9.8 times smaller than all others': in g?"
+    status = msgspec.structs.replace(STATUS, unlike=(line,))
+    snapshot = take_snapshot(msgspec.structs.replace(TOLD, status=status))
+    assert line in snapshot.mesh.cuts
+    console = Console(record=True, width=200, file=io.StringIO())
+    console.print(draw_mesh(status, ()))
+    assert line in console.export_text()
 
 
 def test_a_curve_says_where_the_set_of_devices_changed() -> None:

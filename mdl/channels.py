@@ -1,0 +1,203 @@
+"""What a device tells of its channels' values, and which device's values are unlike all others'.
+
+A channel of no known unit may be in another one than elsewhere, or turned, and nothing but its values says so. Each
+device tells mean, deviation and range of each channel to one significant digit. `unlike_channels` names a device where
+one simple cause brings its values to those of all others: a factor between known units, axes in another order, another
+sign. A device that is merely different, as a person who sits beside people who run, has no such cause. Pure.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from mdl.bounds import first_few, printable
+
+# Decades of values that can be told: from 1e-9 (nanovolts in V) to 9e12 (milliseconds since 1970).
+_LEAST, _DECADES = -9, 22
+_MOST = 9 * _DECADES
+_LEAST_VALUE = 10.0**_LEAST
+# Added to what is divided: so far below all values that a channel of zeros is no unit away from any other.
+_NONE = 1e-60
+# Channels that are told: 9 bytes each in every report. A recording of more has several sensors of one kind.
+MOST_TOLD = 32
+# Windows that are looked at, evenly spread: enough for one digit.
+_MOST_WINDOWS = 4096
+# Devices that are compared, the first by name: each costs milliseconds, and so does each one's comparison.
+_MOST_DEVICES = 64
+
+# One significant digit: 0, or sign * (1 + 9 * decade + digit - 1). It has no room for more.
+Digit: TypeAlias = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
+_Floats: TypeAlias = NDArray[np.float64]
+
+
+class ChannelValues(msgspec.Struct, frozen=True, array_like=True):
+    """One channel of a device's training windows, each number to one significant digit (`to_digit`).
+
+    mean: of all samples.
+    deviation: likewise.
+    low: the smallest.
+    high: the largest.
+    """
+
+    mean: Digit
+    deviation: Digit
+    low: Digit
+    high: Digit
+
+
+Told: TypeAlias = Annotated[tuple[ChannelValues, ...], Meta(max_length=MOST_TOLD)]
+
+
+class Cause(NamedTuple):
+    """A factor between two units. smaller, larger: what a device may be in whose values are smaller, or larger."""
+
+    factor: float
+    smaller: str
+    larger: str
+
+
+_CAUSES = (
+    Cause(9.80665, "g", "m/s2"),
+    Cause(180 / math.pi, "rad", "degrees"),
+    Cause(1000.0, "a unit 1,000 times as large", "a unit 1,000 times as small"),
+    Cause(9806.65, "g", "mm/s2"),
+    Cause(1e6, "a unit 1e6 times as large", "a unit 1e6 times as small"),
+)
+# Values of people who do the same are within a factor of 5 of one another, and one digit may be a third off.
+_SCALED, _NEAR = 4.0, 2.2
+# Summed over three axes: means apart by this many deviations. Measured over people: docs/data.md.
+_TURNED, _SAME, _BETTER = 3.0, 1.8, 3.0
+# Of the others, who must be alike.
+_MANY = 0.8
+
+
+# In a line, where the device's name belongs: no channel's name has it.
+_DEVICE = "\0"
+
+
+def to_digit(value: float) -> int:
+    """Return the code of a value to one significant digit; 0 if it is below 5e-10 or not finite."""
+    if not math.isfinite(value) or abs(value) < 0.5 * _LEAST_VALUE:
+        return 0
+    digit, _, decade = f"{abs(value):.0e}".partition("e")
+    code = min(1 + 9 * (int(decade) - _LEAST) + int(digit) - 1, _MOST)
+    return max(code, 1) if value > 0 else -max(code, 1)
+
+
+def from_digit(code: int) -> float:
+    """Return the value of a code of `to_digit`."""
+    decade, digit = divmod(abs(code) - 1, 9)
+    return math.copysign((digit + 1) * 10.0 ** (decade + _LEAST), code) if code else 0.0
+
+
+def tell_channels(x: NDArray[Any]) -> tuple[ChannelValues, ...]:
+    """Return what is told of windows (n, channels, time), at most MOST_TOLD channels of them; () of images."""
+    if x.ndim != 3 or not x.size:
+        return ()
+    some = np.asarray(x[:: math.ceil(len(x) / _MOST_WINDOWS), :MOST_TOLD], np.float64)
+    axes = (0, 2)
+    told = (some.mean(axes), some.std(axes), some.min(axes), some.max(axes))
+    return tuple(ChannelValues(*map(to_digit, each)) for each in np.stack(told, axis=1).tolist())
+
+
+def unlike_channels(told: Mapping[str, Sequence[ChannelValues]], names: Sequence[str] = ()) -> dict[str, str]:
+    """Return, by device, in what its channels are unlike those of all others, a line for people; {} of one device.
+
+    told: by device; a device that tells nothing, or of another number of channels than most, is left out. names: of
+    the channels, as far as they are known.
+    """
+    counts = [len(each) for each in told.values() if each]
+    count = max(sorted(set(counts)), key=counts.count, default=0)
+    devices = sorted(device for device, each in told.items() if count and len(each) == count)[:_MOST_DEVICES]
+    if len(devices) < 2:
+        return {}
+    channels = [names[place] if place < len(names) else f"channel {place + 1}" for place in range(count)]
+    values = np.array(
+        [[(from_digit(each.mean), from_digit(each.deviation)) for each in told[name]] for name in devices]
+    )
+    found: dict[str, str] = {}
+    for place, device in enumerate(devices):
+        others = np.delete(values, place, axis=0)
+        what = _scaled(values[place], others, channels) or _turned(values[place], others, channels)
+        if what:
+            found[device] = printable(what.replace(_DEVICE, device))
+    if len(devices) == 2 and len(found) == 2:  # each is unlike the other, and one line says it
+        del found[max(found, key=lambda device: ("smaller" not in found[device], device))]
+    return found
+
+
+def _scaled(mine: _Floats, others: _Floats, channels: Sequence[str]) -> str:
+    """Return which channels are larger or smaller than all others' by a factor between units."""
+    size, sizes = np.hypot(mine[:, 0], mine[:, 1]), np.hypot(others[..., 0], others[..., 1])
+    ratios = np.log(np.stack([(sizes + _NONE) / (size + _NONE), (others[..., 1] + _NONE) / (mine[:, 1] + _NONE)]))
+    for cause, sign in itertools.product(_CAUSES, (1, -1)):
+        times = sign * ratios
+        is_beyond = (times > math.log(_SCALED)).all(axis=(0, 1))
+        is_near = (abs(np.median(times, axis=1) - math.log(cause.factor)) < math.log(_NEAR)).all(axis=0)
+        places = [int(place) for place in np.flatnonzero(is_beyond & is_near)]
+        if len(places) >= min(2, len(channels)):
+            which = first_few([channels[place] for place in places], 4)
+            how, unit = ("smaller", cause.smaller) if sign > 0 else ("larger", cause.larger)
+            times_told = f"{cause.factor:,.0f}" if cause.factor >= 100 else f"{cause.factor:.2g}"
+            return f"{which} of device {_DEVICE}: {times_told} times {how} than all others': in {unit}?"
+    return ""
+
+
+def _turned(mine: _Floats, others: _Floats, channels: Sequence[str]) -> str:
+    """Return which axes have another sign, or are in another order, than all others'."""
+    told = []
+    for start in range(0, len(channels), 3):
+        axes = list(range(start, min(start + 3, len(channels))))
+        theirs = others[:, axes]
+        middle = np.median(theirs, axis=0)
+        as_is, apart = _distance(mine[axes], middle), _distance(middle, theirs)
+        if as_is < _TURNED or as_is < apart.max() or np.quantile(apart, _MANY) > _SAME:
+            continue  # they are carried in several ways, or it is not further from them than one of them
+        best = min(_turns(len(axes)), key=lambda turn: float(_distance(_turn(mine[axes], turn), middle)))
+        turned = _distance(_turn(mine[axes], best), middle)
+        if turned <= _SAME and turned * _BETTER <= as_is:
+            told.append(_tell_turn([channels[axis] for axis in axes], best))
+    return "; ".join(told)
+
+
+_Turn: TypeAlias = tuple[tuple[int, int], ...]
+
+
+def _turns(count: int) -> Iterable[_Turn]:
+    """Yield every order of so many axes with every choice of signs, but for the one that changes nothing."""
+    for order in itertools.permutations(range(count)):
+        for signs in itertools.product((1, -1), repeat=count):
+            turn = tuple(zip(order, signs, strict=True))
+            if turn != tuple((axis, 1) for axis in range(count)):
+                yield turn
+
+
+def _turn(axes: _Floats, turn: _Turn) -> _Floats:
+    order, signs = (list(part) for part in zip(*turn, strict=True))
+    turned: _Floats = axes[order] * np.array([[sign, 1] for sign in signs])
+    return turned
+
+
+def _distance(mine: _Floats, others: _Floats) -> _Floats:
+    """Return of each of the others how far its axes are from mine: means in deviations, deviations in factors of e."""
+    spread = np.sqrt((mine[:, 1] ** 2 + others[..., 1] ** 2) / 2) + _LEAST_VALUE
+    factors = abs(np.log((mine[:, 1] + _LEAST_VALUE) / (others[..., 1] + _LEAST_VALUE)))
+    apart = abs(mine[:, 0] - others[..., 0]) / spread + factors
+    distance: _Floats = apart.sum(axis=-1)
+    return distance
+
+
+def _tell_turn(axes: Sequence[str], turn: _Turn) -> str:
+    moved = [axes[place] for place, (axis, _) in enumerate(turn) if axis != place]
+    turned = [axes[place] for place, (_, sign) in enumerate(turn) if sign < 0]
+    parts = [f"{', '.join(moved)} in another order"] * bool(moved)
+    parts += [f"{', '.join(turned)} with another sign"] * bool(turned)
+    return f"device {_DEVICE} has {' and '.join(parts)}, by its values, than all others"
