@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from mdl.channels import ChannelValues
 from mdl.defence.reputation import Accusation
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
@@ -62,6 +63,7 @@ FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "away": ("in use", ("rest",)),
     "accused": ((Accusation("bob", 1.0, 3, "long"),), ("rest",)),
     "workers": (3, ("rest",)),
+    "channels": ((ChannelValues(1, 2, 3, 4),), ("rest",)),
     "bugs": (1, ()),
     "unheard": (("bob",), ()),
     "resources": (ResourceState(1, 1.0), ()),
