@@ -74,6 +74,7 @@ class Peer:
         self.settings = settings
         self._make_policy = make_policy
         self._members = Members(agent_settings.lost_after_s, busy=agent_settings.busy, avoid_s=agent_settings.avoid_s)
+        self._members.found = self._introduced.known
         self._claim_at = 0.0
         self._call_at = 0.0  # of an agent that hears nobody
         self._heard_at = -inf  # anything from another node that may follow it

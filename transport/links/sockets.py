@@ -33,6 +33,9 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 10_000
 # Bulk connections are judged by unacknowledged bytes: a ping would wait behind megabytes and look lost.
 UNACKNOWLEDGED_MS = 10_000
 RECONNECT_MS, RECONNECT_MAX_MS = 100, 2_000
+# Then another attempt begins. Left alone the kernel waits twice as long each time it is not answered, so that a network
+# that was cut for a minute would be found healed only after another one.
+CONNECT_MS = 3_000
 _PASSING = frozenset((zmq.EAGAIN, zmq.EHOSTUNREACH, zmq.ETERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 # Messages handled in one turn: even if chunks come without end, timers run every few milliseconds.
 TURN = 64
@@ -162,6 +165,7 @@ def prepare_dealer(dealer: zmq.Socket[bytes], curve: Curve | None, address: Addr
     dealer.setsockopt(zmq.IPV6, int(":" in address.host))
     dealer.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     dealer.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+    dealer.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
     dealer.setsockopt(zmq.TCP_MAXRT, UNACKNOWLEDGED_MS)
     _keep_alive(dealer)
     if curve is not None:

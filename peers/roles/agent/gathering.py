@@ -7,7 +7,7 @@ from math import inf
 from typing import NamedTuple
 
 from mdl.bounds import first_few, printable
-from mdl.protocol.vocabulary import MAX_FORKS
+from mdl.protocol.vocabulary import MAX_FORKS, Role
 from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.opening import is_left_open
 from peers.roles.agent.settings import AgentSettings
@@ -132,9 +132,9 @@ class Gathering:
         been = [member.peer_id for member in current if member.report.forgotten]
         if able < self._settings.min_peers or not been:
             self.lacking_since = None
-        if able < self._settings.min_peers:
-            paused = f" ({len(current) - able} paused)" if able < len(current) else ""
-            self.waiting_for = f"{able} of {self._settings.min_peers} peers are ready{paused}"
+        if (wanted := self._settings.min_peers) > able:
+            absent = first_few(_tell_absent(self._members, current), separator="; ") or "nobody else is found"
+            self.waiting_for = f"{wanted - able} more of {wanted} devices: {absent}"
             return False
         if not been:
             return True
@@ -202,6 +202,26 @@ def _tell_missing(found: Gathered) -> str:
         return f"{', '.join(missing) or 'a partner'}: {counts}"
     told = f"{counts}, but {first_few(anew)} may not decide: started anew, with what they had agreed to lost"
     return f"{', '.join(missing)}: {told}" if missing else told
+
+
+def _tell_absent(members: Members, current: list[Member]) -> list[str]:
+    """Return of each device that is no help for a first round why, in words."""
+    told = [f"{member.peer_id} {why}" for member in members.everyone() if (why := _why_absent(member, current))]
+    heard = {member.peer_id for member in members.everyone()}
+    found = [name for name, info in members.found.items() if info.role is Role.TRAINER and name not in heard]
+    return [*told, *(f"{name} is found and does not answer (mdl doctor says why)" for name in found)]
+
+
+def _why_absent(member: Member, current: list[Member]) -> str:
+    if member.problem:
+        return f"is refused: {member.problem}"
+    if member.has_left:
+        return "has left"
+    if not member.alive:
+        return "has fallen silent"
+    if member.report.away:
+        return f"is paused ({member.report.away})"
+    return "" if member in current else "fetches the model"
 
 
 def _tell_paused(members: list[Member]) -> str:

@@ -12,6 +12,7 @@ from mdl.budget import Budget
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import RoundTold
 from mdl.protocol.status_messages import MAX_CUTS, MemberStatus, MeshStatus, RoundSummary
+from mdl.protocol.vocabulary import Lineage
 from peers.roles.agent.conductor import Conductor
 from peers.roles.agent.ledger import RoundLedger
 from peers.roles.agent.phase import AGGREGATING, BROADCASTING, GATHERING, Phase
@@ -57,6 +58,7 @@ class Leader(Protocol):
     round: Conductor | None
     distrust: Distrust
     unlike: tuple[str, ...]
+    lineage: Lineage
 
     @property
     def ledger(self) -> RoundLedger | None: ...
@@ -89,7 +91,11 @@ def mesh_status(
         agent.me.peer_id,
         devices=device_records(ledger, agent.members.everyone(), now) if ledger else (),
         elapsed_s=since_opened(ledger, now) if ledger else 0.0,
-        cuts=(agent.members.reach.describe(now) + _tell_unheard(agent.members))[:MAX_CUTS],
+        cuts=(
+            _tell_split(agent.members, agent.lineage, now)
+            + agent.members.reach.describe(now)
+            + _tell_unheard(agent.members)
+        )[:MAX_CUTS],
         doubts=agent.distrust.doubts(agent.members.everyone(), round_id),
         unlike=agent.unlike,
     )
@@ -167,6 +173,17 @@ def _member_status(member: Member, ledger: RoundLedger | None, distrust: Distrus
         merge_mb_s=member.device.merge_mb_s,
         bugs=report.bugs,
     )
+
+
+def _tell_split(members: Members, lineage: Lineage, now: float) -> tuple[str, ...]:
+    """Return, in words, who is cut off from this side without having left, and since when."""
+    away = [member for member in members.everyone() if not (member.alive or member.has_left or member.problem)]
+    if not away:
+        return ()
+    told = first_few([f"{member.peer_id} for {now - member.heard_at:.0f} s" for member in away])
+    is_fork = bool(lineage) and any(member.report.lineage != lineage for member in away)
+    alone = f"; this side goes on by itself since round {lineage[-1].round_id}" if is_fork else ""
+    return (printable(f"not heard: {told}{alone}"),)
 
 
 def _tell_unheard(members: Members) -> tuple[str, ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 
 from mdl.bounds import MAX_MEMBERS, printable
 from mdl.config import BusySection
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
-from mdl.protocol.vocabulary import Lineage
+from mdl.protocol.vocabulary import Lineage, PeerInfo
 from mdl.task import task_difference
 from peers.roles.membership.member import Change, Member
 from peers.roles.membership.reach import AVOID_S, Reach
@@ -28,8 +29,8 @@ class Members:
     At most MAX_MEMBERS: a new one takes the place of whoever has been gone longest, and is not heard if nobody is gone.
     lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are. busy: when a
     device counts as busy. Who is alive and whom they follow is asked far more often than it changes, so the lists are
-    kept; callers do not change them. has_refused: whether somebody's model did not fit. reach: who lately could not
-    reach whom; avoid_s: for how long that counts.
+    kept; callers do not change them. found: whom discovery has introduced, by peer id. has_refused: whether somebody's
+    model did not fit. reach: who lately could not reach whom; avoid_s: for how long that counts.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Members:
         self._followers: list[Member] = []
         self._is_one_model = False
         self.has_refused = False
+        self.found: Mapping[str, PeerInfo] = {}
         self.reach = Reach(avoid_s)
         self._silent_at = inf
         self._busy = busy or BusySection()

@@ -723,11 +723,12 @@ def test_a_node_is_built_as_its_configuration_wants_it() -> None:
     assert peer.deadline() == 101.0
     peer.handle(Tick(), 101.0)
     assert peer.agent is not None
+    told = ("", "2 more of 3 devices: nobody else is found", "1 more of 3 devices: nobody else is found")
     for number, name in enumerate(("ann", "bob", "cat")):
         report = TrainerAtOnce(Contributor(name, 1), ZEROS, "s", "m", TrainerSettings()).report(
             peer.agent.term, "agent", 0.0
         )
-        assert peer.agent.waiting_for == ("", "1 of 3 peers are ready", "2 of 3 peers are ready")[number]
+        assert peer.agent.waiting_for == told[number]
         effects = peer.handle(Received(Contributor(name, 1), report), 101.1)
     opened = [effect.message for effect in effects if isinstance(effect, Send)]
     assert isinstance(opened[0], RoundOpened)

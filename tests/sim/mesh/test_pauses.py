@@ -87,7 +87,8 @@ def test_a_mesh_begins_when_enough_may_train() -> None:
         mesh.post(one, PauseChanged("outside 22:00-6:00"))
     mesh.run(10.0)
     assert mesh.accounts.rounds_closed() == 0
-    assert {told for told in _waiting(mesh) if told} == {"1 of 2 peers are ready (2 paused)"}
+    paused = "p0 is paused (outside 22:00-6:00); p1 is paused (outside 22:00-6:00)"
+    assert {told for told in _waiting(mesh) if told} == {f"1 more of 2 devices: {paused}"}
     mesh.post("p0", PauseChanged())
     mesh.run(12.0)
     assert mesh.accounts.rounds_closed() >= 1

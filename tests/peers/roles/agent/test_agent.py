@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,17 @@ from mdl.protocol.hop_messages import HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import Finish, Received, Send, StopRequested, Tick
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, MemberRefused, MeshFinished, RoundClosed, RoundOpened
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
-from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, RoundEvaluation, TrainingReport
+from mdl.protocol.vocabulary import (
+    Activity,
+    Fork,
+    Holding,
+    HopDecision,
+    HopOutcome,
+    PeerInfo,
+    Role,
+    RoundEvaluation,
+    TrainingReport,
+)
 from peers.roles.agent.phase import Phase
 from tests.peers.roles.desk import A, B, C, D, Desk
 
@@ -33,12 +44,53 @@ def test_the_first_round_waits_for_min_peers() -> None:
     desk = Desk(min_peers=3)
     desk.report(A)
     desk.report(B)
-    assert (desk.agent.phase, desk.agent.waiting_for) == (Phase.GATHERING, "2 of 3 peers are ready")
+    assert desk.agent.phase is Phase.GATHERING
+    assert desk.agent.waiting_for == "1 more of 3 devices: nobody else is found"
     desk.report(C)
     assert desk.agent.phase is Phase.AGGREGATING
     opened = desk.last(RoundOpened)
     assert (opened.round_id, opened.digest, opened.members, opened.planned_rounds) == (1, b"w0", (A, B, C), 1)
     assert desk.told(RoundOpened) == ["a", "b", "c"]
+
+
+def test_who_is_waited_for_is_named_and_why_it_is_no_help() -> None:
+    desk = Desk(min_peers=6)
+    for peer in (A, B, C, D):
+        desk.report(peer)
+    desk.report(B, schema_hash="other", model="alexnet")
+    desk.report(C, away="on battery")
+    desk.report(D, activity=Activity.LEFT)
+    desk.agent.members.found = {"eve": PeerInfo("eve", 1, Role.TRAINER, "10.0.0.5", 7300)}
+    desk.pass_time(20.0, B, C)
+    told = desk.agent.waiting_for
+    for part in (
+        "6 more of 6 devices: ",
+        "a has fallen silent",
+        "b is refused: ",
+        "c is paused (on battery)",
+        "d has left",
+        "eve is found and does not answer",
+    ):
+        assert part in told
+
+
+def test_a_split_is_told_by_who_is_not_heard_and_since_when() -> None:
+    desk = Desk(min_peers=2, rounds=0)
+    for peer in (A, B, C):
+        desk.report(peer)
+    assert _status(desk).cuts == ()
+    desk.agent.lineage = ()
+    desk.pass_time(9.0, A, B)
+    (told,) = _status(desk).cuts
+    assert re.fullmatch(r"not heard: c for 1\d s", told)
+    desk.agent.lineage = (Fork(7, 2, "a.1.9"),)
+    (told,) = _status(desk).cuts
+    assert told.endswith("; this side goes on by itself since round 7")
+
+
+def _status(desk: Desk) -> MeshStatus:
+    effects = desk.hand(Received(Contributor("eye", 1), StatusWanted()), 1.0)
+    return next(each.message for each in effects if isinstance(each, Send) and isinstance(each.message, MeshStatus))
 
 
 def test_a_round_is_announced_again_until_each_members_report_shows_it() -> None:
