@@ -10,7 +10,7 @@ import msgspec
 
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
-from mdl.protocol.vocabulary import PeerInfo
+from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.membership import open_membership
 from transport.discovery.interfaces import host_to_listen_on, usable_interfaces
 from transport.discovery.scan import DEFAULT_PORT, Scan
@@ -20,7 +20,10 @@ from transport.trust.keys import Mesh
 
 
 def open_links(info: PeerInfo, mesh: Mesh, section: MeshSection, max_values: int) -> Links:
-    """At the port that was asked for; without one at DEFAULT_PORT, or a free one if that is taken."""
+    """At the port that was asked for; without one at DEFAULT_PORT, or a free one if that is taken.
+
+    Observers leave DEFAULT_PORT to a peer: it is the one that a firewall lets in, and where scans look for peers.
+    """
 
     def at(port: int) -> Links:
         return Links(
@@ -34,7 +37,7 @@ def open_links(info: PeerInfo, mesh: Mesh, section: MeshSection, max_values: int
             membership=open_membership(mesh.keys) if mesh.keys else None,
         )
 
-    if info.port or section.loopback or section.insecure:
+    if info.port or section.loopback or section.insecure or info.role is Role.OBSERVER:
         return at(info.port)
     try:
         return at(DEFAULT_PORT)

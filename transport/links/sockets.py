@@ -35,7 +35,7 @@ UNACKNOWLEDGED_MS = 10_000
 RECONNECT_MS, RECONNECT_MAX_MS = 100, 2_000
 # Then another attempt begins. Left alone the kernel waits twice as long each time it is not answered, so that a network
 # that was cut for a minute would be found healed only after another one.
-CONNECT_MS = 3_000
+CONNECT_MS = 4_000
 _PASSING = frozenset((zmq.EAGAIN, zmq.EHOSTUNREACH, zmq.ETERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 # Messages handled in one turn: even if chunks come without end, timers run every few milliseconds.
 TURN = 64
