@@ -40,6 +40,7 @@ def join(
     until: str = "",
     every: str = "",
     code: str | None = None,
+    run: str = "",
     name: str | None = None,
     theta: float = 1.0,
     out: Path | None = None,
@@ -54,6 +55,8 @@ def join(
     check: bool = False,
 ) -> Member:
     """A member of the mesh `mesh`, whose join code is given, in MDL_CODE, or known to `mdl mesh list`.
+
+    run: of that mesh, beside others, as `--run`; `mesh` may be NAME/RUN, too.
 
     model: float32 where it is trained, the same on every device; what is frozen (requires_grad is False) is neither
     sent nor merged, and must be equal on all devices. optimizer, scheduler, scaler: whatever has `state_dict`; their
@@ -71,7 +74,8 @@ def join(
     config = _configure(section, rounds, until, every, check, batch_norm, overlap)
     loop = Loop(optimizer, data, loss, scheduler, scaler, accumulate, precision, proximal)
     place, saying = Place(name, out, theta, fresh, tuple(classes)), Saying(progress, quiet)
-    return Member(Mesh.from_code(find_code(mesh, code)), model, loop, place, saying, config)
+    plain, _, of_name = (mesh or "").partition("/")
+    return Member(Mesh.from_code(find_code(plain or None, code), run or of_name), model, loop, place, saying, config)
 
 
 def _configure(

@@ -22,7 +22,7 @@ from transport.discovery.scopes import Interface, bare
 from transport.discovery.survey import Announcement
 from transport.links.probe import Reached, connect, endures, probe, probe_link
 from transport.links.sockets import Curve
-from transport.trust.keys import Mesh
+from transport.trust.keys import Mesh, show_name
 
 # The system gives a neighbour up that does not answer its ARP requests after 3 s.
 _PROBE_S = 3.5
@@ -44,7 +44,7 @@ class _Device:
 
 
 def check_mesh(mesh: Mesh, section: MeshSection, own: Sequence[Interface], sight: Sight) -> Iterator[Finding]:
-    yield ok("code", f"the code of mesh {mesh.name!r} is in order")
+    yield ok("code", f"the code of mesh {mesh.shown!r} is in order")
     if sight.problem:
         do = "another program has a part of UDP port 5353: sudo ss -ulpn 'sport = 5353'"
         yield fail("multicast", f"nobody can be heard by multicast: {sight.problem}", do, "--join ADDRESS:PORT")
@@ -69,7 +69,7 @@ def check_mesh(mesh: Mesh, section: MeshSection, own: Sequence[Interface], sight
     yield from _check_work(members, sight)
     if not sight.heard and not members and not section.join:
         do = "start mdl peer on another device, or mdl doctor --peer ITS-ADDRESS on both"
-        yield fail("members", f"nobody else of mesh {mesh.name!r} was heard", do, "mdl peer --join ITS-ADDRESS:PORT")
+        yield fail("members", f"nobody else of mesh {mesh.shown!r} was heard", do, "mdl peer --join ITS-ADDRESS:PORT")
 
 
 def _check_strangers(mesh: Mesh, sight: Sight) -> Iterator[Finding]:
@@ -79,10 +79,14 @@ def _check_strangers(mesh: Mesh, sight: Sight) -> Iterator[Finding]:
             yield fail("version", each.problem, "install the same version of mdl on both: mdl --version")
         elif each.of_ours and each.problem:
             yield note("announcement", f"{where}: {each.problem}", "somebody without the code says this: not heeded")
+    runs = {each.mesh: each for each in sight.announced if each.mesh and each.mesh != mesh.name}
+    for name, each in sorted(runs.items())[:_MOST]:
+        shown = show_name(name)
+        yield ok("run", f"{shown} is active, at {each.hosts[0]}: mdl doctor --mesh {shown} looks at it")
     alike = [each for each in sight.announced if not each.of_ours and each.mesh == mesh.name]
     if alike:
         who = ", ".join(f"{each.peer_id} at {each.hosts[0]}" for each in alike[:4])
-        told = f"another mesh is called {mesh.name!r} too, with another code: {who}"
+        told = f"another mesh is called {mesh.shown!r} too, with another code: {who}"
         yield note("code", told) if sight.heard else fail("code", told, SAME_CODE)
 
 

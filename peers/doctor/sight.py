@@ -13,6 +13,7 @@ from zeroconf import Error
 from mdl.config import MeshSection
 from mdl.protocol.status_messages import MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import PeerInfo
+from peers.edge.identity import other_runs
 from peers.view.watch import Watcher
 from transport.discovery.directory import parse_address
 from transport.discovery.scopes import Interface, bare
@@ -82,7 +83,7 @@ def look_at_mesh(mesh: Mesh, section: MeshSection, own: Sequence[Interface], wai
 
 def _open_survey(mesh: Mesh, own: Sequence[Interface]) -> tuple[Survey | None, str]:
     try:
-        return Survey(mesh.name, mesh.keys, own), ""
+        return Survey(mesh.name, mesh.keys, own, other_runs(mesh.name)), ""
     except (OSError, Error) as error:
         return None, str(error)
 

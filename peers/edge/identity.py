@@ -81,6 +81,10 @@ def state_home(mesh: str) -> Path:
     return Path(platformdirs.user_state_dir("mdl")) / mesh
 
 
+# Runs of one mesh that are looked for.
+_MOST_RUNS = 100
+
+
 @dataclass(frozen=True)
 class KeptRun:
     """What a device of this machine keeps of a run. round_id: its last one. model: one line for people."""
@@ -104,6 +108,16 @@ def kept_runs() -> list[KeptRun]:
             told = printable(cached.extra.get("model", ""))
             found.append(KeptRun(mesh, run, file.parent.name, cached.round_id, told, file.parent))
     return found
+
+
+def other_runs(name: str) -> list[str]:
+    """Return the names of the runs that this machine has been in of the mesh that this one belongs to, without it.
+
+    name: of a mesh, or of a run of it, as keys and folders spell it.
+    """
+    mesh = name.partition(RUN_MARK)[0]
+    folders = sorted(path.name for path in Path(platformdirs.user_state_dir("mdl")).glob(f"{mesh}*") if path.is_dir())
+    return [each for each in folders if each.partition(RUN_MARK)[0] == mesh and each != name][:_MOST_RUNS]
 
 
 def forget_run(mesh: str, run: str = "") -> int:

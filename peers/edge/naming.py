@@ -47,7 +47,7 @@ def next_name(mesh: Mesh, refused: NameRefusedError) -> str:
     assert mesh.keys is not None
     name = next_own_name(refused.name, open_membership(mesh.keys).device.public)
     if name:
-        told = (refused.name, mesh.name, name)
+        told = (refused.name, mesh.shown, name)
         logger.warning("%r is the name of another device of mesh %s: this one calls itself %r from now on", *told)
     return name
 

@@ -243,7 +243,7 @@ def run_trainer(
 
     leaving = Leaving(config.round.rounds, state.round_id)
     device.course, device.stays_for = lambda: known_by(node.machine).course, leaving.stays_for
-    narrator = Narrator(mesh.name, me=me.peer_id, stays_for=leaving.stays_for)
+    narrator = Narrator(mesh.shown, me=me.peer_id, stays_for=leaving.stays_for)
     observe = _observer(
         lambda: node.machine,
         narrator,

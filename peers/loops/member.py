@@ -142,7 +142,7 @@ class Member:
         self._me, self._directory = claim_identity(state_home(mesh.name), place.name, place.out, host)
         with ExitStack() as undo:
             undo.callback(release_identity, self._directory)
-            self.mesh, self.name = mesh.name, self._me.peer_id
+            self.mesh, self.name = mesh.shown, self._me.peer_id
             self.path = self._directory / RESULT
             self._trained_from: Callable[[], Vector | None] = lambda: None
             self._holds_result = self._has_warned = False

@@ -76,7 +76,7 @@ def find_device(membership: Membership, text: str) -> bytes:
         if fingerprint(each.device) == wanted:
             return each.device
     there = ", ".join(f"{each.peer_id} ({fingerprint(each.device)})" for each in roster.members()[:8])
-    raise ConfigError(f"no device {text[:80]!r} is known in mesh {membership.keys.name}; there is {there or 'nobody'}")
+    raise ConfigError(f"no device {text[:80]!r} is known in mesh {membership.keys.shown}; there is {there or 'nobody'}")
 
 
 def owned(keys: MeshKeys | None) -> Membership:
@@ -89,7 +89,7 @@ def owned(keys: MeshKeys | None) -> Membership:
     membership = open_membership(keys)
     if membership.device.public not in membership.roster.owners():
         owners = ", ".join(fingerprint(each) for each in sorted(membership.roster.owners())) or "its founder"
-        raise ConfigError(f"this device does not own mesh {keys.name}: run it on {owners}")
+        raise ConfigError(f"this device does not own mesh {keys.shown}: run it on {owners}")
     return membership
 
 

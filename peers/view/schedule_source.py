@@ -156,7 +156,7 @@ def _ask(mesh: Mesh, section: MeshSection, wait_s: float) -> tuple[MeshStatus, l
             raise watcher.problem
         if watcher.status is None:
             raise MeshNotFoundError(
-                f"no agent of mesh {mesh.name!r} answered within {wait_s:g} s; name a run directory or a scenario "
+                f"no agent of mesh {mesh.shown!r} answered within {wait_s:g} s; name a run directory or a scenario "
                 "instead, or see who is there: mdl peers"
             )
         return watcher.status, watcher.rounds

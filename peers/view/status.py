@@ -12,6 +12,7 @@ from rich.text import Text
 
 from mdl.config import MeshSection
 from mdl.errors import MeshNotFoundError
+from peers.view.active import tell_active
 from peers.view.console import PlainConsole
 from peers.view.snapshot import DevicePart, Snapshot
 from peers.view.take_snapshot import Taker
@@ -40,8 +41,9 @@ def show_status(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool,
         snapshot = taker.take(watcher.told())
         if not snapshot.mesh.devices:
             raise MeshNotFoundError(
-                f"nobody of mesh {mesh.name!r} answered within {wait_s:g} s; on its devices: mdl peer --mesh ... "
+                f"nobody of mesh {mesh.shown!r} answered within {wait_s:g} s; on its devices: mdl peer --mesh ... "
                 f"(mdl mesh show NAME shows the code); if they run already, mdl status --join HOST:PORT"
+                f"{tell_active(mesh, section)}"
             )
         console = PlainConsole()
         if watch and (quiet or not console.is_terminal):

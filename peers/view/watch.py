@@ -21,6 +21,7 @@ from mdl.protocol.status_messages import MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, Role
 from peers.edge.node import drive, start_runtime
 from peers.roles.observer import Observer
+from peers.view.active import tell_active
 from peers.view.console import PlainConsole
 from peers.view.take_snapshot import Told
 from peers.view.terminal import draw_mesh
@@ -63,7 +64,7 @@ class Watcher:
         if len(self._told) != len(self.rounds) or (self.rounds and self._told[-1] is not self.rounds[-1]):
             self._told = tuple(self.rounds)
         return Told(
-            *(self._mesh.name, self._source, machine.status, now - machine.heard_at, self._told, dict(machine.peers)),
+            *(self._mesh.shown, self._source, machine.status, now - machine.heard_at, self._told, dict(machine.peers)),
             pages=machine.pages(now),
             revoked=self._revoked(),
             problem=printable(str(self.problem)) if self.problem else "",
@@ -138,13 +139,14 @@ def look_around(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool,
         found = [info for info in watcher.machine.peers.values() if info.role is not Role.OBSERVER]
         if status is None and not found:
             raise MeshNotFoundError(
-                f"nobody of mesh {mesh.name!r} answered within {wait_s:g} s; on its devices: mdl peer --mesh ... "
+                f"nobody of mesh {mesh.shown!r} answered within {wait_s:g} s; on its devices: mdl peer --mesh ... "
                 f"(mdl mesh show NAME shows the code); if they run already, mdl peers --join HOST:PORT"
+                f"{tell_active(mesh, section)}"
             )
         if not quiet:
             _show(watcher, found, watch)
     return {
-        "mesh": mesh.name,
+        "mesh": mesh.shown,
         "peers": [_tell_peer(info) for info in found],
         "status": msgspec.to_builtins(status) if status else None,
     }

@@ -33,7 +33,7 @@ _LONGEST = 64
 
 @dataclass(frozen=True)
 class Announcement:
-    """What a TXT record says. of_ours: with the fingerprint of our mesh. mesh: ours if it is called so; else not told.
+    """What a TXT record says. of_ours: with the fingerprint of our mesh. mesh: its name if it is looked for.
 
     hosts: link-local ones with the link that they were heard on. peer_id, role, schema: of a member of our mesh; others
     seal them. problem: why it is none of a member that we can understand, "" otherwise. signed_ms: when it was signed,
@@ -58,10 +58,13 @@ class Announcement:
 
 
 class Survey(ServiceListener):
-    """Listens from its start to `close`. Raises OSError or zeroconf.Error where multicast is not to be had."""
+    """Listens from its start to `close`. Raises OSError or zeroconf.Error where multicast is not to be had.
 
-    def __init__(self, mesh: str, keys: MeshKeys | None, own: Sequence[Interface]) -> None:
-        self._mesh, self._keys, self._own = mesh, keys, own
+    others: names of more meshes that are looked for, as the other runs of this one.
+    """
+
+    def __init__(self, mesh: str, keys: MeshKeys | None, own: Sequence[Interface], others: Sequence[str] = ()) -> None:
+        self._mesh, self._keys, self._own, self._others = mesh, keys, own, others
         self._found: dict[str, Announcement] = {}
         self._lock = threading.Lock()
         self._zeroconf = open_zeroconf(own)
@@ -103,8 +106,8 @@ class Survey(ServiceListener):
             problem = str(error)
         hosts = tuple(_dialled(printable(host, _LONGEST), service) for host in record.get("hosts", "").split(",")[:8])
         peer_id, role, schema = (info.peer_id, info.role.value, info.schema_hash) if info else ("a device", "", "")
-        is_alike = record.get("named", "") == name_mark(fingerprint, self._mesh)
-        mesh = self._mesh if is_alike else ""
+        names = (self._mesh, *self._others)
+        mesh = next((name for name in names if record.get("named", "") == name_mark(fingerprint, name)), "")
         signed_ms = info.proof.serial if info and info.proof else 0
         return Announcement(peer_id, mesh, fingerprint, version, role, schema, hosts, port, of_ours, problem, signed_ms)
 

@@ -82,6 +82,11 @@ def name_run(mesh: str, run: str) -> str:
     return whole
 
 
+def show_name(name: str) -> str:
+    """ "home--walk", of keys and folders, as commands take it: "home/walk"."""
+    return name.replace(RUN_MARK, "/", 1)
+
+
 def mark_of(text: str) -> str:
     """What a code's characters tell of the founder; empty for a mesh without owners."""
     return text[_RANDOM_CHARACTERS:-1]
@@ -176,6 +181,11 @@ class MeshKeys:
             _proof_key=derived[64:96],
         )
 
+    @property
+    def shown(self) -> str:
+        """Return the name as commands take it: NAME, or NAME/RUN."""
+        return show_name(self.name)
+
     def prove(self, statement: str) -> str:
         """32 hex characters that only a holder of the code could have written beside `statement` (HMAC-SHA256)."""
         return hmac.new(self._proof_key, statement.encode(), hashlib.sha256).hexdigest()[:32]
@@ -191,6 +201,11 @@ class Mesh:
 
     name: str
     keys: MeshKeys | None
+
+    @property
+    def shown(self) -> str:
+        """Return the name as commands take it: NAME, or NAME/RUN."""
+        return show_name(self.name)
 
     @classmethod
     def from_code(cls, code: str, run: str = "") -> Mesh:

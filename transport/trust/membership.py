@@ -94,14 +94,14 @@ class Membership:
     def join(self, peer_id: str) -> None:
         """This device is in the mesh under this name. Raises ConfigError if it is locked out, or has no name left."""
         if why := self.why_out():
-            raise ConfigError(f"mesh {self.keys.name}: {why}")
+            raise ConfigError(f"mesh {self.keys.shown}: {why}")
         holder = self.roster.enrolled(peer_id)
         self.name = peer_id
         self.is_known = self.is_owner() or (holder is not None and holder.device == self.device.public)
         try:
             self.roster.add(self.enrol(peer_id))
         except RemoteProtocolError as error:
-            raise ConfigError(f"mesh {self.keys.name}: {error}") from None
+            raise ConfigError(f"mesh {self.keys.shown}: {error}") from None
 
     def withdraw(self) -> None:
         """Give this device's name up: it is another one's."""
@@ -153,7 +153,7 @@ class Membership:
         try:
             trial.add(first)
         except RemoteProtocolError as error:
-            raise ConfigError(f"mesh {self.keys.name}: {error}") from None
+            raise ConfigError(f"mesh {self.keys.shown}: {error}") from None
         void = [each for each in self.roster.revocations() if not trial.is_revoked(each.device)]
         void.sort(key=lambda each: (not self.worked.has(each.device), each.at))
         room = min(STATEMENTS_A_MESSAGE - 1, trial.room_to_revoke(self.device.public))
@@ -173,7 +173,7 @@ class Membership:
             wanted |= dict.fromkeys(sorted(members))
         if len(wanted) > MAX_KEPT:
             raise ConfigError(
-                f"mesh {self.keys.name}: {len(wanted)} devices are to stay, and a new code can keep {MAX_KEPT}; "
+                f"mesh {self.keys.shown}: {len(wanted)} devices are to stay, and a new code can keep {MAX_KEPT}; "
                 "name those that matter with --keep"
             )
         worked = (device for device, _ in reversed(tuple(self.worked)) if device in members)
@@ -185,7 +185,9 @@ class Membership:
         number, last = self.roster.next_change(), self.roster.change()
         if number > MAX_CHANGE:
             by = fingerprint(last.by) if last else "an owner"
-            raise ConfigError(f"mesh {self.keys.name}: {by} has used up all changes of its code: revoke that one first")
+            raise ConfigError(
+                f"mesh {self.keys.shown}: {by} has used up all changes of its code: revoke that one first"
+            )
         kept = sorted(self.who_stays(named, everybody))
         return self._sign(CodeChanged(number, code_hash, tuple(kept), self.device.public))
 
@@ -211,7 +213,7 @@ class Membership:
     def _sign(self, bare: _Owned) -> _Owned:
         """Raises ConfigError for what others could not read."""
         signed = msgspec.structs.replace(bare, signature=self.device.signing.sign(claim_of(self.keys.mesh_id, bare)))
-        encode_readable(signed, type(bare), f"mesh {self.keys.name}: a statement")
+        encode_readable(signed, type(bare), f"mesh {self.keys.shown}: a statement")
         return signed
 
     # -- about others -------------------------------------------------------------------------------------------------

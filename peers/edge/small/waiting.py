@@ -63,10 +63,10 @@ def wait_for_others(
             case PeerFound(info=info) if info is machine.met:
                 logger.info("found %s (%s) at %s:%d", info.peer_id, info.role.value, info.host, info.port)
             case Tick():
-                logger.info("%s", describe_loneliness(mesh.name, PEER_COMMAND))
+                logger.info("%s", describe_loneliness(mesh.shown, PEER_COMMAND))
 
     runtime = start_runtime(machine, info, mesh, config.mesh, observe=observe, renew=begin_again)
-    logger.info("%s waits for others of mesh %s; the model is loaded when somebody is there", me.peer_id, mesh.name)
+    logger.info("%s waits for others of mesh %s; the model is loaded when somebody is there", me.peer_id, mesh.shown)
     with stopped_by_signals(runtime):
         finish = drive(runtime, mesh, config.mesh)
     if finish.exit_code:

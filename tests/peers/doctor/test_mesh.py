@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Interface
 
 import pytest
 
+from mdl.protocol.messages import PROTOCOL_VERSION
 from peers.doctor.finding import Verdict
-from peers.doctor.mesh import _Device, _find_trouble
+from peers.doctor.mesh import _check_strangers, _Device, _find_trouble
 from peers.doctor.sight import Sight
 from transport.discovery.directory import Address
+from transport.discovery.survey import Announcement
 from transport.links.probe import Reached
+from transport.trust.keys import Mesh, new_join_code
 
 OWN = [IPv4Interface("192.0.2.7/24")]
 NOTHING = Sight([], [], [], {}, {}, None, None, "")
+
+
+def test_other_runs_of_the_mesh_that_are_active_are_named() -> None:
+    run = Announcement("a device", "home--gait", "f" * 16, str(PROTOCOL_VERSION), "", "", ("192.0.2.8",), 7300, False)
+    mesh = Mesh.from_code(new_join_code("home"))
+    (found,) = _check_strangers(mesh, replace(NOTHING, announced=[run]))
+    assert (found.check, found.verdict) == ("run", Verdict.OK)
+    assert found.told == "home/gait is active, at 192.0.2.8: mdl doctor --mesh home/gait looks at it"
 
 
 @pytest.mark.parametrize(

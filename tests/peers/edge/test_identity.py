@@ -30,6 +30,7 @@ from peers.edge.identity import (
     forget_run,
     kept_runs,
     known_meshes,
+    other_runs,
     release_identity,
     remember_code,
     state_home,
@@ -328,6 +329,10 @@ def test_runs_are_listed_and_one_is_forgotten_without_the_others() -> None:
     assert [(each.mesh, each.run, each.device, each.round_id) for each in kept_runs()] == [
         ("home", "", "phone", 7), ("home", "gait", "phone", 3), ("home", "gait", "watch", 3),
     ]  # fmt: skip
+    keep("homestead", "phone", 1)
+    assert other_runs("home") == ["home--gait"]
+    assert other_runs("home--gait") == ["home"]
+    assert forget_run("homestead") == 1
     assert forget_run("home", "gait") == 2
     assert [each.run for each in kept_runs()] == [""]
     assert list(known_meshes()) == ["home"]

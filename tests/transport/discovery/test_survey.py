@@ -19,8 +19,10 @@ NOW = PROTOCOL_VERSION
 
 
 def test_everybody_who_announces_mdl_is_seen_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, alike, other = (Mesh.from_code(new_join_code(name)) for name in ("home", "home", "ward"))
-    survey = Survey("home", ours.keys, [LOOPBACK])
+    code = new_join_code("home")
+    ours, run = Mesh.from_code(code), Mesh.from_code(code, "gait")
+    alike, other = (Mesh.from_code(new_join_code(name)) for name in ("home", "ward"))
+    survey = Survey("home", ours.keys, [LOOPBACK], ["home--gait", "home--swim"])
     announcing: list[Discovery] = []
     found: dict[str, Announcement] = {}
     try:
@@ -29,6 +31,7 @@ def test_everybody_who_announces_mdl_is_seen_as_what_it_is(monkeypatch: pytest.M
             ("bob", alike, NOW),
             ("cleo", other, NOW),
             ("old", ours, NOW - 1),
+            ("walker", run, NOW),
         ):
             monkeypatch.setattr(mdns, "PROTOCOL_VERSION", version)
             me = PeerInfo(name, 1, Role.TRAINER, "", 4711 + len(found))
@@ -46,6 +49,7 @@ def test_everybody_who_announces_mdl_is_seen_as_what_it_is(monkeypatch: pytest.M
         "bob": ("a device", "home", False, False),
         "cleo": ("a device", "", False, False),
         "old": ("old", "home", True, False),
+        "walker": ("a device", "home--gait", False, False),
     }
     assert [name for name, each in found.items() if each.is_other_version] == ["old"]
     assert (found["ann"].port, found["ann"].hosts) == (4711, ("127.0.0.1",))

@@ -16,6 +16,7 @@ from transport.trust.keys import (
     new_join_code,
     parse_join_code,
     run_code,
+    show_name,
 )
 
 CODE = new_join_code("home", bytes(range(40, 59)))
@@ -129,6 +130,7 @@ def test_a_changed_code_is_of_the_same_mesh_and_opens_another_door():
 def test_a_run_of_a_founded_mesh_has_its_owners_and_members_and_another_door():
     keys, run = MeshKeys.from_code(FOUNDED), MeshKeys.from_code(FOUNDED, "gait")
     assert run.name == "home--gait"
+    assert (run.shown, show_name("home")) == ("home/gait", "home")
     assert (run.mesh_id, run.mark, run.code_hash) == (keys.mesh_id, keys.mark, keys.code_hash)
     assert run.fingerprint != keys.fingerprint
     assert run.server_public != keys.server_public
