@@ -63,7 +63,7 @@ class DataSection(Section, frozen=True):
 class ModelSection(Section, frozen=True):
     """What is trained.
 
-    name: lenet, fcn, alexnet, cnn-lstm, or a user's own package.module:factory.
+    name: lenet, fcn, alexnet, cnn-lstm, cnn with its sizes, or a user's own package.module:factory.
     """
 
     table: ClassVar[str] = "model"

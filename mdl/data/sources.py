@@ -187,8 +187,11 @@ def _forms() -> list[str]:
     return [*names, "package.module:factory"]
 
 
-def split_options(text: str) -> tuple[str, dict[str, str]]:
-    """BODY and the options behind its last ?. Raises ConfigError for one that is not name=value."""
+def split_options(text: str, what: str = "data") -> tuple[str, dict[str, str]]:
+    """BODY and the options behind its last ?. Raises ConfigError for one that is not name=value.
+
+    what: such a text says, for the error.
+    """
     # A glob may hold a "?" too: only what looks like name=value behind the last one is an option.
     body, mark, tail = text.rpartition("?")
     if not mark or not re.match(r"\w+=", tail):
@@ -197,7 +200,7 @@ def split_options(text: str) -> tuple[str, dict[str, str]]:
     for item in tail.split("&"):
         name, equals, value = item.partition("=")
         if not equals or not name or name in options:
-            raise ConfigError(f"data {text!r}: option {item!r}; expected name=value, each name once, joined by &")
+            raise ConfigError(f"{what} {text!r}: option {item!r}; expected name=value, each name once, joined by &")
         options[name] = value
     return body, options
 

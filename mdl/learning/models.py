@@ -1,4 +1,4 @@
-"""Models for windows of shape (channels, time): lenet, fcn, alexnet, cnn-lstm, or the user's own factory.
+"""Models for windows of shape (channels, time): lenet, fcn, alexnet, cnn-lstm, cnn?SIZES, or the user's own factory.
 
 Each starts with a batch norm over the input channels: the mesh averages its statistics like everything else, so no
 device has to know the mean of all data. The same name, shape and seed give the same parameters on every device.
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
+from mdl.learning.cnn import ALEXNET, LENET, build_cnn, check_sizes, convolve, is_configured, parse_sizes
 from mdl.learning.recurrent import run_recurrent
 from mdl.learning.targets import Numbers
 from mdl.own import Own
@@ -37,10 +38,11 @@ def build_model(
 ) -> nn.Module:
     """A module that maps (batch, channels, time) to logits (batch, classes), its parameters fixed by `seed`.
 
-    name: one of MODELS, or a function of the user's (`mdl.own`), called with whichever of channels, time, classes it
-    accepts. A text is never imported, whatever it looks like. height: of images (batch, channels, height, time), whose
-    width `time` is then; they need a function, which is called with height and width. targets: what `classes` counts;
-    numbers come out scaled as the data is (`Numbers`), and a function's own module gives them around 0.
+    name: one of MODELS, cnn with its sizes (`mdl.learning.cnn`), or a function of the user's (`mdl.own`), called with
+    whichever of channels, time, classes it accepts. A text is never imported, whatever it looks like. height: of images
+    (batch, channels, height, time), whose width `time` is then; they need a function, which is called with height and
+    width. targets: what `classes` counts; numbers come out scaled as the data is (`Numbers`), and a function's own
+    module gives them around 0.
     The global random state is left as it was. Raises ConfigError in one line that names what does not fit.
     """
     with torch.random.fork_rng(devices=[]):
@@ -71,16 +73,7 @@ def built_in_shapes(
 
 def build_lenet(channels: int, time: int, classes: int) -> nn.Module:
     """LeNet over time: two convolutions with pooling, two dense layers (MDLdroid trains it and AlexNet)."""
-    return nn.Sequential(
-        nn.BatchNorm1d(channels),
-        *_convolve(channels, 32, kernel=5),
-        *_convolve(32, 64, kernel=5),
-        nn.Flatten(),
-        nn.Dropout(0.5),
-        nn.Linear(64 * (time // 4), 64),
-        nn.ReLU(),
-        nn.Linear(64, classes),
-    )
+    return build_cnn(LENET, channels, time, classes)
 
 
 def build_fcn(channels: int, time: int, classes: int) -> nn.Module:
@@ -91,9 +84,9 @@ def build_fcn(channels: int, time: int, classes: int) -> nn.Module:
     """
     return nn.Sequential(
         nn.BatchNorm1d(channels),
-        *_convolve(channels, 32, kernel=9),
-        *_convolve(32, 64, kernel=9),
-        *_convolve(64, 64, kernel=5),
+        *convolve(channels, 32, kernel=9),
+        *convolve(32, 64, kernel=9),
+        *convolve(64, 64, kernel=5),
         nn.AdaptiveAvgPool1d(1),
         nn.Flatten(),
         nn.Dropout(0.5),
@@ -103,22 +96,7 @@ def build_fcn(channels: int, time: int, classes: int) -> nn.Module:
 
 def build_alexnet(channels: int, time: int, classes: int) -> nn.Module:
     """AlexNet over time: five convolutions, three dense layers, dropout between them."""
-    return nn.Sequential(
-        nn.BatchNorm1d(channels),
-        *_convolve(channels, 64, kernel=7),
-        *_convolve(64, 128, kernel=5),
-        *_convolve(128, 192, kernel=3, pool=1),
-        *_convolve(192, 192, kernel=3, pool=1),
-        *_convolve(192, 128, kernel=3),
-        nn.Flatten(),
-        nn.Dropout(0.5),
-        nn.Linear(128 * (time // 8), 512),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(512, 256),
-        nn.ReLU(),
-        nn.Linear(256, classes),
-    )
+    return build_cnn(ALEXNET, channels, time, classes)
 
 
 class CnnLstm(nn.Module):
@@ -130,7 +108,7 @@ class CnnLstm(nn.Module):
     def __init__(self, channels: int, time: int, classes: int) -> None:
         super().__init__()
         self.convolutions = nn.Sequential(
-            nn.BatchNorm1d(channels), *_convolve(channels, 64, kernel=5), *_convolve(64, 128, kernel=5)
+            nn.BatchNorm1d(channels), *convolve(channels, 64, kernel=5), *convolve(64, 128, kernel=5)
         )
         self.lstm = nn.LSTM(128, 922, num_layers=2, batch_first=True)
         self.dropout = nn.Dropout(0.5)
@@ -148,19 +126,18 @@ MODELS: dict[str, Factory] = {
     "fcn": build_fcn,
     "alexnet": build_alexnet,
     "cnn-lstm": CnnLstm,
+    "cnn": build_lenet,
 }
-
-
-def _convolve(channels: int, filters: int, kernel: int, pool: int = 2) -> list[nn.Module]:
-    layers = [nn.Conv1d(channels, filters, kernel, padding=kernel // 2), nn.BatchNorm1d(filters), nn.ReLU()]
-    return [*layers, nn.MaxPool1d(pool)] if pool > 1 else layers
 
 
 def _build(name: str, channels: int, time: int, classes: int, targets: Targets) -> nn.Module:
     if ":" in name:
         raise ConfigError(f"model {name!r} names a function: nothing is imported unless you say so with --model")
-    if name not in MODELS:
-        hint = did_you_mean(name, MODELS, "did you mean {!r}? ")
+    if name not in MODELS and not is_configured(name):
+        base = name.partition("?")[0]
+        if base in MODELS:
+            raise ConfigError(f"model {name!r}: {base} takes no options; cnn?channels=32,64&kernel=5&hidden=128 does")
+        hint = did_you_mean(base, MODELS, "did you mean {!r}? ")
         raise ConfigError(f"unknown model {name!r}: {hint}valid are {', '.join(MODELS)} or package.module:factory")
     fewest = 2 if targets == "classes" else 1
     if channels < 1 or classes < fewest or time < SHORTEST_TIME:
@@ -168,7 +145,11 @@ def _build(name: str, channels: int, time: int, classes: int, targets: Targets) 
             f"model {name!r} needs windows of at least 1 channel and {SHORTEST_TIME} samples, and {fewest} {targets}: "
             f"these have {channels}, {time} and {classes}"
         )
-    return MODELS[name](channels, time, classes)
+    if not is_configured(name):
+        return MODELS[name](channels, time, classes)
+    sizes = parse_sizes(name)
+    check_sizes(name, sizes, channels, time, classes)
+    return build_cnn(sizes, channels, time, classes)
 
 
 def _call_own(own: Own, offered: dict[str, int]) -> nn.Module:

@@ -43,7 +43,10 @@ Interface = Annotated[list[str] | None, typer.Option(help="Announce, or look, on
 Loopback = Annotated[bool | None, typer.Option("--loopback", help="Meet peers on this machine only.")]
 Insecure = Annotated[bool | None, typer.Option("--insecure", help="No encryption; for loopback only.")]
 DataSpec = Annotated[str | None, typer.Option("--data", help="motion, uci-har:PATH, csv:PATH?..., npz:PATH, pkg:make.")]
-Model = Annotated[str | None, typer.Option(help="lenet, fcn, alexnet, cnn-lstm, or package.module:factory.")]
+Model = Annotated[
+    str | None,
+    typer.Option(help="lenet, fcn, alexnet, cnn-lstm, cnn?channels=32,64&kernel=5&hidden=128, or pkg:factory."),
+]
 OwnModel = Annotated[
     str | None, typer.Option("--model", help="What the model is, if not what its file says; module:function if yours.")
 ]

@@ -69,7 +69,7 @@ def pretrain(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train the global model on public text; Ctrl-C saves, and the same command goes on."""
+    """Train the global model on public text; Ctrl-C saves a model of use, and the same command goes on."""
     log_at(log_level, quiet)
     from peers.personal import train as edge
 

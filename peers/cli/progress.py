@@ -1,4 +1,4 @@
-"""One progress bar for every command that takes long: on stderr, where that is a terminal and --quiet was not given."""
+"""One progress bar for every command that takes long: on stderr, unless --quiet was given; lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ logger = logging.getLogger(__name__)
 
 # Of a line that people read; each drawing costs a millisecond.
 _DRAW_EVERY_S = 0.1
+# Of a log that people look into: two lines a minute.
+_TELL_EVERY_S = 30.0
 
 
 class Show(Protocol):
@@ -26,10 +28,10 @@ def progress_bar(*, of_bytes: bool = False) -> Iterator[Show]:
     """What shows the progress; the bar is taken away at the end. of_bytes: amounts are bytes, and not a count.
 
     Draws when it is called, without a thread of its own: what follows may fork. Where it is not shown nothing of
-    rich is made: the end of a bar that is switched off is an empty line in rich 13.
+    rich is made: the end of a bar that is switched off is an empty line in rich 13. Then a line of the log tells it.
     """
     if not (sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)):
-        yield lambda name, done, total, note="": None
+        yield _tell_now_and_then()
         return
     from rich.console import Console
     from rich.progress import (
@@ -60,3 +62,16 @@ def progress_bar(*, of_bytes: bool = False) -> Iterator[Show]:
                 progress.refresh()
 
         yield show
+
+
+def _tell_now_and_then() -> Show:
+    told_at = time.monotonic()
+
+    def show(name: str, done: float, total: float, note: str = "") -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at >= _TELL_EVERY_S:
+            told_at = time.monotonic()
+            share = f"{done / total:.0%}" if total else "begun"
+            logger.info("%s: %s%s", name, share, f", {note}" if note else "")
+
+    return show

@@ -25,6 +25,7 @@ from mdl.errors import ConfigError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache, write_safetensors
 from mdl.files.export import ModelDescription, export_state
+from mdl.learning.cnn import plain_sizes
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel, hash_task, older_hashes, units_meaning
 from mdl.learning.models import build_model
@@ -326,7 +327,7 @@ def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription
 def hash_model(model: FlatModel, description: ModelDescription) -> str:
     """By which devices know that they train the same."""
     about = description.outputs, description.channel_names, description.rate_hz
-    more = (*description.meaning, *units_meaning(description.channel_units))
+    more = (*description.meaning, *units_meaning(description.channel_units), *plain_sizes(description.model))
     return hash_task(model.task_schema, *about, more)
 
 

@@ -92,7 +92,8 @@ def pretrain(
 ) -> Trained:
     """A global model. size: (words, hidden, rank). start: a model to go on from; with a rank it is compressed first.
 
-    sampled: words whose scores a step computes, 0 for all.
+    sampled: words whose scores a step computes, 0 for all. Interrupted, it leaves the model so far in `out`, and beside
+    it what the same call goes on from.
     """
     gate = make_gatekeeper(when, "")
     check_writable(out)
@@ -112,8 +113,10 @@ def pretrain(
     compress_global(model, rank, text)
     study = Study(tune_all(model), TextTask(model, text, batching, settings.batch, sampled), settings)
     finished, seconds = _run(study, study_path, origin, gate, show)
-    if finished:
+    is_origin = start is not None and out.exists() and out.samefile(start)
+    if finished or (study.progress.steps and not is_origin):  # what it goes on from stays as it is
         save_next_word(out, model, table, trained_words=len(text))
+    if finished:
         study_path.unlink(missing_ok=True)
     return Trained(finished, len(text), table.classes, 0, study.progress.steps, seconds, count_bytes(model))
 

@@ -90,7 +90,7 @@ class _Reading:
 
 def parse_place(place: Path | str) -> tuple[Path, str]:
     """PATH?me=NAME as the path, and the name or "". Raises ConfigError for another option."""
-    body, options = split_options(str(place))
+    body, options = split_options(str(place), "text")
     for name in options:
         if name != "me":
             raise ConfigError(f"{place}: unknown option {name!r}; {describe_choices(name, ['me'])}")

@@ -35,7 +35,7 @@ from transport.trust.keys import Mesh
 logger = logging.getLogger(__name__)
 
 # Built-in models and the shortest window that they take, as `mdl/learning/models.py` has them; that imports torch.
-FITTING_MODELS, SHORTEST_TIME = ("lenet", "fcn", "alexnet", "cnn-lstm"), 16
+FITTING_MODELS, SHORTEST_TIME = ("lenet", "fcn", "alexnet", "cnn-lstm", "cnn"), 16
 
 
 def wait_for_others(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import rich.progress
 
+from peers.cli import progress
 from peers.cli.progress import progress_bar
 
 
@@ -20,3 +23,17 @@ def test_a_bar_that_is_not_shown_writes_nothing(
     with progress_bar() as show:
         show("steps", 1, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_where_no_terminal_is_a_line_tells_it_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    with caplog.at_level(logging.INFO), progress_bar() as show:
+        for second in range(100):
+            clock[0] = float(second)
+            show("training", second, 100, "loss 1.5")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"training: {percent}%, loss 1.5" for percent in (30, 60, 90)
+    ]

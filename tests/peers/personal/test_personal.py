@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from mdl.personal.words.personalise import Techniques, begin_study
 from peers.cli.main import add_groups, app
 from peers.personal.home import MODEL, PERSONAL_FILES, PREVIOUS, STUDY, describe, forget, read_record
 from peers.personal.run_study import StudyRun
-from peers.personal.train import split_sentences
+from peers.personal.train import assess, pretrain, split_sentences
 from tests.mdl.personal.words.examples import invent, invented_text, small_model
 
 PUBLIC, MINE = invent(60, seed=1, longest=10), invent(40, seed=2, longest=10)
@@ -232,3 +233,32 @@ def test_the_last_part_is_held_out() -> None:
     sentences = [["a"] * 5, ["b"] * 3, ["c"] * 2]
     assert split_sentences(sentences, 0.2) == (sentences[:2], sentences[2:])
     assert split_sentences(sentences, 0) == (sentences, [])
+
+
+def test_an_interrupted_global_model_is_of_use_and_goes_on(home: Path) -> None:
+    settings, out = StudySettings(2, 32, "adam", 0.003), home / "global.safetensors"
+    whole = pretrain(home / "public.txt", home / "whole.safetensors", (50, 12, 0), settings)
+
+    def interrupt(*_: object) -> None:
+        if not out.exists():
+            signal.raise_signal(signal.SIGINT)
+
+    begun = pretrain(home / "public.txt", out, (50, 12, 0), settings, show=interrupt)
+    assert not begun.finished
+    assert 0 < begun.steps < whole.steps
+    model, described = load_next_word(out)
+    assert assess(model, described.table, MINE).words > 0
+    before = out.read_bytes()
+    stopped = pretrain(home / "public.txt", out, (50, 12, 0), settings, start=out, fresh=True, show=_interrupt_now)
+    assert not stopped.finished
+    assert out.read_bytes() == before  # a model that is gone on from stays, or the same command would begin elsewhere
+    out.with_name(f"{out.name}.study").unlink()
+    out.unlink()
+    pretrain(home / "public.txt", out, (50, 12, 0), settings, show=interrupt)
+    assert pretrain(home / "public.txt", out, (50, 12, 0), settings).finished
+    ours, theirs = (load_next_word(path)[0].state_dict() for path in (out, home / "whole.safetensors"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def _interrupt_now(*_: object) -> None:
+    signal.raise_signal(signal.SIGINT)

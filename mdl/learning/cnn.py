@@ -1,0 +1,140 @@
+"""A convolutional network for windows by its sizes alone, without a line of Python (MDLdroid's stage 1).
+
+`cnn?channels=32,64&kernel=5&pool=2&hidden=128&dropout=0.5`: a batch norm over the input; for each number of channels a
+convolution over time with a batch norm, ReLU and pooling; for each number of hidden units dropout and a dense layer
+with ReLU; a dense layer to the outputs. kernel, pool: one for all convolutions, or one for each. LeNet and AlexNet here
+are two such networks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import nn
+
+from mdl.data.sources import split_options
+from mdl.data.spec import describe_choices
+from mdl.errors import ConfigError
+
+# Of one layer and of all: what trains on a phone has a thousandth of it.
+_MOST_CHANNELS, _MOST_HIDDEN, _LONGEST_KERNEL, _MOST_POOL = 1024, 4096, 63, 16
+_MOST_CONVOLUTIONS, _MOST_DENSE = 12, 6
+MOST_PARAMETERS = 100_000_000
+
+
+@dataclass(frozen=True)
+class CnnSizes:
+    """kernels, pools: of each convolution. pool 1 is none. dropout: before each dense layer, or the outputs."""
+
+    channels: tuple[int, ...] = (32, 64)
+    kernels: tuple[int, ...] = (5, 5)
+    pools: tuple[int, ...] = (2, 2)
+    hidden: tuple[int, ...] = (64,)
+    dropout: float = 0.5
+
+    def time_left(self, time: int) -> int:
+        """Samples of a window behind all pooling."""
+        for pool in self.pools:
+            time //= pool
+        return time
+
+    def count(self, channels: int, time: int, outputs: int) -> int:
+        """Parameters, without any memory for them."""
+        total, before = 2 * channels, channels
+        for filters, kernel in zip(self.channels, self.kernels, strict=True):
+            total, before = total + filters * (before * kernel + 3), filters
+        before *= self.time_left(time)
+        for units in (*self.hidden, outputs):
+            total, before = total + units * (before + 1), units
+        return total
+
+
+LENET = CnnSizes()
+ALEXNET = CnnSizes((64, 128, 192, 192, 128), (7, 5, 3, 3, 3), (2, 2, 1, 1, 2), (512, 256))
+
+
+def is_configured(name: str) -> bool:
+    """Return True for `cnn` with or without sizes."""
+    return name.partition("?")[0] == "cnn"
+
+
+def plain_sizes(name: str) -> tuple[str, ...]:
+    """What two devices have to agree on beside the shapes of the parameters; () for any other model."""
+    return (f"model {parse_sizes(name)}",) if is_configured(name) else ()
+
+
+def parse_sizes(name: str) -> CnnSizes:
+    """The sizes that `cnn?...` names. Raises ConfigError naming the option, its value and what would be valid."""
+    given = split_options(name, "model")[1]
+    options = ("channels", "kernel", "pool", "hidden", "dropout")
+    for option in given:
+        if option not in options:
+            raise ConfigError(f"model {name!r}: unknown option {option!r}; {describe_choices(option, options)}")
+
+    def numbers(option: str, default: str, least: int, most: int, longest: int) -> tuple[int, ...]:
+        text = given.get(option, default)
+        found = [int(part) for part in text.split(",") if part.isascii() and part.isdigit() and len(part) < 6]
+        if (
+            len(found) != text.count(",") + 1
+            or len(found) > longest
+            or not all(least <= each <= most for each in found)
+        ):
+            raise _wrong(name, option, text, f"1 to {longest} whole numbers from {least} to {most}, as {default}")
+        return tuple(found)
+
+    channels = numbers("channels", "32,64", 1, _MOST_CHANNELS, _MOST_CONVOLUTIONS)
+    hidden = () if given.get("hidden") in ("", "0") else numbers("hidden", "64", 1, _MOST_HIDDEN, _MOST_DENSE)
+    each = []
+    for option, default, most in (("kernel", "5", _LONGEST_KERNEL), ("pool", "2", _MOST_POOL)):
+        found = numbers(option, default, 1, most, _MOST_CONVOLUTIONS)
+        if len(found) not in (1, len(channels)):
+            raise _wrong(name, option, given[option], f"one number, or {len(channels)}: one for each of channels=")
+        each.append(found * len(channels) if len(found) == 1 else found)
+    if even := [kernel for kernel in each[0] if kernel % 2 == 0]:
+        raise _wrong(name, "kernel", str(even[0]), f"an odd number, as {even[0] + 1}: its middle is a sample")
+    try:
+        dropout = float(given.get("dropout", "0.5"))
+    except ValueError:
+        dropout = -1.0
+    if not 0 <= dropout < 1:
+        raise _wrong(name, "dropout", given["dropout"], "a number from 0 to below 1, as 0.5")
+    return CnnSizes(channels, each[0], each[1], hidden, dropout)
+
+
+def check_sizes(name: str, sizes: CnnSizes, channels: int, time: int, outputs: int) -> None:
+    """Before any memory is taken. Raises ConfigError for windows that are too short, and for too many parameters."""
+    if not sizes.time_left(time):
+        pooled = math.prod(sizes.pools)
+        raise ConfigError(
+            f"model {name!r}: its pooling leaves nothing of {time} samples; take windows of {pooled}, or less pool="
+        )
+    if (count := sizes.count(channels, time, outputs)) > MOST_PARAMETERS:
+        raise ConfigError(f"model {name!r}: {count:,} parameters; at most {MOST_PARAMETERS:,}")
+
+
+def build_cnn(sizes: CnnSizes, channels: int, time: int, outputs: int) -> nn.Module:
+    """The network of these sizes; maps (batch, channels, time) to (batch, outputs)."""
+    layers: list[nn.Module] = [nn.BatchNorm1d(channels)]
+    before = channels
+    for filters, kernel, pool in zip(sizes.channels, sizes.kernels, sizes.pools, strict=True):
+        layers += convolve(before, filters, kernel, pool)
+        before = filters
+    layers.append(nn.Flatten())
+    before *= sizes.time_left(time)
+    for units in sizes.hidden:
+        layers += [nn.Dropout(sizes.dropout), nn.Linear(before, units), nn.ReLU()]
+        before = units
+    if not sizes.hidden:
+        layers.append(nn.Dropout(sizes.dropout))
+    return nn.Sequential(*layers, nn.Linear(before, outputs))
+
+
+def convolve(channels: int, filters: int, kernel: int, pool: int = 2) -> list[nn.Module]:
+    """One convolution over time with what follows it; it keeps the length but for the pooling."""
+    layers = [nn.Conv1d(channels, filters, kernel, padding=kernel // 2), nn.BatchNorm1d(filters), nn.ReLU()]
+    return [*layers, nn.MaxPool1d(pool)] if pool > 1 else layers
+
+
+def _wrong(name: str, option: str, given: str, expected: str) -> ConfigError:
+    return ConfigError(f"model {name[:200]!r}: option {option}={given[:40]}: expected {expected}")
