@@ -21,6 +21,7 @@ import typer
 
 from mdl.config import load_config
 from mdl.data.sources import parse_spec
+from mdl.learning.cnn import is_configured, parse_sizes
 from mdl.learning.models import MODELS
 from mdl.recommend.readers import parse_log
 from peers.cli.main import add_groups, app
@@ -200,6 +201,9 @@ def _check_values(path: list[str], given: dict[str, Any]) -> None:
         family, n, seed = said["source"].split(":")
         draw_scenarios(family, int(n), 1, int(seed), None)
     for name in models:
+        if is_configured(name):
+            parse_sizes(name)
+            continue
         assert name in MODELS or is_file(name) or re.fullmatch(r"\w+:\w+|\d+-\d+", name), name
     if "assign" in said and not schedule:
         load_config(None, {}, said["assign"])
