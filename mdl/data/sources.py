@@ -91,10 +91,10 @@ def _npz(spec: Spec, seed: int) -> Prepared:
 
 
 def _csv(spec: Spec, seed: int) -> Prepared:
-    from mdl.data.readers.csv_streams import CsvOptions, find_csv_files, read_csv
+    from mdl.data.readers.csv_streams import CsvOptions, find_recordings, read_csv
 
     options = read_options(spec, CsvOptions)
-    return _stamp(find_csv_files(spec.path), spec), lambda scratch: read_csv(spec.path, options, scratch)
+    return _stamp(find_recordings(spec.path), spec), lambda scratch: read_csv(spec.path, options, scratch)
 
 
 def _places(spec: Spec, seed: int) -> Prepared:
@@ -213,7 +213,7 @@ def _locate(spec: Spec) -> Path:
 
 def _stamp(paths: list[Path], spec: Spec) -> list[object]:
     from mdl.data.cache import stamp_files
-    from mdl.data.readers.archive import list_files
+    from mdl.data.readers.archive import list_files, on_disk
 
-    files = [file.resolve() for path in paths for file in list_files(path)]
+    files = {file.resolve() for path in map(on_disk, paths) for file in list_files(path)}
     return [spec.source, sorted(spec.options.items()), *stamp_files(files)]

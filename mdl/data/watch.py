@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from mdl.data.readers.csv_streams import find_csv_files, read_csv
+from mdl.data.readers.archive import list_files, on_disk
+from mdl.data.readers.csv_streams import find_recordings, read_csv
 from mdl.data.replay import Reservoir
 from mdl.data.sources import parse_spec
 from mdl.data.spec import read_options
 from mdl.data.tables.options import CsvOptions
 from mdl.data.windows import DataSet, Windows
-from mdl.errors import ConfigError, MdlError
+from mdl.errors import ConfigError, DataError, MdlError
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Watched:
         self, path: str, options: CsvOptions, data: DataSet, windows: tuple[Windows, Windows], seed: int
     ) -> None:
         self._path, self._options, self._data = path, options, data
-        self._known = set(find_csv_files(path))
+        self._known = set(find_recordings(path))
         self._ahead: dict[Path, tuple[float, float]] = {}  # when it was changed, and since when we see that
         self._kept = Reservoir(options.watch, seed), Reservoir(max(1, options.watch // _TESTED), seed + 1)
         self._add(*windows)
@@ -70,7 +71,7 @@ class Watched:
     def look(self, now_s: float) -> bool:
         """Read what is new and quiet, at most some files; whether windows have come. now_s: seconds since 1970."""
         try:
-            new = [file for file in find_csv_files(self._path) if file not in self._known]
+            new = [file for file in find_recordings(self._path) if file not in self._known]
         except MdlError as error:
             logger.warning("nothing new is read: %s", error)
             return False
@@ -119,8 +120,8 @@ def _as_windows(kept: Reservoir) -> Windows:
 
 
 def _changed_at(file: Path) -> float:
-    """Seconds since 1970; of a file that is gone by now: just now."""
+    """Seconds since 1970, of a folder those of its last file; of a file that is gone by now: just now."""
     try:
-        return file.stat().st_mtime
-    except OSError:
+        return max(each.stat().st_mtime for each in list_files(on_disk(file)))
+    except (OSError, ValueError, DataError):  # ValueError: a folder that is empty by now
         return float("inf")

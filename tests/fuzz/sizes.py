@@ -336,6 +336,9 @@ for _kind in ("csv", "places"):
     CASES[f"{_kind}: a gzip bomb"] = lambda folder, kind=_kind: _load(  # type: ignore[misc]
         folder, f"{kind}:{_file(folder, 'd.csv.gz', _gzip_bomb())}{'?rate=50' if kind == 'csv' else ''}"
     )
+    CASES[f"{_kind}: a zip bomb of text"] = lambda folder, kind=_kind: _load(  # type: ignore[misc]
+        folder, f"{kind}:{_file(folder, 'd.zip', _bomb('d.csv'))}{'?rate=50' if kind == 'csv' else ''}"
+    )
 CASES["csv: a window of a billion rows"] = lambda folder: _load(
     folder, f"csv:{_file(folder, 'd.csv', b'a,label' + chr(10).encode() + b'1,x' + chr(10).encode())}?window=1000000000"
 )

@@ -64,6 +64,7 @@ COVERED: dict[str, str] = {
     "mdl/data/readers/archive.py:_read_array": "npz: an array",
     "mdl/data/readers/archive.py:_open_zip": "npz: a zip bomb",
     "mdl/data/readers/archive.py:_encoding_of": "csv: a gzip bomb",
+    "mdl/data/readers/archive.py:open_raw": "csv: a zip bomb of text",
     "mdl/data/readers/archive.py:_open_unpacked": "csv: a gzip bomb",
     "mdl/data/readers/archive.py:unpack_text": "mhealth: a zip bomb",
     "mdl/data/readers/arrays.py:read_npz": "npz: ",

@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from tokenize import TokenError
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -32,6 +32,8 @@ MOST_UNPACKED = 50
 _LEAST_TEXT_BYTES = 16 << 20
 # The original UCI HAR has 40 members of 100 bytes each in its list.
 _LARGEST_DIRECTORY_BYTES = 8 << 20
+# Of a zip of recordings: its list is read again for each of them.
+MOST_MEMBERS = 2_000
 # The record at the end of a zip, with the longest comment.
 _END_RECORD_BYTES = 22 + (1 << 16)
 # A row of a thousand channels has 20,000 characters.
@@ -146,7 +148,44 @@ def list_files(path: Path) -> list[Path]:
     if not stat.S_ISDIR(mode):
         open_regular(path).close()
         return [path]
-    return sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+    return sorted(file for file in path.rglob("*") if file.is_file() and not _is_hidden(file.relative_to(path)))
+
+
+def list_tables(path: Path, endings: tuple[str, ...]) -> list[Path]:
+    """Every file with one of these endings (".csv") at or below a path, those inside of zips as ZIP/NAME, sorted.
+
+    path: may be such a ZIP/FOLDER. A file that is named itself needs no ending. Raises DataError if there is nothing
+    there, or a zip holds too many.
+    """
+    if (packed := on_disk(path)) != path:
+        return [member for member in _list_members(packed) if path in member.parents]
+    found = []
+    for file in list_files(path):
+        if file.suffix.lower() == ".zip":
+            found += [member for member in _list_members(file) if member.name.lower().endswith(endings)]
+        elif file == path or file.name.lower().endswith(endings):
+            found.append(file)
+    return found
+
+
+def on_disk(file: Path) -> Path:
+    """Return the zip that a file of `list_tables` lies in, or the file itself."""
+    return next((each for each in file.parents if each.suffix.lower() == ".zip" and each.is_file()), file)
+
+
+def _list_members(file: Path) -> list[Path]:
+    """The files of a zip; not those whose names lead out of it."""
+    with _open_zip(file, "a zip of recordings") as archive:
+        names = [PurePosixPath(name) for name in archive.namelist() if not name.endswith("/")]
+    inside = [name for name in names if not name.is_absolute() and ".." not in name.parts and not _is_hidden(name)]
+    if len(inside) > MOST_MEMBERS:
+        raise DataError(f"{file}: {len(inside)} files; at most {MOST_MEMBERS} are read from a zip: unpack it")
+    return sorted(file / name for name in inside)
+
+
+def _is_hidden(name: PurePath) -> bool:
+    """Return True for what a system or an editor has put there: .ipynb_checkpoints, .DS_Store, __MACOSX."""
+    return any(part.startswith((".", "__MACOSX")) for part in name.parts)
 
 
 def load_arrays(path: Path, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
@@ -269,12 +308,30 @@ def _encoding_of(source: BinaryIO, most: int | None) -> str:
 
 
 @contextmanager
+def open_raw(file: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """The bytes of a file or of a member of a zip, as they are, and their number. Raises DataError."""
+    if (packed := on_disk(file)) == file:
+        with open_regular(file, "a text file") as raw:
+            yield raw, os.fstat(raw.fileno()).st_size
+        return
+    name = str(PurePosixPath(*file.relative_to(packed).parts))
+    with _open_zip(packed, "a zip of recordings") as archive:
+        try:
+            size = archive.getinfo(name).file_size
+        except KeyError:
+            raise DataError(f"{packed}: it holds no {name}") from None
+        members = _Zip(archive, str(packed), largest_unpacked(packed.stat().st_size, _LEAST_TEXT_BYTES))
+        with members.open(name) as member:
+            yield member, size
+
+
+@contextmanager
 def _open_unpacked(file: Path) -> Iterator[tuple[BinaryIO, int | None]]:
     """The bytes of a file that may be gzipped, and how many are read at most if it is."""
-    with open_regular(file, "a text file") as raw:
+    with open_raw(file) as (raw, size):
         packed = file.name.endswith(".gz")
         source = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
-        most = largest_unpacked(os.fstat(raw.fileno()).st_size, _LEAST_TEXT_BYTES) if packed else None
+        most = largest_unpacked(size, _LEAST_TEXT_BYTES) if packed else None
         try:
             yield source, most
         except (*_DAMAGES, OSError, EOFError, UnicodeDecodeError) as error:

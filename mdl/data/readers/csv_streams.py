@@ -1,8 +1,9 @@
 """Streams in CSV files, cut into windows that never straddle a change of label, a gap in time or two recordings.
 
-csv:PATH?label=activity&columns=ax,ay,az&rate=50&window=128&step=64 where PATH is a file, a glob or a folder. Each file
-is a recording; how it is written (delimiter, encoding, units, dates) is found out by `mdl.data.tables`. Columns are
-found by their names: the files of one folder may have them in any order. Rows and windows go through files, so that
+csv:PATH?label=activity&columns=ax,ay,az&rate=50&window=128&step=64 where PATH is a file, a glob, a folder or a zip.
+Each file is a recording, and so is each folder or zip as a known app exports it; how a file is written (delimiter,
+encoding, units, dates) is found out by `mdl.data.tables`. Columns are found by their names: the files of one folder may
+have them in any order. Rows and windows go through files, so that
 memory does not grow with the recordings.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import glob
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,18 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.data.assemble import assemble_data
-from mdl.data.readers.archive import list_files
+from mdl.data.readers.archive import list_tables
 from mdl.data.readers.streams import LARGEST_WINDOWS_BYTES, overlap_gap
 from mdl.data.spec import split_names
 from mdl.data.tables.options import CsvOptions
+from mdl.data.tables.recordings import TABLES, list_recordings
 from mdl.data.tables.streams import Streams, read_streams
 from mdl.data.windows import DataSet, Floats, Integers
 from mdl.errors import DataError
 from mdl.writing import open_private
 
-__all__ = ["CsvOptions", "find_csv_files", "gather_windows", "read_csv", "window_starts"]
+__all__ = ["CsvOptions", "find_csv_files", "find_recordings", "gather_windows", "read_csv", "window_starts"]
 
-_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 # Windows gathered together: 512 of 9 x 128 in float32 are 2.4 MB.
 _AT_ONCE = 512
 # Classes named in one line.
@@ -38,14 +39,24 @@ _MOST_SHOWN = 8
 
 
 def find_csv_files(path: str) -> list[Path]:
-    """The files that a file name, a folder or a glob stands for. Raises DataError if there is none."""
+    """The tables that a file name, a folder, a zip or a glob stands for. Raises DataError if there is none."""
+    return _find(path, lambda root: list_tables(root, TABLES))
+
+
+def find_recordings(path: str) -> list[Path]:
+    """As `find_csv_files`; a folder or zip that a known app exported stands for all its tables."""
+    return _find(path, list_recordings)
+
+
+def _find(path: str, look: Callable[[Path], list[Path]]) -> list[Path]:
     if glob.has_magic(path) and not Path(path).exists():
-        files = sorted(file for file in _expand(path) if file.is_file())
+        looked = [(found, look(found)) for found in sorted(_expand(path)) if found.is_file() or "**" not in path]
+        # A folder is meant only where it is one recording.
+        files = [file for found, inside in looked if found.is_file() or inside == [found] for file in inside]
     else:
-        root = Path(path)
-        files = [file for file in list_files(root) if root.is_file() or file.name.lower().endswith(_ENDINGS)]
+        files = look(Path(path))
     if not files:
-        raise DataError(f"{path}: no file; expected a file, a folder with {', '.join(_ENDINGS[:3])}, or a glob")
+        raise DataError(f"{path}: no file; expected a file, a folder or zip with {', '.join(TABLES[:3])}, or a glob")
     return files
 
 
@@ -62,7 +73,7 @@ def read_csv(
     labelled: False takes all rows, whatever their label. files: these alone of those at `path`. Raises ConfigError or
     DataError naming the file, the column or row, and the header.
     """
-    files = files or find_csv_files(path)
+    files = files or find_recordings(path)
     with _place_for_rows(scratch) as folder:
         rows = folder / "rows.f32"
         with open_private(rows, "xb") as into:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from mdl.data.draw import draw_window
-from mdl.data.readers.csv_streams import find_csv_files, gather_windows, window_starts
+from mdl.data.readers.csv_streams import find_recordings, gather_windows, window_starts
 from mdl.data.sources import parse_spec
 from mdl.data.spec import read_options
 from mdl.data.tables.columns import likely_labels
@@ -58,7 +58,7 @@ def read_unlabelled(
     `read_streams` wants them. Raises ConfigError or DataError, as
     `read_csv` does.
     """
-    files = find_csv_files(path)
+    files = find_recordings(path)
     if rate_hz is not None and options.rate is None:
         clocks = [table.time.clock for table in look_at_tables(files, options) if table.time]
         if not all(is_one_rate(clock.rate_hz, rate_hz) for clock in clocks):
@@ -101,7 +101,7 @@ def describe_unlabelled(text: str, cache_dir: Path) -> Description | None:
     if spec.source != "csv":
         return None
     options = read_options(spec, CsvOptions)
-    if options.is_labelled or likely_labels(look_at_tables(find_csv_files(spec.path)[:1], options)[0].dialect):
+    if options.is_labelled or likely_labels(look_at_tables(find_recordings(spec.path)[:1], options)[0].dialect):
         return None
     with read_unlabelled(spec.path, options, None, cache_dir) as found:
         count, channels, window = found.x.shape

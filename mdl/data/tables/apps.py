@@ -236,6 +236,11 @@ def name_columns(app: App, file: Path, header: Sequence[str], units: Sequence[st
     return names, known
 
 
+def has_sensor(app: App, name: str) -> bool:
+    """Return True if a file of this name, in lower case, may hold what one of the app's rules is about."""
+    return name.endswith(".csv") and any(re.search(rule.file, name.partition(".")[0]) for rule in app.rules)
+
+
 def read_clock(app: App, above: Sequence[str]) -> tuple[float, float] | None:
     """Return (start in seconds, rate in Hz) that the lines above the values say; None if they do not."""
     match = re.search(app.clock, "".join(above).casefold()) if app.clock else None

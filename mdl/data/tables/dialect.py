@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mdl.data.quantities import find_unit
-from mdl.data.readers.archive import find_encoding, open_text
+from mdl.data.readers.archive import find_encoding, open_raw, open_text
 from mdl.data.readers.clock import is_time_name
 from mdl.data.tables.apps import App, find_app, name_columns, read_clock
 from mdl.errors import ConfigError, DataError, MdlError
-from mdl.reading import open_regular
 
 # A suit of motion sensors has 300.
 MOST_COLUMNS = 4096
@@ -45,6 +44,21 @@ _NO_TABLES = (
 
 
 @dataclass(frozen=True)
+class Part:
+    """One file of a recording that has a file for each sensor.
+
+    time: place of its times. places: of its columns in the recording's header, by their place in the file's.
+    rate_hz: its rows a second.
+    """
+
+    file: Path
+    dialect: Dialect
+    time: int
+    places: dict[int, int]
+    rate_hz: float
+
+
+@dataclass(frozen=True)
 class Dialect:
     """header: the columns' names. units: by column, empty where none is said. skipped: lines above the first values.
 
@@ -54,6 +68,8 @@ class Dialect:
     app: the known app that writes such files; "" for none.
     clock: (start in seconds, rate in Hz) where they stand for a first column of times that the file does not have.
     row_end: what ends a row besides the end of its line; rows that it cuts short are left out.
+    parts: the files of a recording that has one for each sensor, the fastest first; else empty.
+    base: the part whose rows the others are brought to. left_out: files of the recording that are no part.
     """
 
     encoding: str
@@ -66,6 +82,9 @@ class Dialect:
     app: str = ""
     clock: tuple[float, float] | None = None
     row_end: str = ""
+    parts: tuple[Part, ...] = ()
+    base: int = 0
+    left_out: tuple[str, ...] = ()
 
     def alias(self, place: int) -> str:
         """Return what a column is called instead of its name in the header; "" if nobody says."""
@@ -118,7 +137,7 @@ def dialect_of(
         below = 2
     units, skipped = units[: len(header)], at + below
     dialect = Dialect(encoding, delimiter, tuple(header), tuple(units), skipped)
-    return _rename(_as_of_an_app(file, dialect, sample[:at], find_app(sample[:at], header)), names)
+    return name_all(_as_of_an_app(file, dialect, sample[:at], find_app(sample[:at], header)), names)
 
 
 def _as_of_an_app(file: Path, dialect: Dialect, above: Sequence[str], app: App | None) -> Dialect:
@@ -132,8 +151,8 @@ def _as_of_an_app(file: Path, dialect: Dialect, above: Sequence[str], app: App |
     return replace(dialect, units=tuple(units), aliases=tuple(aliases), app=app.name, clock=clock, row_end=app.row_end)
 
 
-def _rename(dialect: Dialect, names: Sequence[str]) -> Dialect:
-    """Call the columns as the user does, if there is a name for each; else the names may be those of the channels."""
+def name_all(dialect: Dialect, names: Sequence[str]) -> Dialect:
+    """Call all columns as the user does, if there is a name for each; else the names may be those of the channels."""
     if len(names) == len(dialect.header):
         return replace(dialect, header=tuple(names), aliases=(), app="")
     return replace(dialect, named=tuple(names))
@@ -179,7 +198,7 @@ def _take_sample(lines: Iterator[str]) -> Iterator[str]:
 def _refuse_other_kinds(file: Path) -> None:
     if file.name.endswith(".gz"):
         return
-    with open_regular(file, "a text file") as raw:
+    with open_raw(file) as (raw, _):
         start = raw.read(_LONGEST_MARK).removeprefix(codecs.BOM_UTF8).lstrip()
     for mark, kind in _NO_TABLES:
         if start.startswith(mark):
@@ -213,7 +232,7 @@ def _headless(file: Path, sample: Sequence[str], encoding: str, names: list[str]
         raise _no_table(file, sample)
     header = app.names[: len(rows[values[0]])]
     dialect = Dialect(encoding, ",", header, ("",) * len(header), values[0])
-    return _rename(_as_of_an_app(file, dialect, sample, app), names)
+    return name_all(_as_of_an_app(file, dialect, sample, app), names)
 
 
 def _no_table(file: Path, sample: Sequence[str]) -> MdlError:

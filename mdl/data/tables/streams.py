@@ -21,12 +21,14 @@ from mdl.data.quantities import describe_units, kept_unit, quantity_of
 from mdl.data.readers.clock import RATE_TOLERANCE, UNITS_S, is_time_name
 from mdl.data.spec import split_names
 from mdl.data.tables.columns import NO_TIME, Columns, ask_for_label, choose_columns, from_path, read_map, rename_columns
-from mdl.data.tables.dialect import Dialect, find_dialect, without_unit
+from mdl.data.tables.dialect import Dialect, without_unit
 from mdl.data.tables.labels import part_labels, read_flags
+from mdl.data.tables.merge import read_table
 from mdl.data.tables.missing import Filler, Settled
 from mdl.data.tables.names import Numbering, name_from_path, number_classes, refuse_one_class_by_two_names
 from mdl.data.tables.options import CsvOptions
-from mdl.data.tables.rows import Floats64, Rows, read_rows, to_numbers
+from mdl.data.tables.recordings import choose_base, look_at_recording
+from mdl.data.tables.rows import Floats64, Rows, to_numbers
 from mdl.data.tables.stretches import UNLABELLED, StretchWriter, list_stretches
 from mdl.data.tables.times import TimeColumn, UnsortedError, find_time, unwrap
 from mdl.data.tables.units import THE_MODEL, agree_on_units, find_units, scale_to
@@ -127,12 +129,12 @@ def look_at_tables(files: Sequence[Path], options: CsvOptions) -> list[Table]:
     theirs = {ours: name for name, ours in read_map(options.map).items()}
     tables: list[Table] = []
     for file in files:
-        dialect = find_dialect(file, [theirs.get(name, name) for name in wanted], split_names(options.names))
+        dialect = look_at_recording(file, [theirs.get(name, name) for name in wanted], split_names(options.names))
         dialect = rename_columns(file, dialect, options.map)
         like = tables[0] if tables else None
         channels = None if like is None else [name for name, _ in like.columns.channels]
         columns = choose_columns(file, dialect, options, channels, like.file if like else None)
-        tables.append(_with_time(Table(file, dialect, columns, None), options))
+        tables.append(_with_time(Table(file, choose_base(dialect, columns), columns, None), options))
     rates = sorted((table for table in tables if table.time), key=_rate_of)
     if rates and options.rate is None and _rate_of(rates[-1]) > RATE_TOLERANCE * _rate_of(rates[0]):
         slow, fast = rates[0], rates[-1]
@@ -232,7 +234,7 @@ class _Reader:
         wanted = [place for _, place in channels] + list(dict.fromkeys(place for _, place in targets))
         extra = [place for place in (table.columns.label, table.columns.subject) if place is not None]
         extra += [table.time.place] if table.time else []
-        for rows in read_rows(table.file, table.dialect, [*wanted, *extra], self._told):
+        for rows in read_table(table.file, table.dialect, [*wanted, *extra], self._told):
             values = self._values(table, rows)
             if scale is None:
                 scale = self._scale(table, values)
@@ -358,8 +360,9 @@ def _describe_app(table: Table) -> str:
     named = [(name, place) for name, place in table.columns.channels if name == dialect.alias(place)]
     if not dialect.app or not named:
         return ""
-    pairs = (f"{without_unit(dialect.header[place])} is {name}" for name, place in named)
-    return f"as {dialect.app} writes it: {first_few(list(pairs), _MOST_PAIRS)}"
+    theirs = [(without_unit(dialect.header[place]), name) for name, place in named]
+    pairs = [name if their == name else f"{their} is {name}" for their, name in theirs]
+    return f"as {dialect.app} writes it: {first_few(pairs, _MOST_PAIRS)}"
 
 
 def _describe_tables(tables: Sequence[Table], options: CsvOptions, rate: float | None) -> list[str]:
@@ -376,6 +379,8 @@ def _describe_tables(tables: Sequence[Table], options: CsvOptions, rate: float |
     if left_out := [name for name in tables[0].columns.left_out if name not in used]:
         told = f"?time={left_out[0]} tells gaps; " if is_time_name(left_out[0]) else ""
         notes.append(f"no channel, by the name: {first_few(left_out, _MOST_PAIRS)} ({told}?columns= takes any)")
+    if beside := sorted({name for table in tables for name in table.dialect.left_out}):
+        notes.append(f"no sensor's files, and left out: {first_few(beside, _MOST_PAIRS)}")
     if why := next((table.why_no_time for table in tables if table.why_no_time), ""):
         notes.append(f"gaps are not seen: {why}")
     return notes

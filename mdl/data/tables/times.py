@@ -15,8 +15,9 @@ import numpy as np
 
 from mdl.data.readers.clock import UNITS_S, Clock, find_clock
 from mdl.data.tables.dialect import Dialect
+from mdl.data.tables.merge import read_table
 from mdl.data.tables.options import CsvOptions
-from mdl.data.tables.rows import TIME_EXAMPLES, Floats64, is_nothing, read_rows, to_numbers
+from mdl.data.tables.rows import TIME_EXAMPLES, Floats64, is_nothing, to_numbers
 from mdl.errors import DataError
 from mdl.reading import shorten
 
@@ -64,7 +65,7 @@ def find_time(file: Path, dialect: Dialect, place: int, options: CsvOptions) -> 
     parts: list[Floats64] = []
     stride, backwards, steps, seen = 1, 0, 0, 0
     last = np.nan
-    for number, rows in enumerate(read_rows(file, dialect, [place])):
+    for number, rows in enumerate(read_table(file, dialect, [place])):
         if number == 0:
             parser = _choose_parser(rows.columns[0])
         if parser is None:
