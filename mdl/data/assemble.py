@@ -28,6 +28,7 @@ def assemble_data(
     group: Integers,
     *,
     how: str = "auto",
+    given: Mask | None = None,
     gap: int = 0,
     seed: int = 0,
     description: str = "",
@@ -42,13 +43,17 @@ def assemble_data(
     """A data set from rows (n, channels, time) in recording order; keeps a fifth for testing (`hold_out`).
 
     take: the chosen rows, for a side, "train" or "test"; all else has a value for each row. A class may have none.
-    labels: the names and the values of classes, numbers or labels. units: of the numbers.
+    labels: the names and the values of classes, numbers or labels. units: of the numbers. given: the rows to test on,
+    where the source says them and `how` is "auto".
     """
     classes, y = labels
     subject_names, subject_ids = ((), np.zeros(len(y), np.int64)) if subject is None else number_names(subject)
-    held_out, test, dropped = hold_out(
-        strata_of(y), None if subject is None else subject_ids, recording, group, how=how, gap=gap, seed=seed
-    )
+    if given is not None and how == "auto":
+        held_out, test, dropped = "given", given, np.zeros(len(y), np.bool_)
+    else:
+        held_out, test, dropped = hold_out(
+            strata_of(y), None if subject is None else subject_ids, recording, group, how=how, gap=gap, seed=seed
+        )
     # A stretch that a cut in time goes through becomes two groups: the gap between them has been dropped.
     apart = group * 2 + test if held_out == "time" else group
     sides = (("train", ~test & ~dropped), ("test", test))

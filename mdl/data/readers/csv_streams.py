@@ -14,8 +14,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +25,7 @@ from mdl.data.assemble import assemble_data
 from mdl.data.readers.archive import list_tables
 from mdl.data.readers.streams import LARGEST_WINDOWS_BYTES, overlap_gap
 from mdl.data.spec import split_names
+from mdl.data.tables.names import below_sides, find_sides
 from mdl.data.tables.options import CsvOptions
 from mdl.data.tables.recordings import TABLES, list_recordings
 from mdl.data.tables.streams import Streams, read_streams
@@ -74,12 +77,18 @@ def read_csv(
     DataError naming the file, the column or row, and the header.
     """
     files = files or find_recordings(path)
+    sides, split = find_sides(path, files) if options.split == "auto" else (None, "")
+    if split:
+        changes = {"label": below_sides(options.label), "subject": below_sides(options.subject)}
+        options = msgspec.structs.replace(options, **changes)
     with _place_for_rows(scratch) as folder:
         rows = folder / "rows.f32"
         with open_private(rows, "xb") as into:
             streams = read_streams(path, files, options, into, labelled)
         try:
-            return _cut(path, streams, options, rows, len(files))
+            return _cut(
+                path, replace(streams, notes=[*filter(None, [split]), *streams.notes]), options, rows, len(files), sides
+            )
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
         finally:
@@ -98,7 +107,10 @@ def _place_for_rows(scratch: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cut(path: str, streams: Streams, options: CsvOptions, rows: Path, recordings: int) -> DataSet:
+def _cut(
+    path: str, streams: Streams, options: CsvOptions, rows: Path, recordings: int, sides: NDArray[np.bool_] | None
+) -> DataSet:
+    """sides: the recordings to test on, where their folders say it."""
     window, step = options.window, options.step or max(1, options.window // 2)
     starts, group = window_starts(streams.stretches, window, step)
     if not len(starts):
@@ -128,6 +140,7 @@ def _cut(path: str, streams: Streams, options: CsvOptions, rows: Path, recording
         recording if recordings > 1 else None,
         group,
         how=options.split,
+        given=None if sides is None else sides[recording],
         gap=overlap_gap(window, step),
         seed=options.seed,
         description=f"streams from {path}, {recordings} recordings",

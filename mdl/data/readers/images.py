@@ -22,7 +22,7 @@ from mdl.data.assemble import assemble_data, number_names
 from mdl.data.readers.archive import list_files
 from mdl.data.readers.streams import LARGEST_WINDOWS_BYTES
 from mdl.data.spec import split_names
-from mdl.data.tables.names import name_from_path, refuse_one_class_by_two_names
+from mdl.data.tables.names import below_sides, find_sides, name_from_path, refuse_one_class_by_two_names
 from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, DataError
 from mdl.reading import read_bytes, shorten
@@ -46,7 +46,8 @@ class ImageOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     label, subject: `path` or `path:N`, the name of the first, or Nth, folder below PATH; subject also `file`. classes:
     all classes in their order, so that a device may hold some of them. bad: what to do with a file that is no picture.
-    split, seed: what is held out for testing; without subjects the last fifth of each class by its files' names.
+    split, seed: what is held out for testing; without subjects the last fifth of each class by its files' names. Where
+    the folders below PATH are train and val or test, they say it, and `path` is the folder below them.
     """
 
     size: Annotated[str, msgspec.Meta(pattern=r"^([1-9][0-9]{0,3}x[1-9][0-9]{0,3})?$")] = ""
@@ -80,13 +81,15 @@ def read_images(path: str, options: ImageOptions, scratch: Path) -> DataSet:
     Raises ConfigError or DataError naming the file.
     """
     files, root = find_images(path), str(Path(path).expanduser())
-    labels = [name_from_path(options.label, root, file) for file in files]
+    sides, split = find_sides(root, files) if options.split == "auto" else (None, "")
+    label, subject = ((below_sides if split else str)(said) for said in (options.label, options.subject))
+    labels = [name_from_path(label, root, file) for file in files]
     pixels = scratch / "pixels.u8"
     try:
         kept, shape, notes = _decode_all(files, options, pixels)
         everything = np.memmap(pixels, np.uint8, "r", shape=(len(kept), *shape))
         classes, y = _number_labels([labels[row] for row in kept], options, path)
-        people = [name_from_path(options.subject, root, files[row]) for row in kept] if options.subject else None
+        people = [name_from_path(subject, root, files[row]) for row in kept] if subject else None
         return assemble_data(
             Path(root).resolve().stem,
             lambda rows, side: _gather(everything, np.flatnonzero(rows), scratch / f"{side}_x.npy"),
@@ -95,10 +98,11 @@ def read_images(path: str, options: ImageOptions, scratch: Path) -> DataSet:
             None,
             np.arange(len(kept)),
             how=options.split,
+            given=None if sides is None else sides[kept],
             seed=options.seed,
             description=f"pictures below {path}",
             channels=_CHANNELS[options.color],
-            notes=notes,
+            notes=(split, *notes) if split else notes,
         )
     except DataError as error:
         raise error if str(path) in str(error) else DataError(f"{path}: {error}") from None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdl.data.spec import split_names
 from mdl.data.tables.options import CsvOptions
@@ -21,6 +22,10 @@ LONGEST_NAME = 256
 # A column of more values holds measurements, or texts, and no classes.
 _MOST_NAMES = 10_000
 _WHOLE = re.compile(r"([+-]?\d+)\.0*")
+
+
+# Folders that say themselves on which side of a split their files are.
+_TRAINED, _TESTED = ("train", "training"), ("val", "valid", "validation", "test", "testing")
 
 
 class Numbering:
@@ -88,6 +93,30 @@ def refuse_one_class_by_two_names(names: Sequence[str], where: str) -> None:
                 f"{where}: are {seen[plain]!r} and {name!r} one class? Write it alike, or say ?classes=NAME,NAME,..."
             )
         seen[plain] = name
+
+
+def find_sides(path: str, files: Sequence[Path]) -> tuple[NDArray[np.bool_] | None, str]:
+    """Return (True for each file that is to test on, a note) where the folders below a path say the sides of a split.
+
+    They are called train, and val or test. (None, "") if a file is in another folder, or all are on one side.
+    """
+    try:
+        folders = [name_from_path("path", path, file) for file in files]
+    except ConfigError:
+        return None, ""
+    sides = np.array([folder.casefold() in _TESTED for folder in folders])
+    if sides.all() or not sides.any() or not {each.casefold() for each in folders} <= {*_TRAINED, *_TESTED}:
+        return None, ""
+    train, test = (
+        sorted({folder for folder, side in zip(folders, sides, strict=True) if side == tested})
+        for tested in (False, True)
+    )
+    return sides, f"{'/, '.join(train)}/ is trained on, {'/, '.join(test)}/ is tested on (by the folders' names)"
+
+
+def below_sides(said: str) -> str:
+    """Return what `path` means where the first folders are sides of a split: the second one."""
+    return "path:2" if said == "path" else said
 
 
 def name_from_path(said: str, path: str, file: Path) -> str:

@@ -44,6 +44,35 @@ def test_pictures_in_folders_are_classes_and_the_last_fifth_is_held_out(folder: 
     assert np.array_equal(again.train.x, data.train.x)
 
 
+@pytest.mark.parametrize("tested", ["val", "Test"])
+def test_folders_train_and_val_are_a_split(tested: str, tmp_path: Path) -> None:
+    for side, count in (("train", 6), (tested, 3)):
+        for place, name in enumerate(("cat", "dog")):
+            (tmp_path / "in" / side / name).mkdir(parents=True)
+            for number in range(count):
+                image = Image.fromarray(picture(100 * count + 10 * place + number))
+                image.save(tmp_path / "in" / side / name / f"{number}.png")
+    data = load_data(f"images:{tmp_path}/in", tmp_path / "cache")
+    assert (data.classes, data.held_out) == (("cat", "dog"), "given")
+    assert (len(data.train), len(data.test)) == (12, 6)
+    assert np.array_equal(data.test.x[0], np.moveaxis(picture(300), 2, 0))
+    assert f"train/ is trained on, {tested}/ is tested on (by the folders' names)" in data.notes
+    assert load_data(f"images:{tmp_path}/in?split=time", tmp_path / "cache").classes == tuple(sorted((tested, "train")))
+    (tmp_path / "in" / "more" / "cat").mkdir(parents=True)
+    for number in range(2):
+        (tmp_path / f"in/train/cat/{number}.png").rename(tmp_path / f"in/more/cat/{number}.png")
+    assert load_data(f"images:{tmp_path}/in", tmp_path / "cache").classes == tuple(sorted((tested, "more", "train")))
+
+
+def test_hidden_folders_are_no_classes(folder: Path, tmp_path: Path) -> None:
+    for where in (folder, folder / "cat", folder / "__MACOSX"):
+        (where / ".ipynb_checkpoints").mkdir(parents=True)
+        for number in range(9):
+            Image.fromarray(picture(number)).save(where / ".ipynb_checkpoints" / f"{number}-checkpoint.png")
+    data = load_data(f"images:{folder}", tmp_path / "cache")
+    assert (data.classes, len(data.train) + len(data.test)) == (("cat", "dog"), 20)
+
+
 def test_a_folder_may_be_a_person(folder: Path, tmp_path: Path) -> None:
     data = load_data(f"images:{folder}?subject=path:2&classes=dog,cat,bird", tmp_path)
     assert data.held_out == "subject"

@@ -37,6 +37,17 @@ def test_a_folder_between_may_be_the_class_and_the_next_the_person(tmp_path: Pat
         load_data(f"csv:{tmp_path}/rec?label=path:3&columns=v&window=10", tmp_path / "cache")
 
 
+def test_folders_train_and_test_are_a_split(tmp_path: Path) -> None:
+    for side, start in (("train", 0), ("test", 5)):
+        for label in ("sit", "walk"):
+            (tmp_path / "rec" / side / label / "ann").mkdir(parents=True)
+            (tmp_path / "rec" / side / label / "ann" / "1.csv").write_text(rows("-" * 80, start))
+    for where in (f"{tmp_path}/rec", f"{tmp_path}/rec/*/*/*/*.csv"):
+        data = load_data(f"csv:{where}?label=path&subject=path:3&columns=v&window=10&step=10", tmp_path / "cache")
+        assert (data.classes, data.held_out, len(data.train), len(data.test)) == (("sit", "walk"), "given", 16, 16)
+        assert data.notes[0] == "train/ is trained on, test/ is tested on (by the folders' names)"
+
+
 def test_gaps_are_filled_only_where_times_are_known(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("v,label\n" + "1,a\n" * 40)
     with pytest.raises(DataError, match=r"gaps=interpolate:1 needs to know when each row was; .*\?time="):
