@@ -80,7 +80,6 @@ COVERED: dict[str, str] = {
     "mdl/data/readers/uci_har.py:_read_text": "uci-har: a zip within",
     "mdl/data/tables/dialect.py:find_dialect": "csv: ",
     "mdl/data/tables/dialect.py:parse_line": "csv: a billion columns",
-    "mdl/data/tables/dialect.py:_refuse_other_kinds": "csv: ",
     "mdl/data/tables/rows.py:read_rows": "csv: a quote",
     "mdl/data/tables/stretches.py:list_stretches": SELF,
     "mdl/data/windows.py:iterate_blocks": SELF,
