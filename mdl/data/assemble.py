@@ -39,6 +39,7 @@ def assemble_data(
     units: tuple[str, ...] = (),
     channel_units: tuple[str, ...] = (),
     is_converted: bool = False,
+    left_out: tuple[str, ...] = (),
 ) -> DataSet:
     """A data set from rows (n, channels, time) in recording order; keeps a fifth for testing (`hold_out`).
 
@@ -73,4 +74,5 @@ def assemble_data(
         units=units,
         channel_units=channel_units,
         is_converted=is_converted,
+        left_out=left_out,
     )

@@ -24,7 +24,7 @@ from mdl.reading import decode_json, read_bytes
 from mdl.writing import make_private_folder, open_private
 
 # Raise this whenever any source prepares its windows differently: older entries are then never read again.
-VERSION = 9
+VERSION = 10
 logger = logging.getLogger(__name__)
 
 # Names of people and places, one each; some hundred bytes for most.
@@ -51,6 +51,7 @@ class _Meta(msgspec.Struct, frozen=True):
     units: tuple[str, ...]
     channel_units: tuple[str, ...]
     is_converted: bool
+    left_out: tuple[str, ...]
 
 
 def load_cached(cache_dir: Path, label: str, key: Iterable[object], build: Callable[[Path], DataSet]) -> DataSet:
@@ -102,7 +103,7 @@ def _read(entry: Path) -> DataSet | None:
     return DataSet(
         meta.name, train, test, meta.classes, meta.held_out, meta.synthetic, meta.description, meta.subject_names,
         meta.channels, meta.notes, meta.warnings, meta.rate_hz, meta.units,
-        meta.channel_units, meta.is_converted,
+        meta.channel_units, meta.is_converted, meta.left_out,
     )  # fmt: skip
 
 
@@ -160,5 +161,5 @@ def _describe(aside: Path, data: DataSet) -> _Meta:
     return _Meta(
         data.name, data.classes, data.held_out, data.synthetic, data.description, data.subject_names, sizes,
         data.channels, data.notes, data.warnings, data.rate_hz, data.units,
-        data.channel_units, data.is_converted,
+        data.channel_units, data.is_converted, data.left_out,
     )  # fmt: skip

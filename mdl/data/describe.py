@@ -37,6 +37,7 @@ def describe_data(data: DataSet) -> dict[str, Any]:
         "channel_deviation": [round(value, 6) for value in deviation.tolist()],
         "notes": list(data.notes),
         "warnings": list(data.warnings),
+        "left_out": list(data.left_out),
     }
 
 

@@ -1,4 +1,4 @@
-"""Channels that teach nothing, or the wrong thing: constant ones, and those that rise all the time as a clock does."""
+"""Channels that teach nothing, or the wrong thing: constant ones, clocks, and values far beyond all others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ from mdl.data.windows import Windows, iterate_blocks
 
 # A short stretch of any signal may rise by chance; so many steps in a row in all windows do not.
 _FEWEST_STEPS = 100
+# A value so many deviations from the middle was not measured: a start time, a counter, an error code.
+_FAR = 1000.0
+# Of so many bytes of windows the middle and the deviation are taken, without the outermost hundredths on both sides.
+_SAMPLE_BYTES, _OUTER, _OUTER_DEVIATIONS = 16 << 20, (1, 50, 99), 2 * 2.326
 # Channels named in one line.
 _MOST_NAMED = 8
 
@@ -31,9 +35,32 @@ def suspect_channels(windows: Windows, names: Sequence[str]) -> tuple[str, ...]:
     lines = []
     if rises.any():
         lines.append(f"{called(rises)} only ever rises, like a time or a counter: is it meant to be a channel?")
+    if in_time:
+        lines += _far_values(windows, low, high, called)
     if (low == high).any():
         lines.append(f"{called(low == high)} is constant: nothing can be learned from it")
     return tuple(lines)
+
+
+def _far_values(
+    windows: Windows,
+    low: NDArray[np.float64],
+    high: NDArray[np.float64],
+    called: Callable[[NDArray[np.bool_]], str],
+) -> list[str]:
+    """A line on each channel with a value that lies thousands of deviations away. low, high: (channels,)."""
+    count = max(1, min(len(windows), _SAMPLE_BYTES // max(1, windows.x[:1].nbytes)))
+    some = windows.x[np.linspace(0, len(windows) - 1, count).astype(np.int64)]
+    first, middle, last = np.percentile(some, _OUTER, axis=(0, 2))
+    deviation = (last - first) / _OUTER_DEVIATIONS
+    furthest = np.where(high - middle > middle - low, high, low)
+    far = (deviation > 0) & (np.abs(furthest - middle) > _FAR * deviation)
+    return [
+        f"{called(np.arange(len(far)) == channel)} holds {furthest[channel]:.6g}, "
+        f"{abs(furthest[channel] - middle[channel]) / deviation[channel]:,.0f} deviations from its middle "
+        f"{middle[channel]:.3g}: is it a time, a counter or an error code, and no measurement?"
+        for channel in np.flatnonzero(far).tolist()[:_MOST_NAMED]
+    ]
 
 
 def suspect_targets(train: NDArray[Any], test: NDArray[Any], names: Sequence[str]) -> tuple[str, ...]:

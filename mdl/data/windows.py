@@ -59,7 +59,8 @@ class DataSet:
     source does not know. classes: their names, or those of the numbers or labels. units: of the numbers, where the
     source names them. channel_units: of the channels, as `find_unit` writes them, "" where nobody knows, () if none is
     known. is_converted: a channel's values were written in another unit. notes: what was found out while reading and
-    nobody has said; warnings: what is likely a mistake. Both for the user, a line each.
+    nobody has said, last what was read; warnings: what is likely a mistake; left_out: samples of what was left out and
+    why. All for the user, a line each.
     """
 
     name: str
@@ -77,6 +78,7 @@ class DataSet:
     units: tuple[str, ...] = ()
     channel_units: tuple[str, ...] = ()
     is_converted: bool = False
+    left_out: tuple[str, ...] = ()
 
     @property
     def targets(self) -> Targets:

@@ -233,6 +233,8 @@ def _show(found: dict[str, Any]) -> None:
         console.print(f"channels: {', '.join(found['channel_names'])}")
     for line in found["notes"]:
         console.print(line)
+    for line in found["left_out"]:
+        console.print(f"left out {line}", style="dim", highlight=False)
     for line in found["warnings"]:
         console.print(f"warning: {line}", style="yellow")
     table = _table_of_numbers(found) if found["targets"] == "numbers" else _table_of_classes(found)

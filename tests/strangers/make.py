@@ -90,7 +90,7 @@ def plain() -> list[Case]:
         one("plain", "plain.csv", text, f"{LABEL}&subject=who", subjects=("ann", "ben"), note="in s, 50 Hz"),
         one("plain", "plain_upper.CSV", table([name.upper() for name in NAMES], lambda _, row: row), LABEL),
         one("plain", "plain.tsv.gz", gzip.compress(text.replace(",", "\t").encode(), 9, mtime=0), LABEL),
-        one("plain", "plain_torn.csv", text + "8.0,0.1", LABEL, note="last row is cut off"),
+        one("plain", "plain_torn.csv", text + "8.0,0.1", LABEL, note="1 cut off at the end of a file"),
         one("plain", "plain_spelt.csv", text.replace("walk", "Walk", 40), LABEL, refused="?classes="),
         one("plain", "plain_more_cells.csv", text.replace("\n", ",x\n").replace("activity,x", "activity"), LABEL,
             refused="has 7 cells, the header 6"),
@@ -186,7 +186,7 @@ def frames() -> list[Case]:
     single = table(NAMES, lambda _, row: row, rows=stream()[:EVERY])
     return [
         one("data frame", "numbered.csv", numbered, LABEL),
-        one("data frame", "unlabelled.csv", some, LABEL, lost=EVERY, note="100 rows have no label"),
+        one("data frame", "unlabelled.csv", some, LABEL, lost=EVERY, note="100 without a label"),
         one("data frame", "one_class.csv", single, f"{LABEL}&classes=sit,walk", lost=ROWS - EVERY),
         one("data frame", "unknown_class.csv", table(NAMES, lambda _, row: row), f"{LABEL}&classes=sit,run",
             refused="is 'walk', none of classes=sit, run"),

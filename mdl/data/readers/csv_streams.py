@@ -151,6 +151,7 @@ def _cut(
         units=streams.units,
         channel_units=streams.channel_units,
         is_converted=streams.is_converted,
+        left_out=streams.left_out,
     )
 
 

@@ -17,12 +17,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.bounds import first_few
 from mdl.data.assemble import assemble_data, number_names
 from mdl.data.readers.archive import list_files
 from mdl.data.readers.streams import LARGEST_WINDOWS_BYTES
 from mdl.data.spec import split_names
 from mdl.data.tables.names import below_sides, find_sides, name_from_path, refuse_one_class_by_two_names
+from mdl.data.tally import Tally
 from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, DataError
 from mdl.reading import read_bytes, shorten
@@ -37,8 +37,8 @@ MOST_PIXELS = 1 << 26
 _LARGEST_FILE_BYTES = 128 << 20
 _MODES = {"rgb": "RGB", "grey": "L"}
 _CHANNELS = {"rgb": ("red", "green", "blue"), "grey": ("grey",)}
-# Pictures written together, and files named in one line.
-_AT_ONCE, _MOST_NAMED = 64, 3
+# Pictures written together.
+_AT_ONCE = 64
 
 
 class ImageOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,7 +86,8 @@ def read_images(path: str, options: ImageOptions, scratch: Path) -> DataSet:
     labels = [name_from_path(label, root, file) for file in files]
     pixels = scratch / "pixels.u8"
     try:
-        kept, shape, notes = _decode_all(files, options, pixels)
+        kept, shape, bad = _decode_all(files, options, pixels)
+        tally = _count(Path(root), files, bad)
         everything = np.memmap(pixels, np.uint8, "r", shape=(len(kept), *shape))
         classes, y = _number_labels([labels[row] for row in kept], options, path)
         people = [name_from_path(subject, root, files[row]) for row in kept] if subject else None
@@ -102,7 +103,8 @@ def read_images(path: str, options: ImageOptions, scratch: Path) -> DataSet:
             seed=options.seed,
             description=f"pictures below {path}",
             channels=_CHANNELS[options.color],
-            notes=(split, *notes) if split else notes,
+            notes=(*filter(None, [split]), tally.line()),
+            left_out=tally.samples(),
         )
     except DataError as error:
         raise error if str(path) in str(error) else DataError(f"{path}: {error}") from None
@@ -151,8 +153,8 @@ def iterate_images(path: str, shape: Sequence[int]) -> Iterator[tuple[Path, Pixe
 
 def _decode_all(
     files: Sequence[Path], options: ImageOptions, into: Path
-) -> tuple[list[int], tuple[int, int, int], tuple[str, ...]]:
-    """(rows of the files that are pictures, the shape of each, notes); the pixels go into a file."""
+) -> tuple[list[int], tuple[int, int, int], list[Path]]:
+    """(rows of the files that are pictures, the shape of each, files that are none); the pixels go into a file."""
     size, first, kept, bad = options.shape, None, list[int](), list[Path]()
     channels = len(_CHANNELS[options.color])
     if size is not None:
@@ -178,8 +180,19 @@ def _decode_all(
             kept.append(row)
     if size is None or not kept:
         raise DataError(f"none of the {len(files)} files is a picture that can be read")
-    told = f"{len(bad)} of {len(files)} files are no pictures that can be read, and are left out: "
-    return kept, (channels, *size), (told + first_few([str(file) for file in bad], _MOST_NAMED),) if bad else ()
+    return kept, (channels, *size), bad
+
+
+def _count(root: Path, files: Sequence[Path], bad: Sequence[Path]) -> Tally:
+    """Count the pictures, and files beside them that are none."""
+    tally = Tally("pictures")
+    tally.see(len(files))
+    for file in bad:
+        tally.leave("that cannot be read", sample=str(file))
+    for file in set(list_files(root)).difference(files):
+        tally.see()
+        tally.leave("that are neither PNG nor JPEG", sample=str(file))
+    return tally
 
 
 def _check_size(count: int, channels: int, size: tuple[int, int]) -> None:

@@ -45,7 +45,7 @@ def read_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
     key, build = source.prepare(parsed, seed)
 
     def checked(scratch: Path) -> DataSet:
-        data = _in_utf8(check_data(build(scratch), spec))
+        data = _in_utf8(_with_count(check_data(build(scratch), spec)))
         return _with_warnings(data) if source.is_own else data
 
     try:
@@ -65,6 +65,13 @@ def _in_utf8(data: DataSet) -> DataSet:
         return tuple(map(readable, value)) if isinstance(value, tuple) else value
 
     return replace(data, **{field.name: readable(getattr(data, field.name)) for field in fields(data)})
+
+
+def _with_count(data: DataSet) -> DataSet:
+    """End the notes with what was read, unless the reader has said so."""
+    if any(note.startswith("read ") for note in data.notes):
+        return data
+    return replace(data, notes=(*data.notes, f"read {len(data.train) + len(data.test):,} windows"))
 
 
 def _with_warnings(data: DataSet) -> DataSet:

@@ -31,8 +31,17 @@ from mdl.data.clusters import Floats64, assign, read_clusters, to_metres
 from mdl.data.readers.archive import open_text
 from mdl.data.readers.clock import LATEST_S, UNITS_S, unix_unit
 from mdl.data.readers.csv_streams import find_csv_files
-from mdl.data.readers.visits import FEATURES, Stays, find_stays, keep_active_days, make_sequences, take_stays
+from mdl.data.readers.visits import (
+    FEATURES,
+    Stays,
+    find_stays,
+    keep_active_days,
+    make_sequences,
+    moments_in,
+    take_stays,
+)
 from mdl.data.spec import describe_choices
+from mdl.data.tally import Tally
 from mdl.data.windows import DataSet, Integers, Windows, make_windows
 from mdl.errors import ConfigError, DataError
 
@@ -73,10 +82,14 @@ class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class PlaceLog:
-    """Everybody's stays. places: names of the places 0..; stays: by person, the names in order."""
+    """Everybody's stays. places: names of the places 0..; stays: by person, the names in order.
+
+    tally: the moments that were read, and those that are in no stay, and why.
+    """
 
     places: tuple[str, ...]
     stays: dict[str, Stays]
+    tally: Tally
 
 
 def read_places(path: str, options: PlaceOptions) -> DataSet:
@@ -92,33 +105,56 @@ def read_places(path: str, options: PlaceOptions) -> DataSet:
             sides[side].append(make_windows(x, y, np.full(len(y), number), np.full(len(y), 2 * number + side)))
     train, test = (_join(windows) for windows in sides)
     if not len(train) or not len(test):
-        raise DataError(f"{path}: no sequences; expected people with active days (active={options.active}) of stays")
+        raise DataError(
+            f"{path}: no sequences; expected people with active days (active={options.active}) of stays; "
+            f"{log.tally.line()}"
+        )
     return DataSet(
         "places", train, test, log.places, "time",
         description=f"next of {len(log.places)} places from {options.steps} stays and a time",
-        subject_names=tuple(log.stays), channels=FEATURES,
+        subject_names=tuple(log.stays), channels=FEATURES, notes=(log.tally.line(),), left_out=log.tally.samples(),
     )  # fmt: skip
 
 
 def read_stays(path: str, options: PlaceOptions) -> PlaceLog:
     """Each person's stays on active days. Raises ConfigError or DataError naming file and line."""
-    moments = _read_moments(path, options)
+    tally = Tally("moments")
+    moments = _read_moments(path, options, tally)
     people = sorted({moment.subject for moment in moments})
     names, numbers = _number_places(moments, options)
     times = np.array([moment.time_s for moment in moments], np.int64)
     subject = np.searchsorted(np.array(people), np.array([moment.subject for moment in moments]))
-    stays = {
-        name: keep_active_days(
-            find_stays(times[subject == index], numbers[subject == index], options.hole), options.active
-        )
-        for index, name in enumerate(people)
-    }
-    return PlaceLog(names, stays)
+    stays = {}
+    for index, name in enumerate(people):
+        at, where = times[subject == index], numbers[subject == index]
+        found = find_stays(at, where, options.hole)
+        stays[name] = keep_active_days(found, options.active)
+        _count(name, at, where, (found, stays[name]), options, tally)
+    return PlaceLog(names, stays, tally)
+
+
+def _count(
+    name: str, times: Integers, places: Integers, stays: tuple[Stays, Stays], options: PlaceOptions, tally: Tally
+) -> None:
+    """Count a person's moments that are in no stay. times, places: int64 (n,). stays: all, and those that are kept."""
+    found, kept = (moments_in(each, times) for each in stays)
+    reach = (
+        "in no cluster (rest=grid takes the cells)"
+        if options.clusters
+        else "outside the cells (cell=, rows=, columns=)"
+    )
+    for why, lost in (
+        (reach, places < 0),
+        (f"on days with fewer than {options.active} stays (active=)", (places >= 0) & found & ~kept),
+    ):
+        if lost.any():
+            first = datetime.fromtimestamp(int(times[lost][0]), UTC).strftime("%Y-%m-%d %H:%M")
+            tally.leave(why, int(lost.sum()), f"{name} from {first}")
 
 
 def read_fixes(path: str, options: PlaceOptions) -> tuple[Floats64, Integers, Integers]:
     """Every position in degrees (n, 2), and its person (n,) and local day (n,). Raises as `read_stays`."""
-    moments = _read_moments(path, options)
+    moments = _read_moments(path, options, Tally())
     if moments[0].place:
         raise DataError(f"{path}: a log that names its places has no positions; expected {', '.join(_FIX_COLUMNS)}")
     people = np.unique(np.array([moment.subject for moment in moments]), return_inverse=True)[1].astype(np.int64)
@@ -143,13 +179,13 @@ class _Moment:
     fix: tuple[float, float]
 
 
-def _read_moments(path: str, options: PlaceOptions) -> list[_Moment]:
-    all_moments = (moment for file in find_csv_files(path) for moment in _read_file(file, options))
+def _read_moments(path: str, options: PlaceOptions, tally: Tally) -> list[_Moment]:
+    all_moments = (moment for file in find_csv_files(path) for moment in _read_file(file, options, tally))
     moments = list(itertools.islice(all_moments, _MOST_MOMENTS + 1))
     if len(moments) > _MOST_MOMENTS:
         raise DataError(f"{path}: more than {_MOST_MOMENTS} rows; expected a row a minute, or fewer files")
     if not moments:
-        raise DataError(f"{path}: no usable row; fixes coarser than accuracy={options.accuracy:g} m are dropped")
+        raise DataError(f"{path}: no usable row; {tally.line()}")
     return moments
 
 
@@ -210,15 +246,23 @@ def _parse_centre(text: str) -> tuple[float, float] | None:
     return latitude, longitude
 
 
-def _read_file(file: Path, options: PlaceOptions) -> Iterator[_Moment]:
+def _read_file(file: Path, options: PlaceOptions, tally: Tally) -> Iterator[_Moment]:
     with open_text(file, newline="") as lines:
         rows = csv.reader(lines)
         try:
             header = [name.strip() for name in next(rows, [])]
             index = _find_columns(file, header, options)
             for row in rows:
-                if row and (moment := _read_row(row, index, file, rows.line_num, options)):
+                if not row:
+                    continue
+                tally.see()
+                if moment := _read_row(row, index, file, rows.line_num, options):
                     yield moment
+                elif "accuracy" in index:
+                    where = f"{file}, line {rows.line_num}: {row[index['accuracy']]} m"
+                    tally.leave(f"coarser than accuracy={options.accuracy:g} m", sample=where)
+                else:
+                    tally.leave("without the name of a place", sample=f"{file}, line {rows.line_num}")
         except csv.Error as error:
             raise DataError(f"{file}: damaged ({error})") from None
 

@@ -42,6 +42,7 @@ class Unlabelled:
     channels: tuple[str, ...]
     channel_units: tuple[str, ...]
     notes: tuple[str, ...]
+    left_out: tuple[str, ...]
 
 
 @contextmanager
@@ -83,7 +84,7 @@ def read_unlabelled(
         recording = streams.stretches[stretch, 4]
         yield Unlabelled(
             x, np.asarray(began, np.float64), recording, tuple(files), streams.is_timed, streams.rate_hz,
-            streams.channels, streams.channel_units, tuple(streams.notes),
+            streams.channels, streams.channel_units, tuple(streams.notes), streams.left_out,
         )  # fmt: skip
 
 
@@ -116,11 +117,13 @@ def describe_unlabelled(text: str, cache_dir: Path) -> Description | None:
             "window": window,
             "rate_hz": found.rate_hz,
             "notes": list(found.notes),
+            "left_out": list(found.left_out),
             "classes": [],
         }
         lines = [
             f"{len(found.files)} recording{'s' if len(found.files) > 1 else ''}: {count} windows of {of}",
-            *found.notes, "no label is said: mdl predict reads it so, training needs ?label= or ?target=",
+            *found.notes, *(f"left out {sample}" for sample in found.left_out),
+            "no label is said: mdl predict reads it so, training needs ?label= or ?target=",
             *draw_window(np.asarray(found.x[0]), found.channels),
         ]  # fmt: skip
         return Description(values, lines)

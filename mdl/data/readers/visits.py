@@ -66,6 +66,16 @@ def keep_active_days(stays: Stays, fewest: int) -> Stays:
     return take_stays(stays, (count >= fewest)[day]) if len(days) else stays
 
 
+def moments_in(stays: Stays, local_time_s: Integers) -> NDArray[np.bool_]:
+    """Return True, (n,), for the moments in a window of 10 minutes that a stay covers. local_time_s: int64 (n,)."""
+    if not len(stays):
+        return np.zeros(len(local_time_s), np.bool_)
+    window = local_time_s // WINDOW_S
+    last = np.searchsorted(stays.start, window, side="right") - 1
+    found: NDArray[np.bool_] = (last >= 0) & (window < (stays.start + stays.duration)[last])
+    return found
+
+
 def take_stays(stays: Stays, rows: NDArray[np.bool_]) -> Stays:
     """The stays where `rows` is true."""
     return Stays(stays.place[rows], stays.start[rows], stays.duration[rows])

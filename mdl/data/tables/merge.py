@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mdl.data.tables.dialect import Dialect, Part
 from mdl.data.tables.rows import Floats64, Rows, read_rows, to_numbers
+from mdl.data.tally import Tally
 from mdl.errors import DataError
 
 # A step so many times the usual one of a sensor is a gap.
@@ -22,10 +23,10 @@ _GAP_STEPS = 10.0
 _MOST_WAITING = 1 << 20
 
 
-def read_table(file: Path, dialect: Dialect, wanted: Sequence[int], told: list[str] | None = None) -> Iterator[Rows]:
+def read_table(file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally | None = None) -> Iterator[Rows]:
     """As `read_rows`, of a file or of a recording in parts."""
     if not dialect.parts:
-        yield from read_rows(file, dialect, wanted, told)
+        yield from read_rows(file, dialect, wanted, tally)
         return
     base = dialect.parts[dialect.base]
     followers = [
@@ -36,7 +37,7 @@ def read_table(file: Path, dialect: Dialect, wanted: Sequence[int], told: list[s
     own = {place: column for column, place in base.places.items()}
     columns = [base.time, *(own[place] for place in wanted if place in own)]
     seen = kept = 0
-    for rows in read_rows(base.file, base.dialect, columns, told):
+    for rows in read_rows(base.file, base.dialect, columns, tally):
         good = np.ones(len(rows), np.bool_)
         cells = dict(zip([place for place in wanted if place in own], rows.columns[1:], strict=True))
         if followers:
@@ -58,8 +59,9 @@ def read_table(file: Path, dialect: Dialect, wanted: Sequence[int], told: list[s
     if not kept:
         names = ", ".join(part.file.name for part in dialect.parts)
         raise DataError(f"{file}: its files share no time ({names}); choose one sensor's channels with ?columns=")
-    if kept < seen and told is not None:
-        told.append(f"{file}: {seen - kept} of {seen} rows are when not all sensors measured, and are left out")
+    if kept < seen and tally is not None:
+        tally.see(seen - kept)
+        tally.leave("from when not all sensors measured", seen - kept, f"{file}: {seen - kept} of {seen} rows")
 
 
 def measure_rate(file: Path, dialect: Dialect, time: int) -> float:

@@ -39,7 +39,6 @@ class Numbering:
         self._number: dict[str, int] = {name: place for place, name in enumerate(declared)}
         self._of_cell: dict[str, int] = {}
         self._nothing: set[str] = set()
-        self.unnamed = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,9 +51,11 @@ class Numbering:
         for row, cell in enumerate(cells):
             if cell not in known:
                 known[cell] = self._learn(cell, f"{file}: data row {first + row}: column {column!r}")
-        numbers = np.fromiter(map(known.__getitem__, cells), np.int64, len(cells))
-        self.unnamed += sum(map(self._nothing.__contains__, cells)) if self._nothing else 0
-        return numbers
+        return np.fromiter(map(known.__getitem__, cells), np.int64, len(cells))
+
+    def is_nothing(self, cell: str) -> bool:
+        """Return True for a cell that names none; of those that `number` took."""
+        return cell in self._nothing
 
     def _learn(self, cell: str, where: str) -> int:
         text = cell.strip()

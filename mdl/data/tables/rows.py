@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from mdl.data.readers.archive import open_text
 from mdl.data.tables.dialect import Dialect
+from mdl.data.tally import Tally
 from mdl.errors import DataError
 from mdl.reading import shorten
 
@@ -44,8 +45,8 @@ class Rows:
         return len(self.columns[0])
 
 
-def read_rows(file: Path, dialect: Dialect, wanted: Sequence[int], told: list[str] | None = None) -> Iterator[Rows]:
-    """The wanted columns of all rows. told: takes a line on a last row that is cut off, which is left out.
+def read_rows(file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally | None = None) -> Iterator[Rows]:
+    """The wanted columns of all rows. tally: counts a last row that is cut off, which is left out.
 
     Raises DataError if there are no rows, or one has more cells than the header.
     """
@@ -65,8 +66,9 @@ def read_rows(file: Path, dialect: Dialect, wanted: Sequence[int], told: list[st
             held = block.pop() if taken else None
             if not taken and block and len(block[-1]) < width and max(wanted) - bool(dialect.clock) >= len(block[-1]):
                 block.pop()
-                if told is not None:
-                    told.append(f"{file}: the last row is cut off, and left out")
+                if tally is not None:
+                    tally.see()
+                    tally.leave("cut off at the end of a file", sample=f"{file}: the last row")
             if block:
                 padded = [row if len(row) >= width else row + [""] * (width - len(row)) for row in block]
                 columns = list(zip(*padded, strict=False))

@@ -32,6 +32,7 @@ from mdl.data.tables.rows import Floats64, Rows, to_numbers
 from mdl.data.tables.stretches import UNLABELLED, StretchWriter, list_stretches
 from mdl.data.tables.times import TimeColumn, UnsortedError, find_time, unwrap
 from mdl.data.tables.units import THE_MODEL, agree_on_units, find_units, scale_to
+from mdl.data.tally import Tally
 from mdl.errors import DataError
 from mdl.task import describe_rate
 
@@ -58,6 +59,7 @@ class Streams:
 
     classes: their names, or those of the numbers or labels that follow the channels in each row. units: of the numbers.
     channel_units: of the channels; () if none is known. is_converted: some were written in another one.
+    left_out: samples of what was left out.
     began: of each, since its recording's first row: seconds, or rows where there are no times (is_timed says).
     rate_hz: of the rows in it; None if nobody knows. longest: rows of the longest stretch, also of one too short.
     """
@@ -74,6 +76,7 @@ class Streams:
     units: tuple[str, ...] = ()
     channel_units: tuple[str, ...] = ()
     is_converted: bool = False
+    left_out: tuple[str, ...] = ()
 
 
 def read_streams(
@@ -99,6 +102,7 @@ def read_streams(
         reader.read(table, number, rate)
     reader.writer.end()
     refuse_one_class_by_two_names(reader.classes.names, path)
+    tally = reader.count()
     return Streams(
         tuple(name for name, _ in tables[0].columns.channels),
         tuple(name for name, _ in tables[0].columns.targets) or reader.classes.names,
@@ -108,7 +112,7 @@ def read_streams(
         reader.writer.longest,
         np.array(reader.writer.began, np.float64),
         all(table.time for table in tables),
-        [*_describe_tables(tables, options, rate), *reader.describe()],
+        [*_describe_tables(tables, options, rate), *reader.describe(), tally.line()],
         agree_on_units(
             [(each.file, tuple(each.dialect.units[place] for _, place in each.columns.targets)) for each in tables]
         )
@@ -116,6 +120,7 @@ def read_streams(
         else (),
         reader.units if any(reader.units) else (),
         reader.is_converted,
+        tally.samples(),
     )
 
 
@@ -208,8 +213,8 @@ class _Reader:
         self.classes, self.people = number_classes(options), Numbering("person")
         width = len(first.columns.channels) + len(first.columns.targets)
         self.writer = StretchWriter(into, width, options.window)
-        self._told: list[str] = []
-        self._filled = self._dropped = 0
+        self._tally = Tally()
+        self._filled = 0
         self._channels = [name for name, _ in first.columns.channels]
         # By channel; a model's where there is one, else the first file's.
         self.units, self._like = tuple(units or ()), THE_MODEL
@@ -234,7 +239,8 @@ class _Reader:
         wanted = [place for _, place in channels] + list(dict.fromkeys(place for _, place in targets))
         extra = [place for place in (table.columns.label, table.columns.subject) if place is not None]
         extra += [table.time.place] if table.time else []
-        for rows in read_table(table.file, table.dialect, [*wanted, *extra], self._told):
+        for rows in read_table(table.file, table.dialect, [*wanted, *extra], self._tally):
+            self._tally.see(len(rows))
             values = self._values(table, rows)
             if scale is None:
                 scale = self._scale(table, values)
@@ -257,15 +263,16 @@ class _Reader:
 
     def describe(self) -> list[str]:
         """Notes on what was left out or filled."""
-        notes = [*self._told]
-        if self.classes.unnamed:
-            notes.append(f"{self.classes.unnamed} rows have no label, and are left out")
-        if self._dropped:
-            notes.append(f"{self._dropped} rows miss a value, and are left out")
+        notes = []
         if self._filled:
             notes.append(f"{self._filled} values that were missing are filled in (missing=interpolate)")
         units = describe_units(self._channels, self.units, lambda place: self._converted.get(place, ()))
         return [*notes, units] if units else notes
+
+    def count(self) -> Tally:
+        """Return what was read, and what was left out and why."""
+        self._tally.leave(f"in stretches of less than {self._options.window} rows (?window=)", self.writer.too_short)
+        return self._tally
 
     def _values(self, table: Table, rows: Rows) -> Floats64:
         columns = [
@@ -300,9 +307,21 @@ class _Reader:
             elif word:
                 name = name_from_path(word, self._path, table.file)
                 keys[:, place] = numbering.number([name], table.file, 1, word)
+        self._meet_unlabelled(
+            table, rows, keys[:, 0], list(rows.columns[channels]) if columns.label is not None else []
+        )
         if not self._labelled:
             keys[:, 0] = np.maximum(keys[:, 0], 0)
         return keys
+
+    def _meet_unlabelled(self, table: Table, rows: Rows, labels: NDArray[np.int64], cells: Sequence[str]) -> None:
+        """Count rows without a label; not where all rows are taken."""
+        left = np.flatnonzero(labels == UNLABELLED).tolist() if self._labelled else []
+        for row in left:
+            why = "without a label" if not cells or self.classes.is_nothing(cells[row]) else "that ?skip= names"
+            is_sample = self._tally.wants(why)
+            told = f"{table.file}: data row {rows.first + row}: {cells[row] if cells else ''}" if is_sample else ""
+            self._tally.leave(why, 1, told)
 
     def _scale(self, table: Table, values: Floats64) -> tuple[Floats64, Floats64]:
         """Return (factor, offset) of each channel, (channels,): what brings its values to the unit that is kept.
@@ -346,7 +365,9 @@ class _Reader:
                 f"expected a finite number (?missing=drop leaves such rows out, ?missing=interpolate fills them in)"
             )
         if drops:
-            self._dropped += len(np.unique(hit[:, 0]))
+            lines = np.unique(hit[:, 0])
+            place = f"{table.file}: data row {rows.first + int(lines[0])}"
+            self._tally.leave("that miss a value", len(lines), place)
 
     def _add_filled(self, settled: Settled, timed: bool, number: int) -> None:
         values, times, keys = settled

@@ -26,6 +26,7 @@ class StretchWriter:
 
     found: five numbers each, in order: first row in the file, rows, label, subject, recording. began: when each did, in
     seconds since the recording's first row, or in rows where there are no times.
+    too_short: rows, as they came, of stretches that were too short.
     """
 
     def __init__(self, file: IO[bytes], channels: int, window: int) -> None:
@@ -38,6 +39,7 @@ class StretchWriter:
         self._last: tuple[float, Floats64] | None = None
         self._first_s, self._grid = 0.0, 0
         self._origin_s, self._seen = np.nan, 0
+        self.too_short, self._source = 0, 0
 
     def begin(self, rate: float | None, gap_s: float) -> None:
         """A recording begins. rate: Hz of the grid, None to take rows as they are. gap_s: a longer step is a gap."""
@@ -86,7 +88,8 @@ class StretchWriter:
             self._file.seek(self._start * self._row_bytes)
             self._file.truncate()
             self._rows = self._start
-        self._start, self._key, self._last = self._rows, None, None
+            self.too_short += self._source
+        self._start, self._key, self._last, self._source = self._rows, None, None, 0
 
     def _steps_away(self, times: Floats64 | None) -> bool:
         """Whether the first row of a block is a gap away from the last row of the block before."""
@@ -98,6 +101,7 @@ class StretchWriter:
         if self._key is None:
             self._grid = 0
         self._key = key
+        self._source += len(values)
         if times is not None:
             last = self._last
             self._last = (float(times[-1]), values[-1].copy())

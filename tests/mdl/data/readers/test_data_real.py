@@ -235,7 +235,7 @@ def test_the_clock_of_real_phones_and_watches_is_found_in_their_timestamps(
         columns[0] = columns[0] if number % 2 else columns[0] / 1000
         write_stream(tmp_path / f"{number}.csv", ["stamp", "ax", "ay", "az", "gx", "gy", "gz", "label"], columns)
     spec = f"csv:{tmp_path}?label=label&time=stamp&window=50"
-    note, unit = load_data(spec, tmp_path / "cache").notes
+    note, unit, _ = load_data(spec, tmp_path / "cache").notes
     assert unit == "ax, ay, az in m/s2"
     assert note.startswith("times in column 'stamp' are in s/ms, 10")
     assert note.endswith("Hz; not resampled (?rate= does)")
@@ -260,7 +260,7 @@ def test_a_real_stream_has_the_same_windows_in_whatever_unit_its_times_are(data_
     for unit in ("s", "ms", "us", "ns"):
         spec = f"csv:{tmp_path}/{unit}.csv?label=label&time=at&rate=50&skip=0,7,8,9,10,11,12"
         sets[unit] = load_data(spec, tmp_path / "cache")
-        times, acceleration = sets[unit].notes
+        times, acceleration, _ = sets[unit].notes
         assert times == f"times in column 'at' are in {unit}, 50 Hz; resampled to 50 Hz"
         assert acceleration == "ax, ay, az in m/s2 (converted from g)"
         assert not sets[unit].warnings

@@ -144,8 +144,8 @@ def test_what_is_no_picture_is_refused_by_name_or_left_out(
         load_data(f"images:{folder}", tmp_path)
     data = load_data(f"images:{folder}?bad=skip", tmp_path)
     assert len(data.train) + len(data.test) == 20
-    assert "1 of 21 files are no pictures that can be read, and are left out" in data.notes[0]
-    assert str(bad) in data.notes[0]
+    assert data.notes == ("read 20 pictures, left out 1: 1 that cannot be read",)
+    assert data.left_out == (f"that cannot be read: {bad}",)
 
 
 def test_folders_that_cannot_be_classes_are_refused(folder: Path, tmp_path: Path) -> None:

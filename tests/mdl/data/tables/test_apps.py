@@ -259,7 +259,8 @@ def test_a_row_that_the_end_of_a_row_cuts_short_is_left_out(tmp_path: Path) -> N
     lines[40] = lines[40].rpartition(",")[0] + ",;" + lines[41]
     path.write_text("\n".join([*lines[:41], "", *lines[42:]]) + "\n")
     data = read(path, tmp_path / "cache")
-    assert "1 rows miss a value, and are left out" in data.notes
+    assert data.notes[-1].startswith("read ")
+    assert "1 that miss a value" in data.notes[-1]
     assert len(data.train) + len(data.test) == 3
 
 

@@ -38,7 +38,7 @@ def test_degrees_and_radians_of_one_folder_come_out_alike(tmp_path: Path) -> Non
     assert data.channels == ("gx", "gy", "gz")
     assert data.channel_units == ("rad/s",) * 3
     assert data.is_converted
-    assert data.notes[-1] == "gx, gy, gz in rad/s (converted from deg/s)"
+    assert data.notes[-2] == "gx, gy, gz in rad/s (converted from deg/s)"
     assert np.abs(np.sort(data.train.x, axis=None) - np.sort(data.test.x, axis=None)).max() < 1e-4
 
 

@@ -106,7 +106,7 @@ def test_sensors_of_one_device_are_merged_by_time(packed: bool, tmp_path: Path) 
     assert x[:, :3] == pytest.approx(-x[:, 3:], abs=1e-3)
     assert x[0, 3, 0] == pytest.approx(0.5, abs=1e-3)  # the gyroscope began so late
     assert x[0, 3, 1] == pytest.approx(0.52, abs=1e-3)
-    assert any("27 of 500 rows are when not all sensors measured" in note for note in data.notes), data.notes
+    assert any("27 from when not all sensors measured" in note for note in data.notes), data.notes
     assert "no sensor's files, and left out: Annotation.csv, Metadata.csv" in data.notes
 
 

@@ -1,0 +1,47 @@
+"""What a reader of data read, and what it left out and why: one line at its end, with samples for whoever asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from mdl.reading import shorten
+
+# Samples kept of each reason.
+_SAMPLES = 3
+
+
+class Tally:
+    """Counts rows, or whatever `what` names in the plural."""
+
+    def __init__(self, what: str = "rows") -> None:
+        self._what = what
+        self._seen = 0
+        self._left: Counter[str] = Counter()
+        self._samples: dict[str, list[str]] = {}
+
+    def see(self, count: int = 1) -> None:
+        """Count what there is, whatever becomes of it."""
+        self._seen += count
+
+    def leave(self, why: str, count: int = 1, sample: str = "") -> None:
+        """Count what is left out. sample: where it is, and what it holds."""
+        self._left[why] += count
+        kept = self._samples.setdefault(why, [])
+        if sample and len(kept) < _SAMPLES:
+            kept.append(shorten(sample))
+
+    def wants(self, why: str) -> bool:
+        """Return True if fewer samples of a reason are kept than can be."""
+        return len(self._samples.get(why, ())) < _SAMPLES
+
+    def line(self) -> str:
+        """Return "read 20 rows, left out 3: 2 without a label, 1 cut off"."""
+        left = {why: count for why, count in self._left.items() if count}
+        gone = sum(left.values())
+        reasons = ", ".join(f"{count:,} {why}" for why, count in sorted(left.items(), key=lambda each: -each[1]))
+        told = f"{gone:,}: {reasons}" if gone else "none"
+        return f"read {max(0, self._seen - gone):,} {self._what}, left out {told}"
+
+    def samples(self) -> tuple[str, ...]:
+        """Return a line for each sample that is kept: the reason, then where it is."""
+        return tuple(f"{why}: {sample}" for why, kept in self._samples.items() for sample in kept)
