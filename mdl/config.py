@@ -14,6 +14,7 @@ import msgspec
 import tomli_w
 
 from mdl.assignments import put, put_assignment
+from mdl.bounds import printable
 from mdl.ends import EndSection
 from mdl.errors import ConfigError, DataError
 from mdl.hints import did_you_mean, explain
@@ -320,6 +321,8 @@ def load_config(path: Path | None, overrides: Mapping[str, object], assignments:
         return msgspec.convert(values, Config, strict=True)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{where}: {explain(error, Config)}") from None
+    except UnicodeEncodeError as error:  # a path may have any bytes, a choice may not
+        raise ConfigError(f"{where}: '{printable(error.object)}' is no UTF-8: expected one of the choices") from None
 
 
 def save_config(config: Config, path: Path) -> None:

@@ -64,6 +64,7 @@ def plan_run(
     """
     if peers < 1:
         raise ConfigError(f"-n {peers}: expected at least 1 peer")
+    rounds = _count_rounds(config, epochs)
     claim_share()
     check_limit(peers)
     config = _with_policy(config, policy, peers)
@@ -77,7 +78,6 @@ def plan_run(
     page = config.web.port
     if page:
         need_libraries()
-    rounds = _count_rounds(config, epochs)
     config = msgspec.structs.replace(
         config,
         mesh=msgspec.structs.replace(config.mesh, loopback=True, join=(), port=0),
