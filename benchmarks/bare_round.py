@@ -102,7 +102,8 @@ def _run(net: Any, code: Path, size: int, folder: Path, given: argparse.Namespac
 def _read_rounds(folder: Path) -> list[dict[str, float]]:
     """Seconds by phase of the rounds after the warm-up, whoever led them."""
     lines = [line for path in folder.glob("*/metrics.jsonl") for line in path.read_text().splitlines()]
-    told: list[dict[str, Any]] = sorted(map(json.loads, lines), key=lambda line: int(line["round"]))
+    by_round = {int(line["round"]): line for line in map(json.loads, lines)}  # each device has the line of each round
+    told: list[dict[str, Any]] = [by_round[number] for number in sorted(by_round)]
     return [{phase: line["seconds"].get(phase, 0.0) for phase in _PHASES} for line in told[WARM_UP:]]
 
 

@@ -151,7 +151,8 @@ def _run_mdl(net: Any, case: Case, system: str, folder: Path, given: argparse.Na
     ]
     read_all(devices, PATIENCE_S)
     lines = [line for path in folder.glob("*/metrics.jsonl") for line in path.read_text().splitlines()]
-    told: list[dict[str, Any]] = sorted(map(json.loads, lines), key=lambda line: int(line["round"]))
+    by_round = {int(line["round"]): line for line in map(json.loads, lines)}  # each device has the line of each round
+    told: list[dict[str, Any]] = [by_round[number] for number in sorted(by_round)]
     if not told:
         log.seek(0)
         raise RuntimeError(f"no round was closed: {log.read()[-300:]}")
