@@ -45,7 +45,8 @@ def read_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
     key, build = source.prepare(parsed, seed)
 
     def checked(scratch: Path) -> DataSet:
-        data = _in_utf8(_with_count(check_data(build(scratch), spec)))
+        data = _in_utf8(check_data(build(scratch), spec))
+        data = _with_count(data) if source.takes_path else data  # made-up recordings are not read
         return _with_warnings(data) if source.is_own else data
 
     try:
