@@ -20,7 +20,6 @@ import platform
 import sys
 import time
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -29,18 +28,16 @@ import msgspec
 import numpy as np
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+
+from benchmarks.training.together import train_together
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, split_windows, take_windows
 from mdl.errors import ConfigError, MdlError
 from mdl.learning.evaluation import evaluate
-from mdl.learning.flat import FlatModel
-from mdl.learning.models import build_model
 from mdl.learning.rotation import make_turn
-from mdl.learning.training import LocalTrainer, model_delta
-from mdl.own import own_data, own_model
+from mdl.own import own_data
 from mdl.protocol.counts import Evaluation
-from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, pair_aggregate
-from peers.edge.device import device_seed
 
 # Optimizer, rate and smoothing were chosen on held-out training subjects (uci-har) and holds (semg), one seed each.
 # The number of rounds is the caller's: say so where it was chosen with test figures in sight.
@@ -121,37 +118,13 @@ def _train(
     data: DataSet, shards: list[Windows], settings: TrainingSettings, options: argparse.Namespace, seed: int
 ) -> Evaluation:
     """All rounds over these shares; one share of everything is central training."""
-    trainers = [
-        LocalTrainer(
-            _build(data, options, seed),
-            shard.x,
-            shard.y,
-            _settings_of(settings, seed, index),
-            augment=make_turn(settings.rotate_deg, data.channels),
-        )
-        for index, shard in enumerate(shards, start=1)
-    ]
-    parameters = trainers[0].model.values().copy()
-    for round_id in range(1, options.rounds + 1):
-        deltas = [
-            ModelDelta(
-                model_delta(parameters, trainer.train_round(parameters, round_id).values),
-                float(len(shard)) if options.theta == "samples" else 1.0,
-                frozenset({Contributor(str(index), 1)}),
-            )
-            for index, (trainer, shard) in enumerate(zip(trainers, shards, strict=True))
-        ]
-        parameters = apply_delta(parameters, reduce(pair_aggregate, deltas).values, eta=1.0)
-    trainers[0].model.load(parameters)
-    return evaluate(trainers[0].model.module, data.test.x, data.test.y, len(data.classes))
-
-
-def _build(data: DataSet, options: argparse.Namespace, seed: int) -> FlatModel:
-    return FlatModel(build_model(own_model(options.model), data.shape[0], data.shape[1], len(data.classes), seed))
-
-
-def _settings_of(settings: TrainingSettings, seed: int, index: int) -> TrainingSettings:
-    return msgspec.structs.replace(settings, seed=device_seed(seed, index))
+    augment = make_turn(settings.rotate_deg, data.channels)
+    by_samples = options.theta == "samples"
+    trainer, parameters = train_together(
+        data, shards, options.model, settings, options.rounds, seed, by_samples=by_samples, augment=augment
+    )
+    trainer.model.load(parameters)
+    return evaluate(trainer.model.module, data.test.x, data.test.y, len(data.classes))
 
 
 def _parse_options() -> argparse.Namespace:

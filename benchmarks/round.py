@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 from benchmarks.helpers import load_lan
 from benchmarks.links.places import Case, parse_case, read_all
 from mdl.config import Exchange
+from mdl.files.round_lines import read_run
 from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).resolve().parents[1]
@@ -150,14 +151,12 @@ def _run_mdl(net: Any, case: Case, system: str, folder: Path, given: argparse.Na
         net.start(host, node, code, f"dev{host}", folder, *words, stderr=log.fileno()) for host in range(case.size)
     ]
     read_all(devices, PATIENCE_S)
-    lines = [line for path in folder.glob("*/metrics.jsonl") for line in path.read_text().splitlines()]
-    by_round = {int(line["round"]): line for line in map(json.loads, lines)}  # each device has the line of each round
-    told: list[dict[str, Any]] = [by_round[number] for number in sorted(by_round)]
+    told = read_run(folder)
     if not told:
         log.seek(0)
         raise RuntimeError(f"no round was closed: {log.read()[-300:]}")
     phases = ("total",) if given.train_s else ("aggregate", "broadcast", "apply")
-    return [sum(line["seconds"].get(phase, 0.0) for phase in phases) for line in told]
+    return [sum(line.seconds.get(phase, 0.0) for phase in phases) for line in told]
 
 
 def _run_other(net: Any, case: Case, system: str, folder: Path, given: argparse.Namespace) -> tuple[list[float], bool]:

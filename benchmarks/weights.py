@@ -1,4 +1,4 @@
-"""What a device weighs in the mean: 1 each, or its windows (FedAvg), where devices hold 1 to 100 parts of data.
+"""Compare weights of devices in the mean: 1 each, or their windows (FedAvg), where they hold 1 to 100 parts of data.
 
     python benchmarks/weights.py --data uci-har:PATH --rounds 20 --seeds 0 1 2
     python benchmarks/weights.py --data 'semg:PATH?split=series' --rounds 20 --seeds 0 1 2
@@ -30,15 +30,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 
 from benchmarks.own_batch_norm import Person, part_people
 from benchmarks.told import tell_measured
+from benchmarks.training.together import train_together
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, take_windows
 from mdl.learning.evaluation import evaluate
-from mdl.learning.flat import FlatModel
-from mdl.learning.models import build_model
-from mdl.learning.training import LocalTrainer, model_delta
-from mdl.own import own_data, own_model
-from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, pair_aggregate
-from peers.edge.device import device_seed
+from mdl.learning.training import LocalTrainer
+from mdl.own import own_data
 
 ARMS = ("peer", "samples")
 FIGURES = ("all", "mean", "worst", "strangers")
@@ -77,7 +74,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def share_out(people: Sequence[Person], ratio: float, seed: int) -> list[Windows]:
-    """Of each person what their device holds: windows evenly from all of them, between 1/ratio and all."""
+    """Return what each person's device holds: windows evenly from all of theirs, between 1/ratio and all."""
     shares = np.random.default_rng([seed, len(people)]).permutation(np.geomspace(1 / ratio, 1, len(people)))
     counts = [max(1, round(len(own) * share)) for (own, _), share in zip(people, shares, strict=True)]
     rows = [
@@ -90,26 +87,14 @@ def _run(data: DataSet, people: Sequence[Person], options: argparse.Namespace, a
     given = json.loads(options.set) if options.set else {}
     settings = msgspec.structs.replace(TrainingSettings(planned_rounds=options.rounds), **given)
     held = share_out(people, options.ratio, seed)
-    trainers = [
-        LocalTrainer(_build(data, options.model, seed), own.x, own.y, _settings_of(settings, seed, index))
-        for index, own in enumerate(held, start=1)
-    ]
-    parameters = trainers[0].model.values().copy()
-    for round_id in range(1, options.rounds + 1):
-        deltas = (
-            ModelDelta(
-                model_delta(parameters, trainer.train_round(parameters, round_id).values).copy(),
-                float(len(own)) if arm == "samples" else 1.0,
-                frozenset({Contributor(str(index), 1)}),
-            )
-            for index, (trainer, own) in enumerate(zip(trainers, held, strict=True))
-        )
-        parameters = apply_delta(parameters, reduce(pair_aggregate, deltas).values, eta=1.0)
+    trainer, parameters = train_together(
+        data, held, options.model, settings, options.rounds, seed, by_samples=arm == "samples"
+    )
     told = {
         "arm": arm,
         "seed": seed,
         "held": [len(own) for own in held],
-        **_test(data, people, trainers[0], parameters),
+        **_test(data, people, trainer, parameters),
     }
     print(json.dumps({key: told[key] for key in ("arm", "seed", *FIGURES)}), file=sys.stderr, flush=True)
     return told
@@ -123,14 +108,6 @@ def _test(data: DataSet, people: Sequence[Person], trainer: LocalTrainer, parame
     strangers = evaluate(trainer.model.module, others.x, others.y, len(data.classes)).accuracy if len(others) else None
     whole = reduce(lambda a, b: a + b, done).accuracy
     return {"all": whole, "mean": fmean(each), "worst": min(each), "strangers": strangers, "each": each}
-
-
-def _build(data: DataSet, model: str, seed: int) -> FlatModel:
-    return FlatModel(build_model(own_model(model), data.shape[0], data.shape[1], len(data.classes), seed))
-
-
-def _settings_of(settings: TrainingSettings, seed: int, index: int) -> TrainingSettings:
-    return msgspec.structs.replace(settings, seed=device_seed(seed, index))
 
 
 def _parse_options() -> argparse.Namespace:

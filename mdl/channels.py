@@ -1,4 +1,4 @@
-"""What a device tells of its channels' values, and which device's values are unlike all others'.
+"""Tells what a device's channels hold, and names a device whose values are unlike all others'.
 
 A channel of no known unit may be in another one than elsewhere, or turned, and nothing but its values says so. Each
 device tells mean, deviation and range of each channel to one significant digit. `unlike_channels` names a device where

@@ -1,4 +1,4 @@
-"""What a reader of data read, and what it left out and why: one line at its end, with samples for whoever asks."""
+"""Counts what a reader of data read, and what it left out and why: one line at its end, with samples."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from mdl.reading import decode_json, open_regular
 
 
 def read_run(out: Path) -> list[RoundSummary]:
-    """The rounds of all nodes: whoever led a round has written its line."""
+    """Return the rounds of all nodes, each once: every device that is in the mesh then has the line of each."""
     rounds = {summary.round: summary for path in sorted(out.glob("*/metrics.jsonl")) for summary in read_rounds(path)}
     return [rounds[number] for number in sorted(rounds)]
 

@@ -173,7 +173,7 @@ class FlatModel:
         delta: float32 (size,), what a round of training made of the values that were loaded. It counts the first time
         that it is not 0.
         """
-        if delta.any():
+        if self._constants.are_unchecked and delta.any():
             self._constants.check(
                 self._here, lambda name: bool(delta[self._places[name].start : self._places[name].stop].any())
             )

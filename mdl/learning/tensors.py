@@ -99,6 +99,11 @@ class Constants:
         brought = _float_buffers(unwrap(module)).keys() & tensors.keys() - set(map(plain_name, learned))
         self._digests = {name: _digest_of({name: tensors[name]}) for name in sorted(brought)}
 
+    @property
+    def are_unchecked(self) -> bool:
+        """Whether there is something to compare still."""
+        return bool(self._digests)
+
     def check(self, trained: Mapping[str, Tensor], has_changed: Callable[[str], bool]) -> None:
         """Compare, once, what training did not change. Raises ConfigError that names a buffer with other values.
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -36,26 +36,20 @@ _MOST_ROWS = 30_000_000
 _SOURCES = ("csv:PATH", "movielens:PATH")
 
 
-class _Form(NamedTuple):
-    """One of MovieLens' files: the names of its columns where it has no header."""
-
-    names: str = ""
-
-
-# By the names of the files, which stayed as they are for twenty years.
+# MovieLens' files, whose names stayed as they are for twenty years: the columns of each that has no header.
 _RATINGS = {
-    "ratings.csv": _Form(),
-    "ratings.dat": _Form("user,item,rating,time"),
-    "u.data": _Form("user,item,rating,time"),
+    "ratings.csv": "",
+    "ratings.dat": "user,item,rating,time",
+    "u.data": "user,item,rating,time",
 }
 _USERS = {
-    "users.dat": _Form("user,gender,age,occupation,zip"),
-    "u.user": _Form("user,age,gender,occupation,zip"),
+    "users.dat": "user,gender,age,occupation,zip",
+    "u.user": "user,age,gender,occupation,zip",
 }
 _FILMS = {
-    "movies.csv": _Form(),
-    "movies.dat": _Form("item,title,genres"),
-    "u.item": _Form("item,title,date,video,url," + ",".join(f"genre{number}" for number in range(19))),
+    "movies.csv": "",
+    "movies.dat": "item,title,genres",
+    "u.item": "item,title,date,video,url," + ",".join(f"genre{number}" for number in range(19)),
 }
 _KNOWN_OF_USERS = ("gender", "age", "occupation")
 
@@ -136,10 +130,10 @@ def read_titles(text: str) -> dict[str, str]:
     spec, options = parse_log(text)
     if not isinstance(options, CsvLogOptions):
         with _open_movielens(Path(spec.path).expanduser()) as (where, members, by_name):
-            for name, form in _FILMS.items():
+            for name, columns in _FILMS.items():
                 if name in by_name:
                     lines = _lines(members, by_name[name])
-                    return dict(_pairs(f"{where}: {name}", lines, form.names, "", "item"))
+                    return dict(_pairs(f"{where}: {name}", lines, columns, "", "item"))
         return {}
     if not options.titles:
         return {}
@@ -161,7 +155,7 @@ def _pairs(where: str, lines: Iterable[str], names: str, sep: str, item: str) ->
 def _read_csv(path: str, options: CsvLogOptions) -> Interactions:
     rows: list[tuple[str, str, float | None]] = []
     for file in find_csv_files(str(Path(path).expanduser())):
-        names = options.names or (_RATINGS[file.name].names if file.name in _RATINGS else "")
+        names = options.names or (_RATINGS.get(file.name, ""))
         with open_text(file, encoding=find_encoding(file)) as lines:
             table = open_table(str(file), lines, names, options.sep)
             rows += _rows_of(str(file), table, (options.user, options.item, options.time), len(rows))
@@ -227,11 +221,11 @@ def _read_movielens(path: Path) -> Interactions:
             if name is None:
                 raise DataError(f"{path}: none of {', '.join(_RATINGS)} in it; expected MovieLens as it is distributed")
             ratings = f"{where}: {name}"
-            table = open_table(ratings, _lines(members, by_name[name]), _RATINGS[name].names)
+            table = open_table(ratings, _lines(members, by_name[name]), _RATINGS[name])
             log = _group(where, list(_rows_of(ratings, table, ("user", "item", "time"), 0)))
-        for name, form in _USERS.items():
+        for name, columns in _USERS.items():
             if name in by_name:
-                header, rows = open_table(f"{where}: {name}", _lines(members, by_name[name]), form.names)
+                header, rows = open_table(f"{where}: {name}", _lines(members, by_name[name]), columns)
                 told = (dict(zip(header, row, strict=True)) for _, row in itertools.islice(rows, _MOST_ROWS))
                 return number_profiles(log, {row["user"]: {key: row[key] for key in _KNOWN_OF_USERS} for row in told})
     return log

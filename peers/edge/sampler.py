@@ -112,7 +112,7 @@ class Sampler:
     def _look(self) -> ResourceState:
         """Each of these fails alone, as no descriptor is left or a phone forbids it; it is then as it was before."""
         last = self._last or ResourceState(0, 0.0)
-        percent, charging = _ask(_read_battery, (last.battery_percent, last.charging))
+        percent, charging = _ask(read_battery, (last.battery_percent, last.charging))
         return ResourceState(
             free_memory_bytes=_ask(lambda: psutil.virtual_memory().available, last.free_memory_bytes),
             cpu_percent=_ask(self._others_percent, last.cpu_percent),
@@ -169,7 +169,7 @@ def _ask(read: Callable[[], _Told], before: _Told) -> _Told:
         return before
 
 
-def _read_battery() -> tuple[float | None, bool | None]:
+def read_battery() -> tuple[float | None, bool | None]:
     """Return the charge in percent, and whether it charges; None without a battery."""
     battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
     if not battery:

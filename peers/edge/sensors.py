@@ -22,7 +22,7 @@ from mdl.devices.gate import Gate, Reading
 from mdl.errors import ConfigError, DataError
 from mdl.hints import did_you_mean
 from mdl.reading import decode_json, read_text
-from peers.edge.sampler import is_in_use
+from peers.edge.sampler import is_in_use, read_battery
 
 # Termux waits for Android to tell, on some phones 7 s; without its app for ever.
 _COMMAND_S = 15.0
@@ -121,8 +121,8 @@ class Sensors:
         supplies = self._root / "sys/class/power_supply"
         if supplies.is_dir():
             return _read_supplies([path for path in supplies.iterdir() if _text(path / "scope") != "Device"])
-        battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
-        return {"charging": bool(battery.power_plugged), "battery": float(battery.percent)} if battery else {}
+        percent, charging = read_battery()
+        return {} if percent is None else {"charging": charging, "battery": percent}
 
     def _wifi(self) -> dict[str, Any]:
         """Whether the default route goes over Wi-Fi, or over a cable, which costs as little; None if nothing tells."""

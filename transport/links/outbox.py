@@ -270,10 +270,14 @@ class Outbox:
         """Say at its door who this node is, unless that is being said."""
         if self._introducer.door is None or info.peer_id in self._knocks:
             return
-        knock = self._open(self._introducer.door, address_of(info), bulk=False)
-        self._knocks[info.peer_id] = knock, self.now
+        self._knocks[info.peer_id] = self._say_at_door(address_of(info)), self.now
+
+    def _say_at_door(self, address: Address, anew: bool = False) -> zmq.Socket[bytes] | None:
+        """Return what says at a door who this node is, for as long as it is open; None if there is no socket."""
+        knock = self._open(self._introducer.door, address, bulk=False)
         if knock is not None:
-            self._put(knock, self._hello(info.host), None)
+            self._put(knock, self._hello(address.host, anew), None)
+        return knock
 
     def _try_elsewhere(self) -> None:
         """Say who this node is at the other addresses of those who are silent: who hears it answers from there."""
@@ -287,10 +291,8 @@ class Outbox:
             left = attempt.left if attempt else self._introducer.other_hosts(info, self._links[peer_id].address.host)
             self._end_attempt(peer_id)
             if left:
-                knock = self._open(self._introducer.door, Address(left[0], info.port), bulk=False)
+                knock = self._say_at_door(Address(left[0], info.port), anew=True)
                 self._elsewhere[peer_id] = _Attempt(left[1:], knock, self.now)
-                if knock is not None:
-                    self._put(knock, self._hello(left[0], anew=True), None)
 
     def _end_attempt(self, peer_id: str) -> None:
         attempt = self._elsewhere.pop(peer_id, None)

@@ -47,7 +47,7 @@ def find_csv_files(path: str) -> list[Path]:
 
 
 def find_recordings(path: str) -> list[Path]:
-    """As `find_csv_files`; a folder or zip that a known app exported stands for all its tables."""
+    """Find files as `find_csv_files` does; a folder or zip that a known app exported stands for all its tables."""
     return _find(path, list_recordings)
 
 

@@ -1,4 +1,4 @@
-"""How known apps and loggers write their files: what their columns are called here, in which unit, and at what times.
+"""Knows how apps and loggers write their files: the names of their columns here, their units, and their times.
 
 A table of data. Names here: acc is acceleration with gravity, lin without it, gyro the angular rate, mag the magnetic
 field. A rule that comes first has the name: no two columns of a file get one.

@@ -24,7 +24,7 @@ _MOST_WAITING = 1 << 20
 
 
 def read_table(file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally | None = None) -> Iterator[Rows]:
-    """As `read_rows`, of a file or of a recording in parts."""
+    """Read as `read_rows` does, from a file or from a recording in parts."""
     if not dialect.parts:
         yield from read_rows(file, dialect, wanted, tally)
         return

@@ -37,7 +37,7 @@ def list_recordings(path: Path) -> list[Path]:
 
 
 def look_at_recording(file: Path, wanted: Sequence[str] = (), names: Sequence[str] = ()) -> Dialect:
-    """As `find_dialect`, of a table, or of a folder or zip of `list_recordings`. Raises as it does."""
+    """Look as `find_dialect` does, at a table, or at a folder or zip of `list_recordings`. Raises as it does."""
     is_folder = file.is_dir() or file.suffix.lower() == ".zip" or (on_disk(file) != file and not file.suffix)
     if not is_folder:
         return find_dialect(file, wanted, names)
