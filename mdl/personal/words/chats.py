@@ -178,7 +178,8 @@ def read_sms(source: BinaryIO, where: str) -> Iterator[Message]:
     left, waiting = b"", 0
     try:
         # The parser begins anew with an element that is not whole: the longer it is, the larger the next piece.
-        while piece := source.read(max(_PIECE_BYTES, waiting)):
+        # Never more than shows that it is too long: what comes behind that would be parsed in vain.
+        while piece := source.read(max(_PIECE_BYTES, min(waiting, _LARGEST_ELEMENT_BYTES + 1 - waiting))):
             elements = seen
             whole, left = _mend_characters(left + piece)
             parser.Parse(whole)
