@@ -178,12 +178,12 @@ class Process:
         self.turns += 1
         self._quiet_until = None
         self.busy_until = world.now + TURN_S
-        began = time.perf_counter()
+        began = time.thread_time()
         self.runtime._turn(_NO_WAKE_UP)  # type: ignore[arg-type]
-        took = time.perf_counter() - began
-        if took > LONGEST_TURN_S:
-            world.slow.append(self.me.peer_id)
-        self.longest_s = max(self.longest_s, took)
+        took_s = time.thread_time() - began
+        if took_s > LONGEST_TURN_S:
+            raise Misbehaved(f"a turn of {self.me.peer_id} takes {took_s:.1f} s of the processor")
+        self.longest_s = max(self.longest_s, took_s)
         if self.turns % 4000 == 0:
             self.check_size()
         if self.runtime._finish is not None:
@@ -247,8 +247,6 @@ class World:
         self.books = _Books(np.random.default_rng(seed))
         self.rng = random.Random(seed + 1)
         self.size = size
-        self.slow: list[str] = []
-        self._used_s = time.process_time()
         self._later: list[tuple[float, int, Process, Event]] = []
         self._count = 0
 
@@ -296,17 +294,6 @@ class World:
                     process.turn()
             self._take_away_ended()
             wire.on_time()
-
-    def check_speed(self) -> None:
-        """Raises Misbehaved if a turn since the last call took long, and the processor was busy with it.
-
-        To ask for the processor's time takes longer than a turn, so that it is asked now and then; a turn that takes
-        long on a machine that does much else is none.
-        """
-        used_s, slow = time.process_time(), self.slow
-        if slow and used_s - self._used_s > LONGEST_TURN_S:
-            raise Misbehaved(f"a turn of {slow[0]} takes {used_s - self._used_s:.1f} s of the processor")
-        self._used_s, self.slow = used_s, []
 
     def _deliver(self) -> None:
         now = self.now

@@ -120,7 +120,6 @@ def run_case(name: str, role: str, case: int, messages: int = MESSAGES) -> Tally
             while tally.messages < messages and (move := liar.draw()) is not None:
                 if tally.messages % 32 == 0:
                     _limit(HANG_S)
-                    scene.world.check_speed()
                 tally.messages += 1
                 played.append(move)
                 tally.refused += not scene.play(move)

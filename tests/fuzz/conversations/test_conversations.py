@@ -76,9 +76,9 @@ def _senders_are_never_freed(self: RoundLedger) -> list[Any]:
 # mutation -> (where, name; the scene, the role and the case that find it, and what they say)
 MUTATIONS: dict[Callable[..., Any], tuple[Any, str, str, str, int, str]] = {
     _any_text_is_an_address: (statements, "check_reachable", "mesh", CODE_HOLDER, 0, "ValueError"),
-    _nobody_looks_at_frames: (mesh_links, "check_frames", "mesh", MEMBER, 0, "IndexError"),
-    _whoever_is_named_is_a_member: (Members, "get", "mesh", MEMBER, 10, "KeyError"),
-    _senders_are_never_freed: (RoundLedger, "to_release", "mesh", MEMBER, 23, "no round of two"),
+    _nobody_looks_at_frames: (mesh_links, "check_frames", "mesh", MEMBER, 2, "IndexError"),
+    _whoever_is_named_is_a_member: (Members, "get", "mesh", MEMBER, 18, "KeyError"),
+    _senders_are_never_freed: (RoundLedger, "to_release", "mesh", MEMBER, 31, "no round of two"),
 }
 # Cases that are tried where a changed machine is no longer caught by the one that is named.
 _CASES, _MESSAGES = 40, 600
