@@ -21,7 +21,7 @@ _FIGURES = ("accuracy", "macro_f1", "accuracy_alone", "accuracy_central", "secon
 
 
 def run_seed(given: argparse.Namespace, seed: int, folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "peers", "up", "-n", str(given.peers), "--data", given.data]
+    command = [sys.executable, "-m", "mdl", "up", "-n", str(given.peers), "--data", given.data]
     command += ["--model", given.model, "--epochs", str(given.epochs), "--policy", given.policy, "--seed", str(seed)]
     command += ["--rounds-per-epoch", str(given.rounds_per_epoch), "--split", given.split]
     command += ["--baselines", "--json", "--out", str(folder / f"seed-{seed}")]

@@ -34,8 +34,8 @@ from mdl.errors import TrainingCancelledError
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer
+from mdl.peers.edge.gatekeeper import LOOK_EVERY_S, Gatekeeper
 from mdl.protocol.delta import Vector
-from peers.edge.gatekeeper import LOOK_EVERY_S, Gatekeeper
 
 # A longer silence between two readings ends a session: nobody knows what the phone did meanwhile.
 SESSION_GAP_S = 30.0

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 
 from benchmarks.helpers import load_lan
 from benchmarks.links.places import Loopback
-from transport.trust.keys import new_join_code
+from mdl.transport.trust.keys import new_join_code
 
 # The first rounds show the links; they are played, and not counted.
 WARM_UP = 2

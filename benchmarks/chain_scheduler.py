@@ -46,7 +46,7 @@ from benchmarks.chain.chain_paper import (
     measure_strategies,
 )
 from benchmarks.chain.chain_plot import draw_scheduler
-from scheduler.training.exploration import PHI
+from mdl.scheduler.training.exploration import PHI
 
 _OUT = Path(__file__).parent / "results" / "scheduler.json"
 _NETWORKS = Path(tempfile.gettempdir()) / "mdl-paper-dqn"
@@ -126,7 +126,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _names(options: argparse.Namespace, *, literal: bool = False) -> list[str]:
     """Those of the asked policies that are there; with `literal`, the paper's own variant too."""
     from mdl.errors import MdlError
-    from scheduler.policies.registry import make_policy
+    from mdl.scheduler.policies.registry import make_policy
 
     found = []
     for name in options.policies.split(","):

@@ -33,9 +33,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 from benchmarks.chaos_plot import draw_chaos
 from benchmarks.chaos_watch import Book, DeltaCheck, Eye, Fault, describe_machine, summarise, watch
 from mdl.config import load_config
-from peers.launch.processes import Child, Children
-from peers.view.inference import evaluate_model
-from transport.trust.keys import Mesh, new_join_code
+from mdl.peers.launch.processes import Child, Children
+from mdl.peers.view.inference import evaluate_model
+from mdl.transport.trust.keys import Mesh, new_join_code
 
 _SETTINGS = (
     "training.optimizer=sgd",

@@ -24,14 +24,14 @@ from mdl.config import MeshSection
 from mdl.errors import MdlError
 from mdl.files.checkpoint import read_safetensors
 from mdl.files.round_lines import read_rounds
+from mdl.peers.edge.node import drive, start_runtime
+from mdl.peers.launch.verify import error_of, kept_delta
+from mdl.peers.roles.membership.majority import has_quorum
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested
 from mdl.protocol.status_messages import MeshStatus, RoundSummary, StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.edge.node import drive, start_runtime
-from peers.launch.verify import error_of, kept_delta
-from peers.roles.membership.majority import has_quorum
-from transport.trust.keys import Mesh
+from mdl.transport.trust.keys import Mesh
 
 _ASK_S = 0.1
 _FRESH_S = 1.0  # an answer older than this says nothing about who leads now

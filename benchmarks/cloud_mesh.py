@@ -97,7 +97,7 @@ def _write(options: argparse.Namespace, command: str, runs: list[dict[str, Any]]
 def run_up(options: argparse.Namespace, seed: int, out: Path, *more: str) -> dict[str, Any]:
     """One `mdl up`; its result."""
     words = describe_up(options, seed, out, *more)
-    done = subprocess.run([sys.executable, "-m", "peers", *words], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "mdl", *words], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"mdl up failed: {done.stderr.strip().splitlines()[-1]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -1,7 +1,7 @@
 """A copy of mdl whose machines and simulated mesh are compiled, for campaigns: 1.5 to 1.8 times as many seeds.
 
     python benchmarks/compiled.py ../fast                 # three minutes of one core; needs a C compiler
-    cd ../fast && PYTHONPATH=. python -m peers sim run --wide --faults hard --seeds 100000 --seed-from 21000000
+    cd ../fast && PYTHONPATH=. python -m mdl sim run --wide --faults hard --seeds 100000 --seed-from 21000000
 
 mypyc, which comes with mypy, compiles what its types say. It knows no msgspec structs and no subclasses of built-in
 exceptions: structs go to a module of their own beside the one that they came from, which stays Python. Plans are drawn
@@ -30,21 +30,20 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
-PACKAGES = ("mdl", "transport", "sim", "scheduler", "peers")
 # What a simulated mesh spends its time in.
-_FOLDERS = ("peers/roles", "sim/mesh", "sim/trust")
-_FILES = ("scheduler/policies/greedy.py", "mdl/protocol/delta.py", "mdl/protocol/segments.py")
+_FOLDERS = ("mdl/peers/roles", "mdl/sim/mesh", "mdl/sim/trust")
+_FILES = ("mdl/scheduler/policies/greedy.py", "mdl/protocol/delta.py", "mdl/protocol/segments.py")
 _SPLIT = (
-    "peers/roles/trainer/works.py",
-    "peers/roles/trainer/guard.py",
-    "peers/roles/trainer/trainer.py",
-    "peers/roles/membership/member.py",
-    "peers/roles/membership/succession.py",
-    "sim/mesh/watch.py",
+    "mdl/peers/roles/trainer/works.py",
+    "mdl/peers/roles/trainer/guard.py",
+    "mdl/peers/roles/trainer/trainer.py",
+    "mdl/peers/roles/membership/member.py",
+    "mdl/peers/roles/membership/succession.py",
+    "mdl/sim/mesh/watch.py",
     "mdl/protocol/delta.py",
 )
 # It names types that are there for the type checker alone.
-_PYTHON = ("sim/trust/gate.py",)
+_PYTHON = ("mdl/sim/trust/gate.py",)
 _STRUCT = re.compile(r"\((msgspec\.)?Struct|\(AssertionError\)")
 _BUILD = """
 from mypyc.build import mypycify
@@ -62,8 +61,7 @@ def main() -> int:
     if out.exists():
         print(f"compiled: {out} is there already: give a folder that is not", file=sys.stderr)
         return 2
-    for package in PACKAGES:
-        shutil.copytree(HERE / package, out / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(HERE / "mdl", out / "mdl", ignore=shutil.ignore_patterns("__pycache__"))  # and what it links to
     build(out)
     python, compiled = _in_process(HERE, options.check), _in_process(out, options.check)
     is_same, ratio = python["digest"] == compiled["digest"], python["seconds"] / compiled["seconds"]
@@ -122,8 +120,8 @@ def _root_of(path: Path) -> Path:
 def run_seeds(count: int) -> dict[str, Any]:
     """Seconds of processor time, and a digest of the verdicts, of the code that this process imports."""
     sys.path.insert(0, os.getcwd())
-    from peers.trials.campaign import Campaign, seldom_collected, silent_machines
-    from peers.trials.run_plan import run_guarded
+    from mdl.peers.trials.campaign import Campaign, seldom_collected, silent_machines
+    from mdl.peers.trials.run_plan import run_guarded
 
     told, campaign = hashlib.sha256(), Campaign(wide=True, exchange="any", compress="any")
     with silent_machines(), seldom_collected():

@@ -39,15 +39,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 
 from mdl.config import Config, load_config
 from mdl.errors import MdlError
+from mdl.peers.recommend.node import make_device
 from mdl.protocol.cloud_messages import UpdateTaken
 from mdl.protocol.cloud_work import StudyLesson, UpdateReady
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import Effect, Event, Received
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.readers import read_interactions
-from peers.recommend.node import make_device
-from transport.runtime import Runtime
-from transport.trust.keys import MeshKeys, new_join_code
+from mdl.transport.runtime import Runtime
+from mdl.transport.trust.keys import MeshKeys, new_join_code
 
 # Of each user's log, what the cloud knows.
 _CLOUDS_SHARE = 0.75
@@ -111,7 +111,7 @@ class CloudProcess:
             self.port = server.getsockname()[1]
         self.out, self.peak_mb, self.cpu_s = folder / "cloud", 0.0, 0.0
         self._log, self._folder = folder / "cloud.log", folder
-        self._words = [sys.executable, "-m", "peers", "cloud", "--task", "recommend", "--data", f"csv:{log}?least=1"]
+        self._words = [sys.executable, "-m", "mdl", "cloud", "--task", "recommend", "--data", f"csv:{log}?least=1"]
         self._words += ["--loopback", "--port", str(self.port), "--updates", str(devices), "--patience", "3600"]
         self._words += ["--out", str(self.out), "--seed", "1", "--json"]
         self._environment = {**os.environ, "MDL_CODE": code, "HOME": str(folder), "OMP_NUM_THREADS": "1"}

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from mdl.errors import MdlError
+from mdl.peers.personal.train import read_sentences
 from mdl.personal.compression import count_bytes
 from mdl.personal.online import STEP_SAMPLES, OnlineLearner
 from mdl.personal.output_layer import tune_all, tune_only
@@ -40,7 +41,6 @@ from mdl.personal.words.personalise import (
 )
 from mdl.personal.words.text import Text, TokenTable, encode
 from mdl.personal.words.text_task import TextTask, cache_text
-from peers.personal.train import read_sentences
 
 CLASSES, PERSONAL, HIDDEN, RANK = 20_000, 10_000, 400, 40
 # Of Table 2: hours for an epoch of 100,000 words on a Nexus 6, and MB.

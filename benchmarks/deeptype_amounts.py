@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 from benchmarks.deeptype_authors import cut
 from benchmarks.told import tell_measured
 from mdl.errors import ConfigError
+from mdl.peers.personal.train import Sentences, read_sentences
 from mdl.personal.output_layer import tune_all
 from mdl.personal.study import Study, StudySettings
 from mdl.personal.words.efficiency import Alphabet, evaluate_next_word
@@ -30,7 +31,6 @@ from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next
 from mdl.personal.words.ngrams import count_ngrams, evaluate_ngrams
 from mdl.personal.words.text import build_table, encode
 from mdl.personal.words.text_task import TextTask
-from peers.personal.train import Sentences, read_sentences
 
 # Top-3 efficiency of its network by millions of words (3.2).
 PAPER = {1_000_000: 0.524, 10_000_000: 0.573}

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 
 from benchmarks.deeptype import authors_of
 from benchmarks.told import tell_measured
+from mdl.peers.personal.train import Sentences, read_sentences
 from mdl.personal.study import StudySettings
 from mdl.personal.words.efficiency import Alphabet, evaluate_next_word
 from mdl.personal.words.mixture import evaluate_mixture
@@ -38,7 +39,6 @@ from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next
 from mdl.personal.words.ngrams import count_ngrams, evaluate_ngrams
 from mdl.personal.words.personalise import Techniques, begin_study, change_words, count_words, plan_words, suit_rate
 from mdl.personal.words.text import TokenTable, build_table, encode
-from peers.personal.train import Sentences, read_sentences
 
 Row: TypeAlias = dict[str, float]
 

@@ -26,13 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 
 from benchmarks.deeptype_authors import SAME_WORDS, cut, file_name
 from benchmarks.told import tell_measured
+from mdl.peers.personal.train import read_sentences
 from mdl.personal.study import StudySettings
 from mdl.personal.words.efficiency import evaluate_next_word
 from mdl.personal.words.model_file import load_next_word
 from mdl.personal.words.next_word import NextWordModel
 from mdl.personal.words.personalise import Techniques, begin_study, suit_rate
 from mdl.personal.words.text import Text, encode
-from peers.personal.train import read_sentences
 
 _TECHNIQUES = Techniques(True, 0, 0, cache=True)
 

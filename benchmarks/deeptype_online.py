@@ -23,12 +23,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 
 from benchmarks.deeptype import authors_of
 from benchmarks.told import tell_measured
+from mdl.peers.personal.train import Sentences, read_sentences
 from mdl.personal.online import OnlineLearner
 from mdl.personal.words.efficiency import efficiency
 from mdl.personal.words.keyboard import Keyboard, type_sentences
 from mdl.personal.words.model_file import load_next_word
 from mdl.personal.words.personalise import online_rate
-from peers.personal.train import Sentences, read_sentences
 
 PARTS = 10
 ARMS = ("nothing learned", "learning", "learning, with recent words")

@@ -41,7 +41,7 @@ from benchmarks.device_traces import (
     stretches_s,
 )
 from mdl.devices import usage
-from sim.timing import device_models as devices
+from mdl.sim.timing import device_models as devices
 
 # Each fit takes what was measured on some phones and gives one constant or a few.
 

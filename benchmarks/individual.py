@@ -34,17 +34,17 @@ from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer, model_delta
+from mdl.peers.edge.device import device_seed
+from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
+from mdl.peers.sharing.speed import measure_speed
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.machine import DeltaRecalled, Effect, Event, LocalDeltaReady, RecallDelta, Send, TrainLocally
 from mdl.protocol.vocabulary import Role, TrainingReport
-from peers.edge.device import device_seed
-from peers.roles.build import TrainerStart, build_machine, simulated_start
-from peers.sharing.speed import measure_speed
-from sim.mesh.accounts import Accounts
-from sim.mesh.driver import SimMesh
-from sim.mesh.network import Network
-from sim.mesh.process import Node
-from sim.timing.device_models import LINK_RANGES_MB_S, MERGE_RANGES_MB_S, energy_percent
+from mdl.sim.mesh.accounts import Accounts
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.network import Network
+from mdl.sim.mesh.process import Node
+from mdl.sim.timing.device_models import LINK_RANGES_MB_S, MERGE_RANGES_MB_S, energy_percent
 
 PAPER_TIME, PAPER_ENERGY = (2.0, 3.5), (2.0, 8.5)
 TRAIN_W = MERGE_W  # a full processor, as for a merge

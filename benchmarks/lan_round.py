@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 
 from benchmarks.helpers import load_helper, load_lan
 from mdl.devices.scenario import Scenario, ScenarioDevice
-from sim.timing.iteration import Iteration
-from transport.trust.keys import new_join_code
+from mdl.sim.timing.iteration import Iteration
+from mdl.transport.trust.keys import new_join_code
 
 MBIT = (24.0, 16.0, 12.0, 8.0, 4.0, 2.0)
 # Which of them is busy half of the time, and what is left of its link meanwhile.

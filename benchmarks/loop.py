@@ -27,12 +27,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 
 from benchmarks.memory import read_peer, run_peer
 from mdl.config import Compress, Exchange
+from mdl.peers.edge.identity import CODE_VARIABLE
 from mdl.protocol.machine import Effect, Event, Send
 from mdl.protocol.round_messages import AgentPresent, PeerReport
-from peers.edge.identity import CODE_VARIABLE
-from transport.links.mesh_links import Links
-from transport.runtime import Runtime
-from transport.trust.keys import new_join_code
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.runtime import Runtime
+from mdl.transport.trust.keys import new_join_code
 
 PEERS = 2
 # Told of each device, so that one knows where to look.

@@ -26,7 +26,7 @@ sys.path.insert(0, str(EXAMPLES))
 
 from small_gpt import SmallGpt, adapt, cut, loss_of, perplexity, read_texts  # type: ignore[import-not-found] # noqa: E402
 
-from transport.trust.keys import new_join_code  # noqa: E402
+from mdl.transport.trust.keys import new_join_code  # noqa: E402
 
 TOPIC, DEVICES = "sport", 4
 STEPS, BATCH, RATE = 10, 8, 3e-3  # as of the example
@@ -77,7 +77,7 @@ def train_mesh(folder: Path, texts: str, base: Path, rounds: int) -> list[str]:
     command = [sys.executable, str(EXAMPLES / "lora_text.py")]
     tail = [str(DEVICES), texts, "--base", str(base), "--rounds", str(rounds), "--loopback"]
     # An agent that waits for all of them: otherwise two begin while the others still start.
-    agent = [sys.executable, "-m", "peers", "agent", "--loopback", "--rounds", str(rounds)]
+    agent = [sys.executable, "-m", "mdl", "agent", "--loopback", "--rounds", str(rounds)]
     several = ["--set", f"round.min_peers={DEVICES}", "--out", str(folder / "agent")]
     processes = [subprocess.Popen([*agent, *several], env=environment, stderr=subprocess.DEVNULL, text=True)]
     for device in range(1, DEVICES + 1):

@@ -32,6 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 from mdl.config import Compress, Config, Exchange, FaultSection, MeshSection, RoundSection
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.peers.edge.identity import CODE_VARIABLE
+from mdl.peers.edge.node import drive, start_peer
+from mdl.peers.roles.build import TrainerStart, build_machine, configured_start
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
@@ -49,12 +52,9 @@ from mdl.protocol.machine import (
     TrainLocally,
 )
 from mdl.protocol.vocabulary import TrainingReport
-from peers.edge.identity import CODE_VARIABLE
-from peers.edge.node import drive, start_peer
-from peers.roles.build import TrainerStart, build_machine, configured_start
-from transport.links.mesh_links import Links
-from transport.runtime import Runtime
-from transport.trust.keys import Mesh, new_join_code
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.runtime import Runtime
+from mdl.transport.trust.keys import Mesh, new_join_code
 
 _SAMPLE_S = 0.004
 # The first rounds of a mesh keep the own delta while they are applied, and fill buffers; they are told apart.

@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from benchmarks.helpers import load_helper, load_lan
-from transport.trust.keys import new_join_code
+from mdl.transport.trust.keys import new_join_code
 
 # Without the address: a lease that is renewed, or a change of the Wi-Fi, takes at least so long.
 AWAY_S = 0.5

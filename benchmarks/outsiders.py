@@ -28,7 +28,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from benchmarks.helpers import load_helper, load_lan
-from transport.trust.keys import MeshKeys, new_join_code
+from mdl.transport.trust.keys import MeshKeys, new_join_code
 
 PORT = 5750
 OUTSIDER = Path(__file__).resolve().parents[1] / "tests" / "integration" / "outsider.py"

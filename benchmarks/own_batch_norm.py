@@ -36,7 +36,7 @@ from mdl.learning.models import build_model
 from mdl.learning.tensors import own_names
 from mdl.learning.training import LocalTrainer, model_delta
 from mdl.own import own_data, own_model
-from peers.edge.device import device_seed
+from mdl.peers.edge.device import device_seed
 
 ARMS = ("shared", "own", "alone")
 # Windows left out before a stretch's test windows: no more overlap one window in any of these sources.

@@ -30,6 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called
 from benchmarks.deeptype import authors_of
 from mdl.errors import MdlError
 from mdl.learning.flat import FlatModel
+from mdl.peers.personal.shared import Lesson, teach
+from mdl.peers.personal.train import Sentences, read_sentences
 from mdl.personal.output_layer import tune_only
 from mdl.personal.study import Study, StudySettings
 from mdl.personal.vocabulary import swap_unused
@@ -40,13 +42,11 @@ from mdl.personal.words.personalise import change_words, count_words, suit_rate
 from mdl.personal.words.rebase import rebase
 from mdl.personal.words.text import TokenTable, encode
 from mdl.personal.words.text_task import TextTask
-from peers.personal.shared import Lesson, teach
-from peers.personal.train import Sentences, read_sentences
 
 
 @dataclass
 class Night:
-    """As `peers.Round`."""
+    """As `mdl.Round`."""
 
     round_id: int
     loss: float = 0.0

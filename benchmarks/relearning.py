@@ -24,9 +24,9 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from peers.edge.relearner import LEAST_SEEN
-from peers.launch.processes import Child, Children
-from transport.trust.keys import new_join_code
+from mdl.peers.edge.relearner import LEAST_SEEN
+from mdl.peers.launch.processes import Child, Children
+from mdl.transport.trust.keys import new_join_code
 
 _SAMPLE_S = 0.05
 # Four processes that start on two cores, and the rounds that have to be seen before the first slot.

@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from mdl.peers.edge.identity import codes_home, remember_code
+from mdl.peers.edge.membership import KEY_VARIABLE, device_key, keep_roster, open_membership
+from mdl.transport.trust.device_key import DeviceKey, is_signed
+from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.roster import Roster
 from mdl.trust.statements import MAX_ENROLLED, AnyStatement, Enrolled, claim_of
-from peers.edge.identity import codes_home, remember_code
-from peers.edge.membership import KEY_VARIABLE, device_key, keep_roster, open_membership
-from transport.trust.device_key import DeviceKey, is_signed
-from transport.trust.keys import MeshKeys, founder_mark, new_join_code
-from transport.trust.membership import Membership
-from transport.trust.roster import Roster
 
 REVOKED = 1_000
 

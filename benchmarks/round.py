@@ -33,7 +33,7 @@ from benchmarks.helpers import load_lan
 from benchmarks.links.places import Case, parse_case, read_all
 from mdl.config import Exchange
 from mdl.files.round_lines import read_run
-from transport.trust.keys import new_join_code
+from mdl.transport.trust.keys import new_join_code
 
 HERE = Path(__file__).resolve().parents[1]
 # The first rounds show the links, and fill caches and buffers; they are played, and not counted.

@@ -2,10 +2,10 @@
 
     python benchmarks/simscale.py --sizes 4 16 64 128 256 500
 
-Every device runs the real machines (`peers.roles`), without faults, over a simulated network of 2.5 to 5 MB/s a device
-(`sim.mesh`); a delta is charged as 0.3 MB. Checks after each event are left out: they are the price of a campaign, not
-of a mesh. Each size is a process of its own, so that its memory is its own. Round 1 counts neither in the seconds nor
-in the messages: in it everybody still meets everybody.
+Every device runs the real machines (`mdl.peers.roles`), without faults, over a simulated network of 2.5 to 5 MB/s a
+device (`mdl.sim.mesh`); a delta is charged as 0.3 MB. Checks after each event are left out: they are the price of a
+campaign, not of a mesh. Each size is a process of its own, so that its memory is its own. Round 1 counts neither in the
+seconds nor in the messages: in it everybody still meets everybody.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from mdl.config import Exchange
+from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
+from mdl.peers.trials.run_plan import SIZE_BYTES
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import Role
-from peers.roles.build import TrainerStart, build_machine, simulated_start
-from peers.trials.run_plan import SIZE_BYTES
-from sim.mesh.accounts import Accounts
-from sim.mesh.driver import SimMesh
-from sim.mesh.network import Network
-from sim.plans.fault_plan import AGENT_NODE
+from mdl.sim.mesh.accounts import Accounts
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.network import Network
+from mdl.sim.plans.fault_plan import AGENT_NODE
 
 # One dimension a training (sim/mesh/accounts.py), with room for rounds that are opened twice.
 _TRAININGS, _LEAST_VALUES = 2, 256

@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from benchmarks.helpers import load_lan
-from transport.trust.keys import new_join_code
+from mdl.transport.trust.keys import new_join_code
 
 HERE = Path(__file__).resolve().parents[1]
 TESTS = Path("tests") / "integration"

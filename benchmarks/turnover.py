@@ -27,8 +27,8 @@ _CODE = "MDL_CODE_TREE"
 sys.path.insert(0, os.environ.get(_CODE, str(HERE)))
 
 from mdl.config import load_config  # noqa: E402
-from peers.edge.identity import CODE_VARIABLE, claim_identity  # noqa: E402
-from transport.trust.keys import Mesh, new_join_code  # noqa: E402
+from mdl.peers.edge.identity import CODE_VARIABLE, claim_identity  # noqa: E402
+from mdl.transport.trust.keys import Mesh, new_join_code  # noqa: E402
 
 # The first rounds fill caches and show the links.
 _WARM_UP = 2
@@ -66,8 +66,8 @@ def main() -> int:
 def _run_device(given: argparse.Namespace) -> int:
     import torch
 
+    from mdl.peers.edge import device, node
     from mdl.protocol.machine import Evaluate, TrainLocally
-    from peers.edge import device, node
 
     torch.set_num_threads(1)
     marks: list[tuple[str, int, float]] = []
@@ -105,7 +105,7 @@ def _watch(marks: list[tuple[str, int, float]]) -> None:
     """Note when this device hears that a result is decided, has applied it, and hears of the next round."""
     from mdl.protocol.machine import TrainLocally
     from mdl.protocol.vector_work import ApplyDelta, DeltaApplied
-    from transport.runtime import Runtime
+    from mdl.transport.runtime import Runtime
 
     step, carry_out = Runtime._step, Runtime._carry_out
 

@@ -22,8 +22,8 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
-from peers.personal.home import LOG, MODEL
-from peers.personal.train import read_sentences
+from mdl.peers.personal.home import LOG, MODEL
+from mdl.peers.personal.train import read_sentences
 
 _WIDTH = 220
 # To start, load torch and a model on a busy machine; and for a key to be shown.
@@ -59,7 +59,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "me"
         words = ["type", "--model", str(options.model.resolve()), "--out", str(home), "--rate", str(options.rate)]
-        screen = Screen([sys.executable, "-m", "peers", *words])
+        screen = Screen([sys.executable, "-m", "mdl", *words])
         try:
             needed = _type(screen, sentences)
             screen.send("C-c")

@@ -119,7 +119,7 @@ class Mesh:
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(Path.cwd()),
         }
-        mdl = [sys.executable, "-m", "peers"]
+        mdl = [sys.executable, "-m", "mdl"]
         given = {"cwd": self._folder, "env": own}
         subprocess.run([*mdl, "mesh", "new", "home"], check=True, capture_output=True, **given)  # type: ignore[call-overload]
         common = ["--mesh", "home", "--loopback"]

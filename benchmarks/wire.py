@@ -29,9 +29,9 @@ from mdl.protocol.machine import Event, PeerFound, Received
 from mdl.protocol.segment_messages import SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import segment_values
 from mdl.protocol.vocabulary import PeerInfo, Role
-from transport.links.mesh_links import Links
-from transport.trust.keys import MeshKeys, new_join_code
-from transport.wire.codec import CHUNK_BYTES
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.trust.keys import MeshKeys, new_join_code
+from mdl.transport.wire.codec import CHUNK_BYTES
 
 WAYS = ("tcp", "zeromq", "curve", "hop", "segments")
 # The first transfers open connections and touch memory; they are not counted.

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-import peers
+import mdl
 from mdl.errors import MdlError
 
 file, device = sys.argv[1], int(sys.argv[2])
@@ -26,7 +26,7 @@ optimizer = torch.optim.AdamW(model[2].parameters(), lr=0.02)
 batches = list(zip(x.split(32), y.split(32), strict=True))
 loss = nn.functional.cross_entropy
 try:
-    mesh = peers.join(model=model, optimizer=optimizer, data=batches, loss=loss, rounds=5, name=f"tuned-{device}",
+    mesh = mdl.join(model=model, optimizer=optimizer, data=batches, loss=loss, rounds=5, name=f"tuned-{device}",
                       loopback="--loopback" in sys.argv)  # fmt: skip
     mesh.run()
 except MdlError as problem:

@@ -9,7 +9,7 @@ import sys
 import torch
 from torch import nn
 
-import peers
+import mdl
 from mdl.errors import MdlError
 
 device = int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdigit() else 1
@@ -33,7 +33,7 @@ model = nn.Sequential(
 ).to(place)
 x, y = draw(480, device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-mesh = peers.join(
+mesh = mdl.join(
     model=model,
     optimizer=optimizer,
     scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5),

@@ -6,7 +6,7 @@ import lightning.pytorch as pl
 import torch
 from torch import nn
 
-from peers.integrations.lightning import MeshCallback
+from mdl.peers.integrations.lightning import MeshCallback
 
 device = int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdigit() else 1
 TASK = torch.linspace(-1, 1, 10)

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from small_gpt import SmallGpt, adapt, cut, loss_of, perplexity, read_texts
 
-import peers
+import mdl
 from mdl.errors import MdlError
 
 STEPS, BATCH, RATE = 10, 8, 3e-3  # of one round
@@ -41,7 +41,7 @@ optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad]
 before, sent = perplexity(model, held_out), []
 
 try:
-    with peers.join(
+    with mdl.join(
         model=model,
         optimizer=optimizer,
         rounds=chosen.rounds,

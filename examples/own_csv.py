@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-import peers
+import mdl
 from mdl.data import default_cache_dir, load_data
 from mdl.errors import MdlError
 from mdl.learning.models import build_model
@@ -22,7 +22,7 @@ try:
     channels, length = data.shape
     model = build_model("lenet", channels, length, len(data.classes), seed=0)
     x, y = torch.tensor(data.train.x), torch.tensor(data.train.y)
-    mesh = peers.join(
+    mesh = mdl.join(
         model=model,
         optimizer=torch.optim.AdamW(model.parameters(), lr=0.002),
         data=list(zip(x.split(16), y.split(16), strict=True)),

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-import peers
+import mdl
 from mdl.errors import MdlError
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")  # who is found, what is waited for
@@ -20,7 +20,7 @@ model = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 exit_code = 0
 try:
-    with peers.join(model=model, name=f"loop-{device}", loopback="--loopback" in sys.argv) as mesh:
+    with mdl.join(model=model, name=f"loop-{device}", loopback="--loopback" in sys.argv) as mesh:
         for this in mesh:  # the model holds the mesh's parameters now
             for rows in torch.arange(512).split(32):
                 loss = nn.functional.cross_entropy(model(x[rows]), y[rows])

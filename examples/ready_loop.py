@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-import peers
+import mdl
 from mdl.errors import MdlError
 
 logging.basicConfig(level=logging.INFO, format="%(message)s")  # what run() does, and what it waits for
@@ -18,7 +18,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loss = nn.functional.cross_entropy
 exit_code = 0
 try:
-    mesh = peers.join(model=model, optimizer=optimizer, data=batches, loss=loss, loopback="--loopback" in sys.argv)
+    mesh = mdl.join(model=model, optimizer=optimizer, data=batches, loss=loss, loopback="--loopback" in sys.argv)
     mesh.run()
 except KeyboardInterrupt:
     exit_code = 130

@@ -10,7 +10,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
-from peers.integrations.transformers import MeshCallback
+from mdl.peers.integrations.transformers import MeshCallback
 
 device = int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdigit() else 1
 torch.manual_seed(0)  # the base and A must be the same on all devices

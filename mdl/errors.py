@@ -38,7 +38,7 @@ class UnfinishedError(MdlError):
 
 
 class LocalProtocolError(MdlError):
-    """We broke the rules: a bug. The process stops; where a peer's message meets it, see `transport.barrier`."""
+    """We broke the rules: a bug. The process stops; where a peer's message meets it, see `mdl.transport.barrier`."""
 
 
 class RemoteProtocolError(MdlError):

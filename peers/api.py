@@ -1,4 +1,4 @@
-"""The Python API behind `peers.join`: what a program says of its model, its loop, and the mesh it belongs to."""
+"""The Python API behind `mdl.join`: what a program says of its model, its loop, and the mesh it belongs to."""
 
 from __future__ import annotations
 
@@ -12,14 +12,27 @@ from torch import nn
 
 from mdl.config import Config, DefenceSection, MeshSection, load_config
 from mdl.ends import parse_period, until_settings
+from mdl.files.export import ModelDescription, find_model_file, import_model
 from mdl.learning.loop import Batches, Loop, Loss, Precision
 from mdl.learning.replay import Replay
-from peers.edge.identity import find_code
-from peers.loops.member import Member, Place, Progress, Round, Saying
-from peers.loops.rounds import RoundDone
-from transport.trust.keys import Mesh
+from mdl.peers.edge.identity import find_code
+from mdl.peers.loops.member import Member, Place, Progress, Round, Saying
+from mdl.peers.loops.rounds import RoundDone
+from mdl.transport.trust.keys import Mesh
 
-__all__ = ["Member", "Replay", "Round", "RoundDone", "join"]
+__all__ = ["Member", "ModelDescription", "Replay", "Round", "RoundDone", "join", "load"]
+
+
+def load(path: str | Path, model: nn.Module | None = None) -> tuple[nn.Module, ModelDescription]:
+    """Return a trained model in evaluation mode, on the processor, and what goes into it and comes out.
+
+    path: a run directory, or a file that `mdl peer`, `mdl up` or a member wrote (`global.safetensors`). model: the
+    module to fill, where it is one of your own; a built-in one is built as the file describes it. The module takes
+    float32 (windows, channels, time), or (images, channels, height, width), in `description.channel_units`, at
+    `description.rate_hz`, and gives a column for each of `description.class_names`. Raises DataError, which names the
+    file, if it is missing, damaged or of another model; ConfigError if only the caller can say what the model is.
+    """
+    return import_model(find_model_file(Path(path)), model)
 
 
 def join(

@@ -23,14 +23,14 @@ from mdl.config import load_config
 from mdl.data.sources import parse_spec
 from mdl.learning.cnn import is_configured, parse_sizes
 from mdl.learning.models import MODELS
+from mdl.peers.cli.main import add_groups, app
+from mdl.peers.cli.web import with_port
+from mdl.peers.view.schedule_source import draw_scenarios
 from mdl.recommend.readers import parse_log
-from peers.cli.main import add_groups, app
-from peers.cli.web import with_port
-from peers.view.schedule_source import draw_scenarios
-from scheduler.explain.watched_play import parse_policies
-from scheduler.given.choice import is_file
-from scheduler.policies.registry import POLICIES, SHARES_BY
-from sim.plans.draw_plan import LEVELS
+from mdl.scheduler.explain.watched_play import parse_policies
+from mdl.scheduler.given.choice import is_file
+from mdl.scheduler.policies.registry import POLICIES, SHARES_BY
+from mdl.sim.plans.draw_plan import LEVELS
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]

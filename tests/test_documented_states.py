@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from mdl.peers.roles.agent.ledger import HOP_MOVES
+from mdl.peers.roles.agent.phase import PHASE_MOVES
+from mdl.peers.roles.trainer.trainer import Trainer
+from mdl.peers.trials.run_plan import build_mesh
 from mdl.protocol.machine import Event
 from mdl.protocol.messages import Said
 from mdl.protocol.vocabulary import ACTIVITY_MOVES, Activity
-from peers.roles.agent.ledger import HOP_MOVES
-from peers.roles.agent.phase import PHASE_MOVES
-from peers.roles.trainer.trainer import Trainer
-from peers.trials.run_plan import build_mesh
-from sim.plans.draw_plan import draw_wide
+from mdl.sim.plans.draw_plan import draw_wide
 
 PROTOCOL = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
 # Small plans, each some tenths of a second; together they take every way but two.

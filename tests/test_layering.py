@@ -14,6 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # A folder imports only what stands left of it.
 LAYERS = ("mdl", "transport", "sim", "scheduler", "peers")
+# What people import and start: it may name every folder, and loads each late.
+FACE = ("mdl/__init__.py", "mdl/__main__.py", "mdl/gym.py")
 # And, inside each, only from folders that stand left of its own.
 INSIDE = {
     "mdl": ("devices", "defence", "trust", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
@@ -60,21 +62,29 @@ MEETING_POINTS = ("peers/edge/node.py", "peers/trials/")
 
 
 def _modules(folder: str) -> list[Path]:
-    return sorted(path for path in (ROOT / folder).rglob("*.py"))
+    """Modules below a folder; those of mdl/ without the face, and without the links to the other four folders."""
+    found = (path.relative_to(ROOT) for path in (ROOT / folder).rglob("*.py"))
+    linked = tuple(f"mdl/{name}/" for name in LAYERS[1:])
+    return sorted(ROOT / path for path in found if str(path) not in FACE and not str(path).startswith(linked))
+
+
+def _in_house(name: str) -> str:
+    """`mdl.peers.api` as `mdl.peers.api`: the name that its folder gives it."""
+    return name.removeprefix("mdl.") if name.split(".")[1:2] and name.split(".")[1] in LAYERS[1:] else name
 
 
 def _imports(path: Path, for_types: bool = False) -> Iterator[str]:
-    """Dotted names of everything a module imports, also inside functions; those for types alone never run."""
+    """Names, as the folders give them, of what a module imports, also inside functions; those for types never run."""
     tree = ast.parse(path.read_text())
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (_in_house(alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: import by the full name, so that the direction can be seen"
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            yield _in_house(node.module or "")
+            yield from (_in_house(f"{node.module}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not for_types:
             continue
         pending += ast.iter_child_nodes(node)
@@ -281,13 +291,13 @@ def test_what_a_peer_loads_never_needs_the_learning_libraries() -> None:
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("peers.roles.agent.agent", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
-        ("peers.roles.trainer.trainer", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
-        ("peers.edge.node", {"torch"}),
-        ("peers.edge.small.waiting", {"torch"}),
-        ("sim.mesh.driver", {"torch", "zmq", "zeroconf", "psutil"}),
+        ("mdl.peers.roles.agent.agent", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
+        ("mdl.peers.roles.trainer.trainer", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
+        ("mdl.peers.edge.node", {"torch"}),
+        ("mdl.peers.edge.small.waiting", {"torch"}),
+        ("mdl.sim.mesh.driver", {"torch", "zmq", "zeroconf", "psutil"}),
         ("mdl.config", {"torch", "numpy", "zmq"}),
-        ("peers.cli.main", {"torch", "numpy", "zmq", "zeroconf"}),
+        ("mdl.peers.cli.main", {"torch", "numpy", "zmq", "zeroconf"}),
     ],
 )
 def test_importing_a_module_loads_nothing_heavy(module: str, heavy: set[str]) -> None:
@@ -297,7 +307,7 @@ def test_importing_a_module_loads_nothing_heavy(module: str, heavy: set[str]) ->
     assert done.stdout.split() == []
 
 
-# What `mdl peer`, `mdl agent`, `mdl cloud`, `mdl learn` and `peers.join` run.
+# What `mdl peer`, `mdl agent`, `mdl cloud`, `mdl learn` and `mdl.join` run.
 PEERS = (
     "peers.edge.node",
     "peers.edge.device",
@@ -312,11 +322,11 @@ OWN_PROCESS = "scheduler.training.relearn"
 
 def test_a_peer_runs_without_the_simulator() -> None:
     code = f"""
-import sys, {", ".join(PEERS)}
-from scheduler.policies.registry import POLICIES, make_policy
+import sys, {", ".join(f"mdl.{name}" for name in PEERS)}
+from mdl.scheduler.policies.registry import POLICIES, make_policy
 for name in POLICIES:
     make_policy(name)
-print(*(name for name in sys.modules if name.partition(".")[0] == "sim"))
+print(*(name for name in sys.modules if name.startswith("mdl.sim")))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -338,7 +348,7 @@ def test_nothing_that_a_peer_could_still_import_is_of_the_simulator() -> None:
 
 def test_help_is_printed_without_loading_anything_heavy() -> None:
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "peers", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "mdl", "--help"],
         cwd=ROOT,
         capture_output=True,
         text=True,

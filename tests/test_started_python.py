@@ -38,6 +38,6 @@ def test_each_start_of_python_has_it() -> None:
     assert without == []
 
 
-@pytest.mark.parametrize("text", ["[sys.executable, '-m', 'peers']", "(python, '-c', 'x')"])
+@pytest.mark.parametrize("text", ["[sys.executable, '-m', 'mdl']", "(python, '-c', 'x')"])
 def test_one_without_it_is_found(text: str) -> None:
     assert len(_commands(ast.parse(text))) == 1

@@ -21,7 +21,7 @@ _REMEMBERED = MAX_MEMBERS
 # story. A single device comes to four, as long as it is out twice as long each time.
 MOST_REBUILDS, REBUILDS_S = 8, 900.0
 
-# Told with a traceback, as often as `transport.loglimit` allows.
+# Told with a traceback, as often as `mdl.transport.loglimit` allows.
 MET_BUG = "a message of %s met a bug here: that device is not heard for %.0f s, this one goes on"
 MET_BUG_AT_DOOR = "an introduction met a bug here, and is dropped"
 

@@ -19,11 +19,11 @@ import zmq
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor
-from transport.datagrams.flow import Flow
-from transport.datagrams.packets import FLOW_ID_BYTES, KEY_BYTES, LARGEST_BYTES, Seal, flow_id_of
-from transport.discovery.directory import Address
-from transport.discovery.scopes import socket_address
-from transport.wire.codec import FlowAnswered, FlowOffered
+from mdl.transport.datagrams.flow import Flow
+from mdl.transport.datagrams.packets import FLOW_ID_BYTES, KEY_BYTES, LARGEST_BYTES, Seal, flow_id_of
+from mdl.transport.discovery.directory import Address
+from mdl.transport.discovery.scopes import socket_address
+from mdl.transport.wire.codec import FlowAnswered, FlowOffered
 
 # Flows at a time: of a device's partners in a round, as the links that are made ready (outbox.READY_LINKS).
 MOST_FLOWS = 32

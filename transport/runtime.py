@@ -40,13 +40,13 @@ from mdl.protocol.machine import (
 from mdl.protocol.messages import Said
 from mdl.protocol.vector_work import VectorWork
 from mdl.protocol.vocabulary import PeerInfo
+from mdl.transport.barrier import MET_BUG, Barrier
+from mdl.transport.links.sockets import TURN, LinkCounts
+from mdl.transport.links.standing import Stated
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.story import Story
+from mdl.transport.worker import Work, Workers
 from mdl.writing import disk_s
-from transport.barrier import MET_BUG, Barrier
-from transport.links.sockets import TURN, LinkCounts
-from transport.links.standing import Stated
-from transport.loglimit import LogLimit
-from transport.story import Story
-from transport.worker import Work, Workers
 
 logger = logging.getLogger(__name__)
 
@@ -92,8 +92,8 @@ Observer = Callable[[float, Event, list[Effect]], None]
 
 
 class Endpoint(Protocol):
-    """What connects a node with others: `transport.links.mesh_links` in a mesh, `transport.links.hub` between a cloud
-    and learners.
+    """What connects a node with others: `mdl.transport.links.mesh_links` in a mesh, `mdl.transport.links.hub` between a
+    cloud and learners.
     """
 
     counts: LinkCounts

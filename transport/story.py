@@ -2,9 +2,9 @@
 
 Each entry is one line of JSON, encoded when it happens, so that no model is kept alive by it: bulk data appears as
 its length. Of values that are compared with a digest the event has it (`Received.digest`), so that a story costs no
-hash of its own. Steps that only pass segments on are rows in the next entry's line (`transport.story_rows`), a fifth
-as long. A story that still has its beginning and says in its header how the machine was built can be stepped through
-the same machine again (`mdl replay`).
+hash of its own. Steps that only pass segments on are rows in the next entry's line (`mdl.transport.story_rows`), a
+fifth as long. A story that still has its beginning and says in its header how the machine was built can be stepped
+through the same machine again (`mdl replay`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 
 from mdl.protocol.bulk import Packed
 from mdl.protocol.machine import Effect, Event, Tick
+from mdl.transport.story_rows import Row, pack_row
 from mdl.writing import write_whole
-from transport.story_rows import Row, pack_row
 
 # About ten minutes of a trainer that reports once a second to an agent, at some 300 bytes each.
 STORY_LENGTH = 2_000

@@ -28,7 +28,7 @@ from mdl.protocol.machine import (
     WorkFailed,
 )
 from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork, sum_up, where_it_begins
-from transport.loglimit import LogLimit
+from mdl.transport.loglimit import LogLimit
 
 logger = logging.getLogger(__name__)
 

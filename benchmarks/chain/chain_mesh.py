@@ -14,16 +14,16 @@ from typing import Any
 
 from benchmarks.chain.chain_paper import train_or_load
 from mdl.devices.scenario import Scenario
-from scheduler.paper.optimum import FollowOrder, PaperOptimum
-from scheduler.paper.problem import PaperRules
-from scheduler.policies.chain import ChainView, Decision, Policy
-from scheduler.policies.greedy import Greedy
-from scheduler.policies.registry import make_policy
-from scheduler.study.judging import half_width
-from scheduler.study.many_rounds import draw_rounds, play_rounds
-from scheduler.study.optimal import solve
-from scheduler.study.play import Played, play
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.paper.optimum import FollowOrder, PaperOptimum
+from mdl.scheduler.paper.problem import PaperRules
+from mdl.scheduler.policies.chain import ChainView, Decision, Policy
+from mdl.scheduler.policies.greedy import Greedy
+from mdl.scheduler.policies.registry import make_policy
+from mdl.scheduler.study.judging import half_width
+from mdl.scheduler.study.many_rounds import draw_rounds, play_rounds
+from mdl.scheduler.study.optimal import solve
+from mdl.scheduler.study.play import Played, play
+from mdl.sim.timing.scenario import draw_scenario
 
 Keep = Callable[[dict[str, Any]], None]
 

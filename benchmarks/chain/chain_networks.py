@@ -12,11 +12,11 @@ from benchmarks.chain.chain_mesh import Keep
 from benchmarks.chain.held_out import draw_held_out, read_recordings
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
-from scheduler.policies.greedy import Greedy
-from scheduler.policies.learned import SHIPPED
-from scheduler.policies.qnet_numpy import NumpyQ, load_weights
-from scheduler.study.judging import judge_network, judge_policy, less_time
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.policies.greedy import Greedy
+from mdl.scheduler.policies.learned import SHIPPED
+from mdl.scheduler.policies.qnet_numpy import NumpyQ, load_weights
+from mdl.scheduler.study.judging import judge_network, judge_policy, less_time
+from mdl.sim.timing.scenario import draw_scenario
 
 _SIZES = (*range(3, 10), 16, 32, 64)
 _CELLS = tuple((family, n) for family in ("paper", "hetero", "dynamic", "dying", "varied") for n in _SIZES)
@@ -31,7 +31,7 @@ def measure_networks(
 ) -> dict[str, Any]:
     """By cell: percent less time than greedy of each network and of files than the shipped one,
     each with half of its paired 95 % interval. cells: such as "dynamic 16"; none means all."""
-    with as_file(files("scheduler") / "data" / SHIPPED) as shipped:
+    with as_file(files("mdl.scheduler") / "data" / SHIPPED) as shipped:
         networks = {_SHIPPED: NumpyQ(load_weights(shipped)[0])}
     networks |= {path.stem: NumpyQ(load_weights(path)[0]) for path in paths}
     found: dict[str, Any] = {}

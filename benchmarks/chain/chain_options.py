@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from mdl.devices.busy_periods import active_end_s, active_s
 from mdl.devices.scenario import Scenario
-from scheduler.policies.chain import Policy, Wait
-from scheduler.policies.registry import make_policy
-from scheduler.study.early_close import play_with_quorum
-from scheduler.study.judging import half_width
-from scheduler.study.play import play, view_of
-from sim.timing.iteration import Iteration, TimedHop
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.policies.chain import Policy, Wait
+from mdl.scheduler.policies.registry import make_policy
+from mdl.scheduler.study.early_close import play_with_quorum
+from mdl.scheduler.study.judging import half_width
+from mdl.scheduler.study.play import play, view_of
+from mdl.sim.timing.iteration import Iteration, TimedHop
+from mdl.sim.timing.scenario import draw_scenario
 
 # How many of nine a round waits for; and when it goes on without those who still train: seconds after its opening,
 # where half of the devices are ready within half a second and stragglers need one to four seconds more.

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.paper.env import ChainPaperEnv
-from scheduler.paper.mlp_numpy import MlpQ
-from scheduler.paper.optimum import PaperOptimum
-from scheduler.paper.policy_file import load_paper_dqn, save_paper_dqn
-from scheduler.paper.problem import PaperBatch, PaperRules, draw_busy
-from scheduler.study.judging import half_width
-from scheduler.training.dqn import MaskedDQN
-from scheduler.training.env import ChainEnv
-from scheduler.training.exploration import PHI, threshold
-from scheduler.training.paper_dqn import plain_mlp, train_paper
-from scheduler.training.vector_env import ChainVectorEnv
+from mdl.scheduler.paper.env import ChainPaperEnv
+from mdl.scheduler.paper.mlp_numpy import MlpQ
+from mdl.scheduler.paper.optimum import PaperOptimum
+from mdl.scheduler.paper.policy_file import load_paper_dqn, save_paper_dqn
+from mdl.scheduler.paper.problem import PaperBatch, PaperRules, draw_busy
+from mdl.scheduler.study.judging import half_width
+from mdl.scheduler.training.dqn import MaskedDQN
+from mdl.scheduler.training.env import ChainEnv
+from mdl.scheduler.training.exploration import PHI, threshold
+from mdl.scheduler.training.paper_dqn import plain_mlp, train_paper
+from mdl.scheduler.training.vector_env import ChainVectorEnv
 
 Keep = Callable[[dict[str, Any]], None]
 

@@ -27,6 +27,9 @@ from benchmarks.evaluation.star import Master, Slave
 from benchmarks.memory import Meter
 from mdl.config import Config, FaultSection, MeshSection, RoundSection, TrainingSettings
 from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.peers.edge.identity import CODE_VARIABLE
+from mdl.peers.edge.node import drive, start_peer, start_runtime
+from mdl.peers.roles.build import TrainerStart, build_machine, configured_start
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
@@ -44,10 +47,7 @@ from mdl.protocol.machine import (
     TrainLocally,
 )
 from mdl.protocol.vocabulary import PeerInfo, Role, TrainingReport
-from peers.edge.identity import CODE_VARIABLE
-from peers.edge.node import drive, start_peer, start_runtime
-from peers.roles.build import TrainerStart, build_machine, configured_start
-from transport.trust.keys import Mesh
+from mdl.transport.trust.keys import Mesh
 
 _COUNTERS = Path("/sys/class/net")
 # Processes that compete for few cores are slow, not lost.

@@ -17,8 +17,8 @@ from typing import Any
 
 from benchmarks.links.places import Case, read_all
 from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
-from peers.edge.identity import CODE_VARIABLE
-from transport.trust.keys import new_join_code
+from mdl.peers.edge.identity import CODE_VARIABLE
+from mdl.transport.trust.keys import new_join_code
 
 HERE = Path(__file__).resolve().parent
 # The first rounds show the links, and fill caches and buffers; they are played, and not counted.

@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.evaluation.star import Master, Slave
 from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
+from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.machine import (
     DeltaRecalled,
@@ -27,11 +28,10 @@ from mdl.protocol.machine import (
     TrainLocally,
 )
 from mdl.protocol.vocabulary import Role, TrainingReport
-from peers.roles.build import TrainerStart, build_machine, simulated_start
-from sim.mesh.accounts import Accounts
-from sim.mesh.driver import SimMesh
-from sim.mesh.network import Network
-from sim.mesh.process import Node
+from mdl.sim.mesh.accounts import Accounts
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.network import Network
+from mdl.sim.mesh.process import Node
 
 TRAIN_W = MERGE_W  # a full processor, as for a merge
 SYSTEMS = ("master", "chain")

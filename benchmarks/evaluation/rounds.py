@@ -21,8 +21,8 @@ from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer, model_delta
+from mdl.peers.edge.device import device_seed
 from mdl.protocol.delta import apply_delta
-from peers.edge.device import device_seed
 
 _OPTION = re.compile(r"(\d{1,3})-E(\d{1,4})")
 

@@ -9,7 +9,7 @@ from mdl.data import default_cache_dir, load_data, split_windows, take_windows
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer
-from peers.edge.device import device_seed
+from mdl.peers.edge.device import device_seed
 
 
 def make_trainer(

@@ -27,7 +27,8 @@ REPEAT_S = 1.0
 LOST_S = 15.0
 # Whoever is done says so until it is answered, or so often.
 _GOODBYES = 5
-# As many destinations as a node gives to what comes in (`transport.wire.incoming`): more would only be offered again.
+# As many destinations as a node gives to what comes in (`mdl.transport.wire.incoming`): more would only be offered
+# again.
 MOST_FETCHED = 2
 _ATTEMPT = 1
 

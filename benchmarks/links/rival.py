@@ -19,7 +19,7 @@ import zmq
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # also when called by its path
 
 from mdl.protocol.segments import segment_values
-from transport.trust.keys import MeshKeys
+from mdl.transport.trust.keys import MeshKeys
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer, model_delta
 from mdl.own import Own
+from mdl.peers.edge.device import device_seed
+from mdl.peers.roles.trainer.exchange import Exchange
 from mdl.protocol.coding import Coding
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
@@ -28,9 +30,7 @@ from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import count_segments, segment_values
 from mdl.protocol.vector_work import Outer
-from peers.edge.device import device_seed
-from peers.roles.trainer.exchange import Exchange
-from scheduler.plans.segment_plan import apportion
+from mdl.scheduler.plans.segment_plan import apportion
 
 
 @dataclass

@@ -21,18 +21,18 @@ from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 from mdl.learning.own_loss import OwnLoss
 from mdl.learning.training import LocalTrainer, model_delta
+from mdl.peers.edge.device import device_seed
+from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
+from mdl.peers.roles.trainer.guard import Defence
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.machine import DeltaRecalled, Effect, Event, LocalDeltaReady, RecallDelta, TrainLocally
 from mdl.protocol.vector_work import DeltasMerged, MergeDeltas, merge_deltas, where_it_begins
 from mdl.protocol.vocabulary import Role, TrainingReport
-from peers.edge.device import device_seed
-from peers.roles.build import TrainerStart, build_machine, simulated_start
-from peers.roles.trainer.guard import Defence
-from sim.mesh.accounts import Accounts
-from sim.mesh.driver import SimMesh
-from sim.mesh.network import Network
-from sim.mesh.process import Node
+from mdl.sim.mesh.accounts import Accounts
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.network import Network
+from mdl.sim.mesh.process import Node
 
 _TRAIN_S, _MERGE_S = 0.2, 0.02
 _OWN_WINDOWS = 64
@@ -53,7 +53,7 @@ class Device:
     given: tuple[Vector, Vector] | None = None
 
     def work(self, effect: Effect) -> tuple[float, Event] | None:
-        """As of `sim.mesh.own_work.begin_work`."""
+        """As of `mdl.sim.mesh.own_work.begin_work`."""
         if isinstance(effect, TrainLocally):
             begins_at = where_it_begins(effect.parameters, effect.ahead)
             done = self.trainer.train_round(begins_at, effect.round_id)

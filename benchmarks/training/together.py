@@ -14,8 +14,8 @@ from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer, model_delta
 from mdl.own import own_model
+from mdl.peers.edge.device import device_seed
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, pair_aggregate
-from peers.edge.device import device_seed
 
 
 def train_together(

@@ -1,7 +1,7 @@
 """A scenario: one iteration of N devices as the scheduler is judged on it, kept as JSON lines. Pure.
 
 It knows everything, also what a policy must not see: when a device is busy, and when its battery gives out. Scenarios
-are drawn (`sim.timing.scenario`), or rebuilt from a recorded round (`scheduler.explain.recorded_round`).
+are drawn (`mdl.sim.timing.scenario`), or rebuilt from a recorded round (`mdl.scheduler.explain.recorded_round`).
 """
 
 from __future__ import annotations

@@ -106,16 +106,22 @@ def save_tensors(path: Path, model: FlatModel, told: dict[str, str]) -> None:
     write_safetensors(path, _arrays_of(kept), {**told, "format": "pt"})
 
 
+def find_model_file(path: Path) -> Path:
+    """Return the file itself, or the one in a run directory."""
+    return path / "global.safetensors" if path.is_dir() else path
+
+
 def read_description(path: Path) -> ModelDescription:
     """Raises DataError that names the file if it is missing, torn, or has no description."""
     return _decode(path, read_safetensors(path)[1])
 
 
-def import_model(path: Path, model: str | Own | None = None) -> tuple[nn.Module, ModelDescription]:
+def import_model(path: Path, model: str | Own | nn.Module | None = None) -> tuple[nn.Module, ModelDescription]:
     """Build the described model and load its parameters; in evaluation mode.
 
-    model: what the user says it is, instead of what the file says. Raises DataError that names the file, or ConfigError
-    if the model cannot be built here, or is a function that only the file names.
+    model: what the user says it is, instead of what the file says: a name, a function that builds it, or the module
+    itself. Raises DataError that names the file, or ConfigError if the model cannot be built here, or is a function
+    that only the file names.
     """
     arrays, metadata = read_safetensors(path)
     description = _decode(path, metadata)
@@ -124,16 +130,24 @@ def import_model(path: Path, model: str | Own | None = None) -> tuple[nn.Module,
             f"{path} names the function {description.model[:200]!r} as its model, and nothing is imported because a "
             "file says so; if the function is yours, say it too: --model module:function"
         )
-    chosen, sizes = model or description.model, (description.channels, description.time, description.classes)
+    chosen = description.model if model is None else model
+    sizes = (description.channels, description.time, description.classes)
     if isinstance(chosen, str) and description.height is None:
         _check_shapes(path, chosen, sizes, description.targets, {name: array.shape for name, array in arrays.items()})
-    module = build_model(chosen, *sizes, seed=0, height=description.height, targets=description.targets)
+    if isinstance(chosen, nn.Module):
+        module = chosen
+    else:
+        module = build_model(chosen, *sizes, seed=0, height=description.height, targets=description.targets)
     try:
         module.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300]
-        raise DataError(f"{path} does not fit model {str(chosen)!r}: {reason}") from error
+        raise DataError(f"{path} does not fit model {_name_of(chosen)!r}: {reason}") from error
     return module.eval(), description
+
+
+def _name_of(model: str | Own | nn.Module) -> str:
+    return type(model).__name__ if isinstance(model, nn.Module) else str(model)
 
 
 def _arrays_of(state: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:

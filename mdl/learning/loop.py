@@ -1,4 +1,4 @@
-"""One pass of a user's own model over its batches, as `peers.join(...).run()` does it in every round.
+"""One pass of a user's own model over its batches, as `mdl.join(...).run()` does it in every round.
 
 Gradient accumulation and mixed precision as they are known from elsewhere: a step of the optimizer every so many
 batches, each of which counts alike; a forward pass under autocast while parameters stay float32, for float16 with a

@@ -1,4 +1,4 @@
-"""Batches of a stream that goes on, for `peers.join(..., data=)`: what came since the last pass joins what is kept.
+"""Batches of a stream that goes on, for `mdl.join(..., data=)`: what came since the last pass joins what is kept.
 
 Of all windows a bounded, seeded sample is kept in which each is as likely as any other (`mdl/data/replay.py`).
 """

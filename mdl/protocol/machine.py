@@ -1,7 +1,7 @@
 """The machine vocabulary: a role takes one event and the time, changes only itself, and returns effects.
 
-Two drivers run the same machines: `transport.runtime` over ZeroMQ and `sim.mesh.driver` in virtual time. Slow work
-(training, evaluation, disk) is an effect; its result comes back as an event, so that a report never waits for a
+Two drivers run the same machines: `mdl.transport.runtime` over ZeroMQ and `mdl.sim.mesh.driver` in virtual time. Slow
+work (training, evaluation, disk) is an effect; its result comes back as an event, so that a report never waits for a
 training step. Those of whole vectors stand in `mdl.protocol.vector_work`, of the cloud in `mdl.protocol.cloud_work`, of
 shared windows in `mdl.protocol.sharing.work`.
 """

@@ -1,7 +1,7 @@
 """Signed statements about the devices of a mesh, and the proof that travels with where a peer is.
 
 A device is its Ed25519 key; its link key (CURVE, X25519) is what its connections show. Statements are data: checked by
-`transport.trust.roster`, made by `transport.trust.device_key`. What is signed is `claim_of` a statement.
+`mdl.transport.trust.roster`, made by `mdl.transport.trust.device_key`. What is signed is `claim_of` a statement.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Proof(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Raise ValueError unless all hosts are addresses of machines: a decoder refuses the message then.
 
-        Any of them may be the one that is dialled (`transport.discovery.interfaces.choose_host`).
+        Any of them may be the one that is dialled (`mdl.transport.discovery.interfaces.choose_host`).
         """
         for host in self.hosts:
             check_reachable(host)

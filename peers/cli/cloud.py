@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mdl.section import MANY
-from peers.cli.options import (
+from mdl.peers.cli.options import (
     AsJson,
     Assign,
     Code,
@@ -36,11 +35,12 @@ from peers.cli.options import (
     need_data,
     print_json,
 )
-from peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides
+from mdl.peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides
+from mdl.section import MANY
 
 if TYPE_CHECKING:
     from mdl.config import Config
-    from transport.trust.keys import Mesh
+    from mdl.transport.trust.keys import Mesh
 
 Small = Annotated[
     str | None, typer.Option("--model", help="The pupils' model: lenet, ..., or EMBEDDING-HIDDEN for places and items.")
@@ -151,7 +151,7 @@ def learn(
 
 def _run_cloud(settings: Config, mesh: Mesh, out: Path | None, fresh: bool, as_json: bool) -> None:
     from mdl.errors import ConfigError
-    from peers.edge.cloud.node import run_cloud
+    from mdl.peers.edge.cloud.node import run_cloud
 
     need_data(settings)
     if settings.cloud.store:
@@ -166,8 +166,8 @@ def _run_learner(
     settings: Config, mesh: Mesh, place: tuple[str | None, Path | None], cycles: int, fresh: bool, as_json: bool
 ) -> None:
     from mdl.cloud.progress import PERSONAL
-    from peers.edge.cloud.node import run_learner
-    from peers.edge.identity import cloud_keys
+    from mdl.peers.edge.cloud.node import run_learner
+    from mdl.peers.edge.identity import cloud_keys
 
     need_data(settings)
     with identified(mesh.name, *place) as (me, directory):
@@ -178,7 +178,7 @@ def _run_learner(
 
 def _run_recommend_cloud(settings: Config, mesh: Mesh, out: Path | None, fresh: bool, as_json: bool) -> None:
     from mdl.errors import ConfigError
-    from peers.recommend.node import run_recommend_cloud
+    from mdl.peers.recommend.node import run_recommend_cloud
 
     if settings.web.port or settings.web.metrics_port:
         raise ConfigError("--web: a cloud that recommends has no page yet; leave it out")
@@ -197,8 +197,8 @@ def _run_recommend_device(
     fresh: bool,
     as_json: bool,
 ) -> None:
-    from peers.edge.identity import cloud_keys
-    from peers.recommend.node import run_recommend_device
+    from mdl.peers.edge.identity import cloud_keys
+    from mdl.peers.recommend.node import run_recommend_device
 
     name, out = place
     own_name = name or (_device_name(user) if user else None)
@@ -221,7 +221,7 @@ def recommend(
     """Show a user's top items on their device: with the device's patches, and by the cloud's model alone."""
     import msgspec
 
-    from peers.recommend.device import recommend as find
+    from mdl.peers.recommend.device import recommend as find
 
     shown = find(out or _device_home(user, mesh), data, top)
     if as_json:
@@ -236,7 +236,7 @@ def recommend(
 def _device_home(user: str, mesh: str | None) -> Path:
     """Where `mdl learn --task recommend` keeps a user's device. Raises ConfigError if the mesh is not clear."""
     from mdl.errors import ConfigError
-    from peers.edge.identity import known_meshes, state_home
+    from mdl.peers.edge.identity import known_meshes, state_home
 
     known = list(known_meshes())
     if mesh is None and len(known) != 1:

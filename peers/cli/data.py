@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from mdl.peers.cli.options import AsJson, finite
+from mdl.peers.cli.progress import progress_bar
 from mdl.section import LARGEST_SEED
-from peers.cli.options import AsJson, finite
-from peers.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -106,7 +106,7 @@ def inspect_set(
         print(json.dumps(found))
         return
     _show(found)
-    from peers.view.plain import plain_lines
+    from mdl.peers.view.plain import plain_lines
 
     for line in draw_classes(data):
         print(plain_lines(line))
@@ -114,8 +114,8 @@ def inspect_set(
 
 def _inspect_log(spec: str, as_json: bool) -> None:
     """A log of interactions as it was read: the first users with the first items of each."""
+    from mdl.peers.view.plain import plain_lines
     from mdl.recommend.readers import preview_interactions, read_titles
-    from peers.view.plain import plain_lines
 
     log, told = preview_interactions(spec)
     titles = read_titles(spec)
@@ -179,8 +179,8 @@ def _take(known: PublicSet, source: Path, home: Path, sha256: str) -> Path:
 
     from mdl.data.readers.catalogue import check_content
     from mdl.errors import DataError
+    from mdl.transport.download import digest_file
     from mdl.writing import write_whole
-    from transport.download import digest_file
 
     if not source.is_file() or source.suffix not in (".zip", ".npz"):
         raise DataError(f"{source}: expected the .zip or .npz file of {known.name}")
@@ -195,7 +195,7 @@ def _take(known: PublicSet, source: Path, home: Path, sha256: str) -> Path:
 
 def _download(known: PublicSet, home: Path, sha256: str) -> Path:
     from mdl.data.readers.catalogue import check_content
-    from transport.download import fetch
+    from mdl.transport.download import fetch
 
     with progress_bar(of_bytes=True) as show:
         target = fetch(
@@ -213,9 +213,9 @@ def _download(known: PublicSet, home: Path, sha256: str) -> Path:
 def _show(found: dict[str, Any]) -> None:
     from rich.text import Text
 
+    from mdl.peers.view.console import PlainConsole
+    from mdl.peers.view.plain import plain_lines
     from mdl.task import describe_rate
-    from peers.view.console import PlainConsole
-    from peers.view.plain import plain_lines
 
     console = PlainConsole()
     mark = "  SYNTHETIC" if found["synthetic"] else ""

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from mdl.section import LONGEST_S
-from peers.cli.options import (
+from mdl.peers.cli.options import (
     AsJson,
     Assign,
     Code,
@@ -29,9 +28,10 @@ from peers.cli.options import (
     need_data,
     print_json,
 )
+from mdl.section import LONGEST_S
 
 if TYPE_CHECKING:
-    from peers.doctor.finding import Finding
+    from mdl.peers.doctor.finding import Finding
 
 
 def doctor(
@@ -64,9 +64,9 @@ def doctor(
     if model:
         need_data(settings)
     from mdl.errors import UnfinishedError
-    from peers.doctor.examine import examine, exit_code
-    from peers.doctor.mesh import with_peers
-    from peers.view.plain import log_from
+    from mdl.peers.doctor.examine import examine, exit_code
+    from mdl.peers.doctor.mesh import with_peers
+    from mdl.peers.view.plain import log_from
 
     log_from("error")  # what the links would say of a look around, the findings say
     logging.getLogger("zeroconf").setLevel(logging.CRITICAL)

@@ -21,8 +21,8 @@ import typer
 from mdl.bounds import printable
 from mdl.descriptors import RAISE_IT
 from mdl.errors import MdlError, StorageError, UnfinishedError
-from peers import interrupts
-from peers.interrupts import INTERRUPTED
+from mdl.peers import interrupts
+from mdl.peers.interrupts import INTERRUPTED
 
 # Of the line that says what is wrong: paths and choices fit.
 _LONGEST = 4_000

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from peers.cli import cloud, doctor, personal, status, use, web
-from peers.cli.data import app as data_app
-from peers.cli.mesh import app as mesh_app
-from peers.cli.setup import invite, owners, share
-from peers.cli.setup.service import app as service_app
-from peers.cli.study.schedule import app as schedule_app
-from peers.cli.study.scheduler import app as scheduler_app
-from peers.cli.study.search import search
-from peers.cli.study.sim import app as sim_app
-from peers.cli.study.sim import replay
+from mdl.peers.cli import cloud, doctor, personal, status, use, web
+from mdl.peers.cli.data import app as data_app
+from mdl.peers.cli.mesh import app as mesh_app
+from mdl.peers.cli.setup import invite, owners, share
+from mdl.peers.cli.setup.service import app as service_app
+from mdl.peers.cli.study.schedule import app as schedule_app
+from mdl.peers.cli.study.scheduler import app as scheduler_app
+from mdl.peers.cli.study.search import search
+from mdl.peers.cli.study.sim import app as sim_app
+from mdl.peers.cli.study.sim import replay
 
 
 def add_to(app: typer.Typer) -> None:

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.section import MEMBERS
-from peers.cli.failure import run_guarded
-from peers.cli.options import (
+from mdl.peers.cli.failure import run_guarded
+from mdl.peers.cli.options import (
     AsJson,
     Assign,
     CloudAt,
@@ -64,16 +63,17 @@ from peers.cli.options import (
     print_json,
     round_overrides,
 )
-from peers.cli.setup.invite import Invited, be_let_in
-from peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides, with_port
-from peers.view.plain import log_plainly
-from transport.loglimit import FloodFilter
+from mdl.peers.cli.setup.invite import Invited, be_let_in
+from mdl.peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides, with_port
+from mdl.peers.view.plain import log_plainly
+from mdl.section import MEMBERS
+from mdl.transport.loglimit import FloodFilter
 
 if TYPE_CHECKING:
     from mdl.config import Config
+    from mdl.peers.edge.node import Ended
+    from mdl.peers.edge.policy_choice import ChosenPolicy
     from mdl.protocol.delta import Contributor
-    from peers.edge.node import Ended
-    from peers.edge.policy_choice import ChosenPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ def up(
     """Train on a mesh of real peer processes on this machine, with a live view."""
     level = log_at(log_level, quiet)
     from mdl.own import own_policy
-    from peers.launch.up import run_up
+    from mdl.peers.launch.up import run_up
 
     overrides: dict[str, object] = {"data.spec": data, "data.split": split, "model.name": model, "seed": seed}
     overrides |= {"training.rounds_per_epoch": rounds_per_epoch, "cloud.people": donors, "web.port": web}
@@ -211,13 +211,13 @@ def _train_here(
     begin: tuple[bool, Path | None],
     as_json: bool,
 ) -> None:
-    from peers.edge.naming import under_a_free_name
-    from peers.edge.node import Ended, run_trainer
-    from peers.edge.small.limits import check_limit
-    from peers.edge.small.memory import set_up_heap
-    from peers.edge.small.threads import leave_a_core
-    from peers.edge.small.waiting import wait_for_others
-    from peers.sharing.heed import heeding
+    from mdl.peers.edge.naming import under_a_free_name
+    from mdl.peers.edge.node import Ended, run_trainer
+    from mdl.peers.edge.small.limits import check_limit
+    from mdl.peers.edge.small.memory import set_up_heap
+    from mdl.peers.edge.small.threads import leave_a_core
+    from mdl.peers.edge.small.waiting import wait_for_others
+    from mdl.peers.sharing.heed import heeding
 
     check_limit()
     set_up_heap()
@@ -234,7 +234,7 @@ def _train_here(
             met = wait_for_others(settings, me, found, directory, any(begin))
             if not met:
                 return me, directory, Ended("", 130, 0, 0)
-            from peers.edge.resume import Begin  # imports torch
+            from mdl.peers.edge.resume import Begin  # imports torch
 
             return me, directory, run_trainer(*met, found, directory, Begin(*begin), policy, name_classes, gone)
 
@@ -246,7 +246,7 @@ def _train_here(
 def _report(ended: Ended, directory: Path) -> None:
     """Of a run that has come to its end: after Ctrl-C nobody wants to wait for pictures."""
     if ended.round_id and not (ended.exit_code or ended.problem):
-        from peers.report.after import report_on
+        from mdl.peers.report.after import report_on
 
         for line in report_on(directory):
             logger.info("%s", line)
@@ -295,8 +295,8 @@ def agent(
     overrides |= round_overrides(policy, exchange, compress, until, every) | web_overrides(web, web_lan, metrics_port)
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
-    from peers.edge.naming import under_a_free_name
-    from peers.edge.node import run_agent
+    from mdl.peers.edge.naming import under_a_free_name
+    from mdl.peers.edge.node import run_agent
 
     chosen = choose(settings, policy)
     found = find_mesh(mesh, code, settings, run)
@@ -329,6 +329,6 @@ def _run() -> int | None:
 @cache
 def add_groups() -> None:
     """The commands that other modules have."""
-    from peers.cli.groups import add_to
+    from mdl.peers.cli.groups import add_to
 
     add_to(app)

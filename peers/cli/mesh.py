@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from peers.cli.options import AsJson, print_json, tell
-from peers.cli.setup.invite import AsQr, draw_qr
+from mdl.peers.cli.options import AsJson, print_json, tell
+from mdl.peers.cli.setup.invite import AsQr, draw_qr
 
 app = typer.Typer(help="Make and list meshes: a mesh is a name and a join code.", no_args_is_help=True)
 
@@ -19,9 +19,9 @@ def new_mesh(
 ) -> None:
     """Make a mesh: prints its join code, which every other device needs once."""
     from mdl.errors import ConfigError
-    from peers.edge.identity import known_meshes
-    from peers.edge.membership import device_key, found_mesh
-    from transport.trust.keys import RUN_MARK, founder_mark, new_join_code
+    from mdl.peers.edge.identity import known_meshes
+    from mdl.peers.edge.membership import device_key, found_mesh
+    from mdl.transport.trust.keys import RUN_MARK, founder_mark, new_join_code
 
     if RUN_MARK in name:
         raise ConfigError(f"mesh name {name!r}: {RUN_MARK!r} stands between a mesh and its run; --run makes a run")
@@ -43,7 +43,7 @@ def list_meshes(
     as_json: AsJson = False,
 ) -> None:
     """Show the meshes whose codes are known to this user; --codes shows the codes."""
-    from peers.edge.identity import known_meshes
+    from mdl.peers.edge.identity import known_meshes
 
     known = known_meshes()
     if as_json:
@@ -58,7 +58,7 @@ def list_meshes(
 @app.command("runs")
 def list_runs(as_json: AsJson = False) -> None:
     """Show the runs that devices of this machine keep, and how far each is."""
-    from peers.edge.identity import kept_runs
+    from mdl.peers.edge.identity import kept_runs
 
     found = kept_runs()
     if as_json:
@@ -81,7 +81,7 @@ def forget(
 ) -> None:
     """Remove a run's models and metrics from this machine; the mesh's join code stays."""
     from mdl.errors import ConfigError
-    from peers.edge.identity import forget_run
+    from mdl.peers.edge.identity import forget_run
 
     mesh, _, run = name.partition("/")
     if not yes:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
+from mdl.scheduler.policies.registry import name_policies
 from mdl.section import LARGEST_SEED, MANY
-from scheduler.policies.registry import name_policies
 
 if TYPE_CHECKING:
     from mdl.config import Config
+    from mdl.peers.edge.policy_choice import ChosenPolicy
     from mdl.protocol.delta import Contributor
-    from peers.edge.policy_choice import ChosenPolicy
-    from transport.trust.keys import Mesh
+    from mdl.transport.trust.keys import Mesh
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ def check_choice(name: str, value: str, valid: tuple[str, ...]) -> None:
 def log_at(level: str | None, quiet: bool) -> str:
     """What the user wants to read while a long command runs, from now on; returns the level."""
     from mdl.errors import ConfigError
-    from peers.view.plain import log_from
+    from mdl.peers.view.plain import log_from
 
     if quiet and level:
         raise ConfigError("--quiet is --log-level warning: give one of them")
@@ -157,7 +157,7 @@ def load_settings(path: Path | None, overrides: dict[str, object], assign: list[
 
     settings = load_config(path, overrides, assign or [])
     if settings.mesh.listen:
-        from transport.discovery.interfaces import host_to_listen_on
+        from mdl.transport.discovery.interfaces import host_to_listen_on
 
         host_to_listen_on(settings.mesh.listen)
     if settings.device.when or overrides.get("device.when") is not None:
@@ -170,7 +170,7 @@ def load_settings(path: Path | None, overrides: dict[str, object], assign: list[
 def choose(settings: Config, policy: str | None) -> ChosenPolicy:
     """What this node follows when it leads. policy: of the command line, which alone may name a function."""
     from mdl.own import own_policy
-    from peers.edge.policy_choice import choose_policy
+    from mdl.peers.edge.policy_choice import choose_policy
 
     return choose_policy(settings, own_policy(policy) if policy else None)
 
@@ -231,8 +231,8 @@ def find_mesh(name: str | None, code: str | None, settings: Config, run: str = "
     remember: keep the code that was given. Raises ConfigError.
     """
     from mdl.errors import ConfigError, MdlError
-    from peers.edge.identity import find_code, remember_code
-    from transport.trust.keys import Mesh, name_run
+    from mdl.peers.edge.identity import find_code, remember_code
+    from mdl.transport.trust.keys import Mesh, name_run
 
     name, _, of_name = (name or "").partition("/")
     name, run = name or None, run or of_name
@@ -263,7 +263,7 @@ def find_mesh(name: str | None, code: str | None, settings: Config, run: str = "
 @contextmanager
 def identified(mesh: str, name: str | None, out: Path | None, host: str = "") -> Iterator[tuple[Contributor, Path]]:
     """host: instead of this host's name, where none is given."""
-    from peers.edge.identity import claim_identity, release_identity, state_home
+    from mdl.peers.edge.identity import claim_identity, release_identity, state_home
 
     me, directory = claim_identity(state_home(mesh), name, out, host)
     try:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import ConfigError
-from mdl.section import MANY
-from peers.cli.options import AsJson, LogLevel, Quiet, When, finite, log_at, print_json, tell
-from peers.cli.personal_options import (
+from mdl.peers.cli.options import AsJson, LogLevel, Quiet, When, finite, log_at, print_json, tell
+from mdl.peers.cli.personal_options import (
     Anew,
     Author,
     Batch,
@@ -32,7 +31,8 @@ from peers.cli.personal_options import (
     home_of,
     study_settings,
 )
-from peers.cli.progress import progress_bar
+from mdl.peers.cli.progress import progress_bar
+from mdl.section import MANY
 
 if TYPE_CHECKING:
     from mdl.personal.words.efficiency import Evaluation
@@ -71,7 +71,7 @@ def pretrain(
 ) -> None:
     """Train the global model on public text; Ctrl-C saves a model of use, and the same command goes on."""
     log_at(log_level, quiet)
-    from peers.personal import train as edge
+    from mdl.peers.personal import train as edge
 
     settings, how = study_settings(epochs, batch, optimizer, rate, seed, bfloat16), batching_of(batching)
     with progress_bar() as show:
@@ -116,8 +116,8 @@ def train(
 ) -> None:
     """Train one person's model on their text; it stays in --out. Ctrl-C saves, and the same command goes on."""
     log_at(log_level, quiet)
+    from mdl.peers.personal import train as edge
     from mdl.personal.words.personalise import Techniques
-    from peers.personal import train as edge
 
     folder = home_of(out)
     techniques = Techniques(not all_layers, words, uses, batching_of(batching), cache, once)
@@ -145,9 +145,9 @@ def evaluate(
     """Test how many characters a model saves on a text, and how perplexed it is by it."""
     import msgspec
 
+    from mdl.peers.personal import train as edge
+    from mdl.peers.personal.home import MODEL
     from mdl.personal.words.model_file import load_next_word
-    from peers.personal import train as edge
-    from peers.personal.home import MODEL
 
     loaded, described = load_next_word(model / MODEL if model.is_dir() else model)
     sentences = edge.read_sentences(text, author, limit)
@@ -171,7 +171,7 @@ def status(out: Home = None, as_json: AsJson = False) -> None:
     """Show what this person's model takes: on disk, in memory, seconds and modelled energy of a training."""
     import msgspec
 
-    from peers.personal.home import describe
+    from mdl.peers.personal.home import describe
 
     found = describe(home_of(out))
     if as_json:
@@ -200,7 +200,7 @@ def words(
     as_json: AsJson = False,
 ) -> None:
     """List the words that this person's model has learned from them; add or remove single ones."""
-    from peers.personal.words import edit_words, own_words
+    from mdl.peers.personal.words import edit_words, own_words
 
     folder = home_of(out)
     found = edit_words(folder, add or [], remove or []) if add or remove else own_words(folder)
@@ -219,8 +219,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Copy this person's model to a file of theirs: it holds words they wrote."""
+    from mdl.peers.personal.home import MODEL
     from mdl.personal.words.model_file import load_next_word, save_next_word
-    from peers.personal.home import MODEL
 
     loaded, described = load_next_word(home_of(out) / MODEL)
     if target.suffix not in (".safetensors", ".onnx"):
@@ -244,7 +244,7 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Delete everything personal on this device: model, words, unfinished trainings, logs of typing."""
-    from peers.personal.home import forget as delete
+    from mdl.peers.personal.home import forget as delete
 
     folder = home_of(out)
     if not yes:
@@ -262,8 +262,8 @@ def _compare(before: Evaluation, after: Evaluation) -> None:
 
 
 def register(main: typer.Typer) -> None:
-    from peers.cli.personal_mesh import adopt, join_mesh
-    from peers.cli.type_words import type_words
+    from mdl.peers.cli.personal_mesh import adopt, join_mesh
+    from mdl.peers.cli.type_words import type_words
 
     app.command("join")(join_mesh)
     app.command("adopt")(adopt)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import UnfinishedError
-from mdl.section import MANY
-from peers.cli.options import (
+from mdl.peers.cli.options import (
     AsJson,
     Code,
     Fresh,
@@ -35,7 +34,7 @@ from peers.cli.options import (
     print_json,
     tell,
 )
-from peers.cli.personal_options import (
+from mdl.peers.cli.personal_options import (
     Author,
     Batch,
     Corpus,
@@ -49,13 +48,14 @@ from peers.cli.personal_options import (
     home_of,
     study_settings,
 )
-from peers.cli.progress import progress_bar
+from mdl.peers.cli.progress import progress_bar
+from mdl.section import MANY
 
 if TYPE_CHECKING:
     from mdl.config import Config
-    from peers.edge.gatekeeper import Gatekeeper
-    from peers.personal.shared import Lesson, Shared
-    from transport.trust.keys import Mesh
+    from mdl.peers.edge.gatekeeper import Gatekeeper
+    from mdl.peers.personal.shared import Lesson, Shared
+    from mdl.transport.trust.keys import Mesh
 
 BeganWith = Annotated[
     Path | None, typer.Option(help="The shared model that the personal one began with, if it began elsewhere.")
@@ -100,9 +100,9 @@ def join_mesh(
     Ctrl-C ends the rounds, and keeps what came of them.
     """
     log_at(log_level, quiet)
+    from mdl.peers.edge.gatekeeper import make_gatekeeper
+    from mdl.peers.personal import shared, train
     from mdl.personal.words.personalise import Techniques
-    from peers.edge.gatekeeper import make_gatekeeper
-    from peers.personal import shared, train
 
     overrides = {"round.rounds": rounds} | mesh_overrides(join, listen, None, None, loopback, insecure)
     settings = load_settings(None, overrides, None)
@@ -127,8 +127,8 @@ def adopt(
     as_json: AsJson = False,
 ) -> None:
     """Put this person's own words and last layer onto a new shared model, without their text."""
+    from mdl.peers.personal import shared
     from mdl.personal.words.model_file import load_next_word
-    from peers.personal import shared
 
     folder = home_of(out)
     shared.take_over(folder, load_next_word(model), began_with)
@@ -154,8 +154,8 @@ def _train_together(
     """
     from mdl.config import Config, RoundSection
     from mdl.learning.loop import Loop
-    from peers.loops.member import Member, Place, Saying
-    from peers.personal.shared import take_over, teach
+    from mdl.peers.loops.member import Member, Place, Saying
+    from mdl.peers.personal.shared import take_over, teach
 
     (model, described), (name, rounds, fresh), (folder, began_with) = ours, how, places
     words = described.table.words

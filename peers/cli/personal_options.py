@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from mdl.errors import UnfinishedError
+from mdl.peers.cli.options import check_choice, finite, print_json, tell
 from mdl.section import LARGEST_SEED, MANY
-from peers.cli.options import check_choice, finite, print_json, tell
 
 if TYPE_CHECKING:
+    from mdl.peers.personal.train import Trained
     from mdl.personal.study import StudySettings
     from mdl.personal.words.text_task import Batching
-    from peers.personal.train import Trained
 
 BATCHINGS = ("shared", "exact", "buckets", "longest", "padded")
 _TEXT = "A file or folder of .txt or .jsonl, packed or not, a .zip of .txt, or an export of a chat: CHAT?me=YOUR NAME."
@@ -39,7 +39,7 @@ Batch = Annotated[int, typer.Option(help="Words of a step.", min=1, max=MANY)]
 
 
 def home_of(out: Path | None) -> Path:
-    from peers.personal.home import default_home
+    from mdl.peers.personal.home import default_home
 
     return out or default_home()
 

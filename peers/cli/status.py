@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mdl.section import LONGEST_S
-from peers.cli.options import (
+from mdl.peers.cli.options import (
     AsJson,
     Code,
     Interface,
@@ -20,6 +19,7 @@ from peers.cli.options import (
     mesh_overrides,
     print_json,
 )
+from mdl.section import LONGEST_S
 
 
 def status(
@@ -34,7 +34,7 @@ def status(
 ) -> None:
     """What the mesh does now: its devices, the open round, what was learned; docs/api.md has all fields of --json."""
     settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
-    from peers.view.status import show_status
+    from mdl.peers.view.status import show_status
 
     found = find_mesh(mesh, code, settings)
     told = show_status(found, settings.mesh, wait, watch=watch, quiet=as_json)
@@ -54,7 +54,7 @@ def peers(
 ) -> None:
     """Show who is in the mesh, what each is doing, and the hops of the open round."""
     settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
-    from peers.view.watch import look_around
+    from mdl.peers.view.watch import look_around
 
     found = find_mesh(mesh, code, settings)
     result = look_around(found, settings.mesh, wait, watch=watch, quiet=as_json)

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from mdl.errors import UnfinishedError
-from peers.cli.options import AsJson, finite, print_json, tell
-from peers.cli.personal_options import Home, home_of
+from mdl.peers.cli.options import AsJson, finite, print_json, tell
+from mdl.peers.cli.personal_options import Home, home_of
 
 
 def type_words(
@@ -32,8 +32,8 @@ def type_words(
     """Type with suggestions that learn: 1, 2, 3 take one, Enter ends the sentence, Ctrl-D or Ctrl-C saves and ends."""
     import msgspec
 
-    from peers.personal.run_typing import run_typing
-    from peers.view.type_terminal import type_here
+    from mdl.peers.personal.run_typing import run_typing
+    from mdl.peers.view.type_terminal import type_here
 
     folder = home_of(out)
     session, interrupted = run_typing(folder, model, type_here, top, not every_word, rate)

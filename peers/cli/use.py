@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from mdl.peers.cli.options import AsJson, DataSpec, OwnModel, print_json, tell
 from mdl.section import MANY
-from peers.cli.options import AsJson, DataSpec, OwnModel, print_json, tell
 
 # Rounds take longer; a look opens a few files.
 _LOOK_S = 0.5
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 def evaluate(model: ModelFile, data: DataSpec = None, own: OwnModel = None, as_json: AsJson = False) -> None:
     """Test a trained model on the test windows of a data set."""
     from mdl.own import own_data, own_model
-    from peers.view.inference import evaluate_model, show_evaluation
+    from mdl.peers.view.inference import evaluate_model, show_evaluation
 
     result = evaluate_model(model, own_data(data) if data else None, own_model(own) if own else None)
     if as_json:
@@ -58,7 +58,7 @@ def predict(
 ) -> None:
     """Classify windows with a trained model; with --at say where somebody is at that moment."""
     if at is not None:
-        from peers.view.where import predict_places, show_places
+        from mdl.peers.view.where import predict_places, show_places
 
         where = predict_places(model, data, at, limit or 20)
         print_json(where) if as_json else show_places(where)
@@ -67,7 +67,7 @@ def predict(
         _classify(model, own, recordings, classes, follow, limit, as_json)
         return
     from mdl.own import own_data, own_model
-    from peers.view.inference import predict_windows, show_predictions
+    from mdl.peers.view.inference import predict_windows, show_predictions
 
     result = predict_windows(model, own_data(data) if data else None, limit or 20, own_model(own) if own else None)
     if as_json:
@@ -88,7 +88,7 @@ def export(
 ) -> None:
     """Write a trained model for other programs, check that it gives the same, and describe it in a card beside it."""
     from mdl.own import own_model
-    from peers.view.trained.portable import export_portable
+    from mdl.peers.view.trained.portable import export_portable
 
     result = export_portable(model, form, out, own_model(own) if own else None)
     if as_json:
@@ -106,8 +106,8 @@ def log(
     as_json: AsJson = False,
 ) -> None:
     """Write a run's rounds for TensorBoard, or for Weights & Biases without a network."""
-    from peers.interrupts import handled, interrupt
-    from peers.report.log import follow_log, write_log
+    from mdl.peers.interrupts import handled, interrupt
+    from mdl.peers.report.log import follow_log, write_log
 
     def tell_folder(folder: Path) -> None:
         shown = "tensorboard --logdir shows it" if form == "tensorboard" else "wandb sync sends it"
@@ -132,8 +132,8 @@ def _classify(
     from mdl.data.spec import split_names
     from mdl.errors import ConfigError
     from mdl.own import own_model
-    from peers.view.inference import load_model
-    from peers.view.trained.classify import classify, describe_prediction, show_prediction
+    from mdl.peers.view.inference import load_model
+    from mdl.peers.view.trained.classify import classify, describe_prediction, show_prediction
 
     if follow and len(recordings) != 1:
         raise ConfigError(f"--follow goes on with one file; {len(recordings)} are given")

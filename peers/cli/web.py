@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peers.cli.options import (
+from mdl.peers.cli.options import (
     AsJson,
     Code,
     Interface,
@@ -26,9 +26,9 @@ from peers.cli.options import (
 
 if TYPE_CHECKING:
     from mdl.config import Config
-    from peers.web.opening import Opened
-    from peers.web.sources import Source
-    from transport.trust.keys import Mesh
+    from mdl.peers.web.opening import Opened
+    from mdl.peers.web.sources import Source
+    from mdl.transport.trust.keys import Mesh
 
 DEFAULT_PORT = 8420  # that of peers/web/opening.py, which has more to import
 _MOST_PORT = 65535
@@ -75,7 +75,7 @@ def page_beside(
     if not (settings.web.port or settings.web.metrics_port):
         yield lambda names: None
         return
-    from peers.web.opening import Wanted, page_of, page_of_mesh
+    from mdl.peers.web.opening import Wanted, page_of, page_of_mesh
 
     wanted = Wanted.of(settings.web)
     if cloud is None:
@@ -83,7 +83,7 @@ def page_beside(
             tell(f"mdl: {opened.tell()}")
             yield opened.name_classes
         return
-    from peers.web.sources import OwnCloud
+    from mdl.peers.web.sources import OwnCloud
 
     with page_of(OwnCloud(mesh.name, cloud / "cycles.jsonl"), mesh, wanted) as opened:
         tell(f"mdl: {opened.tell()}")
@@ -112,8 +112,8 @@ def web(
     as_json: AsJson = False,
 ) -> None:
     """Serve a page about a mesh until Ctrl-C: devices, the open round, what was learned, schedules played again."""
-    from peers.interrupts import handled, interrupt
-    from peers.web.opening import Wanted, page_of, page_of_mesh
+    from mdl.peers.interrupts import handled, interrupt
+    from mdl.peers.web.opening import Wanted, page_of, page_of_mesh
 
     settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
     wanted = Wanted(DEFAULT_PORT if port is None else port, lan, metrics_port, port is None)
@@ -132,10 +132,10 @@ def register(app: typer.Typer) -> None:
 
 
 def _directory(run: Path) -> Source:
-    from peers.web.opening import need_libraries
+    from mdl.peers.web.opening import need_libraries
 
     need_libraries()
-    from peers.web.sources import RunDirectory
+    from mdl.peers.web.sources import RunDirectory
 
     return RunDirectory(run)
 
@@ -148,7 +148,7 @@ def _stay(opened: Opened, lan: bool, as_json: bool) -> None:
     else:
         print(opened.url)
         if lan:
-            from peers.web.opening import draw_code
+            from mdl.peers.web.opening import draw_code
 
             print(draw_code(opened.url))
         if opened.metrics_url:
@@ -162,7 +162,7 @@ def _stay(opened: Opened, lan: bool, as_json: bool) -> None:
 def _known_code(mesh: Mesh) -> str:
     """The join code of this mesh, as this user has it: the page shows it on this device alone."""
     from mdl.errors import ConfigError
-    from peers.edge.identity import find_code
+    from mdl.peers.edge.identity import find_code
 
     if mesh.keys is None:
         return ""

@@ -13,14 +13,14 @@ from ipaddress import IPv4Address
 
 import psutil
 
-from peers.doctor.finding import Finding, fail
-from transport.discovery.arp import remembered, who_has
-from transport.discovery.directory import Address
-from transport.discovery.echo import echo
-from transport.discovery.interfaces import name_of, of_ipv4
-from transport.discovery.scopes import Interface, socket_address
-from transport.links.probe import Reached, connect
-from transport.links.sockets import local_host_towards
+from mdl.peers.doctor.finding import Finding, fail
+from mdl.transport.discovery.arp import remembered, who_has
+from mdl.transport.discovery.directory import Address
+from mdl.transport.discovery.echo import echo
+from mdl.transport.discovery.interfaces import name_of, of_ipv4
+from mdl.transport.discovery.scopes import Interface, socket_address
+from mdl.transport.links.probe import Reached, connect
+from mdl.transport.links.sockets import local_host_towards
 
 _ARP_S, _CONNECT_S, _ECHO_S = 0.6, 1.0, 1.0
 # Where hardly anybody listens: the port that throws away what it is told, and the one that tells what others do.

@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator
 
 from mdl.errors import ConfigError
+from mdl.peers.doctor.finding import Finding, fail, note, ok
+from mdl.peers.doctor.machine import why_not_writable
+from mdl.peers.doctor.sight import Sight
+from mdl.peers.edge.identity import default_name
+from mdl.peers.edge.membership import KEY_VARIABLE, device_key, key_path
 from mdl.protocol.vocabulary import Role
-from peers.doctor.finding import Finding, fail, note, ok
-from peers.doctor.machine import why_not_writable
-from peers.doctor.sight import Sight
-from peers.edge.identity import default_name
-from peers.edge.membership import KEY_VARIABLE, device_key, key_path
-from transport.discovery.interfaces import name_of
-from transport.trust.words import fingerprint
+from mdl.transport.discovery.interfaces import name_of
+from mdl.transport.trust.words import fingerprint
 
 # Until then people take two clocks for the same one, and so do logs.
 _CLOCKS_S = 30.0

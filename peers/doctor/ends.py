@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ipaddress import IPv4Address
 
-from peers.doctor.finding import Finding, fail
-from transport.discovery.directory import Address
-from transport.discovery.interfaces import name_of
-from transport.discovery.scan import DEFAULT_PORT
-from transport.discovery.scopes import Interface
-from transport.links.probe import Reached
-from transport.links.sockets import local_host_towards
+from mdl.peers.doctor.finding import Finding, fail
+from mdl.transport.discovery.directory import Address
+from mdl.transport.discovery.interfaces import name_of
+from mdl.transport.discovery.scan import DEFAULT_PORT
+from mdl.transport.discovery.scopes import Interface
+from mdl.transport.links.probe import Reached
+from mdl.transport.links.sockets import local_host_towards
 
 SAME_CODE = "mdl mesh show NAME shows the code on each device: give all of them the same, mdl peer --code ..."
 

@@ -11,12 +11,12 @@ from contextlib import nullcontext
 
 from mdl.config import Config, MeshSection
 from mdl.errors import ConfigError
-from peers.doctor.device import check_clocks, check_key, check_standing
-from peers.doctor.finding import Finding, broken, fail
-from peers.doctor.machine import check_machine, check_torch
-from peers.doctor.mesh import check_mesh
-from peers.doctor.name import check_name
-from peers.doctor.network import (
+from mdl.peers.doctor.device import check_clocks, check_key, check_standing
+from mdl.peers.doctor.finding import Finding, broken, fail
+from mdl.peers.doctor.machine import check_machine, check_torch
+from mdl.peers.doctor.mesh import check_mesh
+from mdl.peers.doctor.name import check_name
+from mdl.peers.doctor.network import (
     check_addresses,
     check_hardware,
     check_interfaces,
@@ -25,10 +25,10 @@ from peers.doctor.network import (
     check_port,
     check_wifi,
 )
-from peers.doctor.own_model import build_own_model, check_own_model
-from peers.doctor.sight import look_at_mesh
-from peers.edge.identity import state_home
-from transport.trust.keys import Mesh
+from mdl.peers.doctor.own_model import build_own_model, check_own_model
+from mdl.peers.doctor.sight import look_at_mesh
+from mdl.peers.edge.identity import state_home
+from mdl.transport.trust.keys import Mesh
 
 _NEW_MESH = "mdl mesh new home makes one; on the other devices: mdl doctor --code ... as it shows"
 

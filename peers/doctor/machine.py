@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 
 from mdl.descriptors import RAISE_IT
-from peers.doctor.finding import Finding, fail, note, ok
-from peers.doctor.power import check_battery, check_power
-from peers.edge.small.limits import LEAST_MB, LITTLE_MB, read_memory_limit
-from transport.links.descriptors import LEAST, raise_limit, share_out, tell_too_few
+from mdl.peers.doctor.finding import Finding, fail, note, ok
+from mdl.peers.doctor.power import check_battery, check_power
+from mdl.peers.edge.small.limits import LEAST_MB, LITTLE_MB, read_memory_limit
+from mdl.transport.links.descriptors import LEAST, raise_limit, share_out, tell_too_few
 
 # A Raspberry Pi takes 10 s to import torch from a cold card.
 _TORCH_S = 60.0

@@ -10,19 +10,19 @@ import msgspec
 from zmq.utils import z85
 
 from mdl.config import MeshSection
+from mdl.peers.doctor.between import find_cause, tell_broken_off, tell_hidden
+from mdl.peers.doctor.ends import SAME_CODE, is_near, tell_end, tell_second_port, tell_shut_out
+from mdl.peers.doctor.finding import Finding, Verdict, broken, fail, note, ok
+from mdl.peers.doctor.path import check_loss, check_path
+from mdl.peers.doctor.sight import DOCTOR_PORT, Sight
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport.discovery.directory import Address, parse_address
+from mdl.transport.discovery.scopes import Interface, bare
+from mdl.transport.discovery.survey import Announcement
+from mdl.transport.links.probe import Reached, connect, endures, probe, probe_link
+from mdl.transport.links.sockets import Curve
+from mdl.transport.trust.keys import Mesh, show_name
 from mdl.trust.statements import Proof
-from peers.doctor.between import find_cause, tell_broken_off, tell_hidden
-from peers.doctor.ends import SAME_CODE, is_near, tell_end, tell_second_port, tell_shut_out
-from peers.doctor.finding import Finding, Verdict, broken, fail, note, ok
-from peers.doctor.path import check_loss, check_path
-from peers.doctor.sight import DOCTOR_PORT, Sight
-from transport.discovery.directory import Address, parse_address
-from transport.discovery.scopes import Interface, bare
-from transport.discovery.survey import Announcement
-from transport.links.probe import Reached, connect, endures, probe, probe_link
-from transport.links.sockets import Curve
-from transport.trust.keys import Mesh, show_name
 
 # The system gives a neighbour up that does not answer its ARP requests after 3 s.
 _PROBE_S = 3.5

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from peers.doctor.finding import Finding, fail, note
-from peers.doctor.sight import Sight
-from peers.edge.identity import default_name
-from peers.edge.naming import name_here
-from transport.trust.words import fingerprint
+from mdl.peers.doctor.finding import Finding, fail, note
+from mdl.peers.doctor.sight import Sight
+from mdl.peers.edge.identity import default_name
+from mdl.peers.edge.naming import name_here
+from mdl.transport.trust.words import fingerprint
 
 # Directories of peers that are looked at: more names than a machine has.
 _MOST = 64

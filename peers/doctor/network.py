@@ -17,14 +17,14 @@ import psutil
 
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
-from peers.doctor.between import tell_no_port
-from peers.doctor.finding import Finding, Verdict, broken, fail, note, ok
-from transport.discovery.arp import hear_namesake, who_else_has
-from transport.discovery.interfaces import LOOPBACK, interface_states, is_outer, name_of, of_ipv4, usable_interfaces
-from transport.discovery.multicast import PORT as MDNS
-from transport.discovery.multicast import Heard, Multicast, count_answers, try_multicast
-from transport.discovery.scan import DEFAULT_PORT
-from transport.discovery.scopes import Interface, with_link
+from mdl.peers.doctor.between import tell_no_port
+from mdl.peers.doctor.finding import Finding, Verdict, broken, fail, note, ok
+from mdl.transport.discovery.arp import hear_namesake, who_else_has
+from mdl.transport.discovery.interfaces import LOOPBACK, interface_states, is_outer, name_of, of_ipv4, usable_interfaces
+from mdl.transport.discovery.multicast import PORT as MDNS
+from mdl.transport.discovery.multicast import Heard, Multicast, count_answers, try_multicast
+from mdl.transport.discovery.scan import DEFAULT_PORT
+from mdl.transport.discovery.scopes import Interface, with_link
 
 _MULTICAST_S, _ARP_S = 1.5, 0.6
 _TOLD = 8

@@ -10,9 +10,9 @@ import msgspec
 
 from mdl.bounds import first_few, printable
 from mdl.config import Config
+from mdl.peers.doctor.finding import Finding, fail, note, ok
+from mdl.peers.doctor.sight import Sight
 from mdl.protocol.vocabulary import Role
-from peers.doctor.finding import Finding, fail, note, ok
-from peers.doctor.sight import Sight
 
 # Of a large recording: then it is not looked at.
 _BUILD_S = 60.0
@@ -29,7 +29,7 @@ class OwnModel(NamedTuple):
 
 def build_own_model(config: Config) -> OwnModel | None:
     """None where it takes too long."""
-    command = [sys.executable, "-P", "-c", "from peers.doctor.own_model import main; main()"]
+    command = [sys.executable, "-P", "-c", "from mdl.peers.doctor.own_model import main; main()"]
     try:
         done = subprocess.run(
             command, input=msgspec.json.encode(config), capture_output=True, timeout=_BUILD_S, check=False
@@ -77,7 +77,7 @@ def main() -> None:
 
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=Config)
     try:
-        from peers.edge.device import describe_own
+        from mdl.peers.edge.device import describe_own
 
         schema_hash, told = describe_own(config)
     except MdlError as error:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from peers.doctor.finding import Finding, fail, note, ok
-from transport.discovery.directory import Address
-from transport.discovery.echo import Echoes, echo, measure_speed
-from transport.discovery.full_segments import are_taken
-from transport.discovery.interfaces import interface_states, name_of
-from transport.links.sockets import local_host_towards
+from mdl.peers.doctor.finding import Finding, fail, note, ok
+from mdl.transport.discovery.directory import Address
+from mdl.transport.discovery.echo import Echoes, echo, measure_speed
+from mdl.transport.discovery.full_segments import are_taken
+from mdl.transport.discovery.interfaces import interface_states, name_of
+from mdl.transport.links.sockets import local_host_towards
 
 _SMALL_BYTES, _USUAL_MTU = 64, 1_500
 # What each network of IPv4 (RFC 791) and IPv6 (RFC 8200) has to take.

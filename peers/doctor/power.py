@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from peers.doctor.finding import Finding, note, ok
+from mdl.peers.doctor.finding import Finding, note, ok
 
 # What the firmware of a Raspberry Pi says (vcgencmd get_throttled): now, and since it was started.
 _UNDER_VOLTAGE, _THROTTLED, _WAS_UNDER_VOLTAGE = 0x1, 0x4, 0x10000

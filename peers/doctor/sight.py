@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from zeroconf import Error
 
 from mdl.config import MeshSection
+from mdl.peers.edge.identity import other_runs
+from mdl.peers.view.watch import Watcher
 from mdl.protocol.status_messages import MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import PeerInfo
-from peers.edge.identity import other_runs
-from peers.view.watch import Watcher
-from transport.discovery.directory import parse_address
-from transport.discovery.scopes import Interface, bare
-from transport.discovery.survey import Announcement, Survey
-from transport.trust.keys import Mesh
-from transport.trust.membership import Membership
+from mdl.transport.discovery.directory import parse_address
+from mdl.transport.discovery.scopes import Interface, bare
+from mdl.transport.discovery.survey import Announcement, Survey
+from mdl.transport.trust.keys import Mesh
+from mdl.transport.trust.membership import Membership
 
 # Where two doctors meet that were told of each other (`--peer HOST`), and nothing else listens.
 DOCTOR_PORT = 5751

@@ -16,11 +16,11 @@ import msgspec
 from mdl.bounds import UNREADABLE
 from mdl.errors import MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache, read_metadata
+from mdl.peers.roles.run_end import UNKNOWN, Taken, tell_best
 from mdl.protocol.counts import Course, is_better
-from peers.roles.run_end import UNKNOWN, Taken, tell_best
 
 if TYPE_CHECKING:
-    from peers.roles.peer import Peer
+    from mdl.peers.roles.peer import Peer
 
 logger = logging.getLogger(__name__)
 

@@ -34,6 +34,21 @@ from mdl.learning.rotation import make_turn
 from mdl.learning.tensors import OwnState, own_names
 from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, model_delta
 from mdl.own import own_model
+from mdl.peers.edge.best import BestModel
+from mdl.peers.edge.loop_state import LoopState
+from mdl.peers.edge.resume import (
+    DEVICE_FILES,
+    Origin,
+    State,
+    initial_values,
+    keep_state,
+    refuse_begun,
+    restore_state,
+    set_aside,
+)
+from mdl.peers.edge.small.memory import Spare, forget_loading
+from mdl.peers.edge.small.share import load_share
+from mdl.peers.roles.build import TrainerStart, outer_of
 from mdl.protocol.counts import Course
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
@@ -53,21 +68,6 @@ from mdl.protocol.machine import (
 from mdl.protocol.vocabulary import TrainingReport
 from mdl.task import describe_task
 from mdl.writing import save_or_rescue
-from peers.edge.best import BestModel
-from peers.edge.loop_state import LoopState
-from peers.edge.resume import (
-    DEVICE_FILES,
-    Origin,
-    State,
-    initial_values,
-    keep_state,
-    refuse_begun,
-    restore_state,
-    set_aside,
-)
-from peers.edge.small.memory import Spare, forget_loading
-from peers.edge.small.share import load_share
-from peers.roles.build import TrainerStart, outer_of
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from mdl.devices.gate import Gate, Reading, parse_when
-from peers.edge.sensors import Sensors
+from mdl.peers.edge.sensors import Sensors
 
 logger = logging.getLogger("mdl")
 

@@ -19,8 +19,8 @@ from mdl.errors import ConfigError, DataError, MdlError
 from mdl.files import run_lock
 from mdl.protocol.delta import Contributor
 from mdl.reading import read_bytes, read_text
+from mdl.transport.trust.keys import RUN_MARK, MeshKeys, is_successor, name_run, parse_join_code
 from mdl.writing import make_private_folder, narrow, remove_leftovers, write_bytes
-from transport.trust.keys import RUN_MARK, MeshKeys, is_successor, name_run, parse_join_code
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from peers.interrupts import handled
-from transport.runtime import Runtime
+from mdl.peers.interrupts import handled
+from mdl.transport.runtime import Runtime
 
 # A node that was started by another one ends with it (`mdl up`): it reads its standard input until that closes.
 LIFELINE_VARIABLE = "MDL_LIFELINE"

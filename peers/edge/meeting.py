@@ -10,13 +10,13 @@ import msgspec
 
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
+from mdl.peers.edge.membership import open_membership
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.edge.membership import open_membership
-from transport.discovery.interfaces import host_to_listen_on, usable_interfaces
-from transport.discovery.scan import DEFAULT_PORT, Scan
-from transport.links.mesh_links import Links
-from transport.runtime import Runtime
-from transport.trust.keys import Mesh
+from mdl.transport.discovery.interfaces import host_to_listen_on, usable_interfaces
+from mdl.transport.discovery.scan import DEFAULT_PORT, Scan
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.runtime import Runtime
+from mdl.transport.trust.keys import Mesh
 
 
 def open_links(info: PeerInfo, mesh: Mesh, section: MeshSection, max_values: int) -> Links:

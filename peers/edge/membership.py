@@ -26,16 +26,16 @@ import platformdirs
 from mdl.bounds import UNREADABLE, PeerId
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, StorageError
 from mdl.files.kept import read_sealed, seal
+from mdl.peers.edge.identity import codes_home, known_meshes, remember_code
 from mdl.readable import encode_readable
 from mdl.reading import read_bytes
+from mdl.transport.trust.device_key import SECRET_BYTES, DeviceKey, is_signed
+from mdl.transport.trust.keys import RUN_MARK, MeshKeys
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.roster import is_stated
+from mdl.transport.trust.worked import Worked
 from mdl.trust.statements import MAX_WORKED, AnyStatement, Key
 from mdl.writing import make_private_folder, narrow, open_private, write_bytes
-from peers.edge.identity import codes_home, known_meshes, remember_code
-from transport.trust.device_key import SECRET_BYTES, DeviceKey, is_signed
-from transport.trust.keys import RUN_MARK, MeshKeys
-from transport.trust.membership import Membership
-from transport.trust.roster import is_stated
-from transport.trust.worked import Worked
 
 logger = logging.getLogger(__name__)
 

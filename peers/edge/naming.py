@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from mdl.errors import NameRefusedError
-from peers.edge.identity import default_name
-from peers.edge.membership import open_membership
-from transport.trust.keys import Mesh
-from transport.trust.membership import Membership
-from transport.trust.words import next_own_name, own_names
+from mdl.peers.edge.identity import default_name
+from mdl.peers.edge.membership import open_membership
+from mdl.transport.trust.keys import Mesh
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.words import next_own_name, own_names
 
 logger = logging.getLogger("mdl")
 

@@ -16,6 +16,20 @@ import msgspec
 from mdl.config import Config, MeshSection
 from mdl.errors import NameRefusedError
 from mdl.files.journal import Journal
+from mdl.peers.edge.best import known_by
+from mdl.peers.edge.gatekeeper import make_gatekeeper
+from mdl.peers.edge.identity import claim_again
+from mdl.peers.edge.lifeline import stopped_by_signals
+from mdl.peers.edge.meeting import open_links, scanning
+from mdl.peers.edge.narrate import Narrator, describe_round
+from mdl.peers.edge.policy_choice import ChosenPolicy, choose_policy
+from mdl.peers.edge.relearner import FOLDER, Relearner
+from mdl.peers.edge.sampler import MergeTimer, Sampler
+from mdl.peers.edge.small.limits import check_room
+from mdl.peers.roles.build import PeerStart, build_machine, configured_start
+from mdl.peers.roles.peer import Peer
+from mdl.peers.roles.round_limit import Leaving
+from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     Effect,
@@ -33,32 +47,18 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vector_work import MergeDeltas
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
-from peers.edge.best import known_by
-from peers.edge.gatekeeper import make_gatekeeper
-from peers.edge.identity import claim_again
-from peers.edge.lifeline import stopped_by_signals
-from peers.edge.meeting import open_links, scanning
-from peers.edge.narrate import Narrator, describe_round
-from peers.edge.policy_choice import ChosenPolicy, choose_policy
-from peers.edge.relearner import FOLDER, Relearner
-from peers.edge.sampler import MergeTimer, Sampler
-from peers.edge.small.limits import check_room
-from peers.roles.build import PeerStart, build_machine, configured_start
-from peers.roles.peer import Peer
-from peers.roles.round_limit import Leaving
-from peers.roles.trainer.trainer import Trainer
-from transport.discovery.addresses import AddressWatch
-from transport.discovery.mdns import Discovery
-from transport.discovery.scopes import Interface
-from transport.links.mesh_links import Links
-from transport.links.sockets import LinkCounts
-from transport.runtime import Renew, Renewed, Runtime
-from transport.trust.keys import Mesh
-from transport.worker import Work
+from mdl.transport.discovery.addresses import AddressWatch
+from mdl.transport.discovery.mdns import Discovery
+from mdl.transport.discovery.scopes import Interface
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.links.sockets import LinkCounts
+from mdl.transport.runtime import Renew, Renewed, Runtime
+from mdl.transport.trust.keys import Mesh
+from mdl.transport.worker import Work
 
 if TYPE_CHECKING:
-    from peers.edge.cloud.line import CloudSide
-    from peers.edge.resume import Begin, State
+    from mdl.peers.edge.cloud.line import CloudSide
+    from mdl.peers.edge.resume import Begin, State
 
 logger = logging.getLogger(__name__)
 
@@ -220,8 +220,8 @@ def run_trainer(
     how: to begin, else from what is in `out`. policy: of the command line, while it leads, before the configuration's.
     name_classes: told these. gone: why its windows were taken back. Raises ConfigError for a state in `how`s way.
     """
-    from peers.edge.cloud.line import CloudSide  # imports torch, which an agent never needs
-    from peers.edge.device import Device
+    from mdl.peers.edge.cloud.line import CloudSide  # imports torch, which an agent never needs
+    from mdl.peers.edge.device import Device
 
     chosen = policy or choose_policy(config)
     gate = make_gatekeeper(config.device.when, config.device.in_use_file)
@@ -279,7 +279,7 @@ def tell_weight(config: Config, theta: float) -> str:
 
 def _warmed(state: State, cloud: CloudSide) -> State:
     """What a device that has trained nothing yet begins from: the cloud's model, if it gives one."""
-    from peers.edge.resume import State  # imports torch, too
+    from mdl.peers.edge.resume import State  # imports torch, too
 
     values = cloud.warm_start()
     return state if values is None else State(values)

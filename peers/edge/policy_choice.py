@@ -10,9 +10,9 @@ from pathlib import Path
 
 from mdl.config import Config
 from mdl.own import Own
-from peers.edge.relearner import DECISION_S, make_own_policy
-from scheduler.given.choice import Budget, check_count, describe_choice, is_file, policy_of
-from scheduler.policies.chain import Policy
+from mdl.peers.edge.relearner import DECISION_S, make_own_policy
+from mdl.scheduler.given.choice import Budget, check_count, describe_choice, is_file, policy_of
+from mdl.scheduler.policies.chain import Policy
 
 
 @dataclass(frozen=True)

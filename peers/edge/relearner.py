@@ -1,12 +1,12 @@
 """Lets the scheduler go on learning beside the mesh (MDLdroid 3.3.3): when, from what, and in a process of its own.
 
 It learns when three conditions hold: the resource condition of the mesh is another than the one it learned from last
-(`peers.edge.condition`); enough rounds were seen; and this device is at ease (not busy, and not on its battery). One
-slot follows a closed round, or the report that shows a change while the next round trains (the first two cases of
+(`mdl.peers.edge.condition`); enough rounds were seen; and this device is at ease (not busy, and not on its battery).
+One slot follows a closed round, or the report that shows a change while the next round trains (the first two cases of
 Fig. 5b), at the lowest priority. Nothing waits for it: what is due meanwhile is ordered by what was learned before (the
 third case). Between two slots it rests, so that learning takes a small share of one core; a device that is no longer at
-ease gives its slot up at once, and the draft stays as it was before.
-What is learned, and when it is taken, is `scheduler.training.relearn`'s.
+ease gives its slot up at once, and the draft stays as it was before. What is learned, and when it is taken, is
+`mdl.scheduler.training.relearn`'s.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from mdl.config import BusySection, Config
 from mdl.devices.scenario import Scenario, load_scenarios, save_scenarios
 from mdl.errors import DataError, MdlError
 from mdl.files.kept import previous_of, read_kept, read_sealed, write_kept
+from mdl.peers.edge.condition import ConditionBook, DeviceCondition, MeshCondition, find_changes
+from mdl.peers.edge.lifeline import wait_for_parent
 from mdl.protocol.machine import Event, PolicyLearned
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import ResourceState
 from mdl.reading import decode_json
-from peers.edge.condition import ConditionBook, DeviceCondition, MeshCondition, find_changes
-from peers.edge.lifeline import wait_for_parent
-from scheduler.explain.recorded_round import finished_round, rebuild
-from scheduler.policies.chain import Policy
-from scheduler.policies.device_book import is_busy
-from scheduler.policies.learned import DRAFT, POLICY, SEEN, Learned
-from scheduler.policies.qnet_numpy import UnfitPolicyError, set_aside
-from scheduler.policies.registry import make_policy
+from mdl.scheduler.explain.recorded_round import finished_round, rebuild
+from mdl.scheduler.policies.chain import Policy
+from mdl.scheduler.policies.device_book import is_busy
+from mdl.scheduler.policies.learned import DRAFT, POLICY, SEEN, Learned
+from mdl.scheduler.policies.qnet_numpy import UnfitPolicyError, set_aside
+from mdl.scheduler.policies.registry import make_policy
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class Relearner:
     def _start_process(self, changes: Sequence[str]) -> None:
         if changes:
             logger.info("the schedule is learned for a slot: %s", first_few(changes, _TOLD, "; "))
-        command = [sys.executable, "-P", "-m", "peers.edge.relearner", str(self._directory)]
+        command = [sys.executable, "-P", "-m", "mdl.peers.edge.relearner", str(self._directory)]
         theirs, ours = os.pipe()  # it ends with this process, also if that is killed
         try:
             self._slot = subprocess.Popen(
@@ -278,7 +278,7 @@ def main() -> None:
     """One slot, at the lowest priority and on one core."""
     os.nice(19)
     threading.Thread(target=_follow_parent, name="mdl-lifeline", daemon=True).start()
-    from scheduler.training.relearn import run_slot
+    from mdl.scheduler.training.relearn import run_slot
 
     ended = run_slot(Path(sys.argv[1]))
     sys.stdout.write(msgspec.json.encode(ended).decode() + "\n")

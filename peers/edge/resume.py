@@ -19,14 +19,15 @@ import numpy as np
 from mdl.bounds import UNREADABLE, printable, whole_number
 from mdl.errors import ConfigError, DataError, MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
+from mdl.files.export import find_model_file
 from mdl.learning.flat import FlatModel
+from mdl.peers.roles.build import TrainerStart
+from mdl.peers.roles.trainer.trainer import TrainerSettings
 from mdl.protocol.delta import Vector, digest_of
 from mdl.protocol.machine import SaveModel
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import Ballot, History
 from mdl.writing import make_private_folder
-from peers.roles.build import TrainerStart
-from peers.roles.trainer.trainer import TrainerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ def refuse_to_overwrite(where: Path, what: str, conflict: tuple[str, str]) -> Co
     there, here = conflict
     return ConfigError(
         f"{where} has {what} of {printable(there)}, and this is {printable(here)}: --fresh sets that aside and starts "
-        "anew (fresh=True in peers.join), another --out keeps both"
+        "anew (fresh=True in mdl.join), another --out keeps both"
     )
 
 
@@ -148,7 +149,7 @@ def initial_values(path: Path, model: FlatModel) -> Vector:
 
     path: any .safetensors, or the directory of an earlier run. Raises DataError if the file has none of them.
     """
-    file = path / "global.safetensors" if path.is_dir() else path
+    file = find_model_file(path)
     there, values, at, new = read_safetensors(file)[0], model.values().copy(), 0, list[str]()
     for name, shape in model.schema:
         size, tensor = math.prod(shape), there.get(name)

@@ -13,12 +13,12 @@ import psutil
 from mdl.bounds import MAX_RATE_MB_S, within
 from mdl.config import DeviceSection
 from mdl.errors import ConfigError
+from mdl.peers.roles.trainer.guard import Defence
 from mdl.protocol.delta import ModelDelta, Vector, pair_aggregate
 from mdl.protocol.machine import ResourcesSampled
 from mdl.protocol.vector_work import DeltasMerged, Losses, MergeDeltas, merge_deltas
 from mdl.protocol.vocabulary import ResourceState
-from peers.roles.trainer.guard import Defence
-from transport.links.sockets import LinkCounts
+from mdl.transport.links.sockets import LinkCounts
 
 _Told = TypeVar("_Told")
 

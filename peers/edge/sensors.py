@@ -21,8 +21,8 @@ from mdl.bounds import printable
 from mdl.devices.gate import Gate, Reading
 from mdl.errors import ConfigError, DataError
 from mdl.hints import did_you_mean
+from mdl.peers.edge.sampler import is_in_use, read_battery
 from mdl.reading import decode_json, read_text
-from peers.edge.sampler import is_in_use, read_battery
 
 # Termux waits for Android to tell, on some phones 7 s; without its app for ever.
 _COMMAND_S = 15.0

@@ -15,13 +15,13 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from mdl.errors import ConfigError
-from peers.integrations.steps import SteppedLoop, first_or_none
+from mdl.peers.integrations.steps import SteppedLoop, first_or_none
 
 
 class MeshCallback(Callback):
     """A Lightning training as a member of the mesh `mesh`.
 
-    steps: of the optimizer in a round. options: as of `peers.join` (rounds, name, code, loopback, quiet, ...). The
+    steps: of the optimizer in a round. options: as of `mdl.join` (rounds, name, code, loopback, quiet, ...). The
     training ends when the mesh does, or by max_steps and max_epochs as ever, whatever is first.
     """
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from mdl.errors import ConfigError
-from peers.api import Member, Round, join
+from mdl.peers.api import Member, Round, join
 
 
 class SteppedLoop:

@@ -13,13 +13,13 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from mdl.errors import ConfigError
 from mdl.learning.tensors import unwrap
-from peers.integrations.steps import SteppedLoop
+from mdl.peers.integrations.steps import SteppedLoop
 
 
 class MeshCallback(TrainerCallback):
     """A Hugging Face training as a member of the mesh `mesh`.
 
-    steps: of the optimizer in a round. options: as of `peers.join` (rounds, name, code, loopback, quiet, ...). The
+    steps: of the optimizer in a round. options: as of `mdl.join` (rounds, name, code, loopback, quiet, ...). The
     training ends when the mesh does, or by max_steps and num_train_epochs as ever, whatever is first. Transformers does
     not tell of a Ctrl-C: in a program that goes on after one, call `leave`.
     """

@@ -16,8 +16,8 @@ from mdl.learning.evaluation import evaluate
 from mdl.learning.rotation import make_turn
 from mdl.learning.training import LocalTrainer
 from mdl.own import own_data
+from mdl.peers.edge.device import build_flat_model, device_seed
 from mdl.protocol.counts import Evaluation
-from peers.edge.device import build_flat_model, device_seed
 
 
 def train_baselines(config: Config, peers: int, rounds: int, progress: Callable[[str], None]) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from mdl.config import Config, WebSection, save_config
 from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
 from mdl.errors import ConfigError
 from mdl.own import Own, own_data
+from mdl.peers.edge.small.limits import check_limit
+from mdl.peers.roles.build import check_exchange
+from mdl.peers.web.opening import need_libraries
+from mdl.scheduler.given.choice import check_count, is_file, policy_of
+from mdl.transport.links.descriptors import claim_share
 from mdl.writing import make_private_folder
-from peers.edge.small.limits import check_limit
-from peers.roles.build import check_exchange
-from peers.web.opening import need_libraries
-from scheduler.given.choice import check_count, is_file, policy_of
-from transport.links.descriptors import claim_share
 
 # What is trained on where nothing is asked for: `mdl up` shows that all works, and says that this is synthetic.
 _SHOWN_DATA = "motion"

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mdl.peers.edge.identity import CODE_VARIABLE
+from mdl.peers.edge.lifeline import LIFELINE_VARIABLE
+from mdl.peers.view.plain import LOG_VARIABLE
 from mdl.signals import blocked
 from mdl.writing import make_private_folder, open_private
-from peers.edge.identity import CODE_VARIABLE
-from peers.edge.lifeline import LIFELINE_VARIABLE
-from peers.view.plain import LOG_VARIABLE
 
 # After this a process that was asked to stop is killed.
 _STOP_S = 2.5
@@ -91,7 +91,7 @@ class Children:
         with open_private(log, "wb") as errors, open_private(output, "wb") as results, blocked():
             process = subprocess.Popen(
                 # -P: what lies in the current directory is not imported in the place of a library.
-                [sys.executable, "-P", "-m", "peers", *arguments],
+                [sys.executable, "-P", "-m", "mdl", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=results,
                 stderr=errors,

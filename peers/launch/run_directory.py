@@ -13,11 +13,11 @@ from mdl.bounds import Round
 from mdl.errors import StorageError, UnfinishedError
 from mdl.files.checkpoint import read_safetensors
 from mdl.files.round_lines import read_rounds, read_run
+from mdl.peers.edge.best import BEST, read_best
+from mdl.peers.launch.processes import Child
+from mdl.peers.view.tail import LineTail
 from mdl.reading import decode_json
 from mdl.writing import spare_place, write_bytes, write_whole
-from peers.edge.best import BEST, read_best
-from peers.launch.processes import Child
-from peers.view.tail import LineTail
 
 logger = logging.getLogger(__name__)
 

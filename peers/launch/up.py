@@ -24,25 +24,25 @@ from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
 from mdl.files.round_lines import read_rounds
 from mdl.own import Own
-from mdl.protocol.status_messages import RoundSummary
-from mdl.writing import write_bytes
-from peers.interrupts import handled, interrupt
-from peers.launch.plan import Run, plan_run
-from peers.launch.processes import Child, Children
-from peers.launch.run_directory import (
+from mdl.peers.interrupts import handled, interrupt
+from mdl.peers.launch.plan import Run, plan_run
+from mdl.peers.launch.processes import Child, Children
+from mdl.peers.launch.run_directory import (
     CycleReader,
     collect_best,
     collect_results,
     describe_interrupt,
     remove_traces,
 )
-from peers.launch.verify import Verifier
-from peers.report.after import report_on
-from peers.view.console import PlainConsole
-from peers.view.tail import RoundReader
-from peers.view.terminal import describe_summary, draw_mesh, show_result
-from peers.view.watch import Watcher
-from transport.trust.keys import Mesh, new_join_code
+from mdl.peers.launch.verify import Verifier
+from mdl.peers.report.after import report_on
+from mdl.peers.view.console import PlainConsole
+from mdl.peers.view.tail import RoundReader
+from mdl.peers.view.terminal import describe_summary, draw_mesh, show_result
+from mdl.peers.view.watch import Watcher
+from mdl.protocol.status_messages import RoundSummary
+from mdl.transport.trust.keys import Mesh, new_join_code
+from mdl.writing import write_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -133,8 +133,8 @@ def _page(run: Run, mesh: Mesh, watcher: Watcher, console: Console) -> Iterator[
     if not run.page:
         yield
         return
-    from peers.web.opening import Wanted, page_of
-    from peers.web.sources import LiveMesh
+    from mdl.peers.web.opening import Wanted, page_of
+    from mdl.peers.web.sources import LiveMesh
 
     source = LiveMesh(watcher, run.out / "cloud" / "cycles.jsonl" if run.cloud else None, run.data.classes)
     with page_of(source, mesh, Wanted.of(WebSection(port=run.page))) as opened:
@@ -312,7 +312,7 @@ def _describe_cloud(run: Run) -> dict[str, Any]:
 
 
 def _compare(run: Run, rounds: int, console: Console) -> dict[str, Any]:
-    from peers.launch.baselines import train_baselines  # imports torch
+    from mdl.peers.launch.baselines import train_baselines  # imports torch
 
     with console.status("baselines") as status:
         return train_baselines(run.config, run.peers, rounds, status.update)

@@ -1,4 +1,4 @@
-"""An own PyTorch model and loop as a peer of a mesh, as `peers.join` makes it.
+"""An own PyTorch model and loop as a peer of a mesh, as `mdl.join` makes it.
 
 The node runs in threads of its own; the loop stays with the caller. At the start of each round the model holds w(t);
 what the caller's loop made of it by the end of the round is this device's contribution. Within a round the model is
@@ -33,6 +33,21 @@ from mdl.learning.flat import FlatModel, hash_task
 from mdl.learning.loop import Loop
 from mdl.learning.tensors import OwnState, own_names, unwrap
 from mdl.learning.training import check_trained, model_delta
+from mdl.peers.edge.identity import claim_again, claim_identity, release_identity, state_home
+from mdl.peers.edge.loop_state import LoopState
+from mdl.peers.edge.membership import open_membership
+from mdl.peers.edge.naming import name_here, next_name
+from mdl.peers.edge.narrate import Narrator
+from mdl.peers.edge.node import METRICS, drive, record_round, start_peer
+from mdl.peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
+from mdl.peers.edge.sampler import MergeTimer, Sampler
+from mdl.peers.interrupts import interrupted_quietly
+from mdl.peers.loops.rounds import RoundDone, RoundLines, tell_on_stderr
+from mdl.peers.roles.build import PeerStart, build_machine, configured_start
+from mdl.peers.roles.peer import Peer
+from mdl.peers.roles.round_limit import Leaving
+from mdl.peers.roles.trainer.guard import Defence
+from mdl.peers.view.plain import limit_floods
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import ModelDelta, Vector
 from mdl.protocol.machine import (
@@ -54,27 +69,12 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.vector_work import MergeDeltas, Outer
 from mdl.protocol.vocabulary import TrainingReport
-from peers.edge.identity import claim_again, claim_identity, release_identity, state_home
-from peers.edge.loop_state import LoopState
-from peers.edge.membership import open_membership
-from peers.edge.naming import name_here, next_name
-from peers.edge.narrate import Narrator
-from peers.edge.node import METRICS, drive, record_round, start_peer
-from peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
-from peers.edge.sampler import MergeTimer, Sampler
-from peers.interrupts import interrupted_quietly
-from peers.loops.rounds import RoundDone, RoundLines, tell_on_stderr
-from peers.roles.build import PeerStart, build_machine, configured_start
-from peers.roles.peer import Peer
-from peers.roles.round_limit import Leaving
-from peers.roles.trainer.guard import Defence
-from peers.view.plain import limit_floods
-from transport.trust.keys import Mesh
+from mdl.transport.trust.keys import Mesh
 
 Progress: TypeAlias = Callable[[RoundDone], object]
 
 logger = logging.getLogger(__name__)
-told = logging.getLogger("mdl")  # where peers.edge.narrate goes on
+told = logging.getLogger("mdl")  # where mdl.peers.edge.narrate goes on
 
 RESULT = "global.safetensors"
 _STOP_S = 5.0
@@ -202,7 +202,7 @@ class Member:
         if self._thread.ident is None:
             self._runtime.close()
             release_identity(self._directory)  # whoever joins again is the same device
-            self._failure = ConfigError("a member is used as `with peers.join(...) as mesh: for this in mesh: ...`")
+            self._failure = ConfigError("a member is used as `with mdl.join(...) as mesh: for this in mesh: ...`")
             raise self._failure
         while (work := self._todo.get()) is not None:
             self._lines.report(self._saying.progress)

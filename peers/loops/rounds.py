@@ -1,4 +1,4 @@
-"""A line a round for the person in front of a loop (`peers.join`): looks at a node, changes nothing."""
+"""A line a round for the person in front of a loop (`mdl.join`): looks at a node, changes nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from mdl.peers.view.plain import OwnStream, PlainFormatter
 from mdl.protocol.machine import Effect, Event, LocalDeltaReady, SaveModel, TrainLocally
 from mdl.protocol.vocabulary import TrainingReport
-from peers.view.plain import OwnStream, PlainFormatter
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ _SAVING_SHARE = 0.05
 
 
 class Gate(Protocol):
-    """When a device may train (`peers.edge.gatekeeper`)."""
+    """When a device may train (`mdl.peers.edge.gatekeeper`)."""
 
     forbidden_by: str
 

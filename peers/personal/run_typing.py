@@ -13,14 +13,14 @@ import torch
 from mdl.bounds import Count, Share
 from mdl.errors import ConfigError
 from mdl.files.journal import Journal
+from mdl.peers.interrupts import handled, interrupt
+from mdl.peers.personal.home import LOG, MODEL, prepare_folder, read_record, write_record
+from mdl.peers.personal.shared import identify
+from mdl.peers.personal.typing_session import TypingSession
 from mdl.personal.online import OnlineLearner
 from mdl.personal.words.keyboard import Keyboard
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.personalise import online_rate
-from peers.interrupts import handled, interrupt
-from peers.personal.home import LOG, MODEL, prepare_folder, read_record, write_record
-from peers.personal.shared import identify
-from peers.personal.typing_session import TypingSession
 
 # What kill -9 loses at most; saving takes a tenth of a second, between two words.
 _SAVE_EVERY_S = 60.0

@@ -18,6 +18,7 @@ import numpy as np
 from blake3 import blake3
 
 from mdl.errors import ConfigError
+from mdl.peers.personal.home import MODEL, NEXT, SHARED, prepare_folder
 from mdl.personal.optimizer import Optimizer
 from mdl.personal.output_layer import tune_all
 from mdl.personal.study import StudySettings, check_loss
@@ -28,13 +29,12 @@ from mdl.personal.words.rebase import rebase
 from mdl.personal.words.text import Text, TokenTable, encode
 from mdl.personal.words.text_task import TextTask
 from mdl.writing import check_writable
-from peers.personal.home import MODEL, NEXT, SHARED, prepare_folder
 
 Shared = tuple[NextWordModel, NextWordFile]
 
 
 class Round(Protocol):
-    """One of a mesh (`peers.Round`). given_up: the device must pause, the round comes again."""
+    """One of a mesh (`mdl.Round`). given_up: the device must pause, the round comes again."""
 
     round_id: int
     loss: float

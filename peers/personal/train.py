@@ -13,6 +13,11 @@ from blake3 import blake3
 
 from mdl.bounds import Count
 from mdl.errors import ConfigError
+from mdl.peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
+from mdl.peers.interrupts import handled
+from mdl.peers.personal.home import MODEL, PREVIOUS, STUDY, read_record, write_record
+from mdl.peers.personal.run_study import StudyRun
+from mdl.peers.personal.shared import identify
 from mdl.personal.compression import count_bytes
 from mdl.personal.output_layer import tune_all
 from mdl.personal.study import Study, StudySettings
@@ -35,11 +40,6 @@ from mdl.personal.words.personalise import (
 from mdl.personal.words.text import Text, TokenTable, build_table, encode, split_words
 from mdl.personal.words.text_task import Batching, TextTask
 from mdl.writing import check_writable
-from peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
-from peers.interrupts import handled
-from peers.personal.home import MODEL, PREVIOUS, STUDY, read_record, write_record
-from peers.personal.run_study import StudyRun
-from peers.personal.shared import identify
 
 Sentences = list[list[str]]
 

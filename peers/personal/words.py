@@ -9,11 +9,11 @@ import numpy as np
 
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
+from mdl.peers.personal.home import MODEL, PREVIOUS, STUDY
 from mdl.personal.vocabulary import Change
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.personalise import change_words
 from mdl.personal.words.text import split_words
-from peers.personal.home import MODEL, PREVIOUS, STUDY
 
 
 def own_words(folder: Path) -> tuple[str, ...]:

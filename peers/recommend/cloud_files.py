@@ -21,6 +21,11 @@ import torch
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_packed, write_packed
 from mdl.files.kept import damaged, tell_previous
+from mdl.peers.edge.cloud.names import NAME_FILES
+from mdl.peers.edge.resume import set_aside
+from mdl.peers.recommend.databases import PostgresDatabase, SqliteDatabase
+from mdl.peers.recommend.profile_store import ProfileStore
+from mdl.peers.recommend.vector_store import VectorStore
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught, KeepVectors, TeachCycle, VectorJudged, VectorsKept
 from mdl.recommend.algorithm import CloudSettings, next_round, pretrain
@@ -28,11 +33,6 @@ from mdl.recommend.interactions import Interactions
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, pack_lesson, read_lesson
 from mdl.recommend.profiles import number_profiles, tell_profiles
 from mdl.recommend.vector_codec import OtherBasisError, name_basis
-from peers.edge.cloud.names import NAME_FILES
-from peers.edge.resume import set_aside
-from peers.recommend.databases import PostgresDatabase, SqliteDatabase
-from peers.recommend.profile_store import ProfileStore
-from peers.recommend.vector_store import VectorStore
 
 logger = logging.getLogger("mdl")
 

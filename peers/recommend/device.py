@@ -22,6 +22,7 @@ from mdl.bounds import Count, HexDigest
 from mdl.errors import ConfigError, DamagedError, DataError, RemoteProtocolError, TrainingCancelledError
 from mdl.files.checkpoint import read_packed, write_packed
 from mdl.files.kept import read_kept, read_sealed, with_previous, write_kept
+from mdl.peers.edge.resume import set_aside
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import StudyLesson, UpdateReady
 from mdl.protocol.machine import Event
@@ -32,7 +33,6 @@ from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, read_lesson
 from mdl.recommend.personal import Suggestion, in_numbers_of, learn_vector, suggest
 from mdl.recommend.readers import read_interactions, read_titles
 from mdl.recommend.vector_codec import LARGEST_ENTRY, name_basis, pack_vector
-from peers.edge.resume import set_aside
 
 logger = logging.getLogger("mdl")
 

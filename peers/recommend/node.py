@@ -9,6 +9,15 @@ from pathlib import Path
 
 from mdl.config import Config, ModelSection
 from mdl.errors import ConfigError
+from mdl.peers.edge.cloud.node import NOBODY_S, attend, open_hub, serve
+from mdl.peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
+from mdl.peers.edge.membership import key_for_cloud
+from mdl.peers.recommend.cloud_files import RecommendFiles
+from mdl.peers.recommend.databases import read_url
+from mdl.peers.recommend.device import Recommendee
+from mdl.peers.roles.cloud.cloud import CloudSettings
+from mdl.peers.roles.cloud.collector import TASK, Collector
+from mdl.peers.roles.cloud.learner import Learner, LearnerSettings
 from mdl.protocol.cloud_work import KeepVectors, VectorsKept
 from mdl.protocol.delta import Contributor
 from mdl.recommend.algorithm import CloudSettings as Sizes
@@ -16,18 +25,9 @@ from mdl.recommend.din import DinSettings
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES
 from mdl.recommend.readers import read_interactions
 from mdl.section import MANY
-from peers.edge.cloud.node import NOBODY_S, attend, open_hub, serve
-from peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
-from peers.edge.membership import key_for_cloud
-from peers.recommend.cloud_files import RecommendFiles
-from peers.recommend.databases import read_url
-from peers.recommend.device import Recommendee
-from peers.roles.cloud.cloud import CloudSettings
-from peers.roles.cloud.collector import TASK, Collector
-from peers.roles.cloud.learner import Learner, LearnerSettings
-from transport.links.hub import Spoke
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys
+from mdl.transport.links.hub import Spoke
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys
 
 logger = logging.getLogger("mdl")
 

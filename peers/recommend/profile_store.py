@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from mdl.peers.recommend.databases import Database
 from mdl.recommend.profiles import Told
-from peers.recommend.databases import Database
 
 _TABLE = """CREATE TABLE IF NOT EXISTS profiles (
     person TEXT, feature TEXT, category TEXT NOT NULL, PRIMARY KEY (person, feature)) {end}"""

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.errors import RemoteProtocolError
+from mdl.peers.recommend.databases import Database
 from mdl.protocol.cloud_messages import VectorMessage
 from mdl.protocol.delta import digest_of
 from mdl.recommend.vector_codec import OtherBasisError, read_vector
-from peers.recommend.databases import Database
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mdl.errors import MdlError
 from mdl.files.round_lines import read_rounds
-from peers.report.card import model_in, write_card
+from mdl.peers.report.card import model_in, write_card
 
 # Drawing takes some seconds on a small computer.
 _DRAWN_S = 60.0
@@ -26,7 +26,7 @@ def report_on(out: Path) -> list[str]:
     return [f"the model's card is {card}", *([_draw(out)] if rounds else [])]
 
 
-def _draw(out: Path, command: Sequence[str] = (sys.executable, "-P", "-m", "peers.report.pictures")) -> str:
+def _draw(out: Path, command: Sequence[str] = (sys.executable, "-P", "-m", "mdl.peers.report.pictures")) -> str:
     if find_spec("matplotlib") is None:
         return "no pictures of the run: pip install 'mdl[plot]' has them drawn"
     try:

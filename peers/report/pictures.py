@@ -1,6 +1,6 @@
 """Pictures of a run: learning curves, which class was taken for which, and who sent to whom in the last round.
 
-    python -m peers.report.pictures RUN_DIRECTORY
+    python -m mdl.peers.report.pictures RUN_DIRECTORY
 
 A process of its own (`peers/report/after.py` starts it): a peer has no hundred megabytes to spare for matplotlib.
 """
@@ -15,11 +15,11 @@ from typing import Any
 
 from mdl.errors import MdlError
 from mdl.files.round_lines import read_rounds
+from mdl.peers.report.card import model_in, read_described
 from mdl.protocol.status_messages import RoundSummary
+from mdl.scheduler.explain.chart_svg import write_picture
+from mdl.scheduler.explain.recorded_round import chart_real, finished_round
 from mdl.writing import make_private_folder
-from peers.report.card import model_in, read_described
-from scheduler.explain.chart_svg import write_picture
-from scheduler.explain.recorded_round import chart_real, finished_round
 
 FOLDER = "pictures"
 _DPI = 120

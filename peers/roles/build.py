@@ -14,17 +14,17 @@ import numpy as np
 from mdl.channels import Told
 from mdl.config import Config, Exchange, RoundSection
 from mdl.errors import ConfigError
+from mdl.peers.roles.agent.settings import AgentSettings, TimeLimit
+from mdl.peers.roles.membership.succession import SuccessionSettings
+from mdl.peers.roles.peer import Peer
+from mdl.peers.roles.trainer.guard import Defence
+from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, Vector
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import Ballot, History
-from peers.roles.agent.settings import AgentSettings, TimeLimit
-from peers.roles.membership.succession import SuccessionSettings
-from peers.roles.peer import Peer
-from peers.roles.trainer.guard import Defence
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
-from scheduler.policies.chain import Policy
-from scheduler.policies.registry import POLICIES, make_policy
+from mdl.scheduler.policies.chain import Policy
+from mdl.scheduler.policies.registry import POLICIES, make_policy
 
 # Of a simulated process. Reports and heartbeats are rare: two that get lost in a row make a loss (in the field it takes
 # four to eight), so that devices are given up by mistake and agents succeeded, often. Repetitions share their ticks.

@@ -10,6 +10,15 @@ import logging
 from collections.abc import Callable
 from math import inf
 
+from mdl.peers.roles.agent.agent import MobileAgent
+from mdl.peers.roles.agent.phase import Phase
+from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.introduced import Introduced
+from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.membership.succession import LAST_WORDS, Succession, SuccessionSettings, outranks
+from mdl.peers.roles.promises import Promises
+from mdl.peers.roles.run_end import UNKNOWN
+from mdl.peers.roles.trainer.trainer import ORDERS, Trainer
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     Effect,
@@ -28,16 +37,7 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import AgentPresent, AgentResigned, MemberRefused, MeshFinished, PeerReport
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import Ballot, PeerInfo, Role
-from peers.roles.agent.agent import MobileAgent
-from peers.roles.agent.phase import Phase
-from peers.roles.agent.settings import AgentSettings
-from peers.roles.introduced import Introduced
-from peers.roles.membership.members import Members
-from peers.roles.membership.succession import LAST_WORDS, Succession, SuccessionSettings, outranks
-from peers.roles.promises import Promises
-from peers.roles.run_end import UNKNOWN
-from peers.roles.trainer.trainer import ORDERS, Trainer
-from scheduler.policies.chain import Policy
+from mdl.scheduler.policies.chain import Policy
 
 logger = logging.getLogger(__name__)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from mdl.peers.roles.membership.succession import Succession
+from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.protocol.machine import Effect, Event, SaveBallot, Send, WorkFailed
 from mdl.protocol.vocabulary import Ballot
-from peers.roles.membership.succession import Succession
-from peers.roles.trainer.trainer import Trainer
 
 
 class Promises:

@@ -5,11 +5,11 @@ For whoever looks at a mesh from outside that does not get on: `mdl sim run` tel
 
 from __future__ import annotations
 
+from mdl.peers.roles.agent.agent import MobileAgent
+from mdl.peers.roles.membership.member import Member
+from mdl.peers.roles.peer import Peer
+from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.protocol.vocabulary import Lineage
-from peers.roles.agent.agent import MobileAgent
-from peers.roles.membership.member import Member
-from peers.roles.peer import Peer
-from peers.roles.trainer.trainer import Trainer
 
 # Members that are named of each agent; a mesh of more is told by these.
 _MOST_TOLD = 16

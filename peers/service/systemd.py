@@ -14,9 +14,9 @@ import platformdirs
 import psutil
 
 from mdl.errors import ConfigError, MdlError
+from mdl.peers.edge.small.threads import choose_threads, usable_cores
+from mdl.peers.service.unit import LEAST_MB, PREFIX, Service, write_unit
 from mdl.writing import make_private_folder, write_bytes
-from peers.edge.small.threads import choose_threads, usable_cores
-from peers.service.unit import LEAST_MB, PREFIX, Service, write_unit
 
 _RUNNING = Path("/run/systemd/system")
 _SYSTEM_UNITS = Path("/etc/systemd/system")
@@ -157,7 +157,7 @@ def _own_secrets() -> Path:
 def _program() -> tuple[str, ...]:
     """`mdl` of this very installation."""
     command = Path(sys.prefix) / "bin" / "mdl"
-    return (str(command),) if command.exists() else (sys.executable, "-P", "-m", "peers")
+    return (str(command),) if command.exists() else (sys.executable, "-P", "-m", "mdl")
 
 
 def _journal(unit: str, lines: int) -> list[str]:

@@ -32,9 +32,9 @@ from mdl.protocol.sharing.work import (
     WindowsCut,
 )
 from mdl.reading import decode_json, open_regular
+from mdl.transport.download import digest_file
+from mdl.transport.trust.words import fingerprint
 from mdl.writing import make_private_folder, open_private, write_bytes
-from transport.download import digest_file
-from transport.trust.words import fingerprint
 
 logger = logging.getLogger(__name__)
 

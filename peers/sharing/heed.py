@@ -15,13 +15,13 @@ from mdl.data.parcel import find_shared
 from mdl.data.sources import parse_spec
 from mdl.devices.offer import Offer
 from mdl.errors import MdlError
+from mdl.peers.roles.sharing.taker import Taker
+from mdl.peers.sharing.files import TakenFiles, read_taken
+from mdl.peers.sharing.node import Meeting, delete_if_out, opened
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish
 from mdl.protocol.sharing.work import DeleteShared, StorePart
-from peers.roles.sharing.taker import Taker
-from peers.sharing.files import TakenFiles, read_taken
-from peers.sharing.node import Meeting, delete_if_out, opened
-from transport.trust.words import fingerprint
+from mdl.transport.trust.words import fingerprint
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mdl.errors import ConfigError
-from peers.trust.ownership import find_device
-from transport.trust.membership import Membership
-from transport.trust.words import fingerprint, is_fingerprint
+from mdl.peers.trust.ownership import find_device
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.words import fingerprint, is_fingerprint
 
 
 class Named:

@@ -17,26 +17,26 @@ from mdl.data.parcel import NAMES_BYTES, SHARED_RUN, shared_file
 from mdl.data.windows import DataSet
 from mdl.devices.offer import Offer
 from mdl.errors import ConfigError, RemoteProtocolError
+from mdl.peers.edge.identity import claim_identity, known_meshes, release_identity, state_home
+from mdl.peers.edge.lifeline import stopped_by_signals
+from mdl.peers.edge.membership import keep_roster, open_membership
+from mdl.peers.edge.naming import under_a_free_name
+from mdl.peers.edge.node import drive, start_runtime
+from mdl.peers.roles.sharing.giver import Giver
+from mdl.peers.roles.sharing.taker import Taker
+from mdl.peers.sharing.files import GivenFiles, Share, TakenFiles, delete_shared, read_shares, write_shares
+from mdl.peers.sharing.named import Named
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Machine, PeerFound
 from mdl.protocol.sharing.messages import MAX_PARCEL_BYTES, PART_BYTES
 from mdl.protocol.sharing.work import CutWindows, DeleteShared, ForgetShare, ReadPart, StorePart
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.runtime import Renewed, Runtime
+from mdl.transport.trust.keys import Mesh, MeshKeys
+from mdl.transport.trust.words import fingerprint
+from mdl.transport.worker import Work
 from mdl.trust.statements import DeviceRevoked, OwnerNamed
-from peers.edge.identity import claim_identity, known_meshes, release_identity, state_home
-from peers.edge.lifeline import stopped_by_signals
-from peers.edge.membership import keep_roster, open_membership
-from peers.edge.naming import under_a_free_name
-from peers.edge.node import drive, start_runtime
-from peers.roles.sharing.giver import Giver
-from peers.roles.sharing.taker import Taker
-from peers.sharing.files import GivenFiles, Share, TakenFiles, delete_shared, read_shares, write_shares
-from peers.sharing.named import Named
-from transport.links.mesh_links import Links
-from transport.runtime import Renewed, Runtime
-from transport.trust.keys import Mesh, MeshKeys
-from transport.trust.words import fingerprint
-from transport.worker import Work
 
 logger = logging.getLogger(__name__)
 

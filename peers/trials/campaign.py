@@ -16,17 +16,17 @@ from typing import Literal, TypeVar, get_args
 from msgspec.structs import replace
 
 from mdl.config import Exchange
+from mdl.peers.interrupts import handled, interrupt
+from mdl.peers.trials.run_plan import run_guarded
 from mdl.protocol.coding import CODINGS, Coding
+from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.plans.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide
+from mdl.sim.plans.fault_plan import FaultPlan
+from mdl.sim.plans.leaves import with_leaves
+from mdl.sim.plans.machines import with_copies, with_power_cuts, with_starved
+from mdl.sim.plans.revocations import with_liars, with_revocations
+from mdl.sim.plans.splits import with_splits
 from mdl.workers import Workers, result_of
-from peers.interrupts import handled, interrupt
-from peers.trials.run_plan import run_guarded
-from sim.mesh.verdict import Verdict
-from sim.plans.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide
-from sim.plans.fault_plan import FaultPlan
-from sim.plans.leaves import with_leaves
-from sim.plans.machines import with_copies, with_power_cuts, with_starved
-from sim.plans.revocations import with_liars, with_revocations
-from sim.plans.splits import with_splits
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")

@@ -12,13 +12,13 @@ import msgspec
 from msgspec import Meta
 
 from mdl.config import Exchange
+from mdl.peers.interrupts import handled, interrupt
+from mdl.peers.trials.campaign import run_chunks, seldom_collected, silent_machines
+from mdl.peers.trials.run_plan import BUGS, build_mesh
 from mdl.reading import decode_json
-from peers.interrupts import handled, interrupt
-from peers.trials.campaign import run_chunks, seldom_collected, silent_machines
-from peers.trials.run_plan import BUGS, build_mesh
-from sim.mesh.search import KINDS, USUAL, AnyDeparture, Walk, explore, first_departures, follow
-from sim.mesh.verdict import judge
-from sim.plans.fault_plan import FaultPlan
+from mdl.sim.mesh.search import KINDS, USUAL, AnyDeparture, Walk, explore, first_departures, follow
+from mdl.sim.mesh.verdict import judge
+from mdl.sim.plans.fault_plan import FaultPlan
 
 # Virtual seconds of local training: longer than anything that a mesh does about a round.
 _TRAIN_S = 1.0

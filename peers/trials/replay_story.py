@@ -18,13 +18,13 @@ import numpy as np
 
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.own import Own
+from mdl.peers.roles.build import PeerStart, build_machine
+from mdl.peers.trials.story_file import IMPOSSIBLE, LARGEST_MODEL, Entry, Recorded, read_event
 from mdl.protocol.machine import Effect, Tick
 from mdl.reading import shorten
-from peers.roles.build import PeerStart, build_machine
-from peers.trials.story_file import IMPOSSIBLE, LARGEST_MODEL, Entry, Recorded, read_event
-from scheduler.given.choice import describe_choice, policy_of
-from scheduler.policies.chain import Policy
-from scheduler.policies.registry import POLICIES, make_policy
+from mdl.scheduler.given.choice import describe_choice, policy_of
+from mdl.scheduler.policies.chain import Policy
+from mdl.scheduler.policies.registry import POLICIES, make_policy
 
 # A story takes seconds at most; one that was made up may need any number of them.
 _LONGEST_S = 120.0

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from functools import cache, lru_cache, partial
 
 from mdl.protocol.vocabulary import PeerInfo
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.snapshot import copy_graph
+from mdl.sim.trust.gate import Gate
+from mdl.sim.trust.judge import Judge
+from mdl.transport.links.standing import Standing, Stated
+from mdl.transport.trust.device_key import DeviceKey, is_signed
+from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.roster import Roster
 from mdl.trust.statements import AnyStatement
-from sim.mesh.driver import SimMesh
-from sim.mesh.snapshot import copy_graph
-from sim.trust.gate import Gate
-from sim.trust.judge import Judge
-from transport.links.standing import Standing, Stated
-from transport.trust.device_key import DeviceKey, is_signed
-from transport.trust.keys import MeshKeys, founder_mark, new_join_code
-from transport.trust.membership import Membership
-from transport.trust.roster import Roster
 
 _FOUNDER = "the founder"
 

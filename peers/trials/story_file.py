@@ -17,16 +17,16 @@ import msgspec
 import numpy as np
 
 from mdl.errors import DataError, LocalProtocolError
+from mdl.peers.roles.build import PeerStart
 from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.delta import Contributor, Vector
 from mdl.protocol.machine import Effect, Event, Received, Send
 from mdl.protocol.messages import PACKED
 from mdl.reading import decode_json, read_bytes
-from peers.roles.build import PeerStart
-from sim.mesh.driver import SimMesh
-from sim.mesh.story_lines import tell_step
-from transport.story import Story
-from transport.story_rows import KINDS, Row, unpack_row
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.story_lines import tell_step
+from mdl.transport.story import Story
+from mdl.transport.story_rows import KINDS, Row, unpack_row
 
 _EVENTS = {kind.__name__: kind for kind in get_args(Event)}
 _EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}
@@ -51,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """As `transport.story` writes it."""
+    """As `mdl.transport.story` writes it."""
 
     at_s: float = 0.0
     event: dict[str, Any] = {}

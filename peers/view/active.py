@@ -7,10 +7,10 @@ import threading
 from zeroconf import Error
 
 from mdl.config import MeshSection
-from peers.edge.identity import other_runs
-from transport.discovery.interfaces import usable_interfaces
-from transport.discovery.survey import Survey
-from transport.trust.keys import Mesh, show_name
+from mdl.peers.edge.identity import other_runs
+from mdl.transport.discovery.interfaces import usable_interfaces
+from mdl.transport.discovery.survey import Survey
+from mdl.transport.trust.keys import Mesh, show_name
 
 # The first announcement brings most of them.
 _LOOK_S = 1.5

@@ -13,13 +13,13 @@ from rich.table import Table
 
 from mdl.devices.scenario import Scenario
 from mdl.own import Own
-from peers.interrupts import handled, interrupt
-from scheduler.explain.watched_play import Bench, play_named
-from scheduler.paper.problem import energy_variance
-from scheduler.policies.registry import OPTIMAL, SHARES_BY
-from scheduler.study.judging import half_width
-from scheduler.study.normalised import objectives
-from scheduler.study.play import Played
+from mdl.peers.interrupts import handled, interrupt
+from mdl.scheduler.explain.watched_play import Bench, play_named
+from mdl.scheduler.paper.problem import energy_variance
+from mdl.scheduler.policies.registry import OPTIMAL, SHARES_BY
+from mdl.scheduler.study.judging import half_width
+from mdl.scheduler.study.normalised import objectives
+from mdl.scheduler.study.play import Played
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from peers.view.plain import plain_lines
+from mdl.peers.view.plain import plain_lines
 
 # Nobody's terminal: a file or another program takes lines of any length, and nothing of a table is cut.
 _PIPE_COLUMNS = 10_000

@@ -17,18 +17,13 @@ from torch import nn
 from mdl.data import DataSet, default_cache_dir, load_data
 from mdl.data.quantities import convert_channels
 from mdl.errors import DataError
-from mdl.files.export import ModelDescription, import_model
+from mdl.files.export import ModelDescription, find_model_file, import_model
 from mdl.learning.evaluation import evaluate, predict_logits
 from mdl.own import Own
+from mdl.peers.view.console import PlainConsole
+from mdl.peers.view.trained.answers import read_outputs, show_predicted, true_answer
 from mdl.protocol.counts import Evaluation
 from mdl.task import channels_difference, rates_difference, unit_runs
-from peers.view.console import PlainConsole
-from peers.view.trained.answers import read_outputs, show_predicted, true_answer
-
-
-def find_model_file(path: Path) -> Path:
-    """The file itself, or the one in a run directory."""
-    return path / "global.safetensors" if path.is_dir() else path
 
 
 def load_model(path: Path, model: str | Own | None) -> tuple[nn.Module, ModelDescription]:

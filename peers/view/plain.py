@@ -16,12 +16,12 @@ from typing import TextIO
 
 from mdl.bounds import printable
 from mdl.errors import ConfigError
+from mdl.transport.loglimit import FloodFilter
 from mdl.writing import open_private
-from transport.loglimit import FloodFilter
 
 # A line of a log or a table: a path and a reason fit, a file of a million columns does not fill the screen.
 LONGEST_LINE = 4_000
-OUR_LOGGERS = ("mdl", "transport", "sim", "scheduler", "peers")
+OUR_LOGGER = "mdl"
 LEVELS = ("debug", "info", "warning", "error")
 # A process that was started with this variable owns the file at its value, which its stderr goes to (`mdl up`).
 LOG_VARIABLE = "MDL_LOG_FILE"
@@ -82,8 +82,7 @@ def log_from(level: str) -> None:
     """Our own lines of this level and above are written. Raises ConfigError unless it is one of LEVELS."""
     if level not in LEVELS:
         raise ConfigError(f"--log-level {level!r}: expected one of {', '.join(LEVELS)}")
-    for ours in OUR_LOGGERS:
-        logging.getLogger(ours).setLevel(level.upper())
+    logging.getLogger(OUR_LOGGER).setLevel(level.upper())
 
 
 def limit_floods() -> None:
@@ -92,7 +91,7 @@ def limit_floods() -> None:
     A filter is asked by the logger that a line is written to, not by those above it: each of ours gets it.
     """
     for name in list(logging.root.manager.loggerDict):
-        if name.partition(".")[0] in OUR_LOGGERS:
+        if name.partition(".")[0] == OUR_LOGGER:
             logging.getLogger(name).addFilter(_FLOOD)
 
 

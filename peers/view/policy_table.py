@@ -9,13 +9,13 @@ from rich.table import Table
 
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
-from peers.view.console import PlainConsole
-from scheduler.paper.optimum import FollowOrder
-from scheduler.paper.policy_file import is_paper_dqn, load_paper_dqn
-from scheduler.policies.qnet_numpy import NumpyQ, load_weights
-from scheduler.policies.registry import make_policy
-from scheduler.study.judging import Judged, judge_network, judge_policy
-from scheduler.study.optimal import solve
+from mdl.peers.view.console import PlainConsole
+from mdl.scheduler.paper.optimum import FollowOrder
+from mdl.scheduler.paper.policy_file import is_paper_dqn, load_paper_dqn
+from mdl.scheduler.policies.qnet_numpy import NumpyQ, load_weights
+from mdl.scheduler.policies.registry import make_policy
+from mdl.scheduler.study.judging import Judged, judge_network, judge_policy
+from mdl.scheduler.study.optimal import solve
 
 
 def judge(policy: str, scenarios: list[Scenario]) -> Judged:

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from mdl.config import Compress
 from mdl.own import Own
-from peers.view.schedule_source import Playable, Subject, as_playable
-from scheduler.explain.chart import Chart, Exchanged, SeenDevice
-from scheduler.explain.device_table import ShownDevice, real_devices, scenario_devices
-from scheduler.explain.gantt_played import chart_play
-from scheduler.explain.gantt_recorded import chart_round
-from scheduler.explain.recorded_round import chart_real
-from scheduler.explain.watched_play import Bench, check_policy, play_watched
-from scheduler.policies.registry import SHARES_BY
-from scheduler.study.segments import play_segments
+from mdl.peers.view.schedule_source import Playable, Subject, as_playable
+from mdl.scheduler.explain.chart import Chart, Exchanged, SeenDevice
+from mdl.scheduler.explain.device_table import ShownDevice, real_devices, scenario_devices
+from mdl.scheduler.explain.gantt_played import chart_play
+from mdl.scheduler.explain.gantt_recorded import chart_round
+from mdl.scheduler.explain.recorded_round import chart_real
+from mdl.scheduler.explain.watched_play import Bench, check_policy, play_watched
+from mdl.scheduler.policies.registry import SHARES_BY
+from mdl.scheduler.study.segments import play_segments
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mdl.devices.scenario import Scenario, load_scenarios
 from mdl.errors import ConfigError, DataError
-from scheduler.explain.recorded_round import (
+from mdl.scheduler.explain.recorded_round import (
     RealRound,
     finished_round,
     live_round,
@@ -19,12 +19,12 @@ from scheduler.explain.recorded_round import (
     read_real_rounds,
     rebuild,
 )
-from sim.timing.scenario import FAMILIES, draw_scenario
+from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
 if TYPE_CHECKING:
     from mdl.config import MeshSection
     from mdl.protocol.status_messages import MeshStatus, RoundSummary
-    from transport.trust.keys import Mesh
+    from mdl.transport.trust.keys import Mesh
 
 Look = Callable[[], RealRound]
 _FAMILY = re.compile(r"([a-z]+):(\d{1,9}):(\d{1,18})")
@@ -95,8 +95,8 @@ def looker(
 
     def look() -> RealRound:
         from mdl.config import load_config
-        from peers.edge.identity import find_code
-        from transport.trust.keys import Mesh
+        from mdl.peers.edge.identity import find_code
+        from mdl.transport.trust.keys import Mesh
 
         overrides: dict[str, object] = {
             "mesh.join": join or None,
@@ -148,7 +148,7 @@ def _look_at_mesh(mesh: Mesh, section: MeshSection, wait_s: float) -> RealRound:
 
 def _ask(mesh: Mesh, section: MeshSection, wait_s: float) -> tuple[MeshStatus, list[RoundSummary]]:
     from mdl.errors import MeshNotFoundError
-    from peers.view.watch import Watcher
+    from mdl.peers.view.watch import Watcher
 
     with Watcher(mesh, section) as watcher:
         watcher.heard.wait(wait_s)

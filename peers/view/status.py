@@ -12,13 +12,13 @@ from rich.text import Text
 
 from mdl.config import MeshSection
 from mdl.errors import MeshNotFoundError
-from peers.view.active import tell_active
-from peers.view.console import PlainConsole
-from peers.view.snapshot import DevicePart, Snapshot
-from peers.view.take_snapshot import Taker
-from peers.view.terminal import draw_scores
-from peers.view.watch import Watcher
-from transport.trust.keys import Mesh
+from mdl.peers.view.active import tell_active
+from mdl.peers.view.console import PlainConsole
+from mdl.peers.view.snapshot import DevicePart, Snapshot
+from mdl.peers.view.take_snapshot import Taker
+from mdl.peers.view.terminal import draw_scores
+from mdl.peers.view.watch import Watcher
+from mdl.transport.trust.keys import Mesh
 
 _FRAME_S = 0.25
 _SHOWN_HOPS = 8

@@ -13,11 +13,7 @@ import msgspec
 
 from mdl.bounds import first_few
 from mdl.errors import MdlError
-from mdl.protocol.counts import MEASURES
-from mdl.protocol.status_messages import DeviceRecord, MemberStatus, MeshStatus, RoundSummary
-from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.task import Targets
-from peers.view.snapshot import (
+from mdl.peers.view.snapshot import (
     SCHEMA_VERSION,
     ChartPart,
     CloudPart,
@@ -36,8 +32,12 @@ from peers.view.snapshot import (
     SpanPart,
     State,
 )
-from scheduler.explain.chart import Chart, Span, SpanKind
-from scheduler.explain.recorded_round import chart_real, finished_round, live_round
+from mdl.protocol.counts import MEASURES
+from mdl.protocol.status_messages import DeviceRecord, MemberStatus, MeshStatus, RoundSummary
+from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.scheduler.explain.chart import Chart, Span, SpanKind
+from mdl.scheduler.explain.recorded_round import chart_real, finished_round, live_round
+from mdl.task import Targets
 
 # An agent that has said nothing for so long is told of as silent: it answers ten times a second.
 SILENT_S = 3.0

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 
 from mdl.errors import ConfigError
-from peers.personal.typing_session import TypingSession
+from mdl.peers.personal.typing_session import TypingSession
 
 _END = "\x04"  # Ctrl-D
 _READ_BYTES = 1024

@@ -15,21 +15,21 @@ from mdl.bounds import printable
 from mdl.config import MeshSection
 from mdl.errors import MeshNotFoundError
 from mdl.files.round_lines import ROUNDS_KEPT
+from mdl.peers.edge.node import drive, start_runtime
+from mdl.peers.roles.observer import Observer
+from mdl.peers.view.active import tell_active
+from mdl.peers.view.console import PlainConsole
+from mdl.peers.view.take_snapshot import Told
+from mdl.peers.view.terminal import draw_mesh
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, PeerFound, Received
 from mdl.protocol.status_messages import MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.edge.node import drive, start_runtime
-from peers.roles.observer import Observer
-from peers.view.active import tell_active
-from peers.view.console import PlainConsole
-from peers.view.take_snapshot import Told
-from peers.view.terminal import draw_mesh
-from transport.links.mesh_links import Links
-from transport.links.standing import Standing, Stated
-from transport.runtime import Renewed
-from transport.trust.keys import Mesh
-from transport.trust.words import fingerprint
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.links.standing import Standing, Stated
+from mdl.transport.runtime import Renewed
+from mdl.transport.trust.keys import Mesh
+from mdl.transport.trust.words import fingerprint
 
 _FRAME_S = 0.25
 

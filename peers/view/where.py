@@ -22,7 +22,7 @@ from mdl.data.sources import parse_spec
 from mdl.data.spec import read_options
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_safetensors
-from peers.view.console import PlainConsole
+from mdl.peers.view.console import PlainConsole
 
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 

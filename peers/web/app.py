@@ -22,12 +22,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mdl.bounds import MAX_ROUND, whole_number
 from mdl.errors import MdlError
-from peers.web.files import PageFiles
-from peers.web.guard import COOKIE, TOKEN_FIELD, VIEWS, Asked, Guard
-from peers.web.hub import FullError, Hub
-from peers.web.invitation import Invitation, invite
-from peers.web.playing import find_round, replay, what_if
-from peers.web.sources import POLICIES, Source
+from mdl.peers.web.files import PageFiles
+from mdl.peers.web.guard import COOKIE, TOKEN_FIELD, VIEWS, Asked, Guard
+from mdl.peers.web.hub import FullError, Hub
+from mdl.peers.web.invitation import Invitation, invite
+from mdl.peers.web.playing import find_round, replay, what_if
+from mdl.peers.web.sources import POLICIES, Source
 
 # Plays that wait for the one under way: more is not a person at a slider.
 _MOST_PLAYS = 4

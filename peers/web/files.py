@@ -22,7 +22,7 @@ class PageFiles:
 
     def __init__(self) -> None:
         self._files: dict[str, tuple[str, bytes, bytes, str]] = {}
-        for path in files("peers.web").joinpath("page").iterdir():
+        for path in files("mdl.peers.web").joinpath("page").iterdir():
             if (kind := _TYPES.get(path.name.rpartition(".")[2])) and path.is_file():
                 content = path.read_bytes()
                 tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'

@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from peers.view.merge_patch import merge_patch
-from peers.view.snapshot import Snapshot
-from peers.view.take_snapshot import Taker
-from peers.web.sources import Source
+from mdl.peers.view.merge_patch import merge_patch
+from mdl.peers.view.snapshot import Snapshot
+from mdl.peers.view.take_snapshot import Taker
+from mdl.peers.web.sources import Source
 
 # Pages at the same time: a household, or a laboratory. Each may hold as many changes as come in some seconds.
 MOST_PAGES = 32

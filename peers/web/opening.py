@@ -12,14 +12,14 @@ from pathlib import Path
 
 from mdl.config import MeshSection, WebSection
 from mdl.errors import ConfigError
-from peers.view.watch import Watcher
-from peers.web.sources import LiveMesh, Looks, Source
-from transport.discovery.interfaces import of_ipv4, usable_interfaces
-from transport.trust.keys import Mesh
+from mdl.peers.view.watch import Watcher
+from mdl.peers.web.sources import LiveMesh, Looks, Source
+from mdl.transport.discovery.interfaces import of_ipv4, usable_interfaces
+from mdl.transport.trust.keys import Mesh
 
 # What `pip install 'mdl[web]'` brings.
 _EXTRA = ("starlette", "uvicorn", "h11", "segno", "prometheus_client")
-# As `peers.cli.web.DEFAULT_PORT`; a script that chose its own port means that one.
+# As `mdl.peers.cli.web.DEFAULT_PORT`; a script that chose its own port means that one.
 _USUAL_PORT = 8420
 _LOOK_S = 0.5
 
@@ -109,10 +109,10 @@ def page_of(source: Source, mesh: Mesh | None, wanted: Wanted, code: str = "") -
 def serve(
     source: Source, mesh: Mesh | None, wanted: Wanted, sockets: Sequence[socket.socket], code: str
 ) -> Iterator[Opened]:
-    from peers.web.app import Site, make_guard, metrics_app
-    from peers.web.prometheus import CONTENT_TYPE, make_metrics
-    from peers.web.serving import Serving
-    from peers.web.token import page_token
+    from mdl.peers.web.app import Site, make_guard, metrics_app
+    from mdl.peers.web.prometheus import CONTENT_TYPE, make_metrics
+    from mdl.peers.web.serving import Serving
+    from mdl.peers.web.token import page_token
 
     token, token_path = page_token(mesh)
     name = socket.gethostname()
@@ -153,7 +153,7 @@ def draw_code(text: str) -> str:
 
 
 def _listen(wanted: Wanted) -> list[socket.socket]:
-    from peers.web.serving import listen
+    from mdl.peers.web.serving import listen
 
     found: list[socket.socket] = []
     try:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import msgspec
 
 from mdl.errors import ConfigError, DataError
+from mdl.peers.view.schedule_drawing import draw_subject
+from mdl.peers.view.schedule_source import Playable, as_playable
+from mdl.peers.view.snapshot import ChartPart
+from mdl.peers.view.take_snapshot import chart_part
 from mdl.protocol.status_messages import RoundSummary
-from peers.view.schedule_drawing import draw_subject
-from peers.view.schedule_source import Playable, as_playable
-from peers.view.snapshot import ChartPart
-from peers.view.take_snapshot import chart_part
-from scheduler.explain.chart import Delay
-from scheduler.explain.device_table import ShownDevice
-from scheduler.explain.recorded_round import RealRound, finished_round
-from scheduler.explain.what_if import apply_changes, parse_changes
+from mdl.scheduler.explain.chart import Delay
+from mdl.scheduler.explain.device_table import ShownDevice
+from mdl.scheduler.explain.recorded_round import RealRound, finished_round
+from mdl.scheduler.explain.what_if import apply_changes, parse_changes
 
 # A play of so many devices takes a fraction of a second; the member trains meanwhile.
 _MOST_DEVICES = 64

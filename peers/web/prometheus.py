@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from peers.view.snapshot import DevicePart, RoundPoint, Snapshot
+from mdl.peers.view.snapshot import DevicePart, RoundPoint, Snapshot
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 # Of each device: the metric, what it means, and where it stands.

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mdl.errors import ConfigError
-from peers.web.hub import Hub
+from mdl.peers.web.hub import Hub
 
 # Connections without a request: a browser opens six at once and uses them within milliseconds.
 _MOST_HANGING = 32

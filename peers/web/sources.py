@@ -12,14 +12,14 @@ import msgspec
 from mdl.bounds import Count, PeerId, Seconds, Share
 from mdl.errors import DataError
 from mdl.files.round_lines import ROUNDS_KEPT
+from mdl.peers.view.snapshot import CyclePart
+from mdl.peers.view.tail import LineTail
+from mdl.peers.view.take_snapshot import Told
+from mdl.peers.view.watch import Watcher
 from mdl.protocol.counts import Score
 from mdl.reading import decode_json, read_bytes
-from peers.view.snapshot import CyclePart
-from peers.view.tail import LineTail
-from peers.view.take_snapshot import Told
-from peers.view.watch import Watcher
-from scheduler.explain.recorded_round import read_real_rounds
-from scheduler.policies.registry import SHARES, quick_policies
+from mdl.scheduler.explain.recorded_round import read_real_rounds
+from mdl.scheduler.policies.registry import SHARES, quick_policies
 
 # The agent is asked so often while a page is open, and while none is.
 _HURRIED_S, _CALM_S = 0.1, 1.0

@@ -16,10 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from mdl.errors import ConfigError, DataError
+from mdl.peers.edge.identity import state_home
 from mdl.reading import read_bytes
+from mdl.transport.trust.keys import Mesh
 from mdl.writing import make_private_folder, narrow, open_private
-from peers.edge.identity import state_home
-from transport.trust.keys import Mesh
 
 logger = logging.getLogger(__name__)
 

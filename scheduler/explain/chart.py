@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from scheduler.policies.chain import Pair, Wait
+from mdl.scheduler.policies.chain import Pair, Wait
 
 # Of what follows, so much is shown of the training before it.
 _LEAD_IN = 0.1

@@ -8,8 +8,8 @@ from importlib import import_module
 from pathlib import Path
 
 from mdl.errors import ConfigError
-from scheduler.explain.chart import Chart, ChartHop, Span, SpanKind
-from scheduler.explain.chart_text import choose_decimals
+from mdl.scheduler.explain.chart import Chart, ChartHop, Span, SpanKind
+from mdl.scheduler.explain.chart_text import choose_decimals
 
 _COLOURS = {
     SpanKind.TRAINING: "#f2c14e",

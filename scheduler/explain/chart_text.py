@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scheduler.explain.chart import Chart, ChartHop, Row, Span, SpanKind, Waited
+from mdl.scheduler.explain.chart import Chart, ChartHop, Row, Span, SpanKind, Waited
 
 # Kind -> sign, sign where only ASCII can be printed, style.
 _SIGNS = {

@@ -18,9 +18,9 @@ from msgspec import Meta
 
 from mdl.devices.usage import UsageKind
 from mdl.hints import did_you_mean
-from scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
-from scheduler.policies.detour import go_around
-from scheduler.policies.registry import make_policy
+from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
+from mdl.scheduler.policies.detour import go_around
+from mdl.scheduler.policies.registry import make_policy
 
 # Bounds of what is accepted: far above any real mesh.
 MAX_LINE_BYTES = 1 << 22

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.explain.chart import ChartHop, Delay, Note, Row, Span, SpanKind
-from scheduler.policies.chain import Wait
+from mdl.scheduler.explain.chart import ChartHop, Delay, Note, Row, Span, SpanKind
+from mdl.scheduler.policies.chain import Wait
 
 # Waiting for less than this share of the whole is no delay worth a line.
 _WORTH_TELLING = 0.01

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from mdl.devices.scenario import Scenario
 from mdl.devices.usage import UsageKind
-from scheduler.explain.recorded_round import RealRound
+from mdl.scheduler.explain.recorded_round import RealRound
 
 _MOST_SHOWN = 64
 

@@ -7,11 +7,11 @@ from typing import TypeAlias
 
 from mdl.devices.device_state import DeviceState
 from mdl.devices.scenario import Scenario
-from scheduler.explain.chart import Chart, ChartHop, Note, Row, Span, SpanKind, Waited, append_span, find_start_s
-from scheduler.explain.delays import find_delays
-from scheduler.policies.chain import Pair, Wait
-from scheduler.study.play import Played
-from sim.timing.iteration import Iteration, TimedHop
+from mdl.scheduler.explain.chart import Chart, ChartHop, Note, Row, Span, SpanKind, Waited, append_span, find_start_s
+from mdl.scheduler.explain.delays import find_delays
+from mdl.scheduler.policies.chain import Pair, Wait
+from mdl.scheduler.study.play import Played
+from mdl.sim.timing.iteration import Iteration, TimedHop
 
 Names: TypeAlias = Sequence[str]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from scheduler.explain.chart import (
+from mdl.scheduler.explain.chart import (
     Chart,
     ChartHop,
     Exchanged,
@@ -17,7 +17,7 @@ from scheduler.explain.chart import (
     append_span,
     find_start_s,
 )
-from scheduler.explain.delays import find_delays
+from mdl.scheduler.explain.delays import find_delays
 
 
 def chart_round(

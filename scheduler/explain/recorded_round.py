@@ -19,10 +19,10 @@ from mdl.errors import DataError, MeshNotFoundError
 from mdl.files.round_lines import read_rounds, read_run
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
-from scheduler.explain.chart import Chart, Exchanged, SeenDevice, SeenHop
-from scheduler.explain.gantt_recorded import chart_round
-from scheduler.given.choice import is_file
-from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
+from mdl.scheduler.explain.chart import Chart, Exchanged, SeenDevice, SeenHop
+from mdl.scheduler.explain.gantt_recorded import chart_round
+from mdl.scheduler.given.choice import is_file
+from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
 
 # A merge that took no time that the agent could see.
 _FAST_MERGE_MB_S = 10_000.0

@@ -18,10 +18,17 @@ from rich.table import Table
 
 from mdl.errors import DataError
 from mdl.own import Own
-from scheduler.explain.recorded_round import Rebuilt, Recorded, finished_round, read_policy, read_real_rounds, rebuild
-from scheduler.explain.watched_play import Bench, play_watched
-from scheduler.policies.chain import Policy
-from scheduler.study.play import Played
+from mdl.scheduler.explain.recorded_round import (
+    Rebuilt,
+    Recorded,
+    finished_round,
+    read_policy,
+    read_real_rounds,
+    rebuild,
+)
+from mdl.scheduler.explain.watched_play import Bench, play_watched
+from mdl.scheduler.policies.chain import Policy
+from mdl.scheduler.study.play import Played
 
 RECORDED = "recorded"
 _MOST_ROUNDS_SHOWN = 12

@@ -11,13 +11,13 @@ import msgspec
 
 from mdl.errors import ConfigError
 from mdl.own import Own
-from scheduler.explain.chart import Note
-from scheduler.given.choice import policy_of
-from scheduler.policies.chain import ChainView, Decision, Pair, Policy
-from scheduler.policies.registry import OPTIMAL, SHARES_BY
-from scheduler.study.optimal import Optimal
-from scheduler.study.play import Played, play
-from scheduler.study.segments import play_segments
+from mdl.scheduler.explain.chart import Note
+from mdl.scheduler.given.choice import policy_of
+from mdl.scheduler.policies.chain import ChainView, Decision, Pair, Policy
+from mdl.scheduler.policies.registry import OPTIMAL, SHARES_BY
+from mdl.scheduler.study.optimal import Optimal
+from mdl.scheduler.study.play import Played, play
+from mdl.scheduler.study.segments import play_segments
 
 if TYPE_CHECKING:
     from mdl.devices.scenario import Scenario

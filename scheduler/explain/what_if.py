@@ -18,10 +18,10 @@ from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
 from mdl.own import Own
-from scheduler.explain.chart_text import choose_decimals, tell_hop
-from scheduler.explain.watched_play import Bench, play_named
-from scheduler.policies.registry import SHARES_BY
-from scheduler.study.play import Played
+from mdl.scheduler.explain.chart_text import choose_decimals, tell_hop
+from mdl.scheduler.explain.watched_play import Bench, play_named
+from mdl.scheduler.policies.registry import SHARES_BY
+from mdl.scheduler.study.play import Played
 
 _PERIOD = re.compile(r"(-?\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
 # A hundred busy periods.

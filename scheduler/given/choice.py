@@ -14,13 +14,13 @@ from pathlib import Path
 from mdl.errors import ConfigError
 from mdl.own import Own
 from mdl.reading import read_bytes
-from scheduler.given.foreign import Foreign
-from scheduler.given.paper_policy import PaperPolicy
-from scheduler.paper.policy_file import is_paper_dqn, load_paper_dqn
-from scheduler.policies.chain import Policy
-from scheduler.policies.learned import Learned
-from scheduler.policies.qnet_numpy import PolicyFileError
-from scheduler.policies.registry import POLICIES, make_policy
+from mdl.scheduler.given.foreign import Foreign
+from mdl.scheduler.given.paper_policy import PaperPolicy
+from mdl.scheduler.paper.policy_file import is_paper_dqn, load_paper_dqn
+from mdl.scheduler.policies.chain import Policy
+from mdl.scheduler.policies.learned import Learned
+from mdl.scheduler.policies.qnet_numpy import PolicyFileError
+from mdl.scheduler.policies.registry import POLICIES, make_policy
 
 # A network of this version has 60 KB, the paper's for 64 devices with large layers a few MB.
 _LARGEST_FILE_BYTES = 64 << 20

@@ -6,8 +6,8 @@ from mdl.bounds import printable
 from mdl.errors import ConfigError
 from mdl.own import Own
 from mdl.reading import shorten
-from scheduler.policies.chain import ChainView, Decision, Pair, Policy, Wait, leave_to, tell_states
-from scheduler.policies.greedy import Greedy
+from mdl.scheduler.policies.chain import ChainView, Decision, Pair, Policy, Wait, leave_to, tell_states
+from mdl.scheduler.policies.greedy import Greedy
 
 # What a mistake in a function usually raises: the round goes on, and the reason names it.
 _MISTAKES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)

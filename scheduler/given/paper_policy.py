@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.paper.mlp_numpy import MlpQ
-from scheduler.paper.problem import Floats, PaperState
-from scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, Pair, Wait, leave_to, tell_states
-from scheduler.policies.greedy import Greedy, too_few
-from scheduler.policies.why import Choice
+from mdl.scheduler.paper.mlp_numpy import MlpQ
+from mdl.scheduler.paper.problem import Floats, PaperState
+from mdl.scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, Pair, Wait, leave_to, tell_states
+from mdl.scheduler.policies.greedy import Greedy, too_few
+from mdl.scheduler.policies.why import Choice
 
 # A receiver is free again after its hop; who has sent, or is lost, is done.
 _SEEN_AS = {

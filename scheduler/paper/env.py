@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from scheduler.paper.problem import Floats, Integers, PaperChain, PaperRules, PaperState, draw_busy, observe_paper
+from mdl.scheduler.paper.problem import Floats, Integers, PaperChain, PaperRules, PaperState, draw_busy, observe_paper
 
 PAPER_ENV_ID = "mdl/ChainPaper-v0"
 
@@ -85,4 +85,4 @@ def legal_picks(seen: Floats, n: int) -> npt.NDArray[np.bool_]:
 
 
 if PAPER_ENV_ID not in gymnasium.registry:
-    gymnasium.register(PAPER_ENV_ID, entry_point="scheduler.paper.env:ChainPaperEnv")
+    gymnasium.register(PAPER_ENV_ID, entry_point="mdl.scheduler.paper.env:ChainPaperEnv")

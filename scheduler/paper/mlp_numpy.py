@@ -1,7 +1,7 @@
 """The paper's network (an MLP on five states a device) in plain NumPy. Pure.
 
 It answers for one N only, and nothing keeps it from picks that cannot be: both are the paper's. `save_paper_dqn` in
-scheduler.paper.policy_file keeps it on disk.
+mdl.scheduler.paper.policy_file keeps it on disk.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler.paper.optimum import Order
-from scheduler.paper.problem import Codes, Floats, Integers, PaperChain, PaperRules, observe_paper
+from mdl.scheduler.paper.optimum import Order
+from mdl.scheduler.paper.problem import Codes, Floats, Integers, PaperChain, PaperRules, observe_paper
 
 
 class MlpQ:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from scheduler.paper.problem import PaperChain, PaperRules, PaperState
-from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
+from mdl.scheduler.paper.problem import PaperChain, PaperRules, PaperState
+from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
 
 # One device that is left: whether it is busy, and, if it is free, how often it has got.
 _Device = tuple[bool, int]

@@ -26,10 +26,10 @@ import numpy.typing as npt
 from safetensors.numpy import save
 
 from mdl.reading import shorten
+from mdl.scheduler.paper.mlp_numpy import MlpQ
+from mdl.scheduler.paper.problem import Floats, PaperRules
+from mdl.scheduler.policies.qnet_numpy import PolicyFileError, read_policy
 from mdl.writing import write_bytes
-from scheduler.paper.mlp_numpy import MlpQ
-from scheduler.paper.problem import Floats, PaperRules
-from scheduler.policies.qnet_numpy import PolicyFileError, read_policy
 
 PAPER_DQN: Literal["paper-dqn"] = "paper-dqn"
 # The paper has 9 devices; an MLP for 64 has 5 x 64 x 64 weights in its first layer, which is still a small file.

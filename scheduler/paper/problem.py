@@ -10,7 +10,7 @@ A pick is a step t, counted from 0. It brings one reward, that of the one case o
 
 n_agg: how often this device has got before. The constants are the paper's: alpha -0.04, beta 0.1, rho -0.8 (a sentence
 of the paper swaps the names of beta and rho). Whoever is busy at the start stays so for the episode and may be picked
-all the same. `ChainPaperEnv` in scheduler.paper.env is the Gymnasium form.
+all the same. `ChainPaperEnv` in mdl.scheduler.paper.env is the Gymnasium form.
 """
 
 from __future__ import annotations

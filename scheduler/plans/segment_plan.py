@@ -17,7 +17,7 @@ from mdl.bounds import first_few
 from mdl.config import Compress
 from mdl.protocol.coding import Coding, coded_size
 from mdl.protocol.segments import count_segments, segment_values
-from scheduler.policies.chain import ChainView, DeviceState, DeviceView
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView
 
 # Of links that nobody has measured yet, while others are: they are probably like those.
 _ANY_MB_S = 1.0

@@ -12,7 +12,7 @@ import msgspec
 
 from mdl.devices.device_state import DeviceState as DeviceState
 from mdl.devices.usage import UsageKind
-from scheduler.policies.why import Choice
+from mdl.scheduler.policies.why import Choice
 
 # Looked up once: asking an enum for a member costs a quarter of a microsecond (CPython 3.11).
 _TRAINING, _FREE, _BUSY, _SEND, _GET, _DONE, _DEAD = DeviceState
@@ -38,8 +38,8 @@ class DeviceView(msgspec.Struct, frozen=True):
     battery_percent: None on mains. kind, device_class: how it is used, and how strong it is (0 strongest; None
     unknown). busy_for_s: how long it has been busy without a break. eta_ready_s: until its training ends, expected or
     reported. op_left_s: active work that is left of its hop. may_receive: its owner's limits leave room for one more
-    delta (M_max and B_max of Eq. 4); where not, `scheduler.policies.detour` keeps hops away from it, whatever a policy
-    says.
+    delta (M_max and B_max of Eq. 4); where not, `mdl.scheduler.policies.detour` keeps hops away from it, whatever a
+    policy says.
     """
 
     peer_id: str
@@ -67,8 +67,8 @@ class DeviceView(msgspec.Struct, frozen=True):
 class ChainView(msgspec.Struct, frozen=True):
     """All devices of a round, in an order that stays the same throughout it.
 
-    apart: pairs that could lately not reach each other, in either order; `scheduler.policies.detour` keeps decisions to
-    others.
+    apart: pairs that could lately not reach each other, in either order; `mdl.scheduler.policies.detour` keeps
+    decisions to others.
     """
 
     time_s: float

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mdl.devices.usage import UsageKind, busy_rate, expected_rest_s
-from scheduler.policies.chain import ChainView, DeviceState, DeviceView
-from scheduler.policies.trained_under import OBSERVATION
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView
+from mdl.scheduler.policies.trained_under import OBSERVATION
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

@@ -7,7 +7,7 @@ reach, the pair nearest to its choice is taken: the same sender, else the same r
 
 from __future__ import annotations
 
-from scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, Pair, Wait
+from mdl.scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, Pair, Wait
 
 # Who holds a load now or will: everybody but those who have given it away or are about to.
 _HOLDS = (DeviceState.TRAINING, DeviceState.FREE, DeviceState.BUSY, DeviceState.GET)

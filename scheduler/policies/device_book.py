@@ -2,7 +2,7 @@
 
 A link's speed is what hops have shown: the receiver tells how long the values took. Its merges it times by themselves,
 and tells how fast the last ones were. Energy is modelled, not measured: 1.0 W to send, 0.8 W to receive, 1.5 W to merge
-(`sim.timing.device_models`).
+(`mdl.sim.timing.device_models`).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mdl.devices.usage import UsageKind, expected_busy_s
-from scheduler.policies.chain import ChainView
-from scheduler.policies.chain_arrays import (
+from mdl.scheduler.policies.chain import ChainView
+from mdl.scheduler.policies.chain_arrays import (
     BUSY_SHARE,
     SEND,
     STATES,
@@ -25,8 +25,8 @@ from scheduler.policies.chain_arrays import (
     Stand,
     stand_of,
 )
-from scheduler.policies.layout import Layout, Prospects, lay_out, picks_now, prospects, receivers_for
-from scheduler.policies.trained_under import OBSERVATION
+from mdl.scheduler.policies.layout import Layout, Prospects, lay_out, picks_now, prospects, receivers_for
+from mdl.scheduler.policies.trained_under import OBSERVATION
 
 # Of each device.
 _OWN = (
@@ -107,7 +107,7 @@ class Observation(msgspec.Struct, frozen=True):
 @dataclass(frozen=True)
 class Look:
     """B chains as the network sees them at the first pick, and the layout that it may improve on
-    (scheduler.policies.layout).
+    (mdl.scheduler.policies.layout).
 
     features: (B, N, F). costs: (B, N), as Prospects.keep. planned: senders and receivers that the layout starts now,
     (B,) each, -1 to wait.
@@ -161,7 +161,7 @@ def observe_receivers(look: Look, senders: Integers) -> tuple[Floats, Bools, Int
     features, exists = look.features.copy(), stand.exists
     takers = stand.takers()
     takers[rows, senders] = False
-    # Where nobody may receive, whoever asks has to keep the limits (`scheduler.policies.detour`).
+    # Where nobody may receive, whoever asks has to keep the limits (`mdl.scheduler.policies.detour`).
     takers = np.where(takers.any(axis=1, keepdims=True), takers, stand.free())
     valid = np.concatenate([takers, np.zeros((len(senders), 1), dtype=np.bool_)], axis=1)
     valid[rows, senders] = False

@@ -6,8 +6,8 @@ free first, which is optimal on equal devices.
 
 from __future__ import annotations
 
-from scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Wait
-from scheduler.policies.greedy import too_few
+from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Wait
+from mdl.scheduler.policies.greedy import too_few
 
 _GONE = (DeviceState.DONE, DeviceState.DEAD)
 

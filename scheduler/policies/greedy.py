@@ -8,8 +8,8 @@ With `waiting`, the hops that are still due are laid out on the expected ends of
 hop starts now only if it does so in that layout. What nobody told or may foresee (speeds, ends) is never waited for.
 
 The constants are greedy's own. The layout that the learned policy starts from follows the same rules
-(`scheduler.policies.laid_hops`), with the constants that its network was trained under
-(`scheduler.policies.trained_under`).
+(`mdl.scheduler.policies.laid_hops`), with the constants that its network was trained under
+(`mdl.scheduler.policies.trained_under`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from math import inf, isinf
 from statistics import fmean, median
 
 from mdl.devices.usage import UsageKind, expected_busy_s, expected_rest_s, mean_gap_s
-from scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, DeviceView, Pair, Wait
-from scheduler.policies.laid_hops import LaidHop, cost_to_keep, lay_hops
-from scheduler.policies.why import Choice, first
+from mdl.scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, DeviceView, Pair, Wait
+from mdl.scheduler.policies.laid_hops import LaidHop, cost_to_keep, lay_hops
+from mdl.scheduler.policies.why import Choice, first
 
 # Looked up once: see scheduler/policies/chain.py.
 _TRAINING, _FREE, _BUSY, _GET = DeviceState.TRAINING, DeviceState.FREE, DeviceState.BUSY, DeviceState.GET

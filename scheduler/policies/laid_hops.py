@@ -1,7 +1,7 @@
 """The rules that every layout of hops shares: what it costs a device to keep a load, and in which gaps hops go. Pure.
 
 Greedy lays hops out in seconds, the layout that the network starts from in transfers of the median link
-(`scheduler.policies.layout`, which also has these rules for many chains at once, in NumPy).
+(`mdl.scheduler.policies.layout`, which also has these rules for many chains at once, in NumPy).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
 
-from scheduler.policies.chain_arrays import Doubles
+from mdl.scheduler.policies.chain_arrays import Doubles
 
 Time = TypeVar("Time", float, Doubles)
 

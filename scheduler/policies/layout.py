@@ -5,8 +5,8 @@ counts too), in the first gap of the receiver's time. A hop that starts at once 
 waiting is better. Pure.
 
 Costs and times are in transfers of the median link. One chain is laid out by the loop that greedy uses too
-(`scheduler.policies.laid_hops`), many side by side in NumPy; a test holds the two to the same layouts. The constants
-belong to the network's weights (`scheduler.policies.trained_under`).
+(`mdl.scheduler.policies.laid_hops`), many side by side in NumPy; a test holds the two to the same layouts. The
+constants belong to the network's weights (`mdl.scheduler.policies.trained_under`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import inf
 
 import numpy as np
 
-from scheduler.policies.chain_arrays import (
+from mdl.scheduler.policies.chain_arrays import (
     BUSY_SHARE,
     SEND,
     Bools,
@@ -27,8 +27,8 @@ from scheduler.policies.chain_arrays import (
     expected_rest,
     link_times,
 )
-from scheduler.policies.laid_hops import cost_to_keep, lay_hops
-from scheduler.policies.trained_under import LAYOUT
+from mdl.scheduler.policies.laid_hops import cost_to_keep, lay_hops
+from mdl.scheduler.policies.trained_under import LAYOUT
 
 _PAUSES: Doubles = LAYOUT.rush * BUSY_SHARE / (1.0 - BUSY_SHARE)
 

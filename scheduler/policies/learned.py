@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 
 from mdl.devices.usage import UsageKind
-from scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, Pair, Policy, Wait, leave_to
-from scheduler.policies.chain_arrays import Floats, stand_of
-from scheduler.policies.features import Look, look_at
-from scheduler.policies.greedy import Greedy, too_few
-from scheduler.policies.picks import MARGIN, Picked, Picks
-from scheduler.policies.qnet_numpy import NumpyQ, load_weights
-from scheduler.policies.why import Choice
+from mdl.scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, Pair, Policy, Wait, leave_to
+from mdl.scheduler.policies.chain_arrays import Floats, stand_of
+from mdl.scheduler.policies.features import Look, look_at
+from mdl.scheduler.policies.greedy import Greedy, too_few
+from mdl.scheduler.policies.picks import MARGIN, Picked, Picks
+from mdl.scheduler.policies.qnet_numpy import NumpyQ, load_weights
+from mdl.scheduler.policies.why import Choice
 
 SHIPPED = "chain.safetensors"
 # In a device's folder for re-learning: the rounds it has seen, what is learned so far, and the policy if it is better.
@@ -52,7 +52,7 @@ class Learned:
     ) -> None:
         self.name = name
         if path is None:
-            with as_file(files("scheduler") / "data" / SHIPPED) as shipped:
+            with as_file(files("mdl.scheduler") / "data" / SHIPPED) as shipped:
                 weights, self.metadata = load_weights(shipped)
         else:
             weights, self.metadata = load_weights(path)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.policies.chain_arrays import Bools, Floats, Integers, Stand
-from scheduler.policies.features import Look, look_at, observe_receivers, observe_senders
-from scheduler.policies.layout import lay_out, picks_now, prospects
-from scheduler.policies.qnet_numpy import NumpyQ
+from mdl.scheduler.policies.chain_arrays import Bools, Floats, Integers, Stand
+from mdl.scheduler.policies.features import Look, look_at, observe_receivers, observe_senders
+from mdl.scheduler.policies.layout import lay_out, picks_now, prospects
+from mdl.scheduler.policies.qnet_numpy import NumpyQ
 
 Rule = Callable[[Stand], tuple[Integers, Integers]]
 # A pick differs from the one of the layout only if its value is this much better, in transfers of the median link.
@@ -18,7 +18,7 @@ MARGIN = 0.3
 
 
 def layout_rule(stand: Stand) -> tuple[Integers, Integers]:
-    """Senders and receivers (B,) of the hops that the layout (`scheduler.policies.layout`) starts now; -1, -1: wait."""
+    """Senders and receivers (B,) of the hops that `mdl.scheduler.policies.layout` starts now; -1, -1: wait."""
     expected = prospects(stand)
     return picks_now(lay_out(expected), expected.keep, stand.free(), stand.may_wait())
 

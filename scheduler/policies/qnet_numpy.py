@@ -4,7 +4,7 @@ One set of weights serves every number of devices, whatever their order.
 
 Each device is encoded by the same layers; means and maxima over the devices (Zaheer et al., Deep Sets, 2017) tell each
 of them about the others, twice; then every device has an advantage and so has waiting, around one value of the state
-(dueling, Wang et al., 2016). `scheduler.training.qnet_torch` is the same network in torch, for training.
+(dueling, Wang et al., 2016). `mdl.scheduler.training.qnet_torch` is the same network in torch, for training.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from safetensors.numpy import save
 from mdl.errors import DataError, StorageError
 from mdl.files.checkpoint import read_safetensors
 from mdl.reading import decode_json
+from mdl.scheduler.policies.chain_arrays import Bools, Floats
+from mdl.scheduler.policies.features import COLUMN, FEATURES, UNVARIED
+from mdl.scheduler.policies.trained_under import describe_difference, stamp
 from mdl.writing import write_bytes
-from scheduler.policies.chain_arrays import Bools, Floats
-from scheduler.policies.features import COLUMN, FEATURES, UNVARIED
-from scheduler.policies.trained_under import describe_difference, stamp
 
 INVALID_Q = -1e9
 HIDDEN = 48
@@ -155,7 +155,7 @@ def load_weights(path: Path) -> tuple[Weights, dict[str, object]]:
 
     Raises PolicyFileError if it cannot be read; UnfitPolicyError if it holds no finite network of our shape, if its
     observation has other columns than this version's, or if it was trained under other constants
-    (`scheduler.policies.trained_under`). A file without that stamp is from before there was one.
+    (`mdl.scheduler.policies.trained_under`). A file without that stamp is from before there was one.
     """
     weights, metadata = read_policy(path)
     if "features" not in metadata:

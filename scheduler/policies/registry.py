@@ -10,7 +10,7 @@ from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
 
 if TYPE_CHECKING:
-    from scheduler.policies.chain import Policy
+    from mdl.scheduler.policies.chain import Policy
 
 
 def make_policy(name: str) -> Policy:
@@ -37,43 +37,43 @@ def name_policies(*more: str, last: str = "or") -> str:
 
 
 def _make_greedy() -> Policy:
-    from scheduler.policies.greedy import Greedy
+    from mdl.scheduler.policies.greedy import Greedy
 
     return Greedy()
 
 
 def _make_greedy_without_waiting() -> Policy:
-    from scheduler.policies.greedy import Greedy
+    from mdl.scheduler.policies.greedy import Greedy
 
     return Greedy(waiting=False, name="greedy-risk")
 
 
 def _make_planner() -> Policy:
-    from scheduler.policies.planning.planner import Planner
+    from mdl.scheduler.policies.planning.planner import Planner
 
     return Planner()
 
 
 def _make_fifo() -> Policy:
-    from scheduler.policies.fixed import Fifo
+    from mdl.scheduler.policies.fixed import Fifo
 
     return Fifo()
 
 
 def _make_tree() -> Policy:
-    from scheduler.policies.fixed import Tree
+    from mdl.scheduler.policies.fixed import Tree
 
     return Tree()
 
 
 def _make_ring() -> Policy:
-    from scheduler.policies.fixed import Ring
+    from mdl.scheduler.policies.fixed import Ring
 
     return Ring()
 
 
 def _make_learned() -> Policy:
-    from scheduler.policies.learned import Learned
+    from mdl.scheduler.policies.learned import Learned
 
     return Learned()
 

@@ -2,8 +2,8 @@
 
 They belong to the weights. Greedy has constants of its own, some of the same value: tuning greedy must not change what
 a network that is shipped, or that a device has re-learned, is shown. Whoever changes one here, a usage constant in
-`mdl.devices.usage`, or a formula of `scheduler.policies.features` or `scheduler.policies.layout` (then FORMULAS rises)
-has to train the shipped policy again. A policy file names them and their hash; under others it is refused.
+`mdl.devices.usage`, or a formula of `mdl.scheduler.policies.features` or `mdl.scheduler.policies.layout` (then FORMULAS
+rises) has to train the shipped policy again. A policy file names them and their hash; under others it is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHOWN = 3
 
 
 class LayoutConstants(msgspec.Struct, frozen=True):
-    """Of the layout (`scheduler.policies.layout`); times, costs and energy in transfers of the median link.
+    """Of the layout (`mdl.scheduler.policies.layout`); times, costs and energy in transfers of the median link.
 
     rush: periods of use come this much more often than over a whole day: rounds run while people are about.
     exposed_transfers: whoever receives is exposed to its user for its own transfer and so many typical ones before it.
@@ -56,7 +56,7 @@ class LayoutConstants(msgspec.Struct, frozen=True):
 
 
 class ObservationConstants(msgspec.Struct, frozen=True):
-    """Of the observation (`scheduler.policies.features`).
+    """Of the observation (`mdl.scheduler.policies.features`).
 
     longest: times beyond so many median transfers look alike.
     unknown_merge: ten times the merge time, in transfers, of a device that has not merged yet.

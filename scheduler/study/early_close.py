@@ -9,9 +9,9 @@ import msgspec
 from mdl.devices.device_state import DeviceState
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
-from scheduler.policies.chain import Policy, Wait
-from scheduler.study.play import view_of
-from sim.timing.iteration import Iteration
+from mdl.scheduler.policies.chain import Policy, Wait
+from mdl.scheduler.study.play import view_of
+from mdl.sim.timing.iteration import Iteration
 
 _HOLDS = (DeviceState.FREE, DeviceState.BUSY)
 

@@ -10,16 +10,16 @@ from statistics import fmean, stdev
 import numpy as np
 
 from mdl.devices.scenario import Scenario
-from scheduler.paper.optimum import FollowOrder
-from scheduler.paper.problem import energy_variance
-from scheduler.policies.chain import Policy
-from scheduler.policies.picks import Picks
-from scheduler.policies.qnet_numpy import NumpyQ
-from scheduler.study.parallel_play import finish
-from scheduler.study.play import play
-from sim.timing.batch import Batch
-from sim.timing.packing import pack
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.paper.optimum import FollowOrder
+from mdl.scheduler.paper.problem import energy_variance
+from mdl.scheduler.policies.chain import Policy
+from mdl.scheduler.policies.picks import Picks
+from mdl.scheduler.policies.qnet_numpy import NumpyQ
+from mdl.scheduler.study.parallel_play import finish
+from mdl.scheduler.study.play import play
+from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.packing import pack
+from mdl.sim.timing.scenario import draw_scenario
 
 # Tuning looks at these seeds; 0 to 299 only judge.
 FIRST_TUNING_SEED = 500_000
@@ -88,7 +88,7 @@ def worse_cells(less: dict[str, tuple[float, float]]) -> list[str]:
 
 
 def judge_network(name: str, network: NumpyQ | None, scenarios: Sequence[Scenario]) -> Judged:
-    """Play them all side by side; without a network by the greedy rule of `scheduler.study.parallel_play`."""
+    """Play them all side by side; without a network by the greedy rule of `mdl.scheduler.study.parallel_play`."""
     makespans: list[float] = []
     variances: list[float] = []
     lost = 0

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import msgspec
 
 from mdl.devices.scenario import Scenario
-from scheduler.policies.chain import Policy
-from scheduler.study.play import Played, play
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.policies.chain import Policy
+from mdl.scheduler.study.play import Played, play
+from mdl.sim.timing.scenario import draw_scenario
 
 
 def draw_rounds(family: str, n: int, seed: int, rounds: int) -> list[Scenario]:

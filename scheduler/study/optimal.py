@@ -1,9 +1,9 @@
 """The exact optimum of one iteration with full information, for judging: it sees every busy period. Pure.
 
-Hops do not share a channel, so the subset recursion (`scheduler.policies.planning.subset_recursion`) is exact: which
-device holds what, and when, is all that later hops depend on, and to start a hop earlier is never worse. Deaths are not
-defined here: what counts as best when a load is lost is a question of how much a load is worth, so a scenario with a
-dying device is refused, and so is one in which nobody may receive.
+Hops do not share a channel, so the subset recursion (`mdl.scheduler.policies.planning.subset_recursion`) is exact:
+which device holds what, and when, is all that later hops depend on, and to start a hop earlier is never worse. Deaths
+are not defined here: what counts as best when a load is lost is a question of how much a load is worth, so a scenario
+with a dying device is refused, and so is one in which nobody may receive.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from mdl.devices.busy_periods import Periods, active_end_s
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
-from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
-from scheduler.policies.planning.subset_recursion import Indices, Tables, Times, earliest_ends, subset_tables
-from sim.timing.iteration import TimedHop
+from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
+from mdl.scheduler.policies.planning.subset_recursion import Indices, Tables, Times, earliest_ends, subset_tables
+from mdl.sim.timing.iteration import TimedHop
 
 # 9 devices take about 10 ms, 12 about 150 ms; each more takes three times as long.
 MAX_DEVICES = 12

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.policies.chain_arrays import Bools, Doubles, Integers, Stand
-from scheduler.policies.picks import MARGIN, Picks, Rule
-from scheduler.policies.qnet_numpy import NumpyQ
-from sim.timing.batch import Batch
-from sim.timing.packing import pack
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.policies.chain_arrays import Bools, Doubles, Integers, Stand
+from mdl.scheduler.policies.picks import MARGIN, Picks, Rule
+from mdl.scheduler.policies.qnet_numpy import NumpyQ
+from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.packing import pack
+from mdl.sim.timing.scenario import draw_scenario
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Outcome:
 
 
 def evaluate(q: NumpyQ | None, family: str, n: int, seeds: Iterable[int], margin: float = MARGIN) -> Outcome:
-    """Play the scenarios of these seeds; the same as `scheduler.study.play.play` with Learned (or the layout)."""
+    """Play the scenarios of these seeds; the same as `mdl.scheduler.study.play.play` with Learned (or the layout)."""
     packed = pack([draw_scenario(family, n, seed) for seed in seeds])
     return finish(Batch(packed), Picks(q, margin))
 
@@ -68,7 +68,7 @@ def step(batch: Batch, rule: Rule, playing: Bools) -> Bools:
 
 
 def stand_of_rows(batch: Batch, rows: Integers) -> Stand:
-    """These rows (positions) as a Stand, as `scheduler.study.play.view_of` would show them."""
+    """These rows (positions) as a Stand, as `mdl.scheduler.study.play.view_of` would show them."""
     packed, which = batch.packed, batch.which[rows]
     shape = (len(rows), packed.exists.shape[1])
     zeros = np.zeros(shape)

@@ -7,10 +7,10 @@ import msgspec
 from mdl.devices.device_state import DeviceState
 from mdl.devices.scenario import Scenario
 from mdl.errors import LocalProtocolError
-from scheduler.policies.chain import ChainView, DeviceView, Policy, Wait
-from scheduler.policies.detour import go_around
-from sim.timing.exchange import broadcast_end_s
-from sim.timing.iteration import Iteration, TimedHop
+from mdl.scheduler.policies.chain import ChainView, DeviceView, Policy, Wait
+from mdl.scheduler.policies.detour import go_around
+from mdl.sim.timing.exchange import broadcast_end_s
+from mdl.sim.timing.iteration import Iteration, TimedHop
 
 
 class Ordered(msgspec.Struct, frozen=True):

@@ -11,11 +11,11 @@ from mdl.config import Compress
 from mdl.devices.device_state import DeviceState
 from mdl.devices.scenario import Scenario
 from mdl.protocol.coding import coded_size
-from scheduler.plans.segment_plan import SegmentPlan, plan_segments
-from scheduler.policies.chain import ChainView
-from scheduler.study.play import Played, view_of
-from sim.timing.exchange import exchange_end_s
-from sim.timing.iteration import Iteration
+from mdl.scheduler.plans.segment_plan import SegmentPlan, plan_segments
+from mdl.scheduler.policies.chain import ChainView
+from mdl.scheduler.study.play import Played, view_of
+from mdl.sim.timing.exchange import exchange_end_s
+from mdl.sim.timing.iteration import Iteration
 
 # float32.
 _BYTES = 4

@@ -13,14 +13,14 @@ import msgspec
 import numpy as np
 
 from mdl.devices.scenario import Scenario
-from scheduler.policies.chain_arrays import Bools, Doubles, Floats, Integers
-from scheduler.policies.features import look_at, observe_receivers, observe_senders
-from scheduler.policies.picks import Picks
-from scheduler.policies.qnet_numpy import NumpyQ, Weights
-from scheduler.study.parallel_play import finish, stand_of_rows
-from sim.timing.batch import Batch
-from sim.timing.packing import Packed, pack
-from sim.timing.scenario import draw_scenario, vary_scenario
+from mdl.scheduler.policies.chain_arrays import Bools, Doubles, Floats, Integers
+from mdl.scheduler.policies.features import look_at, observe_receivers, observe_senders
+from mdl.scheduler.policies.picks import Picks
+from mdl.scheduler.policies.qnet_numpy import NumpyQ, Weights
+from mdl.scheduler.study.parallel_play import finish, stand_of_rows
+from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.packing import Packed, pack
+from mdl.sim.timing.scenario import draw_scenario, vary_scenario
 
 # Scenarios of training; those of tuning and judging lie below.
 FIRST_TRAINING_SEED = 1_000_000

@@ -20,10 +20,10 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.dqn.policies import DQNPolicy
 from torch.nn import functional
 
-from scheduler.policies.features import COLUMN
-from scheduler.training.env import LEADING, split_observation
-from scheduler.training.exploration import Exploration
-from scheduler.training.qnet_torch import QNetwork
+from mdl.scheduler.policies.features import COLUMN
+from mdl.scheduler.training.env import LEADING, split_observation
+from mdl.scheduler.training.exploration import Exploration
+from mdl.scheduler.training.qnet_torch import QNetwork
 
 Actions: TypeAlias = npt.NDArray[np.int64]
 _WAIT_VALID = COLUMN["wait_valid"]

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
-from scheduler.policies.chain_arrays import stand_of
-from scheduler.policies.features import COLUMN, FEATURES, Look, look_at, observe_receivers, observe_senders
-from scheduler.study.play import everywhere_s, view_of
-from scheduler.study.segments import PlayedSegments, play_segments
-from scheduler.training.objective import Objective, finish, finish_by_layout, rollout_costs, unit_of
-from sim.timing.iteration import Iteration
-from sim.timing.scenario import FAMILIES, draw_scenario
+from mdl.scheduler.policies.chain_arrays import stand_of
+from mdl.scheduler.policies.features import COLUMN, FEATURES, Look, look_at, observe_receivers, observe_senders
+from mdl.scheduler.study.play import everywhere_s, view_of
+from mdl.scheduler.study.segments import PlayedSegments, play_segments
+from mdl.scheduler.training.objective import Objective, finish, finish_by_layout, rollout_costs, unit_of
+from mdl.sim.timing.iteration import Iteration
+from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
 Floats = npt.NDArray[np.float32]
 
@@ -50,17 +50,18 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
     which two devices are idle. Time also goes on after a pair, when fewer than two are left idle.
 
     With `exchange="any"` it is `Discrete(max_n + 2)`: the last action (max_n + 1), possible as the first of an episode
-    if anybody may receive, sends the round in segments (shares by bandwidth, `scheduler.plans.segment_plan`) as soon as
-    all who live are ready, and ends the episode. Observations are the same: a network of hops alone plays it too.
+    if anybody may receive, sends the round in segments (shares by bandwidth, `mdl.scheduler.plans.segment_plan`) as
+    soon as all who live are ready, and ends the episode. Observations are the same: a network of hops alone plays it
+    too.
 
     ## Observation space
     `Box(-10000, 10000, (max_n, 2 + F), float32)`: a row a device, rows beyond n are 0. Column 0: the device exists;
-    column 1: it may be picked now; then the F columns of `scheduler.policies.features.FEATURES`, free of units. Waiting
-    is valid where the column `wait_valid` is 1. `split_observation` takes a batch of them apart.
+    column 1: it may be picked now; then the F columns of `mdl.scheduler.policies.features.FEATURES`, free of units.
+    Waiting is valid where the column `wait_valid` is 1. `split_observation` takes a batch of them apart.
 
     ## Reward
     Minus the increase of J = makespan + energy_weight x imbalance of energy + lost_weight x lost contributions, in
-    transfers of the median link (`scheduler.training.objective`).
+    transfers of the median link (`mdl.scheduler.training.objective`).
     - `reward="raw"`: of J as it stands; an episode's rewards add up to J at the start minus J at the end.
     - `reward="shaped"`: with the potential "minus what is still to come if the greedy rule continued from here", so of
       the J that the greedy would end with; the rewards add up to J of the greedy minus J reached, with no discount.
@@ -68,7 +69,8 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
       the layout's is worth 0, any other what it gains or loses if the layout goes on from there, under the same luck.
 
     With `exchange="any"` the makespan in J is when everybody alive has the result, also after hops
-    (`sim.timing.exchange`): a round in segments has no other end. Energy of segments and of a broadcast counts as none.
+    (`mdl.sim.timing.exchange`): a round in segments has no other end. Energy of segments and of a broadcast counts as
+    none.
 
     ## Start
     `reset(seed=s)` draws the family (of `family`), n (from `n`, a number or a range (least, most), ends included) and a
@@ -274,6 +276,6 @@ def split_observation(seen: Floats) -> tuple[Floats, npt.NDArray[np.bool_], npt.
 if CHAIN_ENV_ID not in gymnasium.registry:
     gymnasium.register(
         CHAIN_ENV_ID,
-        entry_point="scheduler.training.env:ChainEnv",
-        vector_entry_point="scheduler.training.vector_env:ChainVectorEnv",
+        entry_point="mdl.scheduler.training.env:ChainEnv",
+        vector_entry_point="mdl.scheduler.training.vector_env:ChainVectorEnv",
     )

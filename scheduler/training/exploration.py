@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import exp, log2
 
 from mdl.errors import ConfigError
-from scheduler.paper.problem import PaperRules
+from mdl.scheduler.paper.problem import PaperRules
 
 # Epsilon starts at 1 (Algorithm 2) and does not fall below LAST, so that a policy that is wrong is found out.
 FIRST, LAST = 1.0, 0.02

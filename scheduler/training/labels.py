@@ -1,9 +1,9 @@
-"""Trains the Q-network on labels: policy iteration by trying every pick (see `scheduler.training.branching`).
+"""Trains the Q-network on labels: policy iteration by trying every pick (see `mdl.scheduler.training.branching`).
 
-The first labels come from the layout (scheduler.policies.layout) played to the end, later ones from the network itself,
-so that each generation improves on the last. What is learned is how much better one pick is than another in the same
-state (their luck is the same, so it cancels out), and beside it the value of the state. NumPy alone: a device does it
-beside the mesh (`scheduler.training.relearn`).
+The first labels come from the layout (mdl.scheduler.policies.layout) played to the end, later ones from the network
+itself, so that each generation improves on the last. What is learned is how much better one pick is than another in the
+same state (their luck is the same, so it cancels out), and beside it the value of the state. NumPy alone: a device does
+it beside the mesh (`mdl.scheduler.training.relearn`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
+from mdl.scheduler.policies.chain_arrays import Floats
+from mdl.scheduler.policies.qnet_numpy import Weights, draw_weights
+from mdl.scheduler.training.branching import LabelJob, Labels, produce_labels
+from mdl.scheduler.training.qnet_gradient import Adam, Passes
 from mdl.workers import Workers, result_of
-from scheduler.policies.chain_arrays import Floats
-from scheduler.policies.qnet_numpy import Weights, draw_weights
-from scheduler.training.branching import LabelJob, Labels, produce_labels
-from scheduler.training.qnet_gradient import Adam, Passes
 
 # Chunks by size of mesh: least and greatest N, scenarios a chunk. One cycle; small and middle sizes come more often.
 _CYCLE: tuple[tuple[tuple[int, int], int], ...] = (
@@ -79,8 +79,8 @@ def train_on_labels(
 
     processes: workers beside this process that produce labels; 0 produces them here. start: a network to go on from
     (then it makes the first labels, too). seen: what a real mesh was like, to learn it above all
-    (`scheduler.training.relearn`). on_progress is called after every step and ends training early by returning True.
-    Raises ConfigError for steps below 1.
+    (`mdl.scheduler.training.relearn`). on_progress is called after every step and ends training early by returning
+    True. Raises ConfigError for steps below 1.
     """
     if steps < 1:
         raise ConfigError(f"steps must be at least 1, not {steps}")

@@ -3,7 +3,7 @@
 J = makespan + energy_weight x imbalance + lost_weight x lost contributions, in transfers of the median link: times are
 divided by its transfer time, energies by what a sender spends in it. The rule that rollouts follow is simple enough for
 batches: of the idle, whose link (and kind of use) is the costliest sends, the cheapest receives, nobody waits. The
-layout (`scheduler.policies.layout`) may continue instead: slower to play, and nearer to what a network will do.
+layout (`mdl.scheduler.policies.layout`) may continue instead: slower to play, and nearer to what a network will do.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 
 from mdl.devices.power import SEND_W
 from mdl.devices.scenario import Scenario
-from scheduler.policies.chain_arrays import BUSY_SHARE, Bools, Doubles, Integers, Stand, stand_of
-from scheduler.policies.laid_hops import cost_to_keep
-from scheduler.policies.layout import lay_out, prospects, receivers_for
-from scheduler.policies.picks import layout_rule
-from scheduler.policies.trained_under import LAYOUT
-from scheduler.study.parallel_play import stand_of_rows, step
-from scheduler.study.play import view_of
-from sim.timing.batch import Batch
-from sim.timing.iteration import Iteration
+from mdl.scheduler.policies.chain_arrays import BUSY_SHARE, Bools, Doubles, Integers, Stand, stand_of
+from mdl.scheduler.policies.laid_hops import cost_to_keep
+from mdl.scheduler.policies.layout import lay_out, prospects, receivers_for
+from mdl.scheduler.policies.picks import layout_rule
+from mdl.scheduler.policies.trained_under import LAYOUT
+from mdl.scheduler.study.parallel_play import stand_of_rows, step
+from mdl.scheduler.study.play import view_of
+from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.iteration import Iteration
 
 # Transfers: costs of devices that may not receive, where those of devices that may not be paired are infinite.
 _FULL = 1e6

@@ -11,12 +11,12 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.callbacks import CallbackList
 
-from scheduler.paper.env import legal_picks
-from scheduler.paper.mlp_numpy import MlpQ
-from scheduler.paper.problem import PaperBatch, PaperRules
-from scheduler.training.dqn import FollowSteps, MaskedDQN, TellExploration
-from scheduler.training.exploration import PHI, Exploration, threshold
-from scheduler.training.sb3_envs import BatchVecEnv
+from mdl.scheduler.paper.env import legal_picks
+from mdl.scheduler.paper.mlp_numpy import MlpQ
+from mdl.scheduler.paper.problem import PaperBatch, PaperRules
+from mdl.scheduler.training.dqn import FollowSteps, MaskedDQN, TellExploration
+from mdl.scheduler.training.exploration import PHI, Exploration, threshold
+from mdl.scheduler.training.sb3_envs import BatchVecEnv
 
 # The paper names DQN and gives none of its settings.
 _SETTINGS: dict[str, Any] = {

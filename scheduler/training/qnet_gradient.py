@@ -1,8 +1,8 @@
 """The gradient of the Q-network in plain NumPy, and Adam: a device that re-learns beside the mesh loads no torch.
 
 Importing torch and its optimizer takes 270 MB and 2.3 s of processor time, more than a slot of learning itself. Layers
-and pools are those of `scheduler.policies.qnet_numpy`; a test holds the gradient to that of
-`scheduler.training.qnet_torch`.
+and pools are those of `mdl.scheduler.policies.qnet_numpy`; a test holds the gradient to that of
+`mdl.scheduler.training.qnet_torch`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from scheduler.policies.chain_arrays import Bools, Floats
-from scheduler.policies.features import COLUMN
-from scheduler.policies.qnet_numpy import Weights
+from mdl.scheduler.policies.chain_arrays import Bools, Floats
+from mdl.scheduler.policies.features import COLUMN
+from mdl.scheduler.policies.qnet_numpy import Weights
 
 _MAY_PICK = COLUMN["may_pick"]
 # Adam (Kingma and Ba, 2015), as in torch.optim.

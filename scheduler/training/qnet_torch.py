@@ -1,4 +1,4 @@
-"""The Q-network in torch, for training; layers and pools as `scheduler.policies.qnet_numpy` describes them."""
+"""The Q-network in torch, for training; layers and pools as `mdl.scheduler.policies.qnet_numpy` describes them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from scheduler.policies.features import COLUMN
-from scheduler.policies.qnet_numpy import (
+from mdl.scheduler.policies.features import COLUMN
+from mdl.scheduler.policies.qnet_numpy import (
     INVALID_Q,
     NumpyQ,
     Weights,

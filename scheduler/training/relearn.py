@@ -1,8 +1,8 @@
 """Continuous environment learning (MDLdroid 3.3.3): goes on learning from the rounds a mesh has really had.
 
-It learns for one small slot after another, in a process beside the mesh (`peers.edge.relearner`). After the last slot
-the draft is judged on rounds that it has not learned from; only if it is better there does it become the mesh's policy,
-until then the old one decides.
+It learns for one small slot after another, in a process beside the mesh (`mdl.peers.edge.relearner`). After the last
+slot the draft is judged on rounds that it has not learned from; only if it is better there does it become the mesh's
+policy, until then the old one decides.
 
 In DIRECTORY: seen.jsonl (the rounds as scenarios), draft.safetensors (between two slots), chain.safetensors (the
 policy, once it is better than the shipped one).
@@ -19,8 +19,8 @@ from statistics import fmean
 import numpy as np
 
 from mdl.devices.scenario import Scenario, load_scenarios
-from scheduler.policies.learned import DRAFT, POLICY, SEEN, SHIPPED
-from scheduler.policies.qnet_numpy import (
+from mdl.scheduler.policies.learned import DRAFT, POLICY, SEEN, SHIPPED
+from mdl.scheduler.policies.qnet_numpy import (
     NumpyQ,
     UnfitPolicyError,
     Weights,
@@ -28,9 +28,9 @@ from scheduler.policies.qnet_numpy import (
     save_weights,
     set_aside,
 )
-from scheduler.study.judging import judge_network
-from scheduler.training.labels import train_on_labels
-from sim.timing.scenario import vary_scenario
+from mdl.scheduler.study.judging import judge_network
+from mdl.scheduler.training.labels import train_on_labels
+from mdl.sim.timing.scenario import vary_scenario
 
 SLOTS = 24
 _STEPS_A_SLOT = 3
@@ -98,7 +98,7 @@ def load_current(directory: Path, told: list[str]) -> Weights:
     """The mesh's policy: re-learned, or as shipped. told: gets a line if the re-learned one had to be set aside."""
     if found := _load_or_set_aside(directory / POLICY, told):
         return found[0]
-    with as_file(files("scheduler") / "data" / SHIPPED) as shipped:
+    with as_file(files("mdl.scheduler") / "data" / SHIPPED) as shipped:
         return load_weights(shipped)[0]
 
 

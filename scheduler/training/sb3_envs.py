@@ -11,9 +11,9 @@ import numpy.typing as npt
 from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 
-from scheduler.policies.features import FEATURES
-from scheduler.training.env import LEADING
-from scheduler.training.vector_env import ChainVectorEnv
+from mdl.scheduler.policies.features import FEATURES
+from mdl.scheduler.training.env import LEADING
+from mdl.scheduler.training.vector_env import ChainVectorEnv
 
 Floats = npt.NDArray[np.float32]
 _BOUND = 1e4

@@ -1,6 +1,7 @@
 """Trains the shipped kind of policy from labels, evaluates it meanwhile, and keeps it on disk. Needs no torch.
 
-`scheduler.training.chain_dqn` and the paper's own variant, `scheduler.training.paper_dqn`, need stable-baselines3.
+`mdl.scheduler.training.chain_dqn` and the paper's own variant, `mdl.scheduler.training.paper_dqn`, need
+stable-baselines3.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from mdl.errors import ConfigError, MdlError
+from mdl.scheduler.policies.learned import SHIPPED
+from mdl.scheduler.policies.qnet_numpy import NumpyQ, Weights, load_weights, save_weights
+from mdl.scheduler.study.judging import watch
+from mdl.scheduler.training.labels import Progress, train_on_labels
 from mdl.writing import save_or_rescue
-from scheduler.policies.learned import SHIPPED
-from scheduler.policies.qnet_numpy import NumpyQ, Weights, load_weights, save_weights
-from scheduler.study.judging import watch
-from scheduler.training.labels import Progress, train_on_labels
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ def plan_steps(minutes: float, seed: int, processes: int, clock: Callable[[], fl
     """
     if not minutes > 0:
         raise ConfigError(f"--minutes {minutes}: must be above 0")
-    with as_file(files("scheduler") / "data" / SHIPPED) as shipped:
+    with as_file(files("mdl.scheduler") / "data" / SHIPPED) as shipped:
         start, _ = load_weights(shipped)
     began_s = clock()
     train_on_labels(_TRIAL_STEPS, seed, processes, start=start)

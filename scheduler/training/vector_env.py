@@ -1,4 +1,4 @@
-"""`ChainEnv` for many iterations side by side, on `sim.timing.batch`: a Gymnasium vector environment for training."""
+"""`ChainEnv` for many iterations side by side, on `mdl.sim.timing.batch`: a Gymnasium vector environment."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from mdl.errors import ConfigError
-from scheduler.policies.features import FEATURES, Look, look_at, observe_receivers, observe_senders
-from scheduler.study.parallel_play import stand_of_rows
-from scheduler.training.env import ILLEGAL_COST, LEADING, ChainEnv, Reward
-from scheduler.training.objective import Objective, finish_batch, finish_batch_by_layout
-from sim.timing.batch import Batch
-from sim.timing.packing import pack
+from mdl.scheduler.policies.features import FEATURES, Look, look_at, observe_receivers, observe_senders
+from mdl.scheduler.study.parallel_play import stand_of_rows
+from mdl.scheduler.training.env import ILLEGAL_COST, LEADING, ChainEnv, Reward
+from mdl.scheduler.training.objective import Objective, finish_batch, finish_batch_by_layout
+from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.packing import pack
 
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]

@@ -1,7 +1,7 @@
-"""SimMesh: the second driver. Runs the same machines as `transport.runtime`, in virtual time, without a socket.
+"""SimMesh: the second driver. Runs the same machines as `mdl.transport.runtime`, in virtual time, without a socket.
 
-Training and disk take virtual seconds; deltas are small vectors that can be counted (`sim.mesh.accounts`), while the
-network charges for `size_bytes`. The same seed gives the same story. Knows no roles: machines are handed to it.
+Training and disk take virtual seconds; deltas are small vectors that can be counted (`mdl.sim.mesh.accounts`), while
+the network charges for `size_bytes`. The same seed gives the same story. Knows no roles: machines are handed to it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
-from sim.mesh.accounts import Accounts, InvariantError
-from sim.mesh.network import Network
-from sim.mesh.own_work import as_delivered, begin_work, note_delivered
-from sim.mesh.process import BACKLOG, Disk, Node
-from sim.mesh.transfers import Transfers
-from sim.mesh.watch import Gate, StoryStep, Watch
+from mdl.sim.mesh.accounts import Accounts, InvariantError
+from mdl.sim.mesh.network import Network
+from mdl.sim.mesh.own_work import as_delivered, begin_work, note_delivered
+from mdl.sim.mesh.process import BACKLOG, Disk, Node
+from mdl.sim.mesh.transfers import Transfers
+from mdl.sim.mesh.watch import Gate, StoryStep, Watch
 
 _DISCOVERY_S = 0.05
 # Where everybody seems to be: no packet goes there (RFC 5737).
@@ -298,7 +298,7 @@ class SimMesh:
             self._check(self, node)
 
     def _meet_bug(self, node: Node, sender: Contributor) -> None:
-        """Do as `transport.runtime`: the sender is not heard for a while, the process begins again from its disk."""
+        """Do as `mdl.transport.runtime`: hear the sender no more for a while, begin the process again from its disk."""
         self.bugs += 1
         self._out[node.peer_id, sender.peer_id] = self.now + self.unheard_s
         self.crash(node.peer_id)

@@ -10,10 +10,10 @@ from mdl.errors import LocalProtocolError
 from mdl.protocol.machine import Event, PauseChanged, Received, Send, StopRequested
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import PeerReport
-from sim.mesh.driver import SimMesh
-from sim.mesh.process import Disk, Node
-from sim.mesh.watch import StoryStep, Watch
-from sim.plans.fault_plan import (
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.process import Disk, Node
+from mdl.sim.mesh.watch import StoryStep, Watch
+from mdl.sim.plans.fault_plan import (
     ANYBODY,
     ITSELF,
     OFFICE,

@@ -2,7 +2,7 @@
 
 They run after every event, look at the node that handled it alone, and only if what it holds has changed: a comparison
 of identities, since nothing that is held is changed in place. Machines are looked at through the protocols of
-`sim.mesh.process`, so that the simulator needs to know no roles.
+`mdl.sim.mesh.process`, so that the simulator needs to know no roles.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from mdl.protocol.machine import KeepDelta, Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
 from mdl.protocol.vocabulary import HopDecision
-from sim.mesh.accounts import Accounts, InvariantError, Model, model_at
-from sim.mesh.driver import SimMesh
-from sim.mesh.process import Holder, Keeper, Node, Part
+from mdl.sim.mesh.accounts import Accounts, InvariantError, Model, model_at
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.process import Holder, Keeper, Node, Part
 
 # Its own or a partial mean, and one that comes in or is the result: memory does not grow with the mesh (3.2.2).
 MOST_DELTAS = 2

@@ -19,8 +19,8 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, merge_deltas, sum_up, where_it_begins
 from mdl.protocol.vocabulary import TrainingReport
-from sim.mesh.accounts import Accounts
-from sim.mesh.process import Node
+from mdl.sim.mesh.accounts import Accounts
+from mdl.sim.mesh.process import Node
 
 _EVALUATION_S = 0.01
 _RECALL_S = 0.01

@@ -14,8 +14,8 @@ from mdl.protocol.kept_ballot import LATE_S, KeptBallot, doubted
 from mdl.protocol.machine import Event, Finish, Machine, SaveModel
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp
 from mdl.protocol.vocabulary import Ballot, HopDecision, Lineage, PeerInfo, ResourceState, Staged
+from mdl.sim.plans.fault_plan import DISK_FORGETS_S
 from mdl.trust.statements import AnyStatement
-from sim.plans.fault_plan import DISK_FORGETS_S
 
 T = TypeVar("T")
 

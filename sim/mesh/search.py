@@ -21,13 +21,13 @@ from msgspec import Meta
 
 from mdl.protocol.machine import Event, Received, Send
 from mdl.protocol.round_messages import RoundOpened
-from sim.mesh.accounts import InvariantError
-from sim.mesh.driver import SimMesh
-from sim.mesh.process import Node
-from sim.mesh.snapshot import copy_graph
-from sim.mesh.verdict import is_settled
-from sim.mesh.watch import StoryStep, Watch
-from sim.plans.fault_plan import Seconds
+from mdl.sim.mesh.accounts import InvariantError
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.process import Node
+from mdl.sim.mesh.snapshot import copy_graph
+from mdl.sim.mesh.verdict import is_settled
+from mdl.sim.mesh.watch import StoryStep, Watch
+from mdl.sim.plans.fault_plan import Seconds
 
 # How long something may last, in virtual seconds of the machines that `mdl sim` runs: all that is under way comes
 # first, and is asked for again; another agent leads meanwhile; and a group without a majority has begun a fork.

@@ -15,7 +15,7 @@ from mdl.protocol.messages import DIGESTED, SEGMENTS, Said
 from mdl.protocol.round_messages import GlobalMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
 from mdl.protocol.vocabulary import ResourceState
-from sim.mesh.network import Network
+from mdl.sim.mesh.network import Network
 
 _PROGRESS_S = 1.0
 

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.mesh.accounts import Accounts
-from sim.mesh.driver import SimMesh
-from sim.mesh.invariants import model_of
-from sim.mesh.process import Holder, Keeper, Node
-from sim.plans.fault_plan import FaultPlan
+from mdl.sim.mesh.accounts import Accounts
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.invariants import model_of
+from mdl.sim.mesh.process import Holder, Keeper, Node
+from mdl.sim.plans.fault_plan import FaultPlan
 
 
 class Verdict(msgspec.Struct, frozen=True):

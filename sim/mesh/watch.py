@@ -8,7 +8,7 @@ import msgspec
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Send
-from sim.mesh.process import Node
+from mdl.sim.mesh.process import Node
 
 
 class Watch:
@@ -29,7 +29,7 @@ class Watch:
 
 
 class Gate(Protocol):
-    """Who is in the mesh (`sim.trust.gate`)."""
+    """Who is in the mesh (`mdl.sim.trust.gate`)."""
 
     def start(self, node: Node) -> None:
         """This process has started."""

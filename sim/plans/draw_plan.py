@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from mdl.config import Exchange
-from sim.plans.fault_plan import (
+from mdl.sim.plans.fault_plan import (
     ANYBODY,
     ITSELF,
     OFFICE,

@@ -5,8 +5,19 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from sim.plans.draw_plan import STEPS_OF_OFFICE, steps_of
-from sim.plans.fault_plan import ANYBODY, ITSELF, OFFICE, AnyFault, Burst, FaultPlan, Leave, Restart, ordered, round_s
+from mdl.sim.plans.draw_plan import STEPS_OF_OFFICE, steps_of
+from mdl.sim.plans.fault_plan import (
+    ANYBODY,
+    ITSELF,
+    OFFICE,
+    AnyFault,
+    Burst,
+    FaultPlan,
+    Leave,
+    Restart,
+    ordered,
+    round_s,
+)
 
 # Of all plans: in so many all devices are ended at once.
 _ALL = 0.1

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from sim.plans.draw_plan import STEPS_OF_OFFICE, steps_of
-from sim.plans.fault_plan import (
+from mdl.sim.plans.draw_plan import STEPS_OF_OFFICE, steps_of
+from mdl.sim.plans.fault_plan import (
     ANYBODY,
     DISK_FORGETS_S,
     ITSELF,

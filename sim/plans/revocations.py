@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from sim.plans.fault_plan import (
+from mdl.sim.plans.fault_plan import (
     OFFICE,
     AnyFault,
     Cut,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from sim.plans.fault_plan import AGENT_NODE, ENDS, AnyFault, Burst, FaultPlan, Restart, Split, names_of, ordered
+from mdl.sim.plans.fault_plan import AGENT_NODE, ENDS, AnyFault, Burst, FaultPlan, Restart, Split, names_of, ordered
 
 Fails = Callable[[FaultPlan], bool]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
-from sim.plans.fault_plan import Cut, CutOneWay, FaultPlan, Split, Suspend, TimedFault, ordered, round_s
+from mdl.sim.plans.fault_plan import Cut, CutOneWay, FaultPlan, Split, Suspend, TimedFault, ordered, round_s
 
 # What begins apart is two meshes, which do not add up (docs/faults.md): the first round has begun by then.
 _FROM_S = 4.0

@@ -1,4 +1,4 @@
-"""The timing model of `sim.timing.iteration` for many iterations at once, in NumPy: the same events, times and
+"""The timing model of `mdl.sim.timing.iteration` for many iterations at once, in NumPy: the same events, times and
 energies. Pure.
 
 B iterations of up to N devices run side by side; state is a set of arrays, so that copying rows (`take`) branches a
@@ -15,8 +15,8 @@ import numpy as np
 
 from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
 from mdl.errors import LocalProtocolError
-from sim.timing.batch_deaths import bury
-from sim.timing.batch_state import (
+from mdl.sim.timing.batch_deaths import bury
+from mdl.sim.timing.batch_state import (
     BUSY,
     DONE,
     FREE,
@@ -30,7 +30,7 @@ from sim.timing.batch_state import (
     leave_hop,
     turn_edges,
 )
-from sim.timing.packing import Bools, Doubles, Integers, Packed
+from mdl.sim.timing.packing import Bools, Doubles, Integers, Packed
 
 
 class Batch:

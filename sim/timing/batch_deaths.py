@@ -8,8 +8,8 @@ from math import inf
 
 import numpy as np
 
-from sim.timing.batch_state import DEAD, DONE, NONE, SEND, State, leave_hop, turn_edges
-from sim.timing.packing import Bools, Packed
+from mdl.sim.timing.batch_state import DEAD, DONE, NONE, SEND, State, leave_hop, turn_edges
+from mdl.sim.timing.packing import Bools, Packed
 
 
 def bury(state: State, packed: Packed, moved: Bools) -> None:

@@ -1,4 +1,4 @@
-"""Where the iterations of `sim.timing.batch` stand: a set of arrays, and what both hops and deaths do to them."""
+"""Where the iterations of `mdl.sim.timing.batch` stand: a set of arrays, and what both hops and deaths do to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mdl.devices.device_state import DeviceState
-from sim.timing.packing import Bools, Doubles, Integers, Packed
+from mdl.sim.timing.packing import Bools, Doubles, Integers, Packed
 
 Codes = npt.NDArray[np.int8]
 

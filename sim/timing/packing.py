@@ -1,4 +1,4 @@
-"""Scenarios as arrays, for `sim.timing.batch`: S scenarios of up to N devices, busy timelines padded. Pure."""
+"""Scenarios as arrays, for `mdl.sim.timing.batch`: S scenarios of up to N devices, busy timelines padded. Pure."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 - hetero: four device classes, ready |N(0, 0.7 s)|, one in ten a straggler of 1 to 4 s more;
 - dynamic: hetero, and busy periods that come and go by the kind of usage: kinds are visible, lengths are not;
 - dying: dynamic, and devices with less than 5 % of battery left, which fail the sooner the less they have;
-- varied: like dynamic, but how it is drawn is drawn anew for each scenario (`sim.timing.varied`).
+- varied: like dynamic, but how it is drawn is drawn anew for each scenario (`mdl.sim.timing.varied`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import UsageKind, draw_busy_periods
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
-from sim.timing.device_models import draw_class, draw_link_mb_s, draw_merge_mb_s
-from sim.timing.varied import draw_varied
+from mdl.sim.timing.device_models import draw_class, draw_link_mb_s, draw_merge_mb_s
+from mdl.sim.timing.varied import draw_varied
 
 _SIZE_MB = 10.0
 _LATENCY_S = 0.02

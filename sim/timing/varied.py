@@ -18,7 +18,7 @@ import numpy.typing as npt
 from mdl.devices.busy_periods import Periods
 from mdl.devices.scenario import ScenarioDevice
 from mdl.devices.usage import UsageKind, draw_busy_periods
-from sim.timing.device_models import CLASS_SHARES, draw_link_mb_s, draw_merge_mb_s
+from mdl.sim.timing.device_models import CLASS_SHARES, draw_link_mb_s, draw_merge_mb_s
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,7 +1,7 @@
 """Who is heard in a simulated mesh: each process has its roster, tells it, and heeds and tells only who is in.
 
-Does for the machines what `transport.links.mesh_links` does in the field, by the same `Standing`: a revoked device is
-not heard and not told anything, and nobody's words count before rosters were compared. What rosters say goes through
+Does for the machines what `mdl.transport.links.mesh_links` does in the field, by the same `Standing`: a revoked device
+is not heard and not told anything, and nobody's words count before rosters were compared. What rosters say goes through
 the same network as all else, and may be lost, come twice or late. A roster is kept on the disk at once.
 
 A revoked device leaves once it hears of it, or is an attacker with the usual software: then it takes in nothing about
@@ -21,16 +21,16 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, PeerFound, PeerRevoked, Received, Send, TransferProgressed
 from mdl.protocol.vocabulary import PeerInfo
+from mdl.sim.mesh.driver import CLOCK_STEP_S, SimMesh
+from mdl.sim.mesh.process import Node
+from mdl.sim.trust.judge import Judge
+from mdl.transport.wire.codec import RosterTold
 from mdl.trust.statements import AnyStatement, DeviceRevoked
-from sim.mesh.driver import CLOCK_STEP_S, SimMesh
-from sim.mesh.process import Node
-from sim.trust.judge import Judge
-from transport.wire.codec import RosterTold
 
 if TYPE_CHECKING:
-    from transport.links.standing import News, Standing, Stated
-    from transport.trust.membership import Membership
-    from transport.wire.codec import Body
+    from mdl.transport.links.standing import News, Standing, Stated
+    from mdl.transport.trust.membership import Membership
+    from mdl.transport.wire.codec import Body
 
 # Peer id, what was kept (None: what everybody knows at the start), who was introduced, the time.
 OpenStanding: TypeAlias = "Callable[[str, tuple[AnyStatement, ...] | None, Mapping[str, PeerInfo], float], Standing]"

@@ -14,9 +14,9 @@ from functools import partial
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, RoundOpened
-from sim.mesh.accounts import InvariantError
-from sim.mesh.driver import SimMesh
-from sim.mesh.process import Node
+from mdl.sim.mesh.accounts import InvariantError
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.process import Node
 
 # A word takes 0.16 s at most in a drawn plan; a roster is told to everybody at once.
 PROMPT_S = 0.4

@@ -34,34 +34,34 @@ from mdl.errors import ConfigError, DataError, LocalProtocolError, MdlError, Rem
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.files.round_lines import read_rounds
+from mdl.peers.edge.resume import Origin, restore_state
+from mdl.peers.trials.replay_story import replay_story
+from mdl.peers.trials.run_plan import run_plan
+from mdl.peers.trials.story_file import Recorded, load_story, save_stories, tell_entries
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import SEGMENTS, Said
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, PeerInfo, Reached, Role
+from mdl.sim.plans.draw_plan import draw_plan
+from mdl.sim.plans.fault_plan import dump_plan, load_plan
+from mdl.sim.timing.scenario import draw_scenario
+from mdl.transport.discovery.directory import Directory, parse_address
+from mdl.transport.discovery.mdns import describe, read_description
+from mdl.transport.links.roster_talk import RosterTalk
+from mdl.transport.links.transfers import Transfers, check_frames
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code, parse_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.roster import Roster
+from mdl.transport.wire.bulk import MAX_OUTGOING
+from mdl.transport.wire.codec import CHUNK_BYTES, Body, ChunkSent, RosterTold, decode, encode
+from mdl.transport.wire.incoming import MAX_INCOMING
 from mdl.trust.statements import AnyStatement
-from peers.edge.resume import Origin, restore_state
-from peers.trials.replay_story import replay_story
-from peers.trials.run_plan import run_plan
-from peers.trials.story_file import Recorded, load_story, save_stories, tell_entries
-from sim.plans.draw_plan import draw_plan
-from sim.plans.fault_plan import dump_plan, load_plan
-from sim.timing.scenario import draw_scenario
 from tests.fuzz.hostile import Hostile, damage, forced, info_of, revocation
 from tests.fuzz.machines import MeshCase, Misbehaved
-from transport.discovery.directory import Directory, parse_address
-from transport.discovery.mdns import describe, read_description
-from transport.links.roster_talk import RosterTalk
-from transport.links.transfers import Transfers, check_frames
-from transport.loglimit import LogLimit
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, founder_mark, new_join_code, parse_join_code
-from transport.trust.membership import Membership
-from transport.trust.roster import Roster
-from transport.wire.bulk import MAX_OUTGOING
-from transport.wire.codec import CHUNK_BYTES, Body, ChunkSent, RosterTold, decode, encode
-from transport.wire.incoming import MAX_INCOMING
 
 ME = Contributor("me", 3)
 # A model of a story that is replayed here; larger ones are held to their own bound, and take seconds each.

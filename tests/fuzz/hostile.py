@@ -16,8 +16,8 @@ import msgspec
 from msgspec import inspect
 
 from mdl.errors import ConfigError
+from mdl.transport.trust.membership import Membership
 from mdl.trust.statements import DeviceRevoked
-from transport.trust.membership import Membership
 
 # Values of one field that are remembered from real traffic.
 _SEEN = 64

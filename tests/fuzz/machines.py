@@ -19,6 +19,12 @@ import numpy as np
 from rich.console import Console
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.peers.edge.narrate import Narrator
+from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
+from mdl.peers.roles.cloud.cloud import Cloud, CloudSettings, CloudState
+from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
+from mdl.peers.roles.observer import Observer
+from mdl.peers.view.terminal import describe_summary, draw_mesh
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
@@ -38,19 +44,13 @@ from mdl.protocol.machine import (
 from mdl.protocol.messages import CARRIERS, PACKED, SEGMENTS, Said
 from mdl.protocol.round_messages import AgentMessage
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.edge.narrate import Narrator
-from peers.roles.build import TrainerStart, build_machine, simulated_start
-from peers.roles.cloud.cloud import Cloud, CloudSettings, CloudState
-from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
-from peers.roles.observer import Observer
-from peers.view.terminal import describe_summary, draw_mesh
-from sim.mesh.accounts import Accounts
-from sim.mesh.driver import SimMesh
-from sim.mesh.network import Network
-from sim.mesh.process import Disk, Node
+from mdl.sim.mesh.accounts import Accounts
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.network import Network
+from mdl.sim.mesh.process import Disk, Node
+from mdl.transport.story import Story
+from mdl.transport.wire.codec import Envelope, decode, encode
 from tests.fuzz.hostile import Hostile, info_of
-from transport.story import Story
-from transport.wire.codec import Envelope, decode, encode
 
 SIZE = 16
 KINDS: tuple[type[Any], ...] = get_args(Said)
@@ -142,7 +142,7 @@ def count_items(root: object) -> int:
             pending += item
         elif isinstance(item, msgspec.Struct):
             pending += [getattr(item, name) for name in item.__struct_fields__]
-        elif type(item).__module__.split(".")[0] in ("peers", "mdl", "scheduler") and hasattr(item, "__dict__"):
+        elif type(item).__module__.split(".")[0] == "mdl" and hasattr(item, "__dict__"):
             pending.append(item.__dict__)
     return count
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mdl.devices.offer import Offer
+from mdl.peers.roles.sharing.giver import Giver
+from mdl.peers.roles.sharing.taker import Taker
 from mdl.protocol.bulk import Packed
 from mdl.protocol.machine import Effect, Event, PeerFound, Received, Send, WorkFailed
 from mdl.protocol.sharing.messages import PART_BYTES, PartMessage, WindowsOffered, WindowsRecalled
@@ -22,8 +24,6 @@ from mdl.protocol.sharing.work import (
 )
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.trust.statements import Enrolled, Proof
-from peers.roles.sharing.giver import Giver
-from peers.roles.sharing.taker import Taker
 from tests.fuzz.machines import Checked, Misbehaved, _Alone, _kinds_from
 
 # Peers by the key of their device: ann is named, bob may still have windows of an earlier sharing.

@@ -233,14 +233,14 @@ def _own(folder: Path) -> object:
 
 @_case("policy: layers of terabytes")
 def _policy(folder: Path) -> object:
-    from scheduler.policies.qnet_numpy import load_weights
+    from mdl.scheduler.policies.qnet_numpy import load_weights
 
     return load_weights(_file(folder, "p.safetensors", SAFETENSORS["a tensor of terabytes"]))
 
 
 @_case("policy: a paper's network of a huge mesh")
 def _paper(folder: Path) -> object:
-    from scheduler.paper.policy_file import load_paper_dqn
+    from mdl.scheduler.paper.policy_file import load_paper_dqn
 
     told = _json(kind="paper-dqn", n=_HUGE, sizes=[_HUGE, _HUGE], counts=False, rules={})
     return load_paper_dqn(_file(folder, "p.safetensors", _tensors({"mdl": told})))
@@ -277,7 +277,7 @@ def _state(folder: Path) -> object:
 
 @_case("init: a model to begin with")
 def _init(folder: Path) -> object:
-    from peers.edge.resume import initial_values
+    from mdl.peers.edge.resume import initial_values
 
     model: Any = SimpleNamespace(values=lambda: np.zeros(2, np.float32), schema=[("a", (2,))])
     return initial_values(_file(folder, "i.safetensors", SAFETENSORS["a shape that overflows"]), model)
@@ -285,7 +285,7 @@ def _init(folder: Path) -> object:
 
 @_case("where: a model whose parts are shown")
 def _where(folder: Path) -> object:
-    from peers.view.where import _load as load_places
+    from mdl.peers.view.where import _load as load_places
 
     parts = {"embed.0.weight": np.zeros((0, 9999), np.float32), "lstm.weight_hh_l0": np.zeros((0, 9999), np.float32)}
     log: Any = SimpleNamespace(places=("a", "b"))
@@ -467,21 +467,21 @@ def _deep_config(folder: Path) -> object:
 
 @_case("plan: a huge mesh")
 def _plan(_: Path) -> object:
-    from sim.plans.fault_plan import load_plan
+    from mdl.sim.plans.fault_plan import load_plan
 
     return load_plan(_json(seed=0, peers=_HUGE, rounds=_HUGE).encode())
 
 
 @_case("story: a search")
 def _found(_: Path) -> object:
-    from peers.trials.explore import load_found
+    from mdl.peers.trials.explore import load_found
 
     return load_found(b"[" * (1 << 20))
 
 
 @_case("story: of a run")
 def _story(folder: Path) -> object:
-    from peers.trials.story_file import load_story
+    from mdl.peers.trials.story_file import load_story
 
     return load_story(_file(folder, "s.jsonl", b'{"a":' * (1 << 20)))
 
@@ -502,8 +502,8 @@ def _rounds(folder: Path) -> object:
 
 @_case("roster: an array of 2^32 statements")
 def _roster(folder: Path) -> object:
-    from peers.edge.membership import _decode, _read_roster
-    from transport.trust.keys import MeshKeys, new_join_code
+    from mdl.peers.edge.membership import _decode, _read_roster
+    from mdl.transport.trust.keys import MeshKeys, new_join_code
 
     keys = MeshKeys.from_code(new_join_code("home"))
     path = _file(folder, "home.roster", b"\xdd\xff\xff\xff\xff")
@@ -512,7 +512,7 @@ def _roster(folder: Path) -> object:
 
 @_case("names: a line of 64 MB")
 def _names(folder: Path) -> object:
-    from peers.edge.cloud.names import DEVICES, open_names
+    from mdl.peers.edge.cloud.names import DEVICES, open_names
 
     _file(folder, DEVICES, b"a" * (64 << 20))
     return open_names(folder)
@@ -520,7 +520,7 @@ def _names(folder: Path) -> object:
 
 @_case("names: a gigabyte")
 def _many_names(folder: Path) -> object:
-    from peers.edge.cloud.names import DEVICES, open_names
+    from mdl.peers.edge.cloud.names import DEVICES, open_names
 
     with (folder / DEVICES).open("wb") as file:
         file.truncate(1 << 30)
@@ -546,7 +546,7 @@ def _ballot(folder: Path) -> object:
 
 @_case("record: an incarnation of a gigabyte")
 def _incarnation(folder: Path) -> object:
-    from peers.edge.identity import _next_incarnation
+    from mdl.peers.edge.identity import _next_incarnation
 
     with (folder / "incarnation").open("wb") as file:
         file.truncate(1 << 30)
@@ -555,7 +555,7 @@ def _incarnation(folder: Path) -> object:
 
 @_case("record: sensors of a gigabyte")
 def _sensors(folder: Path) -> object:
-    from peers.edge.sensors import read_sensors_file
+    from mdl.peers.edge.sensors import read_sensors_file
 
     with (folder / "s.json").open("wb") as file:
         file.truncate(1 << 30)
@@ -567,7 +567,7 @@ def _sensors(folder: Path) -> object:
 
 def _said(frame: bytes) -> Case:
     def read(_: Path) -> object:
-        from transport.wire.codec import decode
+        from mdl.transport.wire.codec import decode
 
         return decode(frame)
 
@@ -591,8 +591,8 @@ for _name, _content in _MESSAGES.items():
 def _transfer(_: Path) -> object:
     from mdl.protocol.delta import Contributor
     from mdl.protocol.sharing.messages import PartMessage
-    from transport.wire.codec import Envelope, TransferOffered
-    from transport.wire.incoming import IncomingTransfers
+    from mdl.transport.wire.codec import Envelope, TransferOffered
+    from mdl.transport.wire.incoming import IncomingTransfers
 
     offered = TransferOffered(1, 1 << 34, msgspec.convert({"sharing_id": bytes(16), "part": 0}, PartMessage))
     assert Envelope
@@ -601,7 +601,7 @@ def _transfer(_: Path) -> object:
 
 @_case("message: a segment that is no whole number of values")
 def _segment(_: Path) -> object:
-    from transport.wire.segments import read_segment
+    from mdl.transport.wire.segments import read_segment
 
     return read_segment(memoryview(bytes((1 << 20) + 1)))
 
@@ -618,7 +618,7 @@ def _announcement(_: Path) -> object:
     import base64
 
     from mdl.protocol.messages import PROTOCOL_VERSION
-    from transport.discovery.mdns import fingerprint_of, read_description
+    from mdl.transport.discovery.mdns import fingerprint_of, read_description
 
     said = base64.b64encode(b"\xdd\xff\xff\xff\xff").decode()
     record = {"fingerprint": fingerprint_of(None, "home"), "version": str(PROTOCOL_VERSION), "s0": said}
@@ -649,8 +649,8 @@ def main() -> None:
     os.environ["XDG_CACHE_HOME"] = tempfile.gettempdir()
     import mdl.data  # noqa: F401
     from mdl.files import export  # noqa: F401
+    from mdl.peers.edge import membership  # noqa: F401
     from mdl.recommend import readers  # noqa: F401
-    from peers.edge import membership  # noqa: F401
 
     _kinds()
     _bomb()

@@ -14,14 +14,14 @@ from mdl.errors import MdlError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import PeersKnown
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport.links.standing import Standing
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.wire.codec import RosterTold, decode, encode
 from mdl.trust.statements import MAX_STATEMENTS, AnyStatement, CodeChanged, DeviceRevoked, Enrolled, OwnerNamed
 from tests.fuzz.hostile import Hostile, info_of, revocation
 from tests.fuzz.machines import Misbehaved
-from transport.links.standing import Standing
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, founder_mark, new_join_code
-from transport.trust.membership import Membership
-from transport.wire.codec import RosterTold, decode, encode
 
 FOUNDER, ANN, BOB, MALLORY, SYBIL = (DeviceKey.of(bytes([number]) * 32) for number in range(1, 6))
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(range(19)), founder_mark(FOUNDER.public)))

@@ -7,13 +7,13 @@ import pytest
 import zmq
 
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, new_join_code
+from mdl.transport.trust.membership import Membership
 from tests.integration import product
 from tests.integration.browser import open_browser
 from tests.integration.preloaded import Preloaded
-from transport.links.mesh_links import Links
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, new_join_code
-from transport.trust.membership import Membership
 
 PATIENCE_S = 20.0
 

@@ -153,9 +153,9 @@ def found_mesh(folder):
     """A member's settings: it has founded the mesh, locked a device out, and changed the code since."""
     import msgspec
 
-    from transport.trust.device_key import DeviceKey
-    from transport.trust.keys import MeshKeys, code_hash, founder_mark, new_join_code
-    from transport.trust.membership import Membership
+    from mdl.transport.trust.device_key import DeviceKey
+    from mdl.transport.trust.keys import MeshKeys, code_hash, founder_mark, new_join_code
+    from mdl.transport.trust.membership import Membership
 
     secret, revoked = os.urandom(32), os.urandom(32)
     mark = founder_mark(DeviceKey.of(secret).public)
@@ -192,7 +192,7 @@ def command_of(case):
     limit = case.variables.pop("DOCTOR_NOFILE", None)
     named = ("unshare", "--uts", sys.executable, "-c", RENAMED, case.hostname)
     limited = ("prlimit", f"--nofile={limit}:{limit}") if limit else ()
-    python = (sys.executable, *(case.before or ("-m", "peers")))
+    python = (sys.executable, *(case.before or ("-m", "mdl")))
     words = ("doctor", *(("--code", case.code) if case.code else ()), *map(str, case.words), "--json")
     homes = {"HOME": case.folder, "XDG_CONFIG_HOME": case.folder / "config", "XDG_STATE_HOME": case.folder / "state"}
     environment = {**os.environ, **{name: str(path) for name, path in homes.items()}, **case.variables}

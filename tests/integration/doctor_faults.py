@@ -15,7 +15,7 @@ import sys
 import time
 import mdl.protocol.messages as messages
 messages.PROTOCOL_VERSION -= 1
-from peers.__main__ import main
+from mdl.__main__ import main
 sys.argv = ["mdl", *sys.argv[1:]]
 main()
 """
@@ -66,7 +66,7 @@ def out_blocked(case):
 
 
 def other_code(case):
-    from transport.trust.keys import new_join_code
+    from mdl.transport.trust.keys import new_join_code
 
     case.code = new_join_code(case.code.partition(":")[0])
 

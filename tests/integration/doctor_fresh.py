@@ -21,7 +21,7 @@ class Shifted(real):
     def now(cls, tz=None):
         return real.now(tz) + datetime.timedelta(seconds=off_s)
 datetime.datetime = Shifted
-from peers.__main__ import main
+from mdl.__main__ import main
 main()
 """
 NOBODY = 65534

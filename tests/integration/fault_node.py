@@ -19,6 +19,13 @@ import numpy as np
 from mdl.config import load_config
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.files.journal import Journal
+from mdl.peers.edge.identity import claim_identity, release_identity
+from mdl.peers.edge.lifeline import stopped_by_signals
+from mdl.peers.edge.node import METRICS, drive, record_round, start_peer
+from mdl.peers.edge.resume import State
+from mdl.peers.edge.sampler import Sampler
+from mdl.peers.edge.small.memory import set_up_heap
+from mdl.peers.roles.build import build_machine, configured_start, outer_of
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import ModelDelta
 from mdl.protocol.machine import (
@@ -41,14 +48,7 @@ from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.segments import SMALLEST_SEGMENT_BYTES, mask_of, theta_by_value
 from mdl.protocol.vocabulary import History, TrainingReport
-from peers.edge.identity import claim_identity, release_identity
-from peers.edge.lifeline import stopped_by_signals
-from peers.edge.node import METRICS, drive, record_round, start_peer
-from peers.edge.resume import State
-from peers.edge.sampler import Sampler
-from peers.edge.small.memory import set_up_heap
-from peers.roles.build import build_machine, configured_start, outer_of
-from transport.trust.keys import Mesh
+from mdl.transport.trust.keys import Mesh
 
 BLOCK = SMALLEST_SEGMENT_BYTES // 4  # values in which a device counts as a whole
 SCHEMA = "one-number"

@@ -9,11 +9,11 @@ import time
 from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
-from transport.discovery.interfaces import host_to_listen_on
-from transport.discovery.mdns import Discovery
-from transport.links.mesh_links import Links
-from transport.runtime import Runtime
-from transport.trust.keys import MeshKeys
+from mdl.transport.discovery.interfaces import host_to_listen_on
+from mdl.transport.discovery.mdns import Discovery
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.runtime import Runtime
+from mdl.transport.trust.keys import MeshKeys
 
 
 class Greeter:

@@ -59,7 +59,7 @@ class Home:
 
     def start(self, *arguments, blocked=False, fresh=False, **variables):
         """`mdl ARGUMENTS` in the background."""
-        return self.start_python("-m", "peers", *arguments, blocked=blocked, fresh=fresh, **variables)
+        return self.start_python("-m", "mdl", *arguments, blocked=blocked, fresh=fresh, **variables)
 
     def start_python(self, *arguments, blocked=False, fresh=False, **variables):
         """blocked: Ctrl-C and SIGTERM wait until the process takes them. fresh: by an interpreter of its own."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import lan
-from transport.trust.keys import new_join_code
 
 NODE = Path(__file__).with_name("fault_node.py")
 VALUES, ROUNDS = 100_000, 3

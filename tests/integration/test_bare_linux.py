@@ -2,9 +2,9 @@
 
 import pytest
 
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import lan
 from tests.integration.product import SMALL, Home
-from transport.trust.keys import new_join_code
 
 
 @pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not() or "")

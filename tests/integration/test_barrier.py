@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from mdl.peers.roles.cloud.cloud import Cloud, CloudSettings, CloudState
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonCurrent, LessonWanted, UpdateOffered
 from mdl.protocol.cloud_work import CycleTaught, StoreUpdate
@@ -16,19 +17,18 @@ from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.round_messages import ModelMessage, ModelWanted
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.roles.cloud.cloud import Cloud, CloudSettings, CloudState
+from mdl.transport.barrier import FIRST_S, MOST_REBUILDS
+from mdl.transport.discovery.directory import Directory
+from mdl.transport.links.introducer import Introducer
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.links.roster_talk import RosterTalk
+from mdl.transport.runtime import Renewed, Runtime
+from mdl.transport.trust.keys import new_join_code
+from mdl.transport.wire.incoming import IncomingTransfers
 from tests.integration import product
 from tests.integration.conftest import device_of, signed
 from tests.integration.test_links import know_each_other, refuses, say, send, settled
 from tests.integration.test_runtime import PATIENCE_S, Nodes, Scripted
-from transport.barrier import FIRST_S, MOST_REBUILDS
-from transport.discovery.directory import Directory
-from transport.links.introducer import Introducer
-from transport.links.mesh_links import Links
-from transport.links.roster_talk import RosterTalk
-from transport.runtime import Renewed, Runtime
-from transport.trust.keys import new_join_code
-from transport.wire.incoming import IncomingTransfers
 
 pytestmark = pytest.mark.alone
 
@@ -303,10 +303,10 @@ def test_messages_of_those_who_are_out_are_not_refused_but_unheard(mesh, keys):
 
 # In one of three processes: what p3 says meets a bug once, after the handler has done its work.
 BROKEN = """
-import transport.barrier
-from peers.roles.peer import Peer
+import mdl.transport.barrier
+from mdl.peers.roles.peer import Peer
 
-transport.barrier.FIRST_S = 1.0
+mdl.transport.barrier.FIRST_S = 1.0
 hear, met = Peer._hear, []
 
 
@@ -320,7 +320,7 @@ def broken(self, event, now):
 
 Peer._hear = broken
 if __name__ == "__main__":
-    from peers.__main__ import main
+    from mdl.__main__ import main
 
     main()
 """

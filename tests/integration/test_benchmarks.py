@@ -26,10 +26,10 @@ from benchmarks.colla_counts import count_prior
 from benchmarks.compiled import split_structs
 from benchmarks.links.places import parse_case
 from mdl.config import load_config
+from mdl.peers.personal.train import read_sentences
 from mdl.personal.words.model_file import save_next_word
 from mdl.personal.words.text import build_table
 from mdl.protocol.coding import CODINGS
-from peers.personal.train import read_sentences
 from tests.integration import lan
 from tests.mdl.personal.words.examples import invent, small_model
 

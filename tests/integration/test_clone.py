@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from mdl.config import MeshSection
-from peers.view.watch import Watcher
+from mdl.peers.view.watch import Watcher
+from mdl.transport.trust.keys import Mesh, new_join_code
 from tests.integration import product
-from transport.trust.keys import Mesh, new_join_code
 
 MESH = MeshSection(loopback=True)
 

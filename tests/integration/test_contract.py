@@ -1,8 +1,8 @@
 """One contract, two drivers: what a mesh does on SimMesh, it does over ZeroMQ: same rounds, contributors and digests.
 
-The same machines (`peers.roles.peer.Peer`) get the same seeded deltas and die at the same step. ring and tree fix who
-sends to whom, so that even the order of the float32 sums, and with it every digest, is the same; greedy and fifo follow
-times, which two drivers do not share: there the sums agree to rounding.
+The same machines (`mdl.peers.roles.peer.Peer`) get the same seeded deltas and die at the same step. ring and tree fix
+who sends to whom, so that even the order of the float32 sums, and with it every digest, is the same; greedy and fifo
+follow times, which two drivers do not share: there the sums agree to rounding.
 """
 
 import threading
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mdl.config import load_config
+from mdl.peers.roles.build import TrainerStart, build_machine, configured_start
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.hop_messages import DeltaMessage
@@ -32,12 +33,11 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
 from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role, TrainingReport
-from peers.roles.build import TrainerStart, build_machine, configured_start
-from sim.mesh.accounts import Accounts
-from sim.mesh.driver import SimMesh
-from sim.mesh.network import Network
-from transport.links.mesh_links import Links
-from transport.runtime import Runtime
+from mdl.sim.mesh.accounts import Accounts
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.network import Network
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.runtime import Runtime
 
 pytestmark = pytest.mark.alone
 

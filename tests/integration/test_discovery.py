@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport.discovery.mdns import Discovery
 from tests.integration import product
 from tests.integration.conftest import signed
-from transport.discovery.mdns import Discovery
 
 pytestmark = pytest.mark.alone
 

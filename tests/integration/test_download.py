@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import DataError
-from transport.download import fetch
+from mdl.transport.download import fetch
 
 CONTENT = bytes(range(256)) * 4000
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

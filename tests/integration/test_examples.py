@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import product
-from transport.trust.keys import new_join_code
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

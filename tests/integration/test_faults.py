@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import lan, product
-from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent
 

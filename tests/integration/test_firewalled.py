@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import lan, product
-from transport.trust.keys import new_join_code
 
 REASON = lan.why_not() or (None if shutil.which("nft") else "nft is not there")
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(REASON is not None, reason=REASON or "")]

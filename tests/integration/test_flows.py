@@ -8,12 +8,12 @@ from mdl.protocol.machine import PeerFound, PeerRevoked, Received
 from mdl.protocol.round_messages import ModelMessage, ModelWanted
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport.links import flows
+from mdl.transport.links.standing import Stated
+from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.wire.codec import encode
 from tests.integration.conftest import device_of
-from transport.links import flows
-from transport.links.standing import Stated
-from transport.trust.keys import MeshKeys, founder_mark, new_join_code
-from transport.trust.membership import Membership
-from transport.wire.codec import encode
 
 pytestmark = pytest.mark.alone
 

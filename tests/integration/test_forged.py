@@ -22,16 +22,16 @@ from mdl.protocol.machine import Received
 from mdl.protocol.messages import CARRIERS, SEGMENTS, Hello, PeersKnown, Said
 from mdl.protocol.round_messages import AgentMessage, AgentPresent, MeshFinished, PeerReport
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport.discovery.directory import Address
+from mdl.transport.links.sockets import Curve, open_dealer
+from mdl.transport.links.standing import Standing
+from mdl.transport.trust.keys import new_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.wire.codec import Body, ChunkSent, CodeTold, RosterTold, TransferOffered, encode
 from mdl.trust.statements import DeviceRevoked, OwnerNamed
 from tests.fuzz.hostile import Hostile, info_of
 from tests.integration import test_contract as contract
 from tests.mdl.protocol.test_messages import MESSAGES
-from transport.discovery.directory import Address
-from transport.links.sockets import Curve, open_dealer
-from transport.links.standing import Standing
-from transport.trust.keys import new_join_code
-from transport.trust.membership import Membership
-from transport.wire.codec import Body, ChunkSent, CodeTold, RosterTold, TransferOffered, encode
 
 pytestmark = pytest.mark.alone
 

@@ -11,9 +11,9 @@ from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonCurrent, LessonMessage, LessonWanted, UpdateMessage
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
-from transport.links.hub import Hub, Spoke
-from transport.trust.device_key import DeviceKey
-from transport.trust.names import Names
+from mdl.transport.links.hub import Hub, Spoke
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.names import Names
 
 pytestmark = pytest.mark.alone
 

@@ -4,15 +4,15 @@ import importlib.util
 
 import pytest
 
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import product
-from transport.trust.keys import new_join_code
 
 LIGHTNING = """
 import hashlib, logging, sys, warnings
 warnings.simplefilter("ignore")
 import torch
 import lightning.pytorch as pl
-from peers.integrations.lightning import MeshCallback, MeshStrategy
+from mdl.peers.integrations.lightning import MeshCallback, MeshStrategy
 
 device, way = int(sys.argv[1]), sys.argv[2]
 torch.manual_seed(0)
@@ -51,7 +51,7 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error")
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
-from peers.integrations.transformers import MeshCallback
+from mdl.peers.integrations.transformers import MeshCallback
 
 device = int(sys.argv[1])
 torch.manual_seed(0)

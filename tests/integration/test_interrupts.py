@@ -10,8 +10,8 @@ from safetensors import safe_open
 
 from mdl.data.readers.catalogue import find_public_set
 from mdl.files.export import import_model
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import product
-from transport.trust.keys import new_join_code
 
 INTERRUPTED = 130
 # The first line of ours comes some 50 ms after the interpreter was started, the last heavy import a second later.
@@ -60,9 +60,9 @@ def test_an_interrupt_at_any_moment_of_a_start_is_code_130_without_a_traceback(h
 # A command that is interrupted while it evaluates a string, which typer does with annotations.
 EVALUATES = """
 import os
-from peers import interrupts
+from mdl.peers import interrupts
 interrupts.begin()
-from peers.cli.failure import run_guarded
+from mdl.peers.cli.failure import run_guarded
 raise SystemExit(run_guarded(lambda: eval("[os.kill(os.getpid(), 2), sum(range(10))]"), False))
 """
 
@@ -100,14 +100,14 @@ def watch(place):
 for place in places:
     watch(place)
 del sys.argv[1]
-from peers.__main__ import main
+from mdl.__main__ import main
 main()
 """
 # From which round on, and where: in the middle of training, of a hop, of writing the model.
 BUSY = {
-    "trains": (2, "peers.edge.device:Device:_train"),
-    "aggregates": (4, "peers.roles.trainer.hops:Hops:merge", "peers.roles.trainer.hops:Hops:serve"),
-    "saves": (6, "peers.edge.device:Device:_save"),
+    "trains": (2, "mdl.peers.edge.device:Device:_train"),
+    "aggregates": (4, "mdl.peers.roles.trainer.hops:Hops:merge", "mdl.peers.roles.trainer.hops:Hops:serve"),
+    "saves": (6, "mdl.peers.edge.device:Device:_save"),
 }
 
 
@@ -148,13 +148,13 @@ def at(sent, place):
 def test_an_interrupted_computation_keeps_what_it_has(home):
     """SIGTERM; tests/peers/test_interrupt.py and test_cli_schedule.py have Ctrl-C."""
     campaign = home.start_python(
-        *at(signal.SIGTERM, "peers.trials.campaign:Totals:merge"),
+        *at(signal.SIGTERM, "mdl.peers.trials.campaign:Totals:merge"),
         *("sim", "run", "--seeds", 100_000, "--processes", 2, "--json"),
     )
     assert campaign.end(SLOW_S) == INTERRUPTED, campaign.told
     assert campaign.result()["error"] == f"interrupted after {campaign.result()['seeds']} seeds"
     training = home.start_python(
-        *at(signal.SIGTERM, "scheduler.training.train:Report:__init__"),
+        *at(signal.SIGTERM, "mdl.scheduler.training.train:Report:__init__"),
         *("scheduler", "train", "--variant", "paper", "--n", 4, "--steps", 1_000_000, "--out", "policy.safetensors"),
     )
     assert training.end(SLOW_S) == INTERRUPTED, training.told
@@ -202,7 +202,7 @@ def test_an_interrupted_download_goes_on_from_there_the_next_time(home, stalling
         "import sys, msgspec, mdl.data.readers.catalogue as c\n"
         f"c.find_public_set = lambda name, known=c.find_public_set({known.name!r}): "
         f"msgspec.structs.replace(known, url={stalling!r})\n"
-        "from peers.__main__ import main\nmain()"
+        "from mdl.__main__ import main\nmain()"
     )
     got = home.start_python("-c", elsewhere, "data", "get", "uci-har", "--to", home.folder / "sets", "--json")
     part = home.folder / "sets" / "uci-har.zip.part"
@@ -218,7 +218,7 @@ def test_what_the_caller_has_ignored_stays_ignored(home):
     ignoring = (
         "import signal, sys\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
-        "from peers.__main__ import main\nmain()"
+        "from mdl.__main__ import main\nmain()"
     )
     out = home.folder / "run"
     run = home.start_python("-c", ignoring, "up", "-n", 2, "--epochs", 1000, "--data", product.SMALL, "--out", out)

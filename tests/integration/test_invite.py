@@ -9,12 +9,12 @@ import time
 import pytest
 
 from mdl.errors import ConfigError, MeshNotFoundError
+from mdl.transport.discovery.directory import Address
+from mdl.transport.links import inviting
+from mdl.transport.links.inviting import accept, serve
+from mdl.transport.trust.invitation import MAX_FRAME_BYTES, TRIES, TRIES_OF_ONE, Invitation, Joining
 from tests.integration import lan
 from tests.integration.product import Home, until
-from transport.discovery.directory import Address
-from transport.links import inviting
-from transport.links.inviting import accept, serve
-from transport.trust.invitation import MAX_FRAME_BYTES, TRIES, TRIES_OF_ONE, Invitation, Joining
 
 WORDS, OTHERS, CODE = "maple otter violin", "maple otter visit", "home:k7q2-9xvd-k7q2-9xvd-k7q2"
 

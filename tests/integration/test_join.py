@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import peers
+import mdl
 from mdl.errors import ConfigError
+from mdl.transport.loglimit import LINES_OF_A_TEXT
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import product
-from transport.loglimit import LINES_OF_A_TEXT
-from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent
 
@@ -21,11 +21,11 @@ EXAMPLE = EXAMPLES / "own_loop.py"
 LOOP = """
 import threading
 import torch
-import peers
+import mdl
 
 model = torch.nn.Linear({inputs}, 2)
 try:
-    with peers.join(model=model, name="{name}", loopback=True) as mesh:
+    with mdl.join(model=model, name="{name}", loopback=True) as mesh:
         for this in mesh:
             raise KeyError("in the middle")
 finally:
@@ -36,7 +36,7 @@ finally:
 MOVING = """
 import copy, hashlib, sys
 import torch
-import peers
+import mdl
 from mdl.learning.flat import FlatModel
 
 moves = int(sys.argv[1]) == 1
@@ -58,7 +58,7 @@ def move(round_id):
     if round_id == 5:
         model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
 
-with peers.join(model=model, name="loop-" + sys.argv[1], loopback=True) as mesh:
+with mdl.join(model=model, name="loop-" + sys.argv[1], loopback=True) as mesh:
     for this in mesh:
         if moves:
             move(this.round_id)
@@ -70,10 +70,10 @@ print(mesh.round_id, hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t 
 """
 RESHAPING = """
 import torch
-import peers
+import mdl
 
 model = torch.nn.Linear(10, 2)
-with peers.join(model=model, name="reshaping", loopback=True) as mesh:
+with mdl.join(model=model, name="reshaping", loopback=True) as mesh:
     for this in mesh:
         model.weight.data = torch.zeros(4, 5)
 """
@@ -81,10 +81,10 @@ with peers.join(model=model, name="reshaping", loopback=True) as mesh:
 # A loop that must pause in the middle of its first round, and has the round again.
 PAUSING = """
 import torch
-import peers
+import mdl
 
 model, seen = torch.nn.Linear(10, 2), []
-with peers.join(model=model, name="pausing", loopback=True, classes=["no", "yes"], rounds=2) as mesh:
+with mdl.join(model=model, name="pausing", loopback=True, classes=["no", "yes"], rounds=2) as mesh:
     for this in mesh:
         seen.append(this.round_id)
         with torch.no_grad():
@@ -99,11 +99,11 @@ print(seen, bool(torch.isfinite(model.weight).all()))
 IDLE = """
 import copy
 import torch
-import peers
+import mdl
 
 model = torch.nn.Linear(10, 2)
 mine = copy.deepcopy(model)
-with peers.join(model=model, name="idle", loopback=True) as mesh:
+with mdl.join(model=model, name="idle", loopback=True) as mesh:
     for this in mesh:
         with torch.no_grad():
             mine.weight.add_(1)
@@ -115,7 +115,7 @@ print(model.weight.dtype)
 TUNED = """
 import sys
 import torch
-import peers
+import mdl
 
 device, base = map(int, sys.argv[1:])
 torch.manual_seed(base)
@@ -124,7 +124,7 @@ before = model[0].weight.clone()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 x = torch.randn(64, 40, generator=torch.Generator().manual_seed(device))
 try:
-    with peers.join(model=model, name=f"tuned-{device}", loopback=True) as mesh:
+    with mdl.join(model=model, name=f"tuned-{device}", loopback=True) as mesh:
         for this in mesh:
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x), (x.sum(1) > 0).long()).backward()
@@ -138,7 +138,7 @@ finally:
 CONSTANT = """
 import sys
 import torch
-import peers
+import mdl
 
 device, deviation = map(int, sys.argv[1:])
 torch.manual_seed(0)
@@ -147,7 +147,7 @@ model.register_buffer("mask", torch.triu(torch.full((3, 3), float("-inf")), 1))
 model.register_buffer("deviation", torch.full((6,), float(deviation)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 x = torch.randn(64, 6, generator=torch.Generator().manual_seed(device))
-with peers.join(model=model, name=f"constant-{device}", loopback=True) as mesh:
+with mdl.join(model=model, name=f"constant-{device}", loopback=True) as mesh:
     for this in mesh:
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x / model.deviation), (x.sum(1) > 0).long()).backward()
@@ -159,7 +159,7 @@ with peers.join(model=model, name=f"constant-{device}", loopback=True) as mesh:
 READY = """
 import sys
 import torch
-import peers
+import mdl
 
 device, rounds, quiet = map(int, sys.argv[1:])
 torch.manual_seed(0)
@@ -167,7 +167,7 @@ model = torch.nn.Linear(6, 2)
 x = torch.randn(64, 6, generator=torch.Generator().manual_seed(device))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
 done = []
-mesh = peers.join(
+mesh = mdl.join(
     model=model, optimizer=optimizer, scheduler=torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5),
     data=[(x, (x.sum(1) > 0).long())], loss=torch.nn.functional.cross_entropy, name=f"ready-{device}", loopback=True,
     rounds=rounds, progress=done.append, quiet=bool(quiet),
@@ -184,14 +184,14 @@ print(mesh.round_id, mesh.path)
 OVERLAPPING = """
 import sys
 import torch
-import peers
+import mdl
 
 name, meeting = sys.argv[1:]
 torch.manual_seed(0)
 model, seen, done = torch.nn.Linear(6, 2), [], []
 x = torch.randn(64, 6, generator=torch.Generator().manual_seed(len(name)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-with peers.join(
+with mdl.join(
     model=model, optimizer=optimizer, name=name, loopback=True, overlap=True, rounds=3, progress=done.append
 ) as mesh:
     for this in mesh:
@@ -210,15 +210,15 @@ print(mesh.path)
 FLOODED = """
 import collections, json, logging
 import torch
-import peers
+import mdl
 
 told = collections.Counter()
 class Count(logging.Handler):
     def emit(self, record):
         told[record.name] += 1
 logging.basicConfig(level=logging.INFO, handlers=[Count()])
-with peers.join(model=torch.nn.Linear(10, 2), name="flooded", loopback=True) as mesh:
-    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in ("mdl", "transport", "peers")]
+with mdl.join(model=torch.nn.Linear(10, 2), name="flooded", loopback=True) as mesh:
+    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] == "mdl"]
     for name in [*names, "mine"]:
         for number in range(1000):
             logging.getLogger(name).info(name + ": %d leads now", number)
@@ -319,7 +319,7 @@ def test_an_optimizer_of_another_model_is_refused_before_anything_is_written():
     model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(other.parameters(), 0.1)
     with pytest.raises(ConfigError, match="the optimizer holds none of the model's parameters"):
-        peers.join(model=model, optimizer=optimizer, code=new_join_code("loops"))
+        mdl.join(model=model, optimizer=optimizer, code=new_join_code("loops"))
 
 
 def test_a_frozen_base_is_not_exchanged_and_another_one_is_refused(home):
@@ -384,10 +384,10 @@ def test_lines_about_others_do_not_flood_the_log_of_a_program_that_joins(home):
     told = done.result()
     assert told.pop("mine") == 1000
     assert {
-        "peers.roles.membership.succession",
-        "peers.roles.trainer.trainer",
-        "peers.roles.agent.agent",
-        "transport.links.mesh_links",
+        "mdl.peers.roles.membership.succession",
+        "mdl.peers.roles.trainer.trainer",
+        "mdl.peers.roles.agent.agent",
+        "mdl.transport.links.mesh_links",
         "mdl",
     } <= told.keys()
     assert max(told.values()) < 2 * LINES_OF_A_TEXT

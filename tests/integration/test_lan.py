@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import lan
-from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent
 

@@ -6,8 +6,8 @@ from datetime import datetime
 
 import pytest
 
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import lan, product
-from transport.trust.keys import new_join_code
 
 REASON = lan.why_not()
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(REASON is not None, reason=REASON or "")]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import lan, product
-from transport.trust.keys import new_join_code
 
 HERE = Path(__file__).parent
 
@@ -110,9 +110,9 @@ def test_a_host_that_roams_to_another_subnet_and_back_is_in_its_rounds_within_se
 # Announces itself, and asks for somebody at each line of its stdin; its log is a user's.
 ASKING = """
 import sys
-from transport.discovery.mdns import SERVICE, Discovery
+from mdl.transport.discovery.mdns import SERVICE, Discovery
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.view.plain import log_plainly
+from mdl.peers.view.plain import log_plainly
 log_plainly()
 discovery = Discovery(PeerInfo("phone", 1, Role.TRAINER, "", 5750, ""), "home", None, print)
 zeroconf = discovery._zeroconf
@@ -139,8 +139,8 @@ def test_an_interface_that_goes_down_brings_no_traceback_to_the_log(tmp_path):
 
 WATCHING = """
 import sys
-from peers.view.plain import log_plainly
-from transport.discovery import addresses
+from mdl.peers.view.plain import log_plainly
+from mdl.transport.discovery import addresses
 log_plainly()
 addresses.LOOK_EVERY_S = addresses.ASK_EVERY_S = 0.1
 watch = addresses.AddressWatch(None, print)

@@ -5,13 +5,13 @@ import re
 
 import pytest
 
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import product
-from transport.trust.keys import new_join_code
 
 LOOP = """
 import sys
 import torch
-import peers
+import mdl
 
 name, lie, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.manual_seed(0)
@@ -19,7 +19,7 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Li
 x = torch.randn(256, 8, generator=torch.Generator().manual_seed(seed))
 y = (x @ torch.arange(24.0).reshape(8, 3).sin()).argmax(1)
 times = {"sign-flip": -1.0, "scaling": 10.0}.get(lie, 1.0)
-with peers.join(model=model, name=name, loopback=True, check=True) as mesh:
+with mdl.join(model=model, name=name, loopback=True, check=True) as mesh:
     for this in mesh:
         before = [parameter.detach().clone() for parameter in model.parameters()]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.2)

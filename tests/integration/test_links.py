@@ -20,22 +20,22 @@ from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.round_messages import ModelMessage, ModelWanted
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport.discovery.directory import SILENT_S, Address
+from mdl.transport.links.descriptors import Share
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.links.outbox import KNOCK_S
+from mdl.transport.links.sockets import Curve, open_dealer
+from mdl.transport.links.standing import Stated
+from mdl.transport.trust.device_key import DeviceKey, where_claim
+from mdl.transport.trust.keys import MeshKeys, code_hash, founder_mark, new_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.roster import MAX_NAMES
+from mdl.transport.wire.bulk import Outgoing
+from mdl.transport.wire.calls import MAX_TRIES
+from mdl.transport.wire.codec import CHUNK_BYTES, MAX_FRAME_BYTES, RosterTold, TransferOffered, encode
 from mdl.trust.statements import Proof
 from tests.fuzz.hostile import forced
 from tests.integration.conftest import device_of, signed
-from transport.discovery.directory import SILENT_S, Address
-from transport.links.descriptors import Share
-from transport.links.mesh_links import Links
-from transport.links.outbox import KNOCK_S
-from transport.links.sockets import Curve, open_dealer
-from transport.links.standing import Stated
-from transport.trust.device_key import DeviceKey, where_claim
-from transport.trust.keys import MeshKeys, code_hash, founder_mark, new_join_code
-from transport.trust.membership import Membership
-from transport.trust.roster import MAX_NAMES
-from transport.wire.bulk import Outgoing
-from transport.wire.calls import MAX_TRIES
-from transport.wire.codec import CHUNK_BYTES, MAX_FRAME_BYTES, RosterTold, TransferOffered, encode
 
 pytestmark = pytest.mark.alone
 
@@ -463,7 +463,7 @@ def test_a_thousand_invented_peers_cost_a_node_neither_its_sockets_nor_its_mesh(
         send(
             mesh, "b", "a", PeersKnown(tuple(invented(keys, number, incarnation) for number in range(MAX_MEMBERS - 2)))
         )
-    # The second message is beyond what one member can have checked at once (`transport.trust.checks`).
+    # The second message is beyond what one member can have checked at once (`mdl.transport.trust.checks`).
     assert mesh.until(lambda: len(mesh.of("a", PeerFound)) > MAX_MEMBERS - 10)
     for number in range(MAX_MEMBERS - 2):
         send(mesh, "a", f"invented-{number}", StatusWanted())

@@ -5,8 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mdl.transport.trust.keys import MeshKeys, new_join_code
 from tests.integration import lan, product
-from transport.trust.keys import MeshKeys, new_join_code
 
 REASON = lan.why_not()
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(REASON is not None, reason=REASON or "")]

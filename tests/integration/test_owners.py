@@ -70,7 +70,7 @@ def test_after_a_change_of_the_code_members_stay_and_the_old_code_opens_nothing(
 
 
 def test_an_old_mesh_is_given_an_owner_and_keeps_its_state(users):
-    from transport.trust.keys import new_join_code
+    from mdl.transport.trust.keys import new_join_code
 
     old = new_join_code("ward")
     for user in users[:2]:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mdl.files.checkpoint import read_safetensors
+from mdl.peers.personal.home import MODEL, STUDY
 from mdl.personal.words.model_file import save_next_word
 from mdl.personal.words.text import build_table
-from peers.personal.home import MODEL, STUDY
 from tests.integration import product
 from tests.mdl.personal.words.examples import invent, small_model
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mdl.peers.personal.home import MODEL, SHARED
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.text import build_table
-from peers.personal.home import MODEL, SHARED
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import product
 from tests.mdl.personal.words.examples import invent, small_model
-from transport.trust.keys import new_join_code
 
 CAPTURE = """
 import asyncio.selector_events, os, socket, sys
 import zmq.sugar.socket
-from peers.cli.main import main
+from mdl.peers.cli.main import main
 
 file = open(os.path.join(os.environ["CAPTURED"], str(os.getpid())), "ab", buffering=0)
 

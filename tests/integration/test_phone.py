@@ -2,8 +2,8 @@
 
 import pytest
 
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import product
-from transport.trust.keys import new_join_code
 
 # In place of Android's own refusals, for all that Python opens in this process.
 PHONE = """
@@ -22,7 +22,7 @@ def refuse(event, arguments):
 
 
 sys.addaudithook(refuse)
-from peers.__main__ import main
+from mdl.__main__ import main
 
 main()
 """

@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from mdl.config import MeshSection
 from mdl.files.ballot import BALLOT, BallotFile
-from peers.view.watch import Watcher
+from mdl.peers.view.watch import Watcher
+from mdl.transport.trust.keys import Mesh, new_join_code
 from tests.integration import product
-from transport.trust.keys import Mesh, new_join_code
 
 FORGOTTEN = "this device may have forgotten what it said last, since its machine has lost power or crashed"
 

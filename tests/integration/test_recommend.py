@@ -143,12 +143,12 @@ def test_a_cloud_keeps_vectors_on_a_postgresql_server_that_goes_and_comes_back(h
 
 
 def test_a_bad_vector_is_refused_by_name(home, code, log, tmp_path):
+    from mdl.peers.roles.cloud.collector import TASK
+    from mdl.peers.roles.cloud.learner import CLOUD
     from mdl.protocol.cloud_messages import PupilRefused, UpdateTaken, VectorMessage
     from mdl.protocol.delta import Contributor
-    from peers.roles.cloud.collector import TASK
-    from peers.roles.cloud.learner import CLOUD
-    from transport.links.hub import Spoke
-    from transport.trust.keys import MeshKeys
+    from mdl.transport.links.hub import Spoke
+    from mdl.transport.trust.keys import MeshKeys
 
     out, port = tmp_path / "cloud", free_port()
     cloud = start_cloud(home, port, out, log, "--updates", "9", "--patience", "600")

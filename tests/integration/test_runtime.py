@@ -31,8 +31,8 @@ from mdl.protocol.round_messages import ModelMessage
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, DeltaHashed, HashDelta, Outer
 from mdl.protocol.vocabulary import Ballot, PeerInfo, ResourceState, Role
-from transport.links.mesh_links import Links
-from transport.runtime import Runtime
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.runtime import Runtime
 
 pytestmark = pytest.mark.alone
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from mdl.transport.discovery.scan import WAIT_S
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import lan
 from tests.integration.test_bad_links import NODE
-from transport.discovery.scan import WAIT_S
-from transport.trust.keys import new_join_code
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(120)]
 MEET_S = 60.0

@@ -13,7 +13,7 @@ from mdl.protocol.machine import PeerFound, Received
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentTaken
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES
 from mdl.protocol.status_messages import StatusWanted
-from transport.wire.codec import encode
+from mdl.transport.wire.codec import encode
 
 pytestmark = pytest.mark.alone
 

@@ -11,10 +11,10 @@ import pytest
 
 from mdl.protocol.cloud_messages import LessonWanted
 from mdl.protocol.delta import Contributor
+from mdl.transport.links.hub import Spoke
+from mdl.transport.trust.keys import MeshKeys, new_join_code
 from tests.integration import product
 from tests.integration.outsider import is_over
-from transport.links.hub import Spoke
-from transport.trust.keys import MeshKeys, new_join_code
 
 # Of files, soft and hard: nothing can be raised. A node of a small mesh needs about 40.
 LIMIT = 256
@@ -124,8 +124,8 @@ CLOUD = """
 import sys, time, zmq
 from mdl.protocol.delta import Contributor
 from mdl.protocol.cloud_messages import LessonCurrent
-from transport.links.hub import Hub
-from transport.trust.keys import MeshKeys
+from mdl.transport.links.hub import Hub
+from mdl.transport.trust.keys import MeshKeys
 
 hub = Hub(Contributor("cloud", 1), MeshKeys.from_code(sys.argv[1]), max_bytes=32, listen_host="127.0.0.1")
 print(hub.port, flush=True)

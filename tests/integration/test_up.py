@@ -9,9 +9,9 @@ import psutil
 import pytest
 from safetensors import safe_open
 
+from mdl.transport.links.descriptors import NEEDED
+from mdl.transport.trust.keys import new_join_code
 from tests.integration import product
-from transport.links.descriptors import NEEDED
-from transport.trust.keys import new_join_code
 
 CODE = new_join_code("home")
 SMALL = product.SMALL

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import psutil
 
+from mdl.transport.trust.keys import new_join_code
 from tests.integration.product import SMALL, Home, until
-from transport.trust.keys import new_join_code
 
 # What a Raspberry Pi has room for beside its other work; measured: 68 MB, and 253 at most while the LeNet trains.
 MOST_BYTES, MOST_TRAINING_KB = 80 << 20, 275 << 10

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from peers.roles.agent.mesh_status import mesh_status
-from peers.trials.run_plan import build_mesh
-from peers.view.take_snapshot import Told
-from peers.web.sources import POLICIES
-from sim.plans.fault_plan import FaultPlan
+from mdl.peers.roles.agent.mesh_status import mesh_status
+from mdl.peers.trials.run_plan import build_mesh
+from mdl.peers.view.take_snapshot import Told
+from mdl.peers.web.sources import POLICIES
+from mdl.sim.plans.fault_plan import FaultPlan
 from tests.integration import product
 from tests.integration.product import read_lines, until
 from tests.integration.web_server import Words, served

@@ -258,7 +258,7 @@ def test_names_of_devices_are_json_text_wherever_they_stand(words):
 
 def test_a_port_that_is_taken_is_one_clear_line(words):
     from mdl.errors import ConfigError
-    from peers.web.opening import Wanted, page_of
+    from mdl.peers.web.opening import Wanted, page_of
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -10,15 +10,15 @@ from unittest import mock
 
 import msgspec
 
+from mdl.peers.view.merge_patch import apply_patch
+from mdl.peers.view.snapshot import CyclePart
+from mdl.peers.view.take_snapshot import Told
+from mdl.peers.web.opening import Wanted, page_of
+from mdl.peers.web.sources import POLICIES
+from mdl.peers.web.token import TOKEN_VARIABLE
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Activity, PeerInfo, ResourceState, Role, Transfer
-from peers.view.merge_patch import apply_patch
-from peers.view.snapshot import CyclePart
-from peers.view.take_snapshot import Told
-from peers.web.opening import Wanted, page_of
-from peers.web.sources import POLICIES
-from peers.web.token import TOKEN_VARIABLE
-from transport.trust.keys import Mesh, new_join_code
+from mdl.transport.trust.keys import Mesh, new_join_code
 
 CODE = new_join_code("home")
 MESH = Mesh.from_code(CODE)

@@ -16,7 +16,7 @@ from mdl import bounds
 from mdl.bounds import MAX_TEXT, PeerId, Text, printable, whole_number, within
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Said
-from transport.wire import codec as wire
+from mdl.transport.wire import codec as wire
 
 
 def _accepts(kind: object, value: object) -> bool:

@@ -20,7 +20,7 @@ from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.files.export import ModelDescription, export_model, import_model
 from mdl.learning.models import build_model
 from mdl.own import own_data, own_model, own_policy
-from peers.edge.policy_choice import choose_policy
+from mdl.peers.edge.policy_choice import choose_policy
 
 LENET = ModelDescription("lenet", 3, 32, ("sit", "stand"), "motion", "home", 5)
 # Importing it leaves a mark; calling it leaves another.
@@ -140,7 +140,7 @@ def test_a_description_with_impossible_numbers_is_refused(tmp_path: Path, change
 
 
 def test_a_pipe_in_the_place_of_data_is_not_opened_because_a_file_says_so(tmp_path: Path) -> None:
-    from peers.view.inference import evaluate_model
+    from mdl.peers.view.inference import evaluate_model
 
     os.mkfifo(tmp_path / "pipe")
     path = tmp_path / "global.safetensors"

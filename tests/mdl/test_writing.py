@@ -16,9 +16,9 @@ from mdl.data import load_data
 from mdl.errors import MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.machine import Tick
+from mdl.scheduler.policies.qnet_numpy import draw_weights, save_weights
+from mdl.transport.story import Story
 from mdl.writing import append_line, make_private_folder, narrow, open_private, write_bytes, write_whole
-from scheduler.policies.qnet_numpy import draw_weights, save_weights
-from transport.story import Story
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="modes are POSIX's")
 

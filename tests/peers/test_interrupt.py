@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mdl.peers.edge import relearner
+from mdl.peers.edge.lifeline import stopped_by_signals
+from mdl.peers.edge.narrate import Narrator
+from mdl.peers.launch.run_directory import describe_interrupt
+from mdl.peers.roles.cloud.learner import Learner, LearnerSettings
 from mdl.protocol.machine import Finish, StopRequested
 from mdl.protocol.status_messages import RoundSummary
-from peers.edge import relearner
-from peers.edge.lifeline import stopped_by_signals
-from peers.edge.narrate import Narrator
-from peers.launch.run_directory import describe_interrupt
-from peers.roles.cloud.learner import Learner, LearnerSettings
 
 
 class _Loop:
@@ -76,7 +76,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_a_slot_of_learning(
 def test_libraries_tell_nothing_at_the_end_and_we_do() -> None:
     told = """
 import atexit, logging
-from peers.view.plain import log_plainly
+from mdl.peers.view.plain import log_plainly
 log_plainly()
 atexit.register(lambda: logging.getLogger("torch._subclasses.fake_tensor").info("FakeTensor cache stats:"))
 logging.getLogger("mdl").info("ours")
@@ -118,7 +118,7 @@ class Finder:
             raise AssertionError("it goes on")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Finder())
-from peers.__main__ import main
+from mdl.__main__ import main
 main()
 """
     done = subprocess.run([sys.executable, "-c", told, "up", *words], capture_output=True, text=True)

@@ -19,24 +19,24 @@ from rich.console import Console
 
 from mdl.addresses import parse_host
 from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.peers.roles.observer import Observer
+from mdl.peers.view.status import draw_status
+from mdl.peers.view.take_snapshot import Told, take_snapshot
+from mdl.peers.view.terminal import describe_summary, draw_mesh
+from mdl.peers.web.prometheus import make_metrics
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.status_messages import MeshStatus
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.task import task_difference
+from mdl.transport.discovery.directory import address_of, is_loopback
+from mdl.transport.discovery.interfaces import LOOPBACK, choose_host
+from mdl.transport.discovery.scopes import Scopes, is_link_local
+from mdl.transport.wire.codec import Envelope, decode, encode
 from mdl.trust.statements import Proof
-from peers.roles.observer import Observer
-from peers.view.status import draw_status
-from peers.view.take_snapshot import Told, take_snapshot
-from peers.view.terminal import describe_summary, draw_mesh
-from peers.web.prometheus import make_metrics
 from tests.fuzz.hostile import Hostile, forced, info_of
 from tests.transport.wire.test_codec import BODIES, ME, PROVEN
-from transport.discovery.directory import address_of, is_loopback
-from transport.discovery.interfaces import LOOPBACK, choose_host
-from transport.discovery.scopes import Scopes, is_link_local
-from transport.wire.codec import Envelope, decode, encode
 
 # What each text of a message is, by its pattern: a name of a bounded alphabet, a line for people, a word, a digest.
 _SHOWN_OR_COMPARED = {"PeerId", "SomePeerId", "Text", "Word", "SchemaHash", "HexDigest", "ForkName"}

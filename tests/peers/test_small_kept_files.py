@@ -8,9 +8,9 @@ import pytest
 
 from mdl.errors import ConfigError
 from mdl.files.kept import previous_of
-from peers.edge import membership
-from peers.personal.home import PERSONAL_FILES, RECORD, Record, read_record, write_record
-from peers.sharing.files import Share, read_shares, write_shares
+from mdl.peers.edge import membership
+from mdl.peers.personal.home import PERSONAL_FILES, RECORD, Record, read_record, write_record
+from mdl.peers.sharing.files import Share, read_shares, write_shares
 
 SHARES = [Share("00" * 16, "77" * 32, "watch", 40, 10), Share("11" * 16, "78" * 32, "pi", 20, 5)]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from peers.streams import open_streams
-from peers.view.console import PlainConsole
-from peers.view.terminal import draw_curve
+from mdl.peers.streams import open_streams
+from mdl.peers.view.console import PlainConsole
+from mdl.peers.view.terminal import draw_curve
 
 NAME = "\udce9t\udcff"  # as Python reads the bytes E9 74 FF of a file's name
 
@@ -60,7 +60,7 @@ def test_a_pipe_gets_whole_lines_and_whole_cells(monkeypatch):
 
 @pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_a_command_whose_output_is_closed_does_its_work(tmp_path, environment, closed):
-    command = f'exec "{sys.executable}" -m peers mesh new home {closed}'
+    command = f'exec "{sys.executable}" -m mdl mesh new home {closed}'
     ended = subprocess.run(["sh", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 0
     assert "Traceback" not in ended.stderr
@@ -75,7 +75,7 @@ def test_recordings_whose_names_are_no_utf_8_are_read(tmp_path, environment):
     (folder / f"{NAME}.csv").write_text(f"time,acc_x,activity\n{rows}")
     spec = f"csv:{folder}?label=activity&window=50"
     ended = subprocess.run(
-        [sys.executable, "-m", "peers", "data", "inspect", spec], env=environment, capture_output=True, check=False
+        [sys.executable, "-m", "mdl", "data", "inspect", spec], env=environment, capture_output=True, check=False
     )
     assert ended.returncode == 0, ended.stderr.decode()
     assert b"\\udce9t\\udcff" in ended.stdout

@@ -16,12 +16,12 @@ from torch import nn
 
 from mdl.config import Config, DataSection, ModelSection, RoundSection
 from mdl.errors import ConfigError
+from mdl.peers.edge.device import Device
+from mdl.peers.edge.node import tell_weight
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import LocalDeltaReady, Received, TrainLocally
 from mdl.protocol.round_messages import MemberRefused, RoundOpened
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
-from peers.edge.device import Device
-from peers.edge.node import tell_weight
 from tests.peers.roles.desk import A, B, Desk
 
 G_MS2 = 9.80665

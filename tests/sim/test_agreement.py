@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 
 from mdl.devices.scenario import Scenario
+from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.membership.succession import SuccessionSettings
+from mdl.peers.roles.peer import Peer
+from mdl.peers.roles.trainer.trainer import TrainerSettings
+from mdl.peers.trials.campaign import silent_machines
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import RoundOpened
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import Role
-from peers.roles.agent.settings import AgentSettings
-from peers.roles.membership.succession import SuccessionSettings
-from peers.roles.peer import Peer
-from peers.roles.trainer.trainer import TrainerSettings
-from peers.trials.campaign import silent_machines
-from scheduler.policies.chain import ChainView, Decision, Pair, Wait
-from scheduler.policies.registry import make_policy
-from scheduler.study.play import play
-from sim.mesh.accounts import DIMENSIONS, Accounts
-from sim.mesh.driver import SimMesh
-from sim.mesh.network import Network
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.policies.chain import ChainView, Decision, Pair, Wait
+from mdl.scheduler.policies.registry import make_policy
+from mdl.scheduler.study.play import play
+from mdl.sim.mesh.accounts import DIMENSIONS, Accounts
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.network import Network
+from mdl.sim.timing.scenario import draw_scenario
 from tests.peers.roles.at_once import TrainerAtOnce
 
 # A hop of the mesh is four messages: the order, the receiver's wish, the values and the receiver's report.

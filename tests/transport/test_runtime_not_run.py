@@ -10,9 +10,9 @@ from typing import Any
 import psutil
 
 from mdl.protocol.machine import Event, Finish, SaveModel, StopRequested, Tick
-from transport.links.sockets import LinkCounts
-from transport.runtime import Runtime
-from transport.worker import Worker
+from mdl.transport.links.sockets import LinkCounts
+from mdl.transport.runtime import Runtime
+from mdl.transport.worker import Worker
 
 
 class _Links:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import DataError
+from mdl.peers.trials.story_file import load_story, tell_entries
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
 from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, UpdateReady
@@ -17,8 +18,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Received, Send, StopRequested, Tick
 from mdl.protocol.round_messages import ModelMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentTaken
-from peers.trials.story_file import load_story, tell_entries
-from transport.story import Story
+from mdl.transport.story import Story
 
 ANN = Contributor("ann", 1)
 MODEL = Packed(bytes(5000))
@@ -90,7 +90,7 @@ def test_steps_that_pass_segments_on_are_rows_and_read_as_if_they_were_not(
         in_rows.add(*step)
     assert len(_saved(in_rows, tmp_path)) == len(in_rows) + 1 == 5, "the last line has no step of its own"
     read = load_story(tmp_path / "story.jsonl").entries
-    monkeypatch.setattr("transport.story.pack_row", lambda *step: None)
+    monkeypatch.setattr("mdl.transport.story.pack_row", lambda *step: None)
     one_by_one = Story()
     for step in STEPS:
         one_by_one.add(*step)

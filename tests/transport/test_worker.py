@@ -26,8 +26,8 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import ModelMessage
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vector_work import DeltaHashed, HashDelta
-from transport.story import Story
-from transport.worker import MAX_WAITING, Worker, Workers
+from mdl.transport.story import Story
+from mdl.transport.worker import MAX_WAITING, Worker, Workers
 
 W = np.zeros(4, np.float32)
 PATIENCE_S = 10.0

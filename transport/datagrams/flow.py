@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from transport.datagrams.pace import Shortest
-from transport.datagrams.packets import Ack, Data, Frame, Seal
-from transport.datagrams.receiving import Receiving
-from transport.datagrams.sending import AWAY_S, PROBE_EVERY_S, SMALL, VALUES, Outcome, Sending
+from mdl.transport.datagrams.pace import Shortest
+from mdl.transport.datagrams.packets import Ack, Data, Frame, Seal
+from mdl.transport.datagrams.receiving import Receiving
+from mdl.transport.datagrams.sending import AWAY_S, PROBE_EVERY_S, SMALL, VALUES, Outcome, Sending
 
 PROBES, PROBE_PAUSE_S = 32, 0.01
 # Where a probe is lost: at one a second it takes half a minute to see what a way is like, and TCP would hang till then.
@@ -31,7 +31,7 @@ STAY_S = 60.0
 # Times as long as the peer was away, until TCP has surely repeated what it had lost.
 _TCP_WAITS = 2.0
 SURE_S = 2.0
-# A transfer is given up after as long a silence (transport.wire.bulk.EXPIRY_S).
+# A transfer is given up after as long a silence (mdl.transport.wire.bulk.EXPIRY_S).
 GONE_S = 10.0
 # Packets that leave in one look of the loop.
 TURN = 64

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from math import inf
 
-from transport.datagrams.packets import FRAGMENT_BYTES
+from mdl.transport.datagrams.packets import FRAGMENT_BYTES
 
 FIRST_WINDOW_BYTES, SMALLEST_WINDOW_BYTES, LARGEST_WINDOW_BYTES = 64 << 10, 6 << 10, 1 << 20
 # Of a way that is long, as the probes have told: so much may be under way in its round trip at first, 4 Mbit/s.

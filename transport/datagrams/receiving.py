@@ -10,9 +10,9 @@ from math import inf
 
 from mdl.bounds import MAX_HEADER_BYTES
 from mdl.errors import RemoteProtocolError
-from transport.datagrams.packets import ACKED_BEFORE, CHANNELS, Ack, Data
-from transport.datagrams.sending import LENGTHS, MOST_AHEAD
-from transport.wire.codec import MAX_FRAME_BYTES
+from mdl.transport.datagrams.packets import ACKED_BEFORE, CHANNELS, Ack, Data
+from mdl.transport.datagrams.sending import LENGTHS, MOST_AHEAD
+from mdl.transport.wire.codec import MAX_FRAME_BYTES
 
 # Packets that are remembered: whoever repeats what was recorded is not heard again.
 _REMEMBERED = 2_048

@@ -12,13 +12,13 @@ from collections import deque
 from dataclasses import dataclass
 from math import inf
 
-from transport.datagrams.pace import Pace
-from transport.datagrams.packets import ACKED_BEFORE, CHANNELS, FRAGMENT_BYTES, Ack, Data, Probe
+from mdl.transport.datagrams.pace import Pace
+from mdl.transport.datagrams.packets import ACKED_BEFORE, CHANNELS, FRAGMENT_BYTES, Ack, Data, Probe
 
 SMALL, VALUES = range(CHANNELS)
 # At most so many pieces of a channel are under way, which a receiver keeps until the first of them is there.
 MOST_AHEAD = 1_024
-# Messages that wait, as in the queues of sockets (transport.links.sockets).
+# Messages that wait, as in the queues of sockets (mdl.transport.links.sockets).
 MOST_WAITING = (128, 160)
 LENGTHS = struct.Struct("!II")
 _LATER_ARRIVED = 3

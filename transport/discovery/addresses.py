@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from mdl.errors import ConfigError
-from transport.discovery.arp import who_else_has
-from transport.discovery.interfaces import name_of, of_ipv4, usable_interfaces
-from transport.discovery.scopes import Interface
+from mdl.transport.discovery.arp import who_else_has
+from mdl.transport.discovery.interfaces import name_of, of_ipv4, usable_interfaces
+from mdl.transport.discovery.scopes import Interface
 
 logger = logging.getLogger(__name__)
 

@@ -76,7 +76,7 @@ def parse_address(text: str, key: str = "join") -> Address:
 def address_of(info: PeerInfo) -> Address:
     """Where a peer says that it listens. Raises RemoteProtocolError unless the host is an IP address.
 
-    Which link it is on, at that peer, is nothing to us (`transport.discovery.scopes`).
+    Which link it is on, at that peer, is nothing to us (`mdl.transport.discovery.scopes`).
     """
     try:
         host = parse_host(info.host)

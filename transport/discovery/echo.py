@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from transport.discovery.scopes import bare, socket_address
+from mdl.transport.discovery.scopes import bare, socket_address
 
 
 class _Kind(NamedTuple):

@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 
-from transport.discovery.directory import Address
+from mdl.transport.discovery.directory import Address
 
 # tcp_info of linux/tcp.h: eight bytes, rto, ato, snd_mss, rcv_mss, unacked.
 _UNACKNOWLEDGED_AT = 24

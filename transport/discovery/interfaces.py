@@ -20,9 +20,9 @@ import psutil
 from mdl.addresses import parse_host
 from mdl.bounds import printable
 from mdl.errors import ConfigError
+from mdl.transport.discovery.directory import EVERY_HOST
+from mdl.transport.discovery.scopes import Interface, bare, is_link_local
 from mdl.trust.statements import MAX_HOSTS
-from transport.discovery.directory import EVERY_HOST
-from transport.discovery.scopes import Interface, bare, is_link_local
 
 _INNER = ("docker", "veth", "br-", "virbr", "podman", "cni", "lxc", "vmnet", "vboxnet")
 # A documentation address (RFC 5737): asking for the way there tells the interface of the default route.

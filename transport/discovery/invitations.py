@@ -23,7 +23,7 @@ from zeroconf import (
 )
 
 from mdl.errors import MeshNotFoundError
-from transport.discovery.directory import Address
+from mdl.transport.discovery.directory import Address
 
 SERVICE = "_mdl-invite._tcp.local."
 _DETAILS_MS = 1_000

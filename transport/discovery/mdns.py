@@ -36,11 +36,11 @@ from mdl.budget import Budget
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.vocabulary import PeerInfo
+from mdl.transport.discovery.interfaces import LOOPBACK, choose_host, usable_interfaces
+from mdl.transport.discovery.scopes import Interface, bare, is_link_local
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.trust.keys import MeshKeys
 from mdl.trust.statements import MAX_HOSTS
-from transport.discovery.interfaces import LOOPBACK, choose_host, usable_interfaces
-from transport.discovery.scopes import Interface, bare, is_link_local
-from transport.loglimit import LogLimit
-from transport.trust.keys import MeshKeys
 
 logger = logging.getLogger(__name__)
 

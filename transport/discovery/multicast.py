@@ -18,7 +18,7 @@ from enum import Enum
 
 import psutil
 
-from transport.discovery.scopes import bare, socket_address
+from mdl.transport.discovery.scopes import bare, socket_address
 
 GROUP, GROUP_IPV6, PORT = "224.0.0.251", "ff02::fb", 5353
 # Only what comes in where this very socket listens; a socket hears all groups of the machine otherwise (Linux).

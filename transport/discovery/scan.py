@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network
 
-from transport.discovery.directory import Address
-from transport.discovery.interfaces import of_ipv4
-from transport.discovery.scopes import Interface
+from mdl.transport.discovery.directory import Address
+from mdl.transport.discovery.interfaces import of_ipv4
+from mdl.transport.discovery.scopes import Interface
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from mdl.bounds import MAX_MEMBERS, printable
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.vocabulary import PeerInfo
-from transport.discovery.mdns import (
+from mdl.transport.discovery.mdns import (
     SERVICE,
     fingerprint_of,
     name_mark,
@@ -23,8 +23,8 @@ from transport.discovery.mdns import (
     open_zeroconf,
     read_description,
 )
-from transport.discovery.scopes import Interface
-from transport.trust.keys import MeshKeys
+from mdl.transport.discovery.scopes import Interface
+from mdl.transport.trust.keys import MeshKeys
 
 _DETAILS_MS = 1_000
 # Of a text that a stranger says.

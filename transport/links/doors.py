@@ -12,20 +12,20 @@ from collections.abc import Iterator
 import zmq
 
 from mdl.errors import ConfigError
-from transport.discovery.directory import EVERY_HOST, Address
-from transport.discovery.interfaces import hosts_on, name_of
-from transport.discovery.scopes import bare
-from transport.links.gate import DOOR, LINKS, Admit, Gate
-from transport.links.halfopen import TOO_MANY, Doorkeeper
-from transport.links.sockets import (
+from mdl.transport.discovery.directory import EVERY_HOST, Address
+from mdl.transport.discovery.interfaces import hosts_on, name_of
+from mdl.transport.discovery.scopes import bare
+from mdl.transport.links.gate import DOOR, LINKS, Admit, Gate
+from mdl.transport.links.halfopen import TOO_MANY, Doorkeeper
+from mdl.transport.links.sockets import (
     TURN,
     TURN_BYTES,
     LinkCounts,
     open_router,
     take_frames,
 )
-from transport.loglimit import LogLimit
-from transport.trust.membership import Membership
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.trust.membership import Membership
 
 logger = logging.getLogger(__name__)
 

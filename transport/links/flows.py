@@ -1,4 +1,4 @@
-"""Which messages of a node go as datagrams (`transport.datagrams`), and how its flows begin: beside its links.
+"""Which messages of a node go as datagrams (`mdl.transport.datagrams`), and how its flows begin: beside its links.
 
 Without encryption, on loopback alone, there are none.
 """
@@ -13,13 +13,13 @@ import zmq
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event
-from transport.datagram_port import DatagramPort
-from transport.discovery.directory import Address, Directory, is_loopback
-from transport.links.introducer import Introducer
-from transport.links.sockets import LinkCounts, Pollable
-from transport.loglimit import LogLimit
-from transport.wire.bulk import Outgoing
-from transport.wire.codec import CodeTold, FlowAnswered, FlowOffered, RosterTold
+from mdl.transport.datagram_port import DatagramPort
+from mdl.transport.discovery.directory import Address, Directory, is_loopback
+from mdl.transport.links.introducer import Introducer
+from mdl.transport.links.sockets import LinkCounts, Pollable
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.wire.bulk import Outgoing
+from mdl.transport.wire.codec import CodeTold, FlowAnswered, FlowOffered, RosterTold
 
 # A message as the doors give it, and whether it came by the door.
 Come: TypeAlias = tuple[list[zmq.Frame], bool]

@@ -11,10 +11,10 @@ from typing import TypeAlias
 import zmq
 from zmq.utils import z85
 
-from transport.discovery.scopes import unmapped
-from transport.links.sockets import TURN
-from transport.loglimit import LogLimit
-from transport.trust.keys import MeshKeys
+from mdl.transport.discovery.scopes import unmapped
+from mdl.transport.links.sockets import TURN
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.trust.keys import MeshKeys
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 # What a ROUTER calls itself when it asks.

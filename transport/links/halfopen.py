@@ -19,8 +19,8 @@ from typing import TypeAlias, TypeVar
 
 import zmq
 
-from transport.discovery.scopes import unmapped
-from transport.links.sockets import HANDSHAKE_MS
+from mdl.transport.discovery.scopes import unmapped
+from mdl.transport.links.sockets import HANDSHAKE_MS
 
 # What an endpoint tells its user.
 TOO_MANY = "connections without a handshake: %d ended, somebody opens too many"

@@ -1,7 +1,7 @@
 """A cloud and its learners: the learners dial, so that neither NAT nor a firewall of a home matters, and all that the
 cloud says goes back over the connection that the learner opened.
 
-The same envelopes and bulk transfers as between peers (`transport.links.mesh_links`), on one socket: `Hub` is the
+The same envelopes and bulk transfers as between peers (`mdl.transport.links.mesh_links`), on one socket: `Hub` is the
 cloud's end, a `Spoke` a learner's. Each learner shows its device's own key, and a name is whose it was first (`Names`).
 Whoever is heard lately has a route back; nothing else is known of a learner here.
 """
@@ -24,12 +24,12 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event
 from mdl.protocol.messages import Said
 from mdl.protocol.vocabulary import PeerInfo
-from transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
-from transport.discovery.directory import Address, parse_address
-from transport.links.descriptors import claim_share
-from transport.links.gate import DOOR, Gate, admit_devices, host_of, shown_key
-from transport.links.halfopen import TOO_MANY, Doorkeeper
-from transport.links.sockets import (
+from mdl.transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
+from mdl.transport.discovery.directory import Address, parse_address
+from mdl.transport.links.descriptors import claim_share
+from mdl.transport.links.gate import DOOR, Gate, admit_devices, host_of, shown_key
+from mdl.transport.links.halfopen import TOO_MANY, Doorkeeper
+from mdl.transport.links.sockets import (
     TURN,
     Curve,
     LinkCounts,
@@ -39,14 +39,14 @@ from transport.links.sockets import (
     open_spoke,
     take_frames,
 )
-from transport.links.standing import Stated
-from transport.links.transfers import Transfers, check_frames
-from transport.loglimit import LogLimit
-from transport.trust.device_key import SECRET_BYTES, DeviceKey
-from transport.trust.keys import MeshKeys
-from transport.trust.names import Names, NameTakenError
-from transport.wire.bulk import Outgoing, Step
-from transport.wire.codec import Envelope, decode, encode
+from mdl.transport.links.standing import Stated
+from mdl.transport.links.transfers import Transfers, check_frames
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.trust.device_key import SECRET_BYTES, DeviceKey
+from mdl.transport.trust.keys import MeshKeys
+from mdl.transport.trust.names import Names, NameTakenError
+from mdl.transport.wire.bulk import Outgoing, Step
+from mdl.transport.wire.codec import Envelope, decode, encode
 
 logger = logging.getLogger(__name__)
 

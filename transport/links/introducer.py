@@ -14,13 +14,13 @@ from zmq.utils import z85
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo
-from transport.discovery.directory import EVERY_HOST, Address, address_of, is_loopback
-from transport.discovery.interfaces import choose_host, near_hosts, networks_near, own_hosts
-from transport.discovery.scopes import Interface, Scopes
-from transport.links.roster_talk import RosterTalk
-from transport.links.sockets import Curve, local_host_towards
-from transport.trust.membership import Membership
-from transport.wire.codec import Body
+from mdl.transport.discovery.directory import EVERY_HOST, Address, address_of, is_loopback
+from mdl.transport.discovery.interfaces import choose_host, near_hosts, networks_near, own_hosts
+from mdl.transport.discovery.scopes import Interface, Scopes
+from mdl.transport.links.roster_talk import RosterTalk
+from mdl.transport.links.sockets import Curve, local_host_towards
+from mdl.transport.trust.membership import Membership
+from mdl.transport.wire.codec import Body
 
 
 class Introducer:

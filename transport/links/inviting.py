@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 from mdl.budget import Budget
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
-from transport.discovery.directory import Address
-from transport.loglimit import LogLimit
-from transport.trust.invitation import MAX_FRAME_BYTES, TRIES_OF_ONE, Invitation, Joining
+from mdl.transport.discovery.directory import Address
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.trust.invitation import MAX_FRAME_BYTES, TRIES_OF_ONE, Invitation, Joining
 
 logger = logging.getLogger(__name__)
 

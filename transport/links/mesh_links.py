@@ -2,8 +2,8 @@
 
 At the door, whose keys follow from the join code, somebody may say who it is, and nothing else. Words are taken where
 each device shows its own key, and count as the word of whom that key belongs to, once all that it knows of who is in
-the mesh has come (`transport.links.roster_talk`). Whoever learns of a peer greets it; whoever is greeted answers with
-all the peers it knows. That is enough: of two peers that greet a third, the later one hears of the earlier. Who is
+the mesh has come (`mdl.transport.links.roster_talk`). Whoever learns of a peer greets it; whoever is greeted answers
+with all the peers it knows. That is enough: of two peers that greet a third, the later one hears of the earlier. Who is
 called like this node is greeted too, once, so that both know (`transport/links/namesakes.py`). A machine sees only
 `Received` for whole messages, `PeerFound`, `NameTaken` and `TransferProgressed`. Not thread-safe: one thread owns a
 node's links. Knows no roles.
@@ -27,24 +27,24 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, NameTaken, PeerFound, PeerRevoked
 from mdl.protocol.messages import Hello, PeersKnown, Said
 from mdl.protocol.vocabulary import PeerInfo, Role
-from transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
-from transport.discovery.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
-from transport.discovery.scopes import is_link_local
-from transport.links.descriptors import Share, claim_share
-from transport.links.doors import Doors
-from transport.links.gate import shown_key
-from transport.links.halfopen import end_connection, link_towards
-from transport.links.introducer import Introducer
-from transport.links.namesakes import MAX_NAMESAKES, Mark, Namesakes
-from transport.links.outbox import Outbox
-from transport.links.sockets import TURN, LinkCounts, Pollable, check_security, new_context
-from transport.links.standing import News, Standing, Stated
-from transport.links.transfers import Transfers, check_frames
-from transport.loglimit import LogLimit
-from transport.trust.keys import MeshKeys
-from transport.trust.membership import Membership, NotLetInError
-from transport.wire.bulk import Outgoing, Step
-from transport.wire.codec import FLOW_MESSAGES, Body, CodeTold, Envelope, RosterTold, decode
+from mdl.transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
+from mdl.transport.discovery.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
+from mdl.transport.discovery.scopes import is_link_local
+from mdl.transport.links.descriptors import Share, claim_share
+from mdl.transport.links.doors import Doors
+from mdl.transport.links.gate import shown_key
+from mdl.transport.links.halfopen import end_connection, link_towards
+from mdl.transport.links.introducer import Introducer
+from mdl.transport.links.namesakes import MAX_NAMESAKES, Mark, Namesakes
+from mdl.transport.links.outbox import Outbox
+from mdl.transport.links.sockets import TURN, LinkCounts, Pollable, check_security, new_context
+from mdl.transport.links.standing import News, Standing, Stated
+from mdl.transport.links.transfers import Transfers, check_frames
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.trust.keys import MeshKeys
+from mdl.transport.trust.membership import Membership, NotLetInError
+from mdl.transport.wire.bulk import Outgoing, Step
+from mdl.transport.wire.codec import FLOW_MESSAGES, Body, CodeTold, Envelope, RosterTold, decode
 
 logger = logging.getLogger(__name__)
 

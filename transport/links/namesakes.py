@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo
-from transport.discovery.directory import SIGN_PAUSE_S, SIGNS, SILENT_S, Address, address_of
+from mdl.transport.discovery.directory import SIGN_PAUSE_S, SIGNS, SILENT_S, Address, address_of
 
 # Namesakes that are remembered; a copy that is started again and again counts each time.
 MAX_NAMESAKES = 16

@@ -1,7 +1,7 @@
 """What one node sends: for each peer a `control` DEALER for what is small, and a `bulk` one for values.
 
 Nothing blocks: a full queue drops the message and counts it. A link is opened for the first message, as far as
-`transport.wire.calls` allows, and closed when it is of no use. A new address or incarnation of a peer replaces its
+`mdl.transport.wire.calls` allows, and closed when it is of no use. A new address or incarnation of a peer replaces its
 link; the first message on every link is a Hello, so that the peer can answer. Until it has, the same Hello waits at its
 door: the peer may not know this node's key yet, and lets in nobody whose key it does not know.
 """
@@ -19,14 +19,14 @@ from mdl.errors import LocalProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.vocabulary import PeerInfo, Role
-from transport.discovery.directory import Address, Directory, address_of
-from transport.links.flows import Flows
-from transport.links.introducer import Introducer
-from transport.links.sockets import Curve, LinkCounts, is_passing, open_dealer
-from transport.loglimit import LogLimit
-from transport.wire.bulk import Outgoing
-from transport.wire.calls import Calls
-from transport.wire.codec import Body, RosterTold, encode
+from mdl.transport.discovery.directory import Address, Directory, address_of
+from mdl.transport.links.flows import Flows
+from mdl.transport.links.introducer import Introducer
+from mdl.transport.links.sockets import Curve, LinkCounts, is_passing, open_dealer
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.wire.bulk import Outgoing
+from mdl.transport.wire.calls import Calls
+from mdl.transport.wire.codec import Body, RosterTold, encode
 
 # A peer that is locked out may hear why.
 _LAST_WORDS_MS = 500

@@ -15,9 +15,9 @@ import psutil
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from transport.discovery.directory import Address
-from transport.links.sockets import HEARTBEAT_TIMEOUT_MS, Curve, new_context, open_dealer, prepare_dealer
-from transport.trust.keys import MeshKeys
+from mdl.transport.discovery.directory import Address
+from mdl.transport.links.sockets import HEARTBEAT_TIMEOUT_MS, Curve, new_context, open_dealer, prepare_dealer
+from mdl.transport.trust.keys import MeshKeys
 
 _WATCHED = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED

@@ -14,10 +14,10 @@ from math import inf
 
 from mdl.budget import Budget
 from mdl.errors import ForgedError, RemoteProtocolError
+from mdl.transport.trust.checks import Checks
+from mdl.transport.trust.roster import Roster
+from mdl.transport.wire.codec import RosterTold
 from mdl.trust.statements import MAX_ENROLLED, MAX_KEPT, STATEMENTS_A_MESSAGE, AnyStatement, CodeChanged
-from transport.trust.checks import Checks
-from transport.trust.roster import Roster
-from transport.wire.codec import RosterTold
 
 # A roster of so many is told at once: some 8 KB. Devices of a home never ask.
 _AT_ONCE = 32

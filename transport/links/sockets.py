@@ -15,10 +15,10 @@ from typing import TypeAlias
 import zmq
 
 from mdl.errors import ConfigError
-from transport.discovery.directory import Address, is_loopback
-from transport.discovery.scopes import bare, socket_address
-from transport.trust.keys import MeshKeys
-from transport.wire.codec import MAX_FRAME_BYTES
+from mdl.transport.discovery.directory import Address, is_loopback
+from mdl.transport.discovery.scopes import bare, socket_address
+from mdl.transport.trust.keys import MeshKeys
+from mdl.transport.wire.codec import MAX_FRAME_BYTES
 
 # Per connection: eight windows of chunks, or a minute of reports. Whoever sends more waits in its own queue.
 RECEIVE_QUEUE = 64

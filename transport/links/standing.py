@@ -1,7 +1,7 @@
 """Who counts: whether a connection's key may speak for a peer, and what is new in the roster.
 
-Between `transport.links.mesh_links` and what the device knows of the mesh (`transport.trust.membership`). Without
-encryption, on loopback alone, everybody counts.
+Between `mdl.transport.links.mesh_links` and what the device knows of the mesh (`mdl.transport.trust.membership`).
+Without encryption, on loopback alone, everybody counts.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from mdl.errors import ConfigError, ForgedError, RemoteProtocolError
 from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.status_messages import PageServed, StatusWanted
 from mdl.protocol.vocabulary import PeerInfo
+from mdl.transport.links.gate import ALLOWED, DOOR, LATER, REFUSED
+from mdl.transport.links.roster_talk import RosterTalk
+from mdl.transport.trust.checks import Checks
+from mdl.transport.trust.keys import RUN_MARK, MeshKeys, code_hash
+from mdl.transport.trust.membership import Membership, NotLetInError
+from mdl.transport.trust.words import fingerprint
+from mdl.transport.wire.bulk import Outgoing
+from mdl.transport.wire.codec import FLOW_MESSAGES, Body, CodeTold, RosterTold
 from mdl.trust.statements import AnyStatement, Enrolled
-from transport.links.gate import ALLOWED, DOOR, LATER, REFUSED
-from transport.links.roster_talk import RosterTalk
-from transport.trust.checks import Checks
-from transport.trust.keys import RUN_MARK, MeshKeys, code_hash
-from transport.trust.membership import Membership, NotLetInError
-from transport.trust.words import fingerprint
-from transport.wire.bulk import Outgoing
-from transport.wire.codec import FLOW_MESSAGES, Body, CodeTold, RosterTold
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Bulk data of one node, both directions: what a link hands over, and what it has to send for them.
 
-`transport.links.mesh_links` and `transport.links.hub` differ in how frames find their way; what the frames mean is the
-same.
+`mdl.transport.links.mesh_links` and `mdl.transport.links.hub` differ in how frames find their way; what the frames mean
+is the same.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import ASKS, CARRIERS, PACKED, SEGMENTS, Said
-from transport.loglimit import LogLimit
-from transport.wire.bulk import Outgoing, OutgoingTransfers, Step
-from transport.wire.codec import (
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.wire.bulk import Outgoing, OutgoingTransfers, Step
+from mdl.transport.wire.codec import (
     ChunkSent,
     ChunksWanted,
     CodeTold,
@@ -28,9 +28,9 @@ from transport.wire.codec import (
     TransferEnded,
     TransferOffered,
 )
-from transport.wire.hashing import HashThread
-from transport.wire.incoming import IncomingTransfers
-from transport.wire.segments import pack_segment, read_segment
+from mdl.transport.wire.hashing import HashThread
+from mdl.transport.wire.incoming import IncomingTransfers
+from mdl.transport.wire.segments import pack_segment, read_segment
 
 # Where a segment's values travel: beside the chunks, so that no report waits behind them.
 _SEGMENT_STREAM = 0

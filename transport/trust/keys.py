@@ -6,7 +6,7 @@ once. A mesh whose code has 20 characters, without a founder, has no owners: nob
 
 The code admits: every holder derives the same CURVE keys of the door from it (scrypt), and a key that signs the
 enrolment of a device. Whoever lacks it knows neither the door's public key nor a client key that is let in. Between
-members each device has keys of its own (`transport.trust.device_key`).
+members each device has keys of its own (`mdl.transport.trust.device_key`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import zmq
 from zmq.utils import z85
 
 from mdl.errors import ConfigError
-from transport.trust.device_key import SigningKey
+from mdl.transport.trust.device_key import SigningKey
 
 _ALPHABET = "23456789abcdefghijkmnpqrstuvwxyz"
 _RANDOM_CHARACTERS = 19

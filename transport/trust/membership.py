@@ -17,6 +17,11 @@ from zmq.utils import z85
 from mdl.errors import ConfigError, ForgedError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.readable import encode_readable
+from mdl.transport.trust.device_key import DeviceKey, is_signed, where_claim
+from mdl.transport.trust.keys import MeshKeys
+from mdl.transport.trust.roster import Check, Roster
+from mdl.transport.trust.words import fingerprint
+from mdl.transport.trust.worked import Worked
 from mdl.trust.statements import (
     MAX_CHANGE,
     MAX_ENROLLED,
@@ -31,11 +36,6 @@ from mdl.trust.statements import (
     Proof,
     claim_of,
 )
-from transport.trust.device_key import DeviceKey, is_signed, where_claim
-from transport.trust.keys import MeshKeys
-from transport.trust.roster import Check, Roster
-from transport.trust.words import fingerprint
-from transport.trust.worked import Worked
 
 # Observers that are remembered: more pages and terminals than look at one mesh.
 MAX_VISITORS = 64

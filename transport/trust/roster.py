@@ -9,7 +9,7 @@ nor a restart brings a device back. What another statement makes void is dropped
   void, for who has stolen an owner's device can sign with it for ever. Nobody revokes the founder. Whom an owner has
   revoked stays out if an equal revokes that owner, or a thief could let everybody in again: the founder decides.
 - A name belongs to the device that had it first here, until that one is out, or until another device comes with it and
-  that one has taken a name of its own in its place (`transport.trust.words.own_names`).
+  that one has taken a name of its own in its place (`mdl.transport.trust.words.own_names`).
 - Whoever claims another device's link key as its own only lets that one speak for it.
 
 Room is kept by rank, so that nobody uses up that of somebody who stands higher:
@@ -37,6 +37,10 @@ import msgspec
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ForgedError, RemoteProtocolError
+from mdl.transport.trust.device_key import is_signed
+from mdl.transport.trust.keys import MeshKeys
+from mdl.transport.trust.words import own_names
+from mdl.transport.trust.worked import Worked
 from mdl.trust.statements import (
     MAX_CHANGES,
     MAX_ENROLLED,
@@ -50,10 +54,6 @@ from mdl.trust.statements import (
     OwnerNamed,
     claim_of,
 )
-from transport.trust.device_key import is_signed
-from transport.trust.keys import MeshKeys
-from transport.trust.words import own_names
-from transport.trust.worked import Worked
 
 # Peers that one device may be: `mdl up` has so many on one machine, and nobody becomes a majority by many names.
 MAX_NAMES = 64

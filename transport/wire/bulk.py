@@ -21,7 +21,7 @@ from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.bulk import Bulk
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received, TransferProgressed
-from transport.wire.codec import (
+from mdl.transport.wire.codec import (
     CHUNK_BYTES,
     MAX_STREAMS,
     SMALLEST_CHUNK_BYTES,
@@ -33,7 +33,7 @@ from transport.wire.codec import (
     TransferEnded,
     TransferOffered,
 )
-from transport.wire.rhythm import FIRST_CHUNK_BYTES
+from mdl.transport.wire.rhythm import FIRST_CHUNK_BYTES
 
 # Credit that keeps a 1 Gbit/s link of 10 ms busy (1.25 MB) with some to spare, and a small device's memory free.
 WINDOW_BYTES = 8 * CHUNK_BYTES

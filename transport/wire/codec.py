@@ -22,8 +22,8 @@ from mdl.protocol.round_messages import GlobalMessage, ModelMessage
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
 from mdl.protocol.sharing.messages import PartMessage
 from mdl.protocol.vocabulary import Message
+from mdl.transport.trust.keys import parse_join_code
 from mdl.trust.statements import CodeHash, Statements
-from transport.trust.keys import parse_join_code
 
 # A quarter of a second on a 10 Mbit/s link: short enough to see progress, long enough that Python is not the limit.
 CHUNK_BYTES = 1 << 18
@@ -60,7 +60,7 @@ class ChunksWanted(Message, frozen=True):
     """Receiver: all before offset_bytes is here; send up to limit_bytes. again: also what was sent of that before.
 
     chunk_bytes, streams: how large a chunk the link carries in a moment, and over how many connections they are to come
-    (`transport.wire.rhythm`).
+    (`mdl.transport.wire.rhythm`).
     """
 
     transfer_id: Count
@@ -92,7 +92,7 @@ class TransferDropped(Message, frozen=True):
 
 
 class RosterTold(Message, frozen=True):
-    """What the sender knows of who is in the mesh (`transport.links.roster_talk`).
+    """What the sender knows of who is in the mesh (`mdl.transport.links.roster_talk`).
 
     digest: of its whole roster. is_all: with these, and those right before, it has told all of it.
     """
@@ -116,7 +116,7 @@ class CodeTold(Message, frozen=True):
 
 
 class FlowOffered(Message, frozen=True):
-    """Datagrams may go to and fro (`transport.datagrams`). port: where they are received, by UDP.
+    """Datagrams may go to and fro (`mdl.transport.datagrams`). port: where they are received, by UDP.
 
     flow_id, key: what the other side is to put on them, and to seal them with.
     """

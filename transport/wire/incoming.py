@@ -1,4 +1,4 @@
-"""Bulk data that comes in: the receiver's side of `transport.wire.bulk`, a pure state machine.
+"""Bulk data that comes in: the receiver's side of `mdl.transport.wire.bulk`, a pure state machine.
 
 It decides whose offer has a place, allocates the destination once, and asks for chunks until all are there.
 """
@@ -17,8 +17,8 @@ from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received, TransferProgressed
 from mdl.protocol.messages import DIGESTED, PACKED
-from transport.wire.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Pace, Step, window_bytes
-from transport.wire.codec import (
+from mdl.transport.wire.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Pace, Step, window_bytes
+from mdl.transport.wire.codec import (
     CHUNK_BYTES,
     MAX_STREAMS,
     SMALLEST_CHUNK_BYTES,
@@ -29,9 +29,9 @@ from transport.wire.codec import (
     TransferEnded,
     TransferOffered,
 )
-from transport.wire.hashing import CheckedHash, Hash, MakeHash
-from transport.wire.places import Places
-from transport.wire.rhythm import Rhythm
+from mdl.transport.wire.hashing import CheckedHash, Hash, MakeHash
+from mdl.transport.wire.places import Places
+from mdl.transport.wire.rhythm import Rhythm
 
 # New credit every quarter window: often enough that the sender never waits, seldom enough to cost nothing.
 _CREDIT_STEPS = 4
@@ -110,7 +110,7 @@ class IncomingTransfers:
     """The receiver's side: at most MAX_INCOMING destinations, each at most `max_bytes` large.
 
     One a sender: who has two to send, or does not get on, has no more of the places than others
-    (`transport.wire.places`). make_hash: of values whose digest is wanted (DIGESTED), by their size in bytes.
+    (`mdl.transport.wire.places`). make_hash: of values whose digest is wanted (DIGESTED), by their size in bytes.
     """
 
     def __init__(self, max_bytes: int, make_hash: MakeHash = lambda size_bytes: CheckedHash()) -> None:

@@ -7,7 +7,7 @@ so asking again too early only doubles what a bad link has to carry: the longest
 
 from __future__ import annotations
 
-from transport.wire.codec import CHUNK_BYTES, MAX_STREAMS, SMALLEST_CHUNK_BYTES
+from mdl.transport.wire.codec import CHUNK_BYTES, MAX_STREAMS, SMALLEST_CHUNK_BYTES
 
 # Before anything is known: a handshake and the first chunk took 3.9 s where a round trip takes 0.6 s.
 FIRST_PATIENCE_S = 4.0

@@ -12,7 +12,7 @@ from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.bulk import Bulk
 from mdl.protocol.delta import Vector
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
-from transport.wire.bulk import bytes_of
+from mdl.transport.wire.bulk import bytes_of
 
 
 def pack_segment(values: Bulk | None) -> memoryview:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.peers.cli.options import AsJson, Interface, finite, need_data, print_json, tell
 from mdl.section import LONGEST_S
-from peers.cli.options import AsJson, Interface, finite, need_data, print_json, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from ipaddress import IPv4Interface
 
     from mdl.config import Config
-    from transport.discovery.directory import Address
+    from mdl.transport.discovery.directory import Address
 
 AsQr = Annotated[bool, typer.Option("--qr", help="Also as a QR code, for a camera; needs segno, of mdl[web].")]
 At = Annotated[str | None, typer.Option(help="HOST:PORT that the inviting device shows, where it is not found.")]
@@ -40,17 +40,17 @@ def invite(
 ) -> None:
     """Let one device in: shows three words, good for five minutes, which `mdl mesh join` there takes."""
     from mdl.errors import ConfigError, MeshNotFoundError, UnfinishedError
-    from peers.edge.identity import find_code
+    from mdl.peers.edge.identity import find_code
 
     code = find_code(mesh, None)
     import socket
     import time
     from contextlib import ExitStack
 
-    from transport.discovery.invitations import announced, is_near
-    from transport.links.inviting import serve
-    from transport.trust.invitation import Invitation
-    from transport.trust.words import draw_words
+    from mdl.transport.discovery.invitations import announced, is_near
+    from mdl.transport.links.inviting import serve
+    from mdl.transport.trust.invitation import Invitation
+    from mdl.transport.trust.words import draw_words
 
     own, words = _own(interface, loopback), draw_words()
     invitation = Invitation(words, code, time.monotonic())
@@ -130,9 +130,9 @@ def take_code(
 
     Raises ConfigError for words that are none or not those, MeshNotFoundError if nobody invites.
     """
-    from peers.edge.identity import remember_code
-    from transport.links.inviting import accept
-    from transport.trust.words import parse_words
+    from mdl.peers.edge.identity import remember_code
+    from mdl.transport.links.inviting import accept
+    from mdl.transport.trust.words import parse_words
 
     words, own = parse_words(said), _own(interface, loopback)
     code = accept(words, _find(at, own, wait_s))
@@ -147,7 +147,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the join code of a mesh, as text or as a QR code."""
-    from peers.edge.identity import find_code
+    from mdl.peers.edge.identity import find_code
 
     code = find_code(mesh, None)
     drawn = draw_qr(code) if qr else ""
@@ -173,15 +173,15 @@ def draw_qr(code: str) -> str:
 
 
 def _own(interface: Sequence[str] | None, loopback: bool) -> list[IPv4Interface]:
-    from transport.discovery.interfaces import LOOPBACK, of_ipv4, usable_interfaces
+    from mdl.transport.discovery.interfaces import LOOPBACK, of_ipv4, usable_interfaces
 
     return [LOOPBACK] if loopback else of_ipv4(usable_interfaces(interface))
 
 
 def _find(at: str | None, own: list[IPv4Interface], wait_s: float) -> Address:
     from mdl.errors import ConfigError, MeshNotFoundError
-    from transport.discovery.directory import parse_address
-    from transport.discovery.invitations import find_invitations, is_near
+    from mdl.transport.discovery.directory import parse_address
+    from mdl.transport.discovery.invitations import find_invitations, is_near
 
     if at:
         address = parse_address(at, "--at")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.section import LONGEST_S
-from peers.cli.options import (
+from mdl.peers.cli.options import (
     AsJson,
     Interface,
     Join,
@@ -21,12 +20,13 @@ from peers.cli.options import (
     print_json,
     tell,
 )
+from mdl.section import LONGEST_S
 
 if TYPE_CHECKING:
     from mdl.config import MeshSection
-    from peers.trust.ownership import Spread
-    from transport.links.standing import Stated
-    from transport.trust.membership import Membership
+    from mdl.peers.trust.ownership import Spread
+    from mdl.transport.links.standing import Stated
+    from mdl.transport.trust.membership import Membership
 
 Name = Annotated[str, typer.Argument(help="The mesh, as `mdl mesh list` shows it.")]
 Device = Annotated[str, typer.Argument(help="Its name, or the words of its key, as `mdl mesh members` shows.")]
@@ -43,9 +43,9 @@ def register(app: typer.Typer) -> None:
 
 def members(name: Name, as_json: AsJson = False) -> None:
     """Show who is in a mesh, as far as this machine knows: names, the words of keys, owners, who is locked out."""
-    from peers.edge.membership import open_membership
-    from peers.trust.ownership import list_members
-    from transport.trust.keys import MeshKeys
+    from mdl.peers.edge.membership import open_membership
+    from mdl.peers.trust.ownership import list_members
+    from mdl.transport.trust.keys import MeshKeys
 
     found = list_members(open_membership(MeshKeys.from_code(_code_of(name))))
     if as_json:
@@ -69,10 +69,10 @@ def owners(
     as_json: AsJson = False,
 ) -> None:
     """Show who owns a mesh, or name one more owner; an owner can revoke devices and change the join code."""
-    from peers.edge.membership import open_membership
-    from peers.trust.ownership import find_device, list_members, owned, state
-    from transport.links.standing import Stated
-    from transport.trust.keys import MeshKeys
+    from mdl.peers.edge.membership import open_membership
+    from mdl.peers.trust.ownership import find_device, list_members, owned, state
+    from mdl.transport.links.standing import Stated
+    from mdl.transport.trust.keys import MeshKeys
 
     code = _code_of(name)
     keys = MeshKeys.from_code(code)
@@ -105,10 +105,10 @@ def revoke(
     """Lock a device out of a mesh for ever: one that was lost, sold or stolen. Who is reached heeds it at once."""
     from mdl.bounds import first_few
     from mdl.errors import ConfigError
-    from peers.trust.ownership import find_device, owned, state
-    from transport.links.standing import Stated
-    from transport.trust.keys import MeshKeys
-    from transport.trust.words import fingerprint
+    from mdl.peers.trust.ownership import find_device, owned, state
+    from mdl.transport.links.standing import Stated
+    from mdl.transport.trust.keys import MeshKeys
+    from mdl.transport.trust.words import fingerprint
 
     if len(reason) > 200 or not reason.isprintable():
         raise ConfigError("--reason: one line of at most 200 printable characters")
@@ -159,8 +159,8 @@ def rotate_code(
     """Give a mesh another join code; who took part in a round stays in and is told, others need the new code."""
     from mdl.bounds import first_few
     from mdl.data.spec import split_names
-    from peers.trust.ownership import change_code, owned, who_is_left_out
-    from transport.trust.keys import MeshKeys
+    from mdl.peers.trust.ownership import change_code, owned, who_is_left_out
+    from mdl.transport.trust.keys import MeshKeys
 
     kept = split_names(keep)
     left_out = who_is_left_out(owned(MeshKeys.from_code(_code_of(name))), kept, keep_all)
@@ -182,8 +182,8 @@ def rotate_code(
 
 def upgrade(name: Name, as_json: AsJson = False) -> None:
     """Give an old mesh, whose code has 20 characters, an owner: this device. Every device needs the new code once."""
-    from peers.edge.membership import device_key, found_mesh
-    from transport.trust.keys import founder_mark, with_founder
+    from mdl.peers.edge.membership import device_key, found_mesh
+    from mdl.transport.trust.keys import founder_mark, with_founder
 
     code = with_founder(_code_of(name), founder_mark(device_key().public))
     path = found_mesh(code)
@@ -195,7 +195,7 @@ def upgrade(name: Name, as_json: AsJson = False) -> None:
 
 
 def _code_of(name: str) -> str:
-    from peers.edge.identity import find_code
+    from mdl.peers.edge.identity import find_code
 
     return find_code(name, None)
 

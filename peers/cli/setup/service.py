@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from mdl.peers.cli.options import AsJson, print_json, tell
 from mdl.section import MANY
-from peers.cli.options import AsJson, print_json, tell
 
 app = typer.Typer(help="Run a command of mdl as a service of systemd, from boot on, in bounds.", no_args_is_help=True)
 
@@ -42,8 +42,8 @@ def install(
 
     For example: mdl service install -- peer --mesh home --data 'csv:/home/pi/walk.csv?label=activity' --when idle
     """
-    from peers.service.systemd import install, is_system, lingers, need_systemd, plan
-    from peers.service.unit import write_unit
+    from mdl.peers.service.systemd import install, is_system, lingers, need_systemd, plan
+    from mdl.peers.service.unit import write_unit
 
     given = _check(command, context.find_root().command)
     if not only_print:
@@ -71,8 +71,8 @@ def install(
 @app.command("remove")
 def remove(name: Name = None, as_json: AsJson = False) -> None:
     """End a service and take it away; what it has trained stays."""
-    from peers.service.systemd import find_unit, need_systemd
-    from peers.service.systemd import remove as take_away
+    from mdl.peers.service.systemd import find_unit, need_systemd
+    from mdl.peers.service.systemd import remove as take_away
 
     unit = find_unit(name)
     need_systemd()
@@ -85,7 +85,7 @@ def remove(name: Name = None, as_json: AsJson = False) -> None:
 @app.command("status")
 def status(name: Name = None, as_json: AsJson = False) -> None:
     """Show the services that are installed here, and how each does."""
-    from peers.service.systemd import find_unit, installed, need_systemd, state
+    from mdl.peers.service.systemd import find_unit, installed, need_systemd, state
 
     units = [find_unit(name)] if name else installed()
     need_systemd()
@@ -110,7 +110,7 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show what a service has said, by journalctl."""
-    from peers.service.systemd import find_unit, need_systemd, read_log, show_log
+    from mdl.peers.service.systemd import find_unit, need_systemd, read_log, show_log
 
     unit = find_unit(name)
     need_systemd()
@@ -150,7 +150,7 @@ def _is_store(command: list[str], word: str) -> bool:
 def _without_store(command: list[str], hides: bool) -> tuple[list[str], str]:
     """The command's words without the address of a database, and that; a user's own file with it is named on."""
     from mdl.errors import ConfigError
-    from peers.recommend.databases import read_url
+    from mdl.peers.recommend.databases import read_url
 
     kept, store, words = list[str](), "", iter(command)
     for word in words:
@@ -170,7 +170,7 @@ def _without_store(command: list[str], hides: bool) -> tuple[list[str], str]:
 
 def _with_code(command: list[str], given: dict[str, Any], hides: bool) -> tuple[tuple[str, ...], str, str | None]:
     """The command's words, its mesh and, if the unit hands it over, the join code, which the words then do not name."""
-    from peers.edge.identity import find_code
+    from mdl.peers.edge.identity import find_code
 
     if given.get("insecure"):
         return tuple(command), given.get("mesh") or "insecure", None

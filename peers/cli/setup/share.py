@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.section import LONGEST_S
-from peers.cli.options import (
+from mdl.peers.cli.options import (
     AsJson,
     Interface,
     Join,
@@ -24,10 +23,11 @@ from peers.cli.options import (
     print_json,
     tell,
 )
+from mdl.section import LONGEST_S
 
 if TYPE_CHECKING:
     from mdl.devices.offer import Offer
-    from peers.sharing.node import Meeting
+    from mdl.peers.sharing.node import Meeting
 
 Mesh = Annotated[str, typer.Option("--mesh", help="The mesh that the devices are in, as `mdl mesh list` shows it.")]
 With = Annotated[
@@ -70,9 +70,9 @@ def share(
     from mdl.data.spec import split_names
     from mdl.errors import ConfigError, MeshNotFoundError, UnfinishedError
     from mdl.own import own_data
-    from peers.edge.membership import open_membership
-    from peers.sharing.named import Named
-    from peers.sharing.node import give
+    from mdl.peers.edge.membership import open_membership
+    from mdl.peers.sharing.named import Named
+    from mdl.peers.sharing.node import give
 
     meeting = _meeting(mesh, name, join, listen, port, interface, loopback)
     named = Named(open_membership(meeting.keys()), split_names(devices))
@@ -118,9 +118,9 @@ def accept(
 ) -> None:
     """Accept windows from another device of yours, and delete them when it takes them back; goes on until Ctrl-C."""
     from mdl.errors import UnfinishedError
-    from peers.edge.membership import open_membership
-    from peers.sharing.named import Named
-    from peers.sharing.node import delete_if_out, take
+    from mdl.peers.edge.membership import open_membership
+    from mdl.peers.sharing.named import Named
+    from mdl.peers.sharing.node import delete_if_out, take
 
     meeting = _meeting(mesh, name, join, listen, port, interface, loopback, max_memory)
     delete_if_out(mesh)
@@ -151,8 +151,8 @@ def unshare(
     """Take shared windows back: your other devices delete them, those that are away when they are met again."""
     from mdl.data.spec import split_names
     from mdl.errors import ConfigError, UnfinishedError
-    from peers.sharing.files import read_shares
-    from peers.sharing.node import end_shares, take_back
+    from mdl.peers.sharing.files import read_shares
+    from mdl.peers.sharing.node import end_shares, take_back
 
     meeting = _meeting(mesh, name, join, listen, port, interface, loopback)
     meeting.keys()
@@ -185,7 +185,7 @@ def _meeting(
     loopback: bool | None,
     max_memory: float | None = None,
 ) -> Meeting:
-    from peers.sharing.node import Meeting
+    from mdl.peers.sharing.node import Meeting
 
     overrides = mesh_overrides(join, listen, port, interface, loopback, None) | device_overrides(None, max_memory, None)
     return Meeting(mesh, load_settings(None, overrides, None).mesh, name)
@@ -193,8 +193,8 @@ def _meeting(
 
 def _offer(speed: float | None, memory_mb: float | None) -> Offer:
     from mdl.devices.offer import Offer
-    from peers.edge.sampler import Sampler
-    from peers.sharing.speed import measure_speed
+    from mdl.peers.edge.sampler import Sampler
+    from mdl.peers.sharing.speed import measure_speed
 
     resources = Sampler().last()
     windows_s = measure_speed() if speed is None else speed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from scheduler.explain.decide_lines import MAX_LINE_BYTES, Decider
+from mdl.scheduler.explain.decide_lines import MAX_LINE_BYTES, Decider
 
 
 def answer_all(decider: Decider, lines: BinaryIO, answers: BinaryIO) -> None:

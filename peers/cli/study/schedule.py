@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import UnfinishedError
-from mdl.section import LONGEST_S, MANY
-from mdl.writing import check_writable
-from peers.cli.options import (
+from mdl.peers.cli.options import (
     AsJson,
     Code,
     CsvFile,
@@ -25,14 +23,16 @@ from peers.cli.options import (
     print_json,
     tell,
 )
-from peers.cli.progress import progress_bar
-from scheduler.policies.registry import OPTIMAL, SHARES, name_policies, quick_policies
+from mdl.peers.cli.progress import progress_bar
+from mdl.scheduler.policies.registry import OPTIMAL, SHARES, name_policies, quick_policies
+from mdl.section import LONGEST_S, MANY
+from mdl.writing import check_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from mdl.own import Own
-    from peers.view.schedule_drawing import Drawing
+    from mdl.peers.view.schedule_drawing import Drawing
 
 app = typer.Typer(
     no_args_is_help=True, help="Why the aggregations were ordered as they were, and what another order would give."
@@ -80,15 +80,15 @@ def show(
     them (dqn).
     """
     from mdl.own import own_policy
-    from peers.view.schedule_drawing import draw_subject
-    from peers.view.schedule_source import find_subject, looker
+    from mdl.peers.view.schedule_drawing import draw_subject
+    from mdl.peers.view.schedule_source import find_subject, looker
 
     look = looker(mesh, code, join, interface, loopback, wait)
     _check_out(out)
     own = own_policy(policy) if policy else None
     drawn = draw_subject(find_subject(source, index, round_number, look), own, _usual_policy())
     if out is not None:
-        from scheduler.explain.chart_svg import write_picture
+        from mdl.scheduler.explain.chart_svg import write_picture
 
         write_picture(drawn.chart, out)
     if as_json:
@@ -112,9 +112,9 @@ def compare(
 ) -> None:
     """Play the same scenarios under several policies: makespan with spread, over the optimum, energy, losses."""
     from mdl.files.table import write_table
-    from peers.view.compare import compare as compare_policies
-    from peers.view.compare import describe_comparison, list_results, show_comparison
-    from peers.view.schedule_source import draw_scenarios
+    from mdl.peers.view.compare import compare as compare_policies
+    from mdl.peers.view.compare import describe_comparison, list_results, show_comparison
+    from mdl.peers.view.schedule_source import draw_scenarios
 
     if csv is not None:
         check_writable(csv)
@@ -158,8 +158,8 @@ def what_if(
     as_json: AsJson = False,
 ) -> None:
     """Change devices of a scenario and see the chain change: before and after, side by side."""
-    from peers.view.schedule_source import as_playable, find_subject, looker
-    from scheduler.explain.what_if import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
+    from mdl.peers.view.schedule_source import as_playable, find_subject, looker
+    from mdl.scheduler.explain.what_if import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
 
     names = _parse_policies(policies or f"{_usual_policy()},{SHARES}")
     look = looker(mesh, code, join, interface, loopback, wait)
@@ -189,7 +189,7 @@ def replay(
 ) -> None:
     """Play the rounds of a real run again under other policies: what would each have taken?"""
     from mdl.files.table import write_table
-    from scheduler.explain.replay_run import describe_replay, list_replay, replay_run, show_replay
+    from mdl.scheduler.explain.replay_run import describe_replay, list_replay, replay_run, show_replay
 
     names = _parse_policies(policies or ",".join(quick_policies()))
     _check_run(run)
@@ -216,7 +216,7 @@ def scenarios(
 ) -> None:
     """Write scenarios for other programs, and for `compare --scenarios`: drawn from a family, or a run's rounds."""
     from mdl.devices.scenario import save_scenarios
-    from peers.view.schedule_source import draw_scenarios, run_scenarios
+    from mdl.peers.view.schedule_source import draw_scenarios, run_scenarios
 
     if run is not None:
         _check_run(run)
@@ -241,9 +241,9 @@ def decide(
     "reason"}, {"wait": true, "reason"} or {"error"}; docs/schedule.md has all fields.
     """
     from mdl.own import own_policy
-    from peers.cli.study.decide_pipe import answer_all
-    from scheduler.explain.decide_lines import Decider
-    from scheduler.given.choice import policy_of
+    from mdl.peers.cli.study.decide_pipe import answer_all
+    from mdl.scheduler.explain.decide_lines import Decider
+    from mdl.scheduler.given.choice import policy_of
 
     decider = Decider(policy_of(own_policy(policy)), lambda text: tell(f"mdl: {text}"))
     try:
@@ -262,8 +262,8 @@ def _describe(drawn: Drawing) -> dict[str, object]:
 
 
 def _print_drawing(drawn: Drawing) -> None:
-    from scheduler.explain.chart_text import show_chart
-    from scheduler.explain.device_table import draw_devices
+    from mdl.scheduler.explain.chart_text import show_chart
+    from mdl.scheduler.explain.device_table import draw_devices
 
     console = _console()
     show_chart(drawn.chart, console)
@@ -275,7 +275,7 @@ def _print_drawing(drawn: Drawing) -> None:
 
 def _parse_policies(text: str) -> tuple[str | Own, ...]:
     from mdl.own import own_policy
-    from scheduler.explain.watched_play import parse_policies
+    from mdl.scheduler.explain.watched_play import parse_policies
 
     return parse_policies(text, own_policy)
 
@@ -304,6 +304,6 @@ def _check_out(out: Path | None) -> None:
 
 def _console() -> Console:
     """Devices and directories may be called anything: nothing in their names is markup."""
-    from peers.view.console import PlainConsole
+    from mdl.peers.view.console import PlainConsole
 
     return PlainConsole()

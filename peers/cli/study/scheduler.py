@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import ConfigError, UnfinishedError
+from mdl.peers.cli.options import MOST_PROCESSES, AsJson, CsvFile, Family, LogLevel, Quiet, finite, log_at, tell
+from mdl.peers.cli.progress import progress_bar
+from mdl.peers.interrupts import handled
 from mdl.section import LARGEST_SEED, MANY
 from mdl.writing import check_writable, save_or_rescue
-from peers.cli.options import MOST_PROCESSES, AsJson, CsvFile, Family, LogLevel, Quiet, finite, log_at, tell
-from peers.cli.progress import progress_bar
-from peers.interrupts import handled
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from scheduler.training.train import Report, Trained
+    from mdl.scheduler.training.train import Report, Trained
 
 logger = logging.getLogger(__name__)
 
@@ -102,8 +102,8 @@ def evaluate(
 ) -> None:
     """Play a policy on seeded scenarios: makespan with spread, against the greedy rule and the exact optimum."""
     from mdl.files.table import write_table
-    from peers.view.policy_table import describe, judge, judge_optimum, list_makespans, print_rows
-    from sim.timing.scenario import draw_scenario
+    from mdl.peers.view.policy_table import describe, judge, judge_optimum, list_makespans, print_rows
+    from mdl.sim.timing.scenario import draw_scenario
 
     if csv is not None:
         check_writable(csv)
@@ -141,7 +141,7 @@ def _check_target(out: Path) -> None:
 
 def _make_room(out: Path, fresh: bool) -> None:
     """A policy took minutes or hours: none is overwritten by a command that does not say so."""
-    from peers.edge.resume import set_file_aside
+    from mdl.peers.edge.resume import set_file_aside
 
     if not out.exists():
         return
@@ -160,7 +160,7 @@ def _train_chain(
     finetune: int,
     as_json: bool,
 ) -> None:
-    from scheduler.training.train import plan_steps, train_policy
+    from mdl.scheduler.training.train import plan_steps, train_policy
 
     began_s = time.monotonic()
     with _stopping() as stopped:
@@ -203,10 +203,10 @@ def _finetune(
     stopped: Callable[[], bool],
 ) -> Trained:
     """Go on by DQN, and keep what comes out only if it is worse nowhere that is looked at."""
-    from scheduler.study.judging import compare_networks, worse_cells
-    from scheduler.training.chain_dqn import describe_training, train_chain_dqn
-    from scheduler.training.qnet_torch import QNetwork, save_policy
-    from scheduler.training.train import Report, Trained
+    from mdl.scheduler.study.judging import compare_networks, worse_cells
+    from mdl.scheduler.training.chain_dqn import describe_training, train_chain_dqn
+    from mdl.scheduler.training.qnet_torch import QNetwork, save_policy
+    from mdl.scheduler.training.train import Report, Trained
 
     def tell(step: int, network: object) -> bool:
         show(Report("dqn", step, steps, None, None))
@@ -238,13 +238,13 @@ def _train_dqn(
         raise ConfigError("--variant dqn: give --steps (picks), such as 300000")
     from importlib.resources import as_file, files
 
-    from scheduler.policies.learned import SHIPPED
-    from scheduler.study.judging import compare_networks, worse_cells
-    from scheduler.training.chain_dqn import describe_training, train_chain_dqn
-    from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
-    from scheduler.training.train import Report
+    from mdl.scheduler.policies.learned import SHIPPED
+    from mdl.scheduler.study.judging import compare_networks, worse_cells
+    from mdl.scheduler.training.chain_dqn import describe_training, train_chain_dqn
+    from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
+    from mdl.scheduler.training.train import Report
 
-    with as_file(files("scheduler") / "data" / SHIPPED) as shipped:
+    with as_file(files("mdl.scheduler") / "data" / SHIPPED) as shipped:
         began, _ = load_policy(start or shipped)
     _make_room(out, fresh)
     began_s = time.monotonic()
@@ -271,9 +271,9 @@ def _train_paper(
     _need_learning("--variant paper")
     if steps is None or minutes is not None:
         raise ConfigError("--variant paper: give --steps (picks), such as 30000")
-    from scheduler.paper.policy_file import save_paper_dqn
-    from scheduler.training.paper_dqn import train_paper
-    from scheduler.training.train import Report
+    from mdl.scheduler.paper.policy_file import save_paper_dqn
+    from mdl.scheduler.training.paper_dqn import train_paper
+    from mdl.scheduler.training.train import Report
 
     began_s = time.monotonic()
     with _stopping() as stopped, _bar() as show:

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from mdl.config import Exchange
 from mdl.errors import ConfigError, UnfinishedError
-from peers.cli.options import AsJson, LogLevel, PlanPolicy, Processes, Quiet, check_choice, log_at, tell
-from peers.cli.progress import progress_bar
+from mdl.peers.cli.options import AsJson, LogLevel, PlanPolicy, Processes, Quiet, check_choice, log_at, tell
+from mdl.peers.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from peers.cli.progress import Show
-    from peers.trials.explore import Bound, Found, Searched
+    from mdl.peers.cli.progress import Show
+    from mdl.peers.trials.explore import Bound, Found, Searched
 
 # A departure is some 50 bytes, and told in 100.
 _LARGEST_STORY_BYTES = 1 << 16
@@ -52,8 +52,8 @@ def search(
     if story is not None:
         _tell(_load(story), None, as_json, {})
         return
-    from peers.trials.campaign import count_cores
-    from peers.trials.explore import search_all
+    from mdl.peers.trials.campaign import count_cores
+    from mdl.peers.trials.explore import search_all
 
     check_choice("--exchange", exchange, get_args(Exchange))
     bound = _bound(peers, rounds, from_round, policy, on_partition, tuple(kinds.split(",")), agent)
@@ -75,9 +75,9 @@ def search(
 def _bound(
     peers: int, rounds: int, from_round: int, policy: str, on_partition: str, kinds: tuple[str, ...], agent: bool
 ) -> Bound:
-    from peers.trials.explore import Bound
-    from scheduler.policies.registry import POLICIES
-    from sim.mesh.search import KINDS
+    from mdl.peers.trials.explore import Bound
+    from mdl.scheduler.policies.registry import POLICIES
+    from mdl.sim.mesh.search import KINDS
 
     for kind in kinds:
         check_choice("--kinds", kind, tuple(KINDS))
@@ -89,8 +89,8 @@ def _bound(
 
 
 def _load(story: Path) -> Found:
+    from mdl.peers.trials.explore import load_found
     from mdl.reading import read_bytes
-    from peers.trials.explore import load_found
 
     return load_found(read_bytes(story, _LARGEST_STORY_BYTES, "a story that `mdl sim search` saved"))
 
@@ -99,9 +99,9 @@ def _tell(found: Found, directory: Path | None, as_json: bool, told: dict[str, A
     """Go this way, and tell it; exit code 4 if it breaks something. directory: where it is saved."""
     import msgspec
 
+    from mdl.peers.trials.explore import dump_found, tell_found
+    from mdl.sim.mesh.story_lines import tell_story
     from mdl.writing import make_private_folder, write_bytes
-    from peers.trials.explore import dump_found, tell_found
-    from sim.mesh.story_lines import tell_story
 
     found, walk = tell_found(found.bound, found.departures)
     lines = list(tell_story(walk.mesh.story or []))

@@ -13,8 +13,7 @@ import typer
 
 from mdl.config import Exchange
 from mdl.errors import MdlError, UnfinishedError
-from mdl.section import MANY
-from peers.cli.options import (
+from mdl.peers.cli.options import (
     AsJson,
     FirstSeed,
     LogLevel,
@@ -26,12 +25,13 @@ from peers.cli.options import (
     log_at,
     tell,
 )
-from peers.cli.progress import progress_bar
+from mdl.peers.cli.progress import progress_bar
+from mdl.section import MANY
 
 if TYPE_CHECKING:
-    from peers.trials.campaign import Campaign, Totals
-    from sim.mesh.verdict import Verdict
-    from sim.plans.fault_plan import FaultPlan
+    from mdl.peers.trials.campaign import Campaign, Totals
+    from mdl.sim.mesh.verdict import Verdict
+    from mdl.sim.plans.fault_plan import FaultPlan
 
 app = typer.Typer(no_args_is_help=True, help="Judge the mesh under faults, in virtual time.")
 
@@ -94,7 +94,7 @@ def run(
     if plan is not None:
         _run_plan(plan, out, as_json)
         return
-    from peers.trials.campaign import count_cores, run_campaign
+    from mdl.peers.trials.campaign import count_cores, run_campaign
 
     chosen = policy, agent, on_partition, exchange, compress, outer_momentum, revocations
     campaign = _campaign(peers, rounds, wide, faults, *chosen)
@@ -138,9 +138,9 @@ def replay(
 ) -> None:
     """Step a recorded machine through what it saw, and compare what it does with what it did."""
     from mdl.own import own_policy
-    from peers.trials.campaign import silent_machines
-    from peers.trials.replay_story import replay_story
-    from peers.trials.story_file import load_story, tell_entries
+    from mdl.peers.trials.campaign import silent_machines
+    from mdl.peers.trials.replay_story import replay_story
+    from mdl.peers.trials.story_file import load_story, tell_entries
 
     entries = load_story(story)
     own = own_policy(policy) if policy else None
@@ -171,8 +171,8 @@ def _campaign(
     revocations: bool,
 ) -> Campaign:
     from mdl.errors import ConfigError
+    from mdl.peers.trials.campaign import Campaign
     from mdl.protocol.coding import CODINGS, Coding
-    from peers.trials.campaign import Campaign
 
     if wide and not (peers is None and rounds is None):
         raise ConfigError("--wide draws sizes and lengths from the seeds: leave --peers and --rounds out")
@@ -212,13 +212,13 @@ def _check_coding(campaign: Campaign) -> None:
 def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
     import msgspec
 
-    from peers.trials.campaign import silent_machines
-    from peers.trials.run_plan import tell_plan
+    from mdl.peers.trials.campaign import silent_machines
+    from mdl.peers.trials.run_plan import tell_plan
 
     plan = _read_plan(path)
     with silent_machines():
         verdict, mesh = tell_plan(plan)
-    from sim.mesh.story_lines import tell_story
+    from mdl.sim.mesh.story_lines import tell_story
 
     if not as_json:
         for line in tell_story(mesh.story or []):
@@ -237,8 +237,8 @@ def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
 
 def _save_plans(campaign: Campaign, totals: Totals, directory: Path) -> None:
     """The plan of each failing seed as it was drawn, and the command that runs it again."""
+    from mdl.sim.plans.fault_plan import dump_plan
     from mdl.writing import write_bytes
-    from sim.plans.fault_plan import dump_plan
 
     for verdict in totals.failing:
         path = directory / f"plan-{verdict.seed}.json"
@@ -248,11 +248,11 @@ def _save_plans(campaign: Campaign, totals: Totals, directory: Path) -> None:
 
 def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path, shrink: bool) -> None:
     """Shrink one failing plan; save the shortest and its story, and print both."""
-    from peers.trials.campaign import silent_machines
-    from peers.trials.run_plan import shrink as shrink_failing
-    from peers.trials.run_plan import tell_plan
-    from sim.mesh.story_lines import tell_story
-    from sim.plans.fault_plan import dump_plan
+    from mdl.peers.trials.campaign import silent_machines
+    from mdl.peers.trials.run_plan import shrink as shrink_failing
+    from mdl.peers.trials.run_plan import tell_plan
+    from mdl.sim.mesh.story_lines import tell_story
+    from mdl.sim.plans.fault_plan import dump_plan
 
     with silent_machines():
         shortest = shrink_failing(plan, verdict.kind) if shrink else plan
@@ -273,8 +273,8 @@ def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path, shrink: bo
 
 
 def _save_stories(mesh: object, directory: Path) -> None:
-    from peers.trials.story_file import save_stories
-    from sim.mesh.driver import SimMesh
+    from mdl.peers.trials.story_file import save_stories
+    from mdl.sim.mesh.driver import SimMesh
 
     assert isinstance(mesh, SimMesh)
     save_stories(mesh, directory)
@@ -283,7 +283,7 @@ def _save_stories(mesh: object, directory: Path) -> None:
 def _end(totals: Totals, elapsed_s: float, directory: Path | None, wide: bool, as_json: bool) -> None:
     import msgspec
 
-    from peers.trials.campaign import size_table
+    from mdl.peers.trials.campaign import size_table
 
     failing = [verdict.seed for verdict in totals.failing]
     result = {
@@ -324,7 +324,7 @@ def _end(totals: Totals, elapsed_s: float, directory: Path | None, wide: bool, a
 def _read_plan(path: Path) -> FaultPlan:
     from mdl.errors import ConfigError, DataError
     from mdl.reading import read_bytes
-    from sim.plans.fault_plan import load_plan
+    from mdl.sim.plans.fault_plan import load_plan
 
     content = read_bytes(path, _LARGEST_PLAN_BYTES, "a plan that `mdl sim run` saved")
     try:
@@ -336,7 +336,7 @@ def _read_plan(path: Path) -> FaultPlan:
 
 
 def _policies() -> tuple[str, ...]:
-    from scheduler.policies.registry import POLICIES
+    from mdl.scheduler.policies.registry import POLICIES
 
     return tuple(POLICIES)
 

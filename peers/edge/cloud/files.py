@@ -34,14 +34,14 @@ from mdl.errors import DataError, RemoteProtocolError, StorageError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.files.journal import Journal
 from mdl.files.kept import damaged, read_sealed, seal, tell_previous
+from mdl.peers.edge.cloud.names import NAME_FILES
+from mdl.peers.edge.resume import Origin, refuse_to_overwrite, set_aside
+from mdl.peers.roles.cloud.cloud import CloudState
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from mdl.protocol.delta import digest_of
 from mdl.reading import decode_json
 from mdl.writing import make_private_folder, write_bytes
-from peers.edge.cloud.names import NAME_FILES
-from peers.edge.resume import Origin, refuse_to_overwrite, set_aside
-from peers.roles.cloud.cloud import CloudState
 
 logger = logging.getLogger(__name__)
 

@@ -20,19 +20,19 @@ from mdl.errors import ConfigError, MdlError, TrainingCancelledError
 from mdl.learning.flat import FlatModel
 from mdl.learning.training import Teacher
 from mdl.own import own_model
+from mdl.peers.edge.device import Device
+from mdl.peers.edge.identity import cloud_keys
+from mdl.peers.edge.membership import key_for_cloud
+from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import StudyLesson, UpdateReady
 from mdl.protocol.delta import Contributor, Vector
 from mdl.protocol.machine import Effect, Event, PauseChanged, SaveModel, StopRequested, Tick
-from peers.edge.device import Device
-from peers.edge.identity import cloud_keys
-from peers.edge.membership import key_for_cloud
-from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
-from transport.links.hub import Spoke
-from transport.loglimit import LogLimit
-from transport.runtime import Renewed, Runtime
-from transport.trust.keys import Mesh
-from transport.worker import Work
+from mdl.transport.links.hub import Spoke
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.runtime import Renewed, Runtime
+from mdl.transport.trust.keys import Mesh
+from mdl.transport.worker import Work
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from blake3 import blake3
 from mdl.errors import RemoteProtocolError, StorageError
 from mdl.files.kept import damaged, previous_of, with_previous
 from mdl.reading import read_bytes
+from mdl.transport.trust.names import MOST_NAMES, Names
 from mdl.writing import append_line, make_private_folder, write_bytes
-from transport.trust.names import MOST_NAMES, Names
 
 logger = logging.getLogger(__name__)
 

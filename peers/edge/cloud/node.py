@@ -25,27 +25,27 @@ from mdl.config import Config, ModelSection
 from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows
 from mdl.files.kept import previous_of, read_kept, read_sealed, with_previous, write_kept
 from mdl.own import own_data, own_model
+from mdl.peers.edge.cloud.files import CloudFiles
+from mdl.peers.edge.cloud.names import open_names
+from mdl.peers.edge.device import device_seed
+from mdl.peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
+from mdl.peers.edge.lifeline import stopped_by_signals
+from mdl.peers.edge.membership import key_for_cloud
+from mdl.peers.edge.resume import Origin, refuse_to_overwrite, set_aside
+from mdl.peers.edge.small.share import load_share
+from mdl.peers.roles.cloud.cloud import Cloud, CloudSettings
+from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, Finish, Machine, PauseChanged, StopRequested, WorkFailed
 from mdl.reading import decode_json
 from mdl.section import MANY
-from peers.edge.cloud.files import CloudFiles
-from peers.edge.cloud.names import open_names
-from peers.edge.device import device_seed
-from peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
-from peers.edge.lifeline import stopped_by_signals
-from peers.edge.membership import key_for_cloud
-from peers.edge.resume import Origin, refuse_to_overwrite, set_aside
-from peers.edge.small.share import load_share
-from peers.roles.cloud.cloud import Cloud, CloudSettings
-from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
-from transport.discovery.interfaces import host_to_listen_on
-from transport.links.hub import Hub, Spoke
-from transport.runtime import Renewed, Runtime
-from transport.trust.keys import MeshKeys
-from transport.worker import Work, Worker
+from mdl.transport.discovery.interfaces import host_to_listen_on
+from mdl.transport.links.hub import Hub, Spoke
+from mdl.transport.runtime import Renewed, Runtime
+from mdl.transport.trust.keys import MeshKeys
+from mdl.transport.worker import Work, Worker
 
 logger = logging.getLogger("mdl")
 

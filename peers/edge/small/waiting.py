@@ -17,20 +17,20 @@ import msgspec
 from mdl.config import Config
 from mdl.data import DataSet
 from mdl.files.checkpoint import ModelCache
+from mdl.peers.edge.identity import claim_again
+from mdl.peers.edge.lifeline import LIFELINE_VARIABLE, stopped_by_signals
+from mdl.peers.edge.narrate import PATIENCE_S, PEER_COMMAND, describe_loneliness
+from mdl.peers.edge.node import drive, start_runtime
+from mdl.peers.edge.small.memory import Spare
+from mdl.peers.edge.small.share import load_share
+from mdl.peers.roles.first_meeting import FirstMeeting
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, PeerFound, Tick
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.edge.identity import claim_again
-from peers.edge.lifeline import LIFELINE_VARIABLE, stopped_by_signals
-from peers.edge.narrate import PATIENCE_S, PEER_COMMAND, describe_loneliness
-from peers.edge.node import drive, start_runtime
-from peers.edge.small.memory import Spare
-from peers.edge.small.share import load_share
-from peers.roles.first_meeting import FirstMeeting
-from transport.discovery.directory import Address
-from transport.links.mesh_links import Links
-from transport.runtime import Renewed
-from transport.trust.keys import Mesh
+from mdl.transport.discovery.directory import Address
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.runtime import Renewed
+from mdl.transport.trust.keys import Mesh
 
 logger = logging.getLogger(__name__)
 

@@ -13,30 +13,30 @@ from collections.abc import Collection
 import msgspec
 
 from mdl.channels import Told, unlike_channels
+from mdl.peers.roles.agent.aggregation import OpenRound
+from mdl.peers.roles.agent.conductor import Conductor
+from mdl.peers.roles.agent.doubt.judged import Judged
+from mdl.peers.roles.agent.gathering import Gathering, common_goal, gather
+from mdl.peers.roles.agent.latecomers import Latecomers
+from mdl.peers.roles.agent.ledger import RoundLedger
+from mdl.peers.roles.agent.mesh_status import Asking, mesh_status, tell_round
+from mdl.peers.roles.agent.opening import open_ledger
+from mdl.peers.roles.agent.phase import ABANDONED, BROADCASTING, CLOSED, CLOSING, FINISHED, FINISHING, GATHERING, Phase
+from mdl.peers.roles.agent.records import RoundRecords
+from mdl.peers.roles.agent.repeater import Repeater
+from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.membership.majority import is_senior, next_term
+from mdl.peers.roles.membership.member import Member, Position, newest_position, poverty
+from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.membership.suspicion import Distrust
+from mdl.peers.roles.run_end import UNKNOWN, Ending, Taken
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested
 from mdl.protocol.round_messages import MOST_UNLIKE, BroadcastOrdered, MeshFinished, PeerReport, RoundOpened
 from mdl.protocol.status_messages import RoundSummary, StatusWanted
 from mdl.protocol.vocabulary import Fork, Lineage
+from mdl.scheduler.policies.chain import Policy
 from mdl.task import channels_of
-from peers.roles.agent.aggregation import OpenRound
-from peers.roles.agent.conductor import Conductor
-from peers.roles.agent.doubt.judged import Judged
-from peers.roles.agent.gathering import Gathering, common_goal, gather
-from peers.roles.agent.latecomers import Latecomers
-from peers.roles.agent.ledger import RoundLedger
-from peers.roles.agent.mesh_status import Asking, mesh_status, tell_round
-from peers.roles.agent.opening import open_ledger
-from peers.roles.agent.phase import ABANDONED, BROADCASTING, CLOSED, CLOSING, FINISHED, FINISHING, GATHERING, Phase
-from peers.roles.agent.records import RoundRecords
-from peers.roles.agent.repeater import Repeater
-from peers.roles.agent.settings import AgentSettings
-from peers.roles.membership.majority import is_senior, next_term
-from peers.roles.membership.member import Member, Position, newest_position, poverty
-from peers.roles.membership.members import Members
-from peers.roles.membership.suspicion import Distrust
-from peers.roles.run_end import UNKNOWN, Ending, Taken
-from scheduler.policies.chain import Policy
 
 logger = logging.getLogger(__name__)
 

@@ -15,23 +15,23 @@ from dataclasses import dataclass
 import msgspec
 
 from mdl.bounds import first_few
+from mdl.peers.roles.agent.chain_view import chain_view
+from mdl.peers.roles.agent.doubt.judged import Judging
+from mdl.peers.roles.agent.doubt.second_opinion import SecondOpinion
+from mdl.peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
+from mdl.peers.roles.agent.repeater import Repeater
+from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.membership.member import Change, Member
+from mdl.peers.roles.membership.members import Members
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import NOTHING_CAME, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, RoundOpened, exchanging
 from mdl.protocol.vocabulary import Activity, Holding
-from peers.roles.agent.chain_view import chain_view
-from peers.roles.agent.doubt.judged import Judging
-from peers.roles.agent.doubt.second_opinion import SecondOpinion
-from peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
-from peers.roles.agent.repeater import Repeater
-from peers.roles.agent.settings import AgentSettings
-from peers.roles.membership.member import Change, Member
-from peers.roles.membership.members import Members
-from scheduler.plans.segment_plan import SegmentPlan, bandwidth_shares, plan_segments
-from scheduler.policies.chain import ChainView, Pair, Policy, Wait
-from scheduler.policies.detour import go_around
-from scheduler.policies.device_book import learn_from_hop
+from mdl.scheduler.plans.segment_plan import SegmentPlan, bandwidth_shares, plan_segments
+from mdl.scheduler.policies.chain import ChainView, Pair, Policy, Wait
+from mdl.scheduler.policies.detour import go_around
+from mdl.scheduler.policies.device_book import learn_from_hop
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from mdl.peers.roles.membership.member import poverty
+from mdl.peers.roles.membership.members import Members
 from mdl.protocol.delta import Contributor
 from mdl.protocol.tree import tree_children, tree_parent
-from peers.roles.membership.member import poverty
-from peers.roles.membership.members import Members
 
 
 def order_broadcast(

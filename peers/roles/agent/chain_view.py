@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+from mdl.peers.roles.agent.ledger import MERGED, RoundLedger
+from mdl.peers.roles.membership.member import Member
+from mdl.peers.roles.membership.members import Members
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import ResourceState
-from peers.roles.agent.ledger import MERGED, RoundLedger
-from peers.roles.membership.member import Member
-from peers.roles.membership.members import Members
-from scheduler.policies.chain import ChainView, DeviceState, DeviceView
-from scheduler.policies.device_book import DeviceBook
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView
+from mdl.scheduler.policies.device_book import DeviceBook
 
 _TRAINING, _FREE, _BUSY, _SEND, _GET, _DONE, _DEAD = DeviceState
 _NOTHING_KNOWN = ResourceState(free_memory_bytes=0, cpu_percent=0.0)

@@ -12,19 +12,19 @@ import logging
 
 from mdl.bounds import first_few
 from mdl.errors import LocalProtocolError
+from mdl.peers.roles.agent.aggregation import Aggregation, OpenRound
+from mdl.peers.roles.agent.distribution import Distribution, newest_staged
+from mdl.peers.roles.agent.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, PHASE_MOVES, Phase
+from mdl.peers.roles.agent.round_summary import summarise_round
+from mdl.peers.roles.membership.majority import has_quorum
+from mdl.peers.roles.membership.member import Change, Member, Position
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import Activity, Holding, Staged
-from peers.roles.agent.aggregation import Aggregation, OpenRound
-from peers.roles.agent.distribution import Distribution, newest_staged
-from peers.roles.agent.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, PHASE_MOVES, Phase
-from peers.roles.agent.round_summary import summarise_round
-from peers.roles.membership.majority import has_quorum
-from peers.roles.membership.member import Change, Member, Position
-from scheduler.plans.segment_plan import SegmentPlan
-from scheduler.policies.device_book import learn_from_exchange
+from mdl.scheduler.plans.segment_plan import SegmentPlan
+from mdl.scheduler.policies.device_book import learn_from_exchange
 
 logger = logging.getLogger(__name__)
 

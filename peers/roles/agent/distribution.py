@@ -9,15 +9,15 @@ from collections.abc import Collection, Mapping
 from mdl.bounds import first_few
 from mdl.defence.limits import Limits
 from mdl.defence.reputation import DIFFERS
+from mdl.peers.roles.agent.aggregation import OpenRound
+from mdl.peers.roles.agent.broadcast_order import around_cuts, order_broadcast
+from mdl.peers.roles.membership.member import Member, Position
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import BroadcastOrdered, exchanging
 from mdl.protocol.segment_messages import Lost
 from mdl.protocol.tree import tree_children, tree_parent
 from mdl.protocol.vocabulary import Contributors, Holding, Partials, Staged
-from peers.roles.agent.aggregation import OpenRound
-from peers.roles.agent.broadcast_order import around_cuts, order_broadcast
-from peers.roles.membership.member import Member, Position
-from scheduler.plans.segment_plan import SegmentPlan
+from mdl.scheduler.plans.segment_plan import SegmentPlan
 
 logger = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ from math import inf
 from typing import NamedTuple
 
 from mdl.bounds import first_few, printable
+from mdl.peers.roles.agent.conductor import Conductor
+from mdl.peers.roles.agent.opening import is_left_open
+from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.membership.lineage_choice import choose_lineage, may_decide
+from mdl.peers.roles.membership.majority import has_quorum
+from mdl.peers.roles.membership.member import Member, Position, newest_position
+from mdl.peers.roles.membership.members import Members
 from mdl.protocol.vocabulary import MAX_FORKS, Role
-from peers.roles.agent.conductor import Conductor
-from peers.roles.agent.opening import is_left_open
-from peers.roles.agent.settings import AgentSettings
-from peers.roles.membership.lineage_choice import choose_lineage, may_decide
-from peers.roles.membership.majority import has_quorum
-from peers.roles.membership.member import Member, Position, newest_position
-from peers.roles.membership.members import Members
 
 
 class Gathered(NamedTuple):

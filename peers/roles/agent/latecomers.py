@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from mdl.peers.roles.agent.repeater import Repeater
+from mdl.peers.roles.membership.majority import is_senior, was_left_behind
+from mdl.peers.roles.membership.member import Member, Position, poverty
+from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.membership.suspicion import Distrust
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import CatchUp, MemberQuarantined, MemberRefused
-from peers.roles.agent.repeater import Repeater
-from peers.roles.membership.majority import is_senior, was_left_behind
-from peers.roles.membership.member import Member, Position, poverty
-from peers.roles.membership.members import Members
-from peers.roles.membership.suspicion import Distrust
 
 # How long a round waits for a newcomer to fetch the model; longer while its values are seen to arrive.
 _JOIN_WINDOW_S = 10.0

@@ -14,11 +14,11 @@ from enum import Enum
 from functools import wraps
 from typing import TypeVar
 
+from mdl.peers.roles.membership.member import Change
 from mdl.protocol.delta import THETA_ROUNDING, Contributor
 from mdl.protocol.hop_messages import SUSPECT
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import MAX_PERIODS, Holding, HopDecision, HopOutcome
-from peers.roles.membership.member import Change
 
 HopKey = tuple[int, int]  # segment, hop
 BusyPeriod = tuple[float, float | None]  # from, until; None: it still is

@@ -9,17 +9,17 @@ import msgspec
 
 from mdl.bounds import MAX_HEADER_BYTES, first_few, printable
 from mdl.budget import Budget
+from mdl.peers.roles.agent.conductor import Conductor
+from mdl.peers.roles.agent.ledger import RoundLedger
+from mdl.peers.roles.agent.phase import AGGREGATING, BROADCASTING, GATHERING, Phase
+from mdl.peers.roles.agent.round_summary import device_records, since_opened, told_schedule
+from mdl.peers.roles.membership.member import Member
+from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.membership.suspicion import Distrust
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import RoundTold
 from mdl.protocol.status_messages import MAX_CUTS, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Lineage
-from peers.roles.agent.conductor import Conductor
-from peers.roles.agent.ledger import RoundLedger
-from peers.roles.agent.phase import AGGREGATING, BROADCASTING, GATHERING, Phase
-from peers.roles.agent.round_summary import device_records, since_opened, told_schedule
-from peers.roles.membership.member import Member
-from peers.roles.membership.members import Members
-from peers.roles.membership.suspicion import Distrust
 
 # Around a message: the version, and who says it: an id of at most 64 characters and a number.
 _ENVELOPE_BYTES = 256
@@ -50,7 +50,7 @@ class Asking:
 
 
 class Leader(Protocol):
-    """Of an agent what is told; see `peers.roles.agent.agent.MobileAgent`."""
+    """Of an agent what is told; see `mdl.peers.roles.agent.agent.MobileAgent`."""
 
     me: Contributor
     term: int

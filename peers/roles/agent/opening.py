@@ -6,12 +6,22 @@ import logging
 from collections.abc import Mapping
 
 from mdl.bounds import MAX_MEMBERS
+from mdl.peers.roles.agent.distribution import newest_staged
+from mdl.peers.roles.agent.ledger import (
+    ABORTED,
+    HOP_MOVES,
+    LOOKED,
+    OF_ANOTHER,
+    ORDERED,
+    Hop,
+    HopKey,
+    HopState,
+    RoundLedger,
+)
+from mdl.peers.roles.membership.member import Member
+from mdl.peers.roles.membership.suspicion import Distrust
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
-from peers.roles.agent.distribution import newest_staged
-from peers.roles.agent.ledger import ABORTED, HOP_MOVES, LOOKED, OF_ANOTHER, ORDERED, Hop, HopKey, HopState, RoundLedger
-from peers.roles.membership.member import Member
-from peers.roles.membership.suspicion import Distrust
 
 logger = logging.getLogger(__name__)
 

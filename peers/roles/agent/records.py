@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mdl.peers.roles.agent.round_summary import add_evaluations, judgements, usual_evaluations
+from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.run_end import Ending
 from mdl.protocol.machine import Effect, RecordRound
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.status_messages import RoundSummary
-from peers.roles.agent.round_summary import add_evaluations, judgements, usual_evaluations
-from peers.roles.membership.members import Members
-from peers.roles.run_end import Ending
 
 # Kept for observers that ask what they missed; a status with all of them stays far below a message's limit.
 _REMEMBERED_ROUNDS = 100

@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 
 from mdl.bounds import MAX_COUNT, printable
+from mdl.peers.roles.agent.ledger import Hop, HopState, RoundLedger
+from mdl.peers.roles.membership.member import Member
 from mdl.protocol.counts import Evaluation, Judged, Judgements, is_confusion_of, is_sound, judge
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.segments import share_counted
 from mdl.protocol.status_messages import MAX_SCHEDULE, DeviceRecord, HopSummary, RoundSummary, Schedule
 from mdl.protocol.vocabulary import Holding, Partials, Staged
-from peers.roles.agent.ledger import Hop, HopState, RoundLedger
-from peers.roles.membership.member import Member
-from scheduler.plans.segment_plan import SegmentPlan
+from mdl.scheduler.plans.segment_plan import SegmentPlan
 
 
 def summarise_round(

@@ -8,9 +8,9 @@ import msgspec
 
 from mdl.config import BusySection, Exchange
 from mdl.ends import EndSection
+from mdl.peers.roles.membership.reach import AVOID_S
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
-from peers.roles.membership.reach import AVOID_S
 
 
 class TimeLimit(msgspec.Struct, frozen=True):

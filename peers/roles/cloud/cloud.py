@@ -16,6 +16,7 @@ from math import inf
 import msgspec
 
 from mdl.bounds import printable
+from mdl.peers.roles.cloud.presence import PRESENT_S, Presence
 from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.cloud_messages import (
     LessonCurrent,
@@ -31,9 +32,8 @@ from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, TeachCycle, Update
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested, TransferProgressed, WorkFailed
 from mdl.task import task_difference
-from peers.roles.cloud.presence import PRESENT_S, Presence
-from transport.loglimit import LogLimit
-from transport.wire.places import Places
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.wire.places import Places
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,8 @@ from collections import OrderedDict
 from math import inf
 
 from mdl.bounds import printable
+from mdl.peers.roles.cloud.cloud import CloudSettings
+from mdl.peers.roles.cloud.presence import Presence
 from mdl.protocol.cloud_messages import (
     LessonCurrent,
     LessonMessage,
@@ -24,9 +26,7 @@ from mdl.protocol.cloud_messages import (
 from mdl.protocol.cloud_work import CycleTaught, KeepVectors, TeachCycle, VectorJudged, VectorReceived, VectorsKept
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested, WorkFailed
-from peers.roles.cloud.cloud import CloudSettings
-from peers.roles.cloud.presence import Presence
-from transport.loglimit import LogLimit
+from mdl.transport.loglimit import LogLimit
 
 logger = logging.getLogger(__name__)
 

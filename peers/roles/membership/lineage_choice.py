@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mdl.peers.roles.membership.majority import has_quorum, is_senior
+from mdl.peers.roles.membership.member import Member, newest_position
 from mdl.protocol.vocabulary import Lineage
-from peers.roles.membership.majority import has_quorum, is_senior
-from peers.roles.membership.member import Member, newest_position
 
 
 def choose_lineage(following: list[Member]) -> list[Member]:

@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 import msgspec
 
+from mdl.peers.roles.membership.silence import Arrivals
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Activity, Lineage
-from peers.roles.membership.silence import Arrivals
-from scheduler.policies.device_book import DeviceBook
+from mdl.scheduler.policies.device_book import DeviceBook
 
 Position: TypeAlias = tuple[Lineage, int, bytes]  # lineage, round, digest of w(round)
 
@@ -62,7 +62,7 @@ class Member:
 
     @property
     def is_busy(self) -> bool:
-        """Its resources say so (`scheduler.policies.device_book.is_busy`), or its owner does: it comes last."""
+        """Its resources say so (`mdl.scheduler.policies.device_book.is_busy`), or its owner does: it comes last."""
         return self.device.busy_since is not None or bool(self.report.away)
 
     @property

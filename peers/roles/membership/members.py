@@ -7,14 +7,14 @@ from math import inf
 
 from mdl.bounds import MAX_MEMBERS, printable
 from mdl.config import BusySection
+from mdl.peers.roles.membership.member import Change, Member
+from mdl.peers.roles.membership.reach import AVOID_S, Reach
+from mdl.peers.roles.membership.silence import Arrivals
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Lineage, PeerInfo
+from mdl.scheduler.policies.device_book import DeviceBook, is_busy
 from mdl.task import task_difference
-from peers.roles.membership.member import Change, Member
-from peers.roles.membership.reach import AVOID_S, Reach
-from peers.roles.membership.silence import Arrivals
-from scheduler.policies.device_book import DeviceBook, is_busy
 
 # No silence shorter than this many reports is taken for a loss.
 _REPORTS_MISSED = 4

@@ -16,12 +16,12 @@ from math import inf
 import msgspec
 
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.membership.majority import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS_PER_S, is_senior, next_term
+from mdl.peers.roles.membership.member import Member, poverty
+from mdl.peers.roles.membership.silence import Arrivals
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import AgentMessage, AgentPresent, MemberRefused, MeshFinished, RoundOpened
 from mdl.protocol.vocabulary import Ballot
-from peers.roles.membership.majority import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS_PER_S, is_senior, next_term
-from peers.roles.membership.member import Member, poverty
-from peers.roles.membership.silence import Arrivals
 
 # After these this process ends.
 LAST_WORDS = frozenset((MeshFinished, MemberRefused))

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping
 
 from mdl.bounds import printable
 from mdl.defence.reputation import DIFFERS, FAINT, Quarantine, Suspects, Suspicion
+from mdl.peers.roles.membership.member import Member
 from mdl.protocol.delta import Contributor
 from mdl.protocol.status_messages import MAX_CUTS
-from peers.roles.membership.member import Member
 
 logger = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from math import inf
 
 from mdl.bounds import MAX_MEMBERS, MAX_RATE_MB_S
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.trainer.exchange import Exchange
+from mdl.peers.roles.trainer.gaps import GappedResult
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of_result
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken, GlobalWanted, exchanging
 from mdl.protocol.tree import tree_children, tree_parent
 from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Staged
-from peers.roles.trainer.exchange import Exchange
-from peers.roles.trainer.gaps import GappedResult
 
 # Three asks of a device that waits: a child that was not heard for so long is dead, or has the result.
 PATIENCE_S = 1.5

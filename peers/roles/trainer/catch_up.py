@@ -6,11 +6,11 @@ from enum import Enum
 
 from mdl.bounds import ROUND_LEAP
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.membership.majority import has_in_common
+from mdl.peers.roles.trainer.model_state import Standing, base_of
+from mdl.peers.roles.trainer.round_state import Part
 from mdl.protocol.delta import Vector, check_size
 from mdl.protocol.round_messages import CatchUp, ModelMessage
-from peers.roles.membership.majority import has_in_common
-from peers.roles.trainer.model_state import Standing, base_of
-from peers.roles.trainer.round_state import Part
 
 
 class Way(Enum):

@@ -17,6 +17,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.trainer.gaps import GrowingResult, join_gaps
+from mdl.peers.roles.trainer.guard import Guard
+from mdl.peers.roles.trainer.lanes import MOST_UNDER_WAY, Lane, Parcel, Uplink, window_of
 from mdl.protocol.coding import RoundedOff, coded_size, decode
 from mdl.protocol.delta import THETA_ROUNDING, Contributor, ModelDelta, Vector, check_values, pair_aggregate
 from mdl.protocol.machine import Send
@@ -24,9 +27,6 @@ from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import Cut, partials_of, places_of, to_bits
 from mdl.protocol.vocabulary import Partials
-from peers.roles.trainer.gaps import GrowingResult, join_gaps
-from peers.roles.trainer.guard import Guard
-from peers.roles.trainer.lanes import MOST_UNDER_WAY, Lane, Parcel, Uplink, window_of
 
 
 class Exchange:

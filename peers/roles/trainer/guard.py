@@ -19,10 +19,10 @@ from mdl.defence.limits import Limits, Seen
 from mdl.defence.marks import Marks, draw_places, length, look_at
 from mdl.defence.pieces import PieceJudge
 from mdl.defence.reputation import Accusation, Suspects
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.voice import Voice
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.vector_work import Check, DeltasMerged
-from peers.roles.trainer.model_state import Standing
-from peers.roles.trainer.voice import Voice
 
 logger = logging.getLogger(__name__)
 

@@ -10,14 +10,14 @@ import logging
 from mdl.bounds import MAX_HOPS, printable
 from mdl.defence.limits import Seen
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.trainer.guard import Guard
+from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.voice import Voice
 from mdl.protocol.delta import THETA_ROUNDING, Contributor, ModelDelta, Vector
 from mdl.protocol.hop_messages import NOTHING_CAME, SUSPECT, DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
 from mdl.protocol.machine import Effect, Send
 from mdl.protocol.vector_work import DeltasMerged, MergeDeltas
 from mdl.protocol.vocabulary import HopDecision, HopOutcome
-from peers.roles.trainer.guard import Guard
-from peers.roles.trainer.round_state import Part
-from peers.roles.trainer.voice import Voice
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from mdl.bounds import MAX_MEMBERS
+from mdl.peers.roles.trainer.works import Round, Work, add_up_counted, add_up_plain, total
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.segments import split_values
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, Counted, History, Lineage, Reached
-from peers.roles.trainer.works import Round, Work, add_up_counted, add_up_plain, total
 
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up.
 _START_ROUNDS = 2

@@ -18,6 +18,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from mdl.bounds import MAX_LENGTH, MAX_LOSS, within
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.works import AHEAD_OF, Round, Work, total
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
     MAX_VECTORS,
@@ -30,9 +33,6 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.vector_work import sum_up
 from mdl.protocol.vocabulary import Lineage, TrainingReport
-from peers.roles.trainer.model_state import Standing
-from peers.roles.trainer.round_state import Part
-from peers.roles.trainer.works import AHEAD_OF, Round, Work, total
 
 logger = logging.getLogger(__name__)
 

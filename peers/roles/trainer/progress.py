@@ -10,6 +10,15 @@ from dataclasses import dataclass
 
 from mdl.bounds import printable
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.trainer.catch_up import CatchingUp, Way
+from mdl.peers.roles.trainer.guard import Guard
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.own_delta import OwnWork
+from mdl.peers.roles.trainer.reports import Reports
+from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.staging import Staging
+from mdl.peers.roles.trainer.voice import Voice
+from mdl.peers.roles.trainer.works import Work
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import (
     DeltaRecalled,
@@ -22,15 +31,6 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, ModelMessage, RoundOpened
 from mdl.protocol.vector_work import ApplyDelta, DeltaApplied
 from mdl.protocol.vocabulary import History, TrainingReport
-from peers.roles.trainer.catch_up import CatchingUp, Way
-from peers.roles.trainer.guard import Guard
-from peers.roles.trainer.model_state import Standing
-from peers.roles.trainer.own_delta import OwnWork
-from peers.roles.trainer.reports import Reports
-from peers.roles.trainer.round_state import Part
-from peers.roles.trainer.staging import Staging
-from peers.roles.trainer.voice import Voice
-from peers.roles.trainer.works import Work
 
 # While somebody is away who was in one of so many rounds before, own work since then is remembered, if the model is
 # small: that takes five vectors more. Else that of the last round, until a round begins with all who made it, and of a

@@ -8,14 +8,14 @@ from msgspec.structs import replace
 
 from mdl.bounds import MAX_LOSS, printable, within
 from mdl.channels import Told
+from mdl.peers.roles.run_end import Taken
+from mdl.peers.roles.trainer.guard import Guard
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.voice import Voice
 from mdl.protocol.machine import Evaluated, ResourcesSampled
 from mdl.protocol.round_messages import ATTEMPTS_TOLD, MOST_UNHEARD, MeshFinished, PeerReport, RoundOpened, exchanging
 from mdl.protocol.vocabulary import Activity, Lineage, ResourceState, RoundEvaluation, TrainingReport
-from peers.roles.run_end import Taken
-from peers.roles.trainer.guard import Guard
-from peers.roles.trainer.model_state import Standing
-from peers.roles.trainer.round_state import Part
-from peers.roles.trainer.voice import Voice
 
 logger = logging.getLogger(__name__)
 

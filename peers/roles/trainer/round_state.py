@@ -7,12 +7,12 @@ from math import isfinite
 
 from mdl.bounds import MAX_HOPS
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.trainer.broadcast import Spread
+from mdl.peers.roles.trainer.works import Work
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import RecallDelta
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, Incoming
-from peers.roles.trainer.broadcast import Spread
-from peers.roles.trainer.works import Work
 
 HopKey = tuple[int, int]  # segment, hop
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from mdl.defence.reputation import DIFFERS
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.trainer.exchange import Exchange
+from mdl.peers.roles.trainer.guard import Guard
+from mdl.peers.roles.trainer.hops import Hops
+from mdl.peers.roles.trainer.lanes import Uplink
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.voice import Voice
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_size, digest_of_result
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Staged, Transfer
-from peers.roles.trainer.exchange import Exchange
-from peers.roles.trainer.guard import Guard
-from peers.roles.trainer.hops import Hops
-from peers.roles.trainer.lanes import Uplink
-from peers.roles.trainer.model_state import Standing
-from peers.roles.trainer.round_state import Part
-from peers.roles.trainer.voice import Voice
 
 # A long piece of work is done step by step: as soon as may be, but messages are heard in between.
 _BETWEEN_STEPS_S = 0.001

@@ -14,6 +14,17 @@ import logging
 import msgspec
 
 from mdl.channels import Told
+from mdl.peers.roles.carried import digest_of, segment_of, values_of
+from mdl.peers.roles.run_end import Taken
+from mdl.peers.roles.trainer.guard import Defence, Guard
+from mdl.peers.roles.trainer.hops import Hops
+from mdl.peers.roles.trainer.lanes import MOST_UNDER_WAY
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.progress import Progress
+from mdl.peers.roles.trainer.reports import Reports
+from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.staging import Staging
+from mdl.peers.roles.trainer.voice import Voice
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import (
@@ -54,17 +65,6 @@ from mdl.protocol.round_messages import (
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vector_work import DeltaApplied, DeltaHashed, DeltasMerged, Outer
 from mdl.protocol.vocabulary import Ballot, History, Lineage, Transfer
-from peers.roles.carried import digest_of, segment_of, values_of
-from peers.roles.run_end import Taken
-from peers.roles.trainer.guard import Defence, Guard
-from peers.roles.trainer.hops import Hops
-from peers.roles.trainer.lanes import MOST_UNDER_WAY
-from peers.roles.trainer.model_state import Standing
-from peers.roles.trainer.progress import Progress
-from peers.roles.trainer.reports import Reports
-from peers.roles.trainer.round_state import Part
-from peers.roles.trainer.staging import Staging
-from peers.roles.trainer.voice import Voice
 
 logger = logging.getLogger(__name__)
 

@@ -28,9 +28,9 @@ from mdl.data.tables.options import CsvOptions
 from mdl.errors import ConfigError, DataError
 from mdl.files.export import ModelDescription
 from mdl.learning.evaluation import predict_logits
+from mdl.peers.view.tail import LineTail
+from mdl.peers.view.trained.answers import Answer, read_outputs
 from mdl.reading import open_regular
-from peers.view.tail import LineTail
-from peers.view.trained.answers import Answer, read_outputs
 
 STDIN = "-"
 # Windows classified together: 256 of 9 x 128 in float32 are 1.2 MB.

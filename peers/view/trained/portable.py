@@ -21,14 +21,14 @@ from torch import nn
 
 from mdl.errors import ConfigError, DataError, MdlError
 from mdl.files.checkpoint import read_safetensors
-from mdl.files.export import ModelDescription, export_model
+from mdl.files.export import ModelDescription, export_model, find_model_file
 from mdl.learning.evaluation import predict_logits
 from mdl.learning.targets import Numbers
 from mdl.learning.tensors import unwrap
 from mdl.own import Own
+from mdl.peers.view.inference import load_model
 from mdl.task import Targets, describe_rate
 from mdl.writing import write_whole
-from peers.view.inference import find_model_file, load_model
 
 # Of logits: runtimes order their sums otherwise, and float32 has seven digits.
 TOLERANCE = 1e-4

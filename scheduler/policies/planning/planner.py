@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Wait
-from scheduler.policies.greedy import (
+from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Wait
+from mdl.scheduler.policies.greedy import (
     EXPOSED_TRANSFERS,
     RUSH,
     SECONDS_PER_JOULE,
@@ -26,10 +26,10 @@ from scheduler.policies.greedy import (
     too_few,
     typical_transfer_s,
 )
-from scheduler.policies.laid_hops import cost_to_keep
-from scheduler.policies.planning.rollouts import Hops, draw_future, roll_out
-from scheduler.policies.planning.subset_recursion import Indices, Times, earliest_ends, subset_tables
-from scheduler.policies.why import Choice
+from mdl.scheduler.policies.laid_hops import cost_to_keep
+from mdl.scheduler.policies.planning.rollouts import Hops, draw_future, roll_out
+from mdl.scheduler.policies.planning.subset_recursion import Indices, Times, earliest_ends, subset_tables
+from mdl.scheduler.policies.why import Choice
 
 # The exact plan takes 2 ms for 9 devices; each more takes three times as long.
 MAX_PLANNED = 9

@@ -15,7 +15,7 @@ import numpy as np
 from mdl.devices import usage
 from mdl.devices.busy_periods import active_end_s
 from mdl.devices.usage import Periods, UsageKind, mean_gap_s
-from scheduler.policies.chain import DeviceState, DeviceView
+from mdl.scheduler.policies.chain import DeviceState, DeviceView
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,24 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import CARRIERS, PACKED, PROTOCOL_VERSION, SEGMENTS, Hello, PeersKnown, Said
 from mdl.protocol.round_messages import AgentPresent
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport.trust.device_key import where_claim
+from mdl.transport.trust.keys import code_hash, new_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.wire.codec import (
+    SMALLEST_CHUNK_BYTES,
+    Body,
+    ChunkSent,
+    ChunksWanted,
+    CodeTold,
+    Envelope,
+    FlowAnswered,
+    FlowOffered,
+    RosterTold,
+    TransferDropped,
+    TransferEnded,
+    TransferOffered,
+    decode,
+)
 from mdl.trust.statements import MAX_HOSTS, AnyStatement, CodeChanged, DeviceRevoked, Enrolled, Proof, claim_of
 from tests.fuzz.conversations.process import Process
 from tests.fuzz.conversations.scenes import (
@@ -32,24 +50,6 @@ from tests.fuzz.conversations.scenes import (
     _OnLinks,
 )
 from tests.fuzz.hostile import Hostile, damage, forced, info_of
-from transport.trust.device_key import where_claim
-from transport.trust.keys import code_hash, new_join_code
-from transport.trust.membership import Membership
-from transport.wire.codec import (
-    SMALLEST_CHUNK_BYTES,
-    Body,
-    ChunkSent,
-    ChunksWanted,
-    CodeTold,
-    Envelope,
-    FlowAnswered,
-    FlowOffered,
-    RosterTold,
-    TransferDropped,
-    TransferEnded,
-    TransferOffered,
-    decode,
-)
 
 KINDS: tuple[type[Any], ...] = tuple(kind for kind in get_args(Said) if kind not in (Hello, PeersKnown))
 _TALK = (ChunksWanted, ChunkSent, TransferEnded, TransferDropped)

@@ -18,6 +18,13 @@ import zmq
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Hello
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport import datagram_port
+from mdl.transport.discovery.directory import Address, is_loopback
+from mdl.transport.links import outbox
+from mdl.transport.links.sockets import Curve, open_dealer
+from mdl.transport.trust import keys as mesh_keys
+from mdl.transport.trust.membership import Membership
+from mdl.transport.wire.codec import RosterTold, encode
 from tests.fuzz.conversations.process import Process
 from tests.fuzz.conversations.scenes import (
     CODE_HOLDER,
@@ -31,13 +38,6 @@ from tests.fuzz.conversations.scenes import (
 )
 from tests.fuzz.conversations.wire import Datagrams
 from tests.fuzz.machines import Misbehaved
-from transport import datagram_port
-from transport.discovery.directory import Address, is_loopback
-from transport.links import outbox
-from transport.links.sockets import Curve, open_dealer
-from transport.trust import keys as mesh_keys
-from transport.trust.membership import Membership
-from transport.wire.codec import RosterTold, encode
 
 # Real seconds that a message may take through libzmq, on a machine that does much else.
 _ARRIVES_S = 20.0

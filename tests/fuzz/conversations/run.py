@@ -27,11 +27,11 @@ from typing import Any, TypeAlias
 import msgspec
 
 from mdl.errors import RemoteProtocolError
+from mdl.transport.wire.codec import decode
 from tests.fuzz.conversations.liars import Liar
 from tests.fuzz.conversations.over_sockets import SocketScene
 from tests.fuzz.conversations.scenes import CODE_HOLDER, IN_MEMORY, MEMBER, OWNER, THE_CLOUD, Move, Scene
 from tests.fuzz.machines import Misbehaved, be_quiet
-from transport.wire.codec import decode
 
 # Messages of a case: beyond, a mesh has seen most of what it comes to see. Each case is another mesh.
 MESSAGES = 3_000

@@ -19,6 +19,13 @@ import numpy as np
 
 from mdl.devices.offer import Offer
 from mdl.errors import ConfigError
+from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
+from mdl.peers.roles.cloud.cloud import Cloud, CloudSettings, CloudState
+from mdl.peers.roles.cloud.collector import TASK, Collector
+from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
+from mdl.peers.roles.observer import Observer
+from mdl.peers.roles.sharing.giver import Giver
+from mdl.peers.roles.sharing.taker import Taker
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import (
     CycleTaught,
@@ -45,25 +52,18 @@ from mdl.protocol.sharing.work import (
     WindowsCut,
 )
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.roles.build import TrainerStart, build_machine, simulated_start
-from peers.roles.cloud.cloud import Cloud, CloudSettings, CloudState
-from peers.roles.cloud.collector import TASK, Collector
-from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
-from peers.roles.observer import Observer
-from peers.roles.sharing.giver import Giver
-from peers.roles.sharing.taker import Taker
-from sim.mesh.invariants import MOST_DELTAS, count_vectors
-from sim.mesh.process import Disk
+from mdl.sim.mesh.invariants import MOST_DELTAS, count_vectors
+from mdl.sim.mesh.process import Disk
+from mdl.transport.links.gate import ALLOWED, LINKS
+from mdl.transport.links.hub import Hub, Spoke
+from mdl.transport.links.mesh_links import Links
+from mdl.transport.trust import keys as mesh_keys
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.membership import Membership
 from tests.fuzz.conversations.process import Answer, Process, World, of_a_peer
 from tests.fuzz.conversations.wire import Connection
 from tests.fuzz.machines import SIZE, Misbehaved
-from transport.links.gate import ALLOWED, LINKS
-from transport.links.hub import Hub, Spoke
-from transport.links.mesh_links import Links
-from transport.trust import keys as mesh_keys
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, founder_mark, new_join_code
-from transport.trust.membership import Membership
 
 # Roles of the liar: has the join code; is a member of the mesh; owns it; is the cloud.
 CODE_HOLDER, MEMBER, OWNER, THE_CLOUD = "code-holder", "member", "owner", "cloud"

@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from mdl.peers.roles.agent.ledger import RoundLedger
+from mdl.peers.roles.membership.members import Members
 from mdl.protocol.delta import Contributor
+from mdl.transport.links import mesh_links
 from mdl.trust import statements
-from peers.roles.agent.ledger import RoundLedger
-from peers.roles.membership.members import Members
 from tests.fuzz.conversations.run import SHARES, Failure, replay, run_case, shrink
 from tests.fuzz.conversations.scenes import CODE_HOLDER, MEMBER
 from tests.fuzz.machines import be_quiet
-from transport.links import mesh_links
 
 ROOT = Path(__file__).resolve().parents[3]
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))

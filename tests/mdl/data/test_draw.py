@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mdl.data.draw import draw_window, sparkline
-from peers.cli.main import main
+from mdl.peers.cli.main import main
 
 
 def test_a_line_rises_from_the_lowest_to_the_highest_value() -> None:

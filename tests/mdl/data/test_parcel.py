@@ -23,7 +23,7 @@ from mdl.data.parcel import (
 )
 from mdl.data.readers.motion import MotionOptions, make_motion
 from mdl.errors import ConfigError, DataError
-from transport.trust.keys import name_run
+from mdl.transport.trust.keys import name_run
 
 DATA = make_motion(MotionOptions(people=4, test_people=2, windows=30), 0)
 WORDS = "able-acid-acorn-actor-adult"

@@ -14,8 +14,8 @@ from mdl.recommend.din import DinSettings
 from mdl.recommend.lesson import Lesson, pack_lesson, read_lesson
 from mdl.recommend.momodistill import make_cloud_model
 from mdl.recommend.vector_codec import OtherBasisError, name_basis, pack_vector, read_vector
+from mdl.transport.wire.codec import encode
 from tests.mdl.recommend.logs import small_log
-from transport.wire.codec import encode
 
 
 @pytest.fixture

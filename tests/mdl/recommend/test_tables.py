@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import ConfigError, DataError
+from mdl.peers.cli.main import main
 from mdl.recommend.readers import read_interactions, read_titles
-from peers.cli.main import main
 
 ROWS = [("1", "16", "5", "30"), ("1", "38", "4", "20"), ("2", "16", "1", "10"), ("2", "35", "1", "40")]
 HEADER = ("user", "item", "rating", "time")

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mdl.errors import ConfigError, DataError
-from peers.cli.data import app
+from mdl.peers.cli.data import app
 
 
 @pytest.fixture
@@ -94,7 +94,8 @@ def test_an_unknown_set_names_the_closest(own_folders: Path) -> None:
 
 def test_the_command_loads_neither_numpy_nor_torch() -> None:
     code = (
-        "import sys, peers.cli.data; print([name for name in ('numpy', 'torch', 'rich.table') if name in sys.modules])"
+        "import sys, mdl.peers.cli.data; "
+        "print([name for name in ('numpy', 'torch', 'rich.table') if name in sys.modules])"
     )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -16,8 +16,8 @@ import pytest
 import typer
 
 from mdl.errors import ConfigError, DataError, MeshNotFoundError, UnfinishedError
-from peers.cli.failure import run_guarded
-from peers.cli.main import add_groups, app, main
+from mdl.peers.cli.failure import run_guarded
+from mdl.peers.cli.main import add_groups, app, main
 
 # What is wrong with each command's input -> a piece of the error. A command that is new needs a line here.
 MISTAKES = {
@@ -187,7 +187,7 @@ def test_without_json_nothing_is_on_stdout(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("words", [["data", "list"], ["data", "list", "--json"], ["data", "nosuch", "--json"]])
 def test_an_output_that_takes_nothing_is_one_line(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-m", "peers", *words], stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([sys.executable, "-m", "mdl", *words], stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == (2 if "nosuch" in words else 4)
     (line,) = done.stderr.splitlines()
     assert line.startswith("mdl: ")

@@ -22,9 +22,9 @@ from mdl.data.spec import Spec, read_options
 from mdl.data.split import parse_shard, split_windows
 from mdl.data.windows import Windows
 from mdl.errors import ConfigError
+from mdl.peers.cli.main import add_groups, app, main
 from mdl.section import Section, ranges_of
-from peers.cli.main import add_groups, app, main
-from transport.discovery.directory import parse_address
+from mdl.transport.discovery.directory import parse_address
 
 # What a command needs besides the number.
 NEEDED = {

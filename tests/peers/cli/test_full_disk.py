@@ -14,9 +14,9 @@ import pytest
 
 from mdl.data.readers.catalogue import find_public_set
 from mdl.errors import MdlError, StorageError
+from mdl.peers.cli import data as cli_data
+from mdl.transport.trust.keys import new_join_code
 from mdl.writing import check_writable, save_or_rescue, write_bytes
-from peers.cli import data as cli_data
-from transport.trust.keys import new_join_code
 
 CODE = new_join_code("lab")
 PEER = ["peer", "--code", CODE, "--loopback", "--data", "motion?people=6&test_people=2&windows=40"]
@@ -42,7 +42,7 @@ def _run(folder: Path, words: list[str], full: bool) -> tuple[int, list[str], di
     }
     environment |= {name: str(folder / "home") for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME")}
     done = subprocess.run(
-        [sys.executable, "-m", "peers", *words, "--json"],
+        [sys.executable, "-m", "mdl", *words, "--json"],
         cwd=folder,
         env=environment | {"PYTHONPATH": os.getcwd()},
         capture_output=True,

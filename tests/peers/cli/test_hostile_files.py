@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from peers.cli import main as cli
-from scheduler.paper.problem import PaperRules
+from mdl.peers.cli import main as cli
+from mdl.scheduler.paper.problem import PaperRules
 
 # The commands of one process: each call of `main` would add them again.
 _add_commands_once = functools.cache(cli.add_groups)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peers.cli.main import main
+from mdl.peers.cli.main import main
 
 
 @pytest.fixture

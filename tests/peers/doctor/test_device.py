@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from mdl.peers.doctor.device import check_clocks, check_key, check_standing
+from mdl.peers.doctor.finding import Finding, Verdict
+from mdl.peers.doctor.sight import Sight
+from mdl.peers.edge.identity import default_name
+from mdl.peers.edge.membership import key_path
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.doctor.device import check_clocks, check_key, check_standing
-from peers.doctor.finding import Finding, Verdict
-from peers.doctor.sight import Sight
-from peers.edge.identity import default_name
-from peers.edge.membership import key_path
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, founder_mark, new_join_code
-from transport.trust.membership import Membership
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.membership import Membership
 
 FOUNDER, ME, OTHER = (DeviceKey.of(bytes([at]) * 32) for at in range(3))
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(19), founder_mark(FOUNDER.public)))

@@ -9,18 +9,18 @@ import pytest
 
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
-from peers.doctor.examine import exit_code
-from peers.doctor.finding import Finding, Verdict, fail, note, ok
-from peers.doctor.machine import (
+from mdl.peers.doctor.examine import exit_code
+from mdl.peers.doctor.finding import Finding, Verdict, fail, note, ok
+from mdl.peers.doctor.machine import (
     check_clock,
     check_descriptors,
     check_disk,
     check_memory,
     check_torch,
 )
-from peers.doctor.mesh import with_peers
-from peers.doctor.power import check_battery, check_power
-from peers.doctor.sight import DOCTOR_PORT
+from mdl.peers.doctor.mesh import with_peers
+from mdl.peers.doctor.power import check_battery, check_power
+from mdl.peers.doctor.sight import DOCTOR_PORT
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from ipaddress import IPv4Interface
 
 import pytest
 
+from mdl.peers.doctor.finding import Verdict
+from mdl.peers.doctor.mesh import _check_strangers, _Device, _find_trouble
+from mdl.peers.doctor.sight import Sight
 from mdl.protocol.messages import PROTOCOL_VERSION
-from peers.doctor.finding import Verdict
-from peers.doctor.mesh import _check_strangers, _Device, _find_trouble
-from peers.doctor.sight import Sight
-from transport.discovery.directory import Address
-from transport.discovery.survey import Announcement
-from transport.links.probe import Reached
-from transport.trust.keys import Mesh, new_join_code
+from mdl.transport.discovery.directory import Address
+from mdl.transport.discovery.survey import Announcement
+from mdl.transport.links.probe import Reached
+from mdl.transport.trust.keys import Mesh, new_join_code
 
 OWN = [IPv4Interface("192.0.2.7/24")]
 NOTHING = Sight([], [], [], {}, {}, None, None, "")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from peers.doctor.finding import Verdict
-from peers.doctor.name import check_name
-from peers.edge.identity import default_name
-from peers.edge.naming import name_here
+from mdl.peers.doctor.finding import Verdict
+from mdl.peers.doctor.name import check_name
+from mdl.peers.edge.identity import default_name
+from mdl.peers.edge.naming import name_here
+from mdl.transport.trust.membership import Membership
 from tests.peers.doctor.test_device import KEYS, ME, OTHER, introduced, sight
-from transport.trust.membership import Membership
 
 
 def test_a_free_name_is_let_be(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from mdl.config import MeshSection
-from peers.doctor import network
-from peers.doctor.finding import Verdict
-from transport.discovery import interfaces
-from transport.discovery.multicast import Heard, Multicast
+from mdl.peers.doctor import network
+from mdl.peers.doctor.finding import Verdict
+from mdl.transport.discovery import interfaces
+from mdl.transport.discovery.multicast import Heard, Multicast
 
 Address = namedtuple("Address", "family address netmask")
 State = namedtuple("State", "isup")

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from mdl.config import Config, load_config
+from mdl.peers.doctor.finding import Verdict
+from mdl.peers.doctor.own_model import OwnModel, build_own_model, check_own_model
+from mdl.peers.doctor.sight import Sight
+from mdl.peers.edge.device import Device
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.doctor.finding import Verdict
-from peers.doctor.own_model import OwnModel, build_own_model, check_own_model
-from peers.doctor.sight import Sight
-from peers.edge.device import Device
 
 OWN = OwnModel("aaaa", "lenet 9x128 -> walking, standing")
 NOTHING = Sight([], [], [], {}, {}, None, None, "")

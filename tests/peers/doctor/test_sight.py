@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mdl.peers.doctor.sight import Clocks, Patience
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.doctor.sight import Clocks, Patience
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, new_join_code
-from transport.trust.membership import Membership
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, new_join_code
+from mdl.transport.trust.membership import Membership
 
 MEMBER = Membership(MeshKeys.from_code(new_join_code("home", bytes(19))), DeviceKey.of(bytes(32)))
 BEGAN_S = 1_800_000_000.0

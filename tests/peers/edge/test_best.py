@@ -13,11 +13,11 @@ from torch import nn
 from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
 from mdl.files.export import ModelDescription, export_state
 from mdl.learning.flat import FlatModel
+from mdl.peers.edge.best import BEST, BestModel, known_by, read_best
+from mdl.peers.roles.peer import Peer
+from mdl.peers.roles.run_end import UNKNOWN
 from mdl.protocol.counts import Course, Judged
 from mdl.protocol.delta import digest_of
-from peers.edge.best import BEST, BestModel, known_by, read_best
-from peers.roles.peer import Peer
-from peers.roles.run_end import UNKNOWN
 
 MODEL = FlatModel(nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)))
 

@@ -16,6 +16,8 @@ from mdl.errors import ConfigError, DataError, TrainingCancelledError
 from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
 from mdl.files.export import read_description
 from mdl.learning.flat import hash_task
+from mdl.peers.edge.device import Device
+from mdl.peers.view.inference import evaluate_model
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     DeltaRecalled,
@@ -27,8 +29,6 @@ from mdl.protocol.machine import (
     TrainLocally,
 )
 from mdl.task import task_difference
-from peers.edge.device import Device
-from peers.view.inference import evaluate_model
 
 ME = Contributor("me", 1)
 

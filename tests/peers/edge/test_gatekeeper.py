@@ -17,8 +17,8 @@ from benchmarks.allowed_hours import Session, allowed_hours, play, read_sessions
 from mdl.config import TrainingSettings
 from mdl.devices.gate import Gate, Reading, parse_when
 from mdl.errors import ConfigError
-from peers.edge.gatekeeper import LOOK_EVERY_S, Gatekeeper, make_gatekeeper
-from peers.edge.sensors import Sensors
+from mdl.peers.edge.gatekeeper import LOOK_EVERY_S, Gatekeeper, make_gatekeeper
+from mdl.peers.edge.sensors import Sensors
 
 _HEADER = (
     "device,Timestamp,level,status,usage,RAM,isInteractive,temperature,voltage,WiFi,Cellular,Hotspot,GPS,Bluetooth,"

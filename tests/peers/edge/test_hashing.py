@@ -10,15 +10,15 @@ import pytest
 
 import mdl.protocol.delta
 from mdl.files.checkpoint import ModelCache
+from mdl.peers.edge.resume import Origin, describe_state
+from mdl.peers.roles.trainer.trainer import TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of, pair_aggregate
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopOrdered
 from mdl.protocol.machine import Effect, Event, LocalDeltaReady, Received, SaveModel
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import TrainingReport
-from peers.edge.resume import Origin, describe_state
-from peers.roles.trainer.trainer import TrainerSettings
+from mdl.transport.story import Story
 from tests.peers.roles.at_once import TrainerAtOnce
-from transport.story import Story
 
 ME, ANN, BOB, AGENT = (Contributor(name, 1) for name in ("me", "ann", "bob", "agent"))
 MEMBERS = (ANN, BOB, ME)

@@ -21,9 +21,7 @@ import pytest
 from mdl.errors import ConfigError
 from mdl.files import run_lock
 from mdl.files.checkpoint import CachedModel, ModelCache
-from mdl.protocol.delta import Contributor
-from mdl.writing import open_private
-from peers.edge.identity import (
+from mdl.peers.edge.identity import (
     CODE_VARIABLE,
     claim_identity,
     find_code,
@@ -35,13 +33,15 @@ from peers.edge.identity import (
     remember_code,
     state_home,
 )
-from transport.trust.keys import new_join_code
+from mdl.protocol.delta import Contributor
+from mdl.transport.trust.keys import new_join_code
+from mdl.writing import open_private
 
 # Another process, which claims a directory and stays until its input ends.
 CLAIMS = """
 import sys
 from pathlib import Path
-from peers.edge.identity import claim_identity
+from mdl.peers.edge.identity import claim_identity
 claim_identity(Path(sys.argv[1]), sys.argv[2])
 print("claimed", flush=True)
 sys.stdin.read()
@@ -167,7 +167,7 @@ def test_of_many_that_start_at_the_same_moment_one_has_it(tmp_path: Path) -> Non
 FORKS = """
 import os, sys, time
 from pathlib import Path
-from peers.edge.identity import claim_identity
+from mdl.peers.edge.identity import claim_identity
 claim_identity(Path(sys.argv[1]), "ann")
 if os.fork() == 0:
     print("claimed", flush=True)

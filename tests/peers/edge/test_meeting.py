@@ -9,10 +9,10 @@ import pytest
 
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
+from mdl.peers.edge import meeting
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.edge import meeting
-from transport.discovery.scan import DEFAULT_PORT
-from transport.trust.keys import Mesh
+from mdl.transport.discovery.scan import DEFAULT_PORT
+from mdl.transport.trust.keys import Mesh
 
 MESH: Any = SimpleNamespace(name="home", keys=None)
 

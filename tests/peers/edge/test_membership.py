@@ -12,13 +12,13 @@ import pytest
 
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
+from mdl.peers.edge import membership as kept
+from mdl.peers.edge.identity import known_meshes
+from mdl.peers.trust.ownership import change_code
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.membership import Membership
 from mdl.trust.statements import MAX_KEPT, CodeChanged
-from peers.edge import membership as kept
-from peers.edge.identity import known_meshes
-from peers.trust.ownership import change_code
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, founder_mark, new_join_code
-from transport.trust.membership import Membership
 
 THIEF = DeviceKey.of(b"t" * 32)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.build import PeerStart, TrainerStart, build_machine
+from mdl.peers.roles.membership.succession import SuccessionSettings
+from mdl.peers.roles.peer import Peer
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, NameTaken, Received, Send, Tick
 from mdl.protocol.round_messages import AgentPresent, AgentResigned, PeerReport
 from mdl.protocol.vocabulary import Activity, PeerInfo, Role
-from peers.roles.agent.settings import AgentSettings
-from peers.roles.build import PeerStart, TrainerStart, build_machine
-from peers.roles.membership.succession import SuccessionSettings
-from peers.roles.peer import Peer
 
 ME, EARLIER, LATER = (Contributor("ann", incarnation) for incarnation in (5, 4, 6))
 PROBLEM = (

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import NameRefusedError
-from peers.edge.identity import default_name
-from peers.edge.membership import device_key
-from peers.edge.naming import name_here, under_a_free_name
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import Mesh, MeshKeys, new_join_code
-from transport.trust.membership import Membership
-from transport.trust.words import LONGEST_NAME, next_own_name, own_names
+from mdl.peers.edge.identity import default_name
+from mdl.peers.edge.membership import device_key
+from mdl.peers.edge.naming import name_here, under_a_free_name
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import Mesh, MeshKeys, new_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.words import LONGEST_NAME, next_own_name, own_names
 
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(range(19))))
 ME, OTHER = (DeviceKey.of(bytes([at]) * 32) for at in (1, 2))

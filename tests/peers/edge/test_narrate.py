@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from mdl.peers.edge.narrate import Narrator
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import (
@@ -25,7 +26,6 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, ModelWanted, RoundOpened
 from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
-from peers.edge.narrate import Narrator
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 1)
 VALUES = np.zeros(4, np.float32)

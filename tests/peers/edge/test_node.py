@@ -9,8 +9,8 @@ import pytest
 
 from mdl.config import Config, MeshSection, RoundSection
 from mdl.errors import ConfigError
-from peers.edge import node
-from transport.trust.keys import Mesh
+from mdl.peers.edge import node
+from mdl.transport.trust.keys import Mesh
 
 
 def test_a_node_that_cannot_look_for_others_closes_its_links(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ import pytest
 from mdl.config import Config, RoundSection
 from mdl.errors import ConfigError, DataError
 from mdl.own import Own
-from peers.edge.policy_choice import choose_policy
-from scheduler.paper.mlp_numpy import MlpQ
-from scheduler.paper.policy_file import save_paper_dqn
-from scheduler.paper.problem import PaperRules
-from scheduler.policies.registry import make_policy
+from mdl.peers.edge.policy_choice import choose_policy
+from mdl.scheduler.paper.mlp_numpy import MlpQ
+from mdl.scheduler.paper.policy_file import save_paper_dqn
+from mdl.scheduler.paper.problem import PaperRules
+from mdl.scheduler.policies.registry import make_policy
 
 
 def follow(policy: str, **options: int) -> Config:

@@ -16,15 +16,15 @@ import pytest
 
 from mdl.config import BusySection, Config, RoundSection
 from mdl.devices.scenario import load_scenarios
+from mdl.peers.edge import relearner
+from mdl.peers.edge.relearner import LEAST_SEEN, MOST_SEEN, SHARE, Relearner, is_at_ease
 from mdl.protocol.machine import PolicyLearned
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, RoundSummary
 from mdl.protocol.vocabulary import ResourceState
-from peers.edge import relearner
-from peers.edge.relearner import LEAST_SEEN, MOST_SEEN, SHARE, Relearner, is_at_ease
-from scheduler.policies import trained_under
-from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair
-from scheduler.policies.learned import DRAFT, POLICY
-from scheduler.policies.qnet_numpy import draw_weights, save_weights
+from mdl.scheduler.policies import trained_under
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair
+from mdl.scheduler.policies.learned import DRAFT, POLICY
+from mdl.scheduler.policies.qnet_numpy import draw_weights, save_weights
 
 EASE = ResourceState(1 << 30, 5.0)
 
@@ -47,7 +47,7 @@ class Slots:
         really = relearner.subprocess.Popen
 
         def start(command: list[str], **options: object) -> object:
-            assert command[1:4] == ["-P", "-m", "peers.edge.relearner"]
+            assert command[1:4] == ["-P", "-m", "mdl.peers.edge.relearner"]
             self.started += 1
             self.begun.release()
             assert self.may_go_on.wait(20.0)
@@ -291,10 +291,10 @@ def test_a_slot_loads_no_torch_and_runs_at_the_lowest_priority(tmp_path: Path) -
     program = """
 import sys, os
 from pathlib import Path
-from peers.edge import relearner
-from scheduler.policies.learned import SEEN
+from mdl.peers.edge import relearner
+from mdl.scheduler.policies.learned import SEEN
 from mdl.devices.scenario import save_scenarios
-from sim.timing.scenario import draw_scenario
+from mdl.sim.timing.scenario import draw_scenario
 save_scenarios([draw_scenario("paper", 3, number) for number in range(6)], Path(sys.argv[1]) / SEEN)
 relearner.main()
 print(os.getpriority(os.PRIO_PROCESS, 0), *(name for name in ("torch", "stable_baselines3") if name in sys.modules))
@@ -337,10 +337,10 @@ def test_a_slot_ends_with_its_node_when_that_is_killed(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from peers.edge.relearner import *
-from scheduler.policies.learned import DRAFT
+from mdl.peers.edge.relearner import *
+from mdl.scheduler.policies.learned import DRAFT
 from mdl.devices.scenario import save_scenarios
-from sim.timing.scenario import draw_scenario
+from mdl.sim.timing.scenario import draw_scenario
 learner = Relearner(Path(sys.argv[1]), BusySection(), lambda: None, lambda _: None)
 seen = [draw_scenario("paper", 3, number) for number in range(LEAST_SEEN)]
 save_scenarios(seen, Path(sys.argv[1]) / "seen.jsonl")

@@ -17,16 +17,16 @@ from mdl.cloud.model_kinds import WindowKind
 from mdl.config import CloudSection, Config, DataSection, ModelSection
 from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import ModelCache, write_safetensors
+from mdl.peers.api import join
+from mdl.peers.cli.main import main
+from mdl.peers.edge.cloud.files import Catalogue, CloudFiles
+from mdl.peers.edge.cloud.node import PERSONAL, Record, Student
+from mdl.peers.edge.device import Device
+from mdl.peers.edge.identity import known_meshes, remember_code
+from mdl.peers.edge.resume import Origin, describe_state
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import SaveModel
-from peers.api import join
-from peers.cli.main import main
-from peers.edge.cloud.files import Catalogue, CloudFiles
-from peers.edge.cloud.node import PERSONAL, Record, Student
-from peers.edge.device import Device
-from peers.edge.identity import known_meshes, remember_code
-from peers.edge.resume import Origin, describe_state
-from transport.trust.keys import new_join_code
+from mdl.transport.trust.keys import new_join_code
 
 SMALL = "motion?people=3&test_people=1&windows=12"
 ME = Contributor("me", 1)
@@ -115,15 +115,14 @@ def test_an_own_loop_does_not_overwrite_another_model(home: Path) -> None:
 
 
 def test_a_program_may_join_more_than_once() -> None:
-    twice = "import peers; first = peers.join; assert peers.join is first and callable(first)"
+    twice = "import mdl; first = mdl.join; assert mdl.join is first and callable(first)"
     subprocess.run([sys.executable, "-c", twice], check=True)
 
 
 def test_what_the_package_offers_late_has_no_module_of_its_name() -> None:
     """Importing such a module, from anywhere, would put it in the function's place."""
-    import peers
 
-    assert not {path.stem for path in Path(peers.__file__).parent.iterdir()} & set(peers.__all__)
+    assert not {path.stem for path in Path(mdl.__file__).parent.iterdir()} & set(mdl.__all__)
 
 
 @pytest.mark.parametrize(("large", "seed"), [("alexnet", 0), ("lenet", 5)])

@@ -11,11 +11,11 @@ import pytest
 
 from mdl.config import BusySection, DeviceSection
 from mdl.errors import ConfigError
+from mdl.peers.edge.sampler import BatteryBudget, MergeTimer, Sampler
 from mdl.protocol.delta import Contributor, ModelDelta, pair_aggregate
 from mdl.protocol.vocabulary import ResourceState
-from peers.edge.sampler import BatteryBudget, MergeTimer, Sampler
-from scheduler.policies.device_book import is_busy
-from transport.links.sockets import LinkCounts
+from mdl.scheduler.policies.device_book import is_busy
+from mdl.transport.links.sockets import LinkCounts
 
 
 def _delta(name: str, value: float) -> ModelDelta:
@@ -24,7 +24,7 @@ def _delta(name: str, value: float) -> ModelDelta:
 
 def test_a_timed_merge_is_a_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     times_s = iter([10.0, 10.5, 20.0, 21.5])
-    monkeypatch.setattr("peers.edge.sampler.time.perf_counter", lambda: next(times_s))
+    monkeypatch.setattr("mdl.peers.edge.sampler.time.perf_counter", lambda: next(times_s))
     timer, mine, theirs = MergeTimer(), _delta("a", 1.0), _delta("b", 3.0)
     assert timer.rate_mb_s() is None
     merged, plain = timer(mine, theirs), pair_aggregate(mine, theirs)
@@ -56,11 +56,11 @@ def test_the_warmest_sensor_is_told_and_one_that_is_broken_is_not(monkeypatch: p
         asked.append(1)
         return {"board": [Sensor(41.26), Sensor(65_261.0)], "disk": [Sensor(-273.1), Sensor(38.0)]}
 
-    monkeypatch.setattr("peers.edge.sampler.psutil.sensors_temperatures", tell, raising=False)
+    monkeypatch.setattr("mdl.peers.edge.sampler.psutil.sensors_temperatures", tell, raising=False)
     sampler = Sampler()
     assert [sampler(LinkCounts()).resources.temperature_c for _ in range(11)] == [41.3] * 11
     assert len(asked) == 2, "some take milliseconds: not at every look"
-    monkeypatch.setattr("peers.edge.sampler.psutil.sensors_temperatures", dict, raising=False)
+    monkeypatch.setattr("mdl.peers.edge.sampler.psutil.sensors_temperatures", dict, raising=False)
     assert Sampler()(LinkCounts()).resources.temperature_c is None
 
 
@@ -74,11 +74,13 @@ def test_what_the_system_does_not_tell_is_as_it_was_the_last_time_and_all_else_i
 
     told, untold = Sampler(), Sampler()
     before = told(LinkCounts(1))
-    monkeypatch.setattr("peers.edge.sampler.psutil.virtual_memory", refuse)
+    monkeypatch.setattr("mdl.peers.edge.sampler.psutil.virtual_memory", refuse)
     monkeypatch.setattr(
-        "peers.edge.sampler.psutil.sensors_temperatures", lambda: {"t": [SimpleNamespace(current=41.3)]}, raising=False
+        "mdl.peers.edge.sampler.psutil.sensors_temperatures",
+        lambda: {"t": [SimpleNamespace(current=41.3)]},
+        raising=False,
     )
-    monkeypatch.setattr("peers.edge.sampler._LOOKS_A_TEMPERATURE", 1)
+    monkeypatch.setattr("mdl.peers.edge.sampler._LOOKS_A_TEMPERATURE", 1)
     after = told(LinkCounts(2, ways_s={"b": 0.6})).resources
     assert (after.free_memory_bytes, after.temperature_c) == (before.resources.free_memory_bytes, 41.3)
     assert told(LinkCounts(2, ways_s={"b": 0.6})).sent_bytes == 2
@@ -96,7 +98,7 @@ def test_eq_4_what_is_left_of_the_memory_that_is_offered_is_told(monkeypatch: py
         def cpu_percent(self, _: None) -> float:
             return 0.0
 
-    monkeypatch.setattr("peers.edge.sampler.psutil.Process", Process)
+    monkeypatch.setattr("mdl.peers.edge.sampler.psutil.Process", Process)
     sampler = Sampler(DeviceSection(max_memory_mb=350.0))
     resources = sampler(LinkCounts()).resources
     assert resources.memory_left_bytes == 50_000_000

@@ -6,19 +6,19 @@ import pytest
 
 from mdl.errors import ConfigError
 from mdl.files.checkpoint import CachedModel, ModelCache
+from mdl.peers.edge.resume import DEVICE_FILES, Origin, describe_state, restore_state, set_aside
+from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.membership.succession import SuccessionSettings
+from mdl.peers.roles.peer import Peer
+from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
+from mdl.peers.trials.run_plan import build_mesh
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.machine import LocalDeltaReady, Received, SaveBallot, SaveModel, Send, Tick, TrainLocally
 from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMessage
 from mdl.protocol.vector_work import VECTOR_WORK
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, Reached, TrainingReport
-from peers.edge.resume import DEVICE_FILES, Origin, describe_state, restore_state, set_aside
-from peers.roles.agent.settings import AgentSettings
-from peers.roles.membership.succession import SuccessionSettings
-from peers.roles.peer import Peer
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
-from peers.trials.run_plan import build_mesh
-from scheduler.policies.registry import make_policy
-from sim.plans.fault_plan import FaultPlan, Restart
+from mdl.scheduler.policies.registry import make_policy
+from mdl.sim.plans.fault_plan import FaultPlan, Restart
 
 ME = Contributor("me", 2)
 HERE = Origin("home", "schema", "lenet 3x128 -> run", 0)

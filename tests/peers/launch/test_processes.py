@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.launch.processes import Children
+from mdl.peers.launch.processes import Children
 
 
 def test_a_folder_cannot_bring_its_own_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from mdl.files.round_lines import ROUNDS_KEPT
+from mdl.peers.launch.run_directory import CycleReader
+from mdl.peers.view import tail as tails
+from mdl.peers.view.tail import LineTail, RoundReader
 from mdl.protocol.status_messages import RoundSummary
-from peers.launch.run_directory import CycleReader
-from peers.view import tail as tails
-from peers.view.tail import LineTail, RoundReader
 
 MANY = 13_000
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from peers.launch import up
+from mdl.peers.launch import up
 
 
 @dataclass

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from mdl.errors import MdlError
+from mdl.peers.edge.device import keep_delta
+from mdl.peers.launch.verify import Verifier
 from mdl.protocol.delta import Contributor, ModelDelta, Partial, central_mean, pair_aggregate
 from mdl.protocol.machine import KeepDelta
 from mdl.protocol.segments import mask_of, to_bits
 from mdl.protocol.status_messages import RoundSummary
-from peers.edge.device import keep_delta
-from peers.launch.verify import Verifier
 
 PEERS = [Contributor(f"peer-{i}", 1) for i in (1, 2, 3)]
 

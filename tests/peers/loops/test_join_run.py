@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from peers import api
-from transport.trust.keys import Mesh, new_join_code
+from mdl.peers import api
+from mdl.transport.trust.keys import Mesh, new_join_code
 
 CODE = new_join_code("home", bytes(range(19)))
 

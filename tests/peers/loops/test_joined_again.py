@@ -9,9 +9,9 @@ import pytest
 from torch import nn
 
 from mdl.errors import ConfigError, MdlError
-from peers.api import join
-from peers.loops.member import Member
-from transport.trust.keys import new_join_code
+from mdl.peers.api import join
+from mdl.peers.loops.member import Member
+from mdl.transport.trust.keys import new_join_code
 
 
 @pytest.fixture(autouse=True)

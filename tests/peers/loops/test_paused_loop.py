@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from mdl.peers.loops.member import Member
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.machine import DeltaRecalled, LocalDeltaReady, RecallDelta, TrainingPaused, TrainLocally
 from mdl.protocol.vocabulary import TrainingReport
-from peers.loops.member import Member
 
 START, LATER = (np.full(4, value, np.float32) for value in (1.0, 2.0))
 

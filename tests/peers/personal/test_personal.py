@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
 from mdl.files.checkpoint import read_safetensors
+from mdl.peers.cli.main import add_groups, app
+from mdl.peers.personal.home import MODEL, PERSONAL_FILES, PREVIOUS, STUDY, describe, forget, read_record
+from mdl.peers.personal.run_study import StudyRun
+from mdl.peers.personal.train import assess, pretrain, split_sentences
 from mdl.personal.study import StudySettings
 from mdl.personal.study_file import load_study
 from mdl.personal.words.model_file import load_next_word
 from mdl.personal.words.personalise import Techniques, begin_study
-from peers.cli.main import add_groups, app
-from peers.personal.home import MODEL, PERSONAL_FILES, PREVIOUS, STUDY, describe, forget, read_record
-from peers.personal.run_study import StudyRun
-from peers.personal.train import assess, pretrain, split_sentences
 from tests.mdl.personal.words.examples import invent, invented_text, small_model
 
 PUBLIC, MINE = invent(60, seed=1, longest=10), invent(40, seed=2, longest=10)
@@ -192,7 +192,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on_to_the_same_model(
     command = ("personal", "train", "mine.txt", "--model", "global.safetensors", "--epochs", "2", "--words", "40")
     _run(*command, "--out", "whole")
     asked = iter(range(10_000))
-    monkeypatch.setattr("peers.edge.gatekeeper.Gatekeeper.hold", lambda _: next(asked) >= 7)
+    monkeypatch.setattr("mdl.peers.edge.gatekeeper.Gatekeeper.hold", lambda _: next(asked) >= 7)
     with pytest.raises(UnfinishedError) as stopped:
         CliRunner().invoke(app, [*command, "--out", "cut"], catch_exceptions=False, standalone_mode=False)
     assert stopped.value.exit_code == 130
@@ -214,7 +214,7 @@ def test_an_unfinished_training_of_another_text_is_not_gone_on_with(
     command = ("personal", "train", "--model", "global.safetensors", "--out", "me", "--words", "40", "--epochs", "1")
     asked = iter(range(10_000))
     with monkeypatch.context() as patched:
-        patched.setattr("peers.edge.gatekeeper.Gatekeeper.hold", lambda _: next(asked) >= 3)
+        patched.setattr("mdl.peers.edge.gatekeeper.Gatekeeper.hold", lambda _: next(asked) >= 3)
         assert "interrupted" in _fail(UnfinishedError, *command, "mine.txt")
     assert "--fresh" in _fail(ConfigError, *command, "public.txt")
     assert _run(*command, "public.txt", "--fresh")["finished"]

@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 from mdl.errors import ConfigError
 from mdl.learning.flat import FlatModel, hash_task
+from mdl.peers.cli.main import add_groups, app
+from mdl.peers.personal import shared
+from mdl.peers.personal.home import MODEL, NEXT, SHARED
+from mdl.peers.personal.train import train
 from mdl.personal.study import StudySettings
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.personalise import Techniques
 from mdl.personal.words.text import TokenTable, build_table
-from peers.cli.main import add_groups, app
-from peers.personal import shared
-from peers.personal.home import MODEL, NEXT, SHARED
-from peers.personal.train import train
 from tests.mdl.personal.words.examples import invent, small_model
 
 MINE = [[*words, "anna"] for words in invent(20, seed=2, longest=8)]

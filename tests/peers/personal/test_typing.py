@@ -15,6 +15,10 @@ import pytest
 import torch
 
 from mdl.errors import ConfigError
+from mdl.peers.personal.home import LOG, MODEL, read_record
+from mdl.peers.personal.run_typing import run_typing
+from mdl.peers.personal.typing_session import TypingSession
+from mdl.peers.view.type_terminal import type_here
 from mdl.personal.online import OnlineLearner
 from mdl.personal.study import StudySettings
 from mdl.personal.words.keyboard import Keyboard
@@ -22,10 +26,6 @@ from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.next_word import NextWordModel
 from mdl.personal.words.personalise import Techniques, begin_study
 from mdl.personal.words.text import TokenTable, build_table, encode
-from peers.personal.home import LOG, MODEL, read_record
-from peers.personal.run_typing import run_typing
-from peers.personal.typing_session import TypingSession
-from peers.view.type_terminal import type_here
 from tests.mdl.personal.words.examples import invent, small_model
 
 
@@ -197,7 +197,7 @@ def test_what_was_learned_is_saved_every_minute(tmp_path: Path, monkeypatch: pyt
     """So kill -9 loses a minute at most."""
     model, table = _trained()
     save_next_word(tmp_path / "global.safetensors", model, table)
-    monkeypatch.setattr("peers.personal.run_typing._SAVE_EVERY_S", -1.0)
+    monkeypatch.setattr("mdl.peers.personal.run_typing._SAVE_EVERY_S", -1.0)
     there: list[bool] = []
 
     def type_and_look(session: TypingSession) -> None:

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from mdl.errors import ConfigError
+from mdl.peers.personal.home import MODEL, PREVIOUS, STUDY
+from mdl.peers.personal.train import train
+from mdl.peers.personal.words import edit_words, own_words
 from mdl.personal.study import StudySettings
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.personalise import Techniques
 from mdl.personal.words.text import build_table
-from peers.personal.home import MODEL, PREVIOUS, STUDY
-from peers.personal.train import train
-from peers.personal.words import edit_words, own_words
 from tests.mdl.personal.words.examples import small_model
 
 PUBLIC = ["the", "hare", "sees", "the", "otter"]

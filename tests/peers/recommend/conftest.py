@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from peers.recommend.databases import Database, PostgresDatabase, SqliteDatabase
+from mdl.peers.recommend.databases import Database, PostgresDatabase, SqliteDatabase
 from tests.peers.recommend.postgres import Server, missing
 
 _NUMBERS = count()

@@ -9,6 +9,7 @@ import pytest
 
 from mdl.errors import DamagedError, MdlError
 from mdl.files.checkpoint import read_packed
+from mdl.peers.recommend.cloud_files import RecommendFiles
 from mdl.protocol.cloud_work import TeachCycle
 from mdl.recommend.algorithm import CloudSettings
 from mdl.recommend.din import DinSettings
@@ -17,7 +18,6 @@ from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, read_lesson
 from mdl.recommend.momodistill import DistillSettings
 from mdl.recommend.profiles import number_profiles
 from mdl.recommend.training import FitSettings
-from peers.recommend.cloud_files import RecommendFiles
 from tests.mdl.recommend.logs import small_log
 
 FEW = FitSettings(epochs=1, batch=64, history=5)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mdl.errors import ConfigError, MdlError
-from peers.recommend.databases import PostgresDatabase, describe_url, read_url
-from peers.recommend.vector_store import VectorStore
+from mdl.peers.recommend.databases import PostgresDatabase, describe_url, read_url
+from mdl.peers.recommend.vector_store import VectorStore
 from tests.peers.recommend.postgres import PASSWORD, Server
 from tests.peers.recommend.test_vector_store import BASIS, TASK, _keep, _vector
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from mdl.errors import MdlError
+from mdl.peers.recommend.databases import Database, PostgresDatabase, SqliteDatabase
+from mdl.peers.recommend.vector_store import VectorStore
 from mdl.protocol.cloud_messages import VectorMessage
 from mdl.protocol.delta import digest_of
-from peers.recommend.databases import Database, PostgresDatabase, SqliteDatabase
-from peers.recommend.vector_store import VectorStore
 
 BASIS = b"b" * 16
 TASK = "6 users"
@@ -115,9 +115,9 @@ def test_a_process_killed_between_rounds_counts_nothing_twice(
 import os
 from pathlib import Path
 from tests.peers.recommend.test_vector_store import _vector, BASIS, TASK
-from peers.recommend.databases import PostgresDatabase, SqliteDatabase
-from peers.recommend.databases import Database, PostgresDatabase, SqliteDatabase
-from peers.recommend.vector_store import VectorStore
+from mdl.peers.recommend.databases import PostgresDatabase, SqliteDatabase
+from mdl.peers.recommend.databases import Database, PostgresDatabase, SqliteDatabase
+from mdl.peers.recommend.vector_store import VectorStore
 database = {where}
 store = VectorStore(database)
 store.close_round(1, "1", BASIS, TASK)

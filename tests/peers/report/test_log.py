@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from mdl.errors import ConfigError
+from mdl.peers.report.log import follow_log, scalars, write_log
 from mdl.protocol.status_messages import DeviceRecord, RoundSummary
-from peers.report.log import follow_log, scalars, write_log
 
 
 def _round(number: int, accuracy: float | None) -> RoundSummary:
@@ -53,7 +53,7 @@ def test_tensorboard_reads_back_what_was_written(tmp_path: Path) -> None:
 
 def test_wandb_keeps_the_run_for_itself(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    command = [sys.executable, "-m", "peers", "log", str(_run(tmp_path)), "--to", "wandb", "--json"]
+    command = [sys.executable, "-m", "mdl", "log", str(_run(tmp_path)), "--to", "wandb", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     folder = Path(json.loads(done.stdout.splitlines()[-1])["folder"])
     (kept,) = folder.glob("wandb/offline-run-*/run-*.wandb")
@@ -108,7 +108,7 @@ def test_ctrl_c_ends_it_with_what_there_is(tmp_path: Path) -> None:
 def test_wandb_follows_a_run_that_has_ended(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     (_run(tmp_path) / "result.json").write_text("{}")
-    command = [sys.executable, "-m", "peers", "log", str(tmp_path), "--to", "wandb", "--follow", "--json"]
+    command = [sys.executable, "-m", "mdl", "log", str(tmp_path), "--to", "wandb", "--follow", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["rounds"] == 3
@@ -119,6 +119,6 @@ def test_wandb_follows_a_run_that_has_ended(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="has no rounds"):
         write_log(tmp_path, "tensorboard")
-    monkeypatch.setattr("peers.report.log.find_spec", lambda name: None)
+    monkeypatch.setattr("mdl.peers.report.log.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"tensorboard is not installed: pip install 'mdl\[tensorboard\]'"):
         write_log(_run(tmp_path), "tensorboard")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.protocol.delta import ModelDelta, digest_of
 from mdl.protocol.machine import Effect, Event, Received
 from mdl.protocol.messages import DIGESTED
 from mdl.protocol.vector_work import VECTOR_WORK, ApplyDelta, Outer, apply_result
-from peers.roles.trainer.model_state import Standing
-from peers.roles.trainer.trainer import Trainer
 
 
 class TrainerAtOnce(Trainer):

@@ -6,16 +6,16 @@ from typing import Any
 
 import msgspec
 
+from mdl.peers.roles.agent.agent import MobileAgent
+from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.run_end import Taken
 from mdl.protocol.delta import Contributor, Partial
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Effect, Event, Finish, Received, RecordRound, Send
 from mdl.protocol.round_messages import BroadcastOrdered, PeerReport, RoundOpened
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, Staged
-from peers.roles.agent.agent import MobileAgent
-from peers.roles.agent.settings import AgentSettings
-from peers.roles.run_end import Taken
-from scheduler.policies.registry import make_policy
+from mdl.scheduler.policies.registry import make_policy
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
 FRESH = PeerReport(0, 1, 0, b"w0", "schema", "lenet", 10, Activity.WAITING, 0, agent="agent")

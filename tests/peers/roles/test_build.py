@@ -10,11 +10,8 @@ import pytest
 
 from mdl.config import Compress, Config, FaultSection, RoundSection
 from mdl.errors import ConfigError
-from mdl.protocol.coding import CODINGS
-from mdl.protocol.delta import Contributor, digest_of
-from mdl.protocol.vocabulary import Ballot, History, Reached
-from peers.edge.resume import State
-from peers.roles.build import (
+from mdl.peers.edge.resume import State
+from mdl.peers.roles.build import (
     PeerStart,
     TrainerStart,
     build_machine,
@@ -23,6 +20,9 @@ from peers.roles.build import (
     outer_of,
     simulated_start,
 )
+from mdl.protocol.coding import CODINGS
+from mdl.protocol.delta import Contributor, digest_of
+from mdl.protocol.vocabulary import Ballot, History, Reached
 
 ME = Contributor("ann", 3)
 W = np.arange(4, dtype=np.float32)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mdl.peers.roles.first_meeting import PHASE, FirstMeeting
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, Finish, NameTaken, PeerFound, Received, Send, StopRequested, Tick
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.roles.first_meeting import PHASE, FirstMeeting
 
 ME = Contributor("ann", 7)
 

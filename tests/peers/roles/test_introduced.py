@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mdl.bounds import MAX_MEMBERS
+from mdl.peers.roles.introduced import Introduced
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.roles.introduced import Introduced
 
 
 def _info(name: str) -> PeerInfo:

@@ -6,16 +6,16 @@ import pytest
 
 from mdl.bounds import MAX_TERM
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.cloud.learner import Learner, LearnerSettings
+from mdl.peers.roles.observer import Observer
+from mdl.peers.roles.peer import Peer
+from mdl.peers.trials.run_plan import build_mesh
 from mdl.protocol.cloud_messages import PupilRefused
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, Received
 from mdl.protocol.round_messages import AgentPresent, AgentResigned, MemberRefused, MeshFinished
 from mdl.protocol.status_messages import MeshStatus
-from peers.roles.cloud.learner import Learner, LearnerSettings
-from peers.roles.observer import Observer
-from peers.roles.peer import Peer
-from peers.trials.run_plan import build_mesh
-from sim.plans.fault_plan import FaultPlan
+from mdl.sim.plans.fault_plan import FaultPlan
 
 ANN, BOB = Contributor("ann", 5), Contributor("bob", 1)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from mdl.peers.roles.observer import Observer
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested, Tick
 from mdl.protocol.round_messages import ModelWanted
 from mdl.protocol.status_messages import MeshStatus, PageServed, RoundSummary, StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.roles.observer import Observer
 
 AGENT = PeerFound(PeerInfo("agent", 1, Role.AGENT, "192.0.2.1", 1))
 TRAINER = PeerFound(PeerInfo("ann", 1, Role.TRAINER, "192.0.2.1", 1))

@@ -11,6 +11,11 @@ import pytest
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.config import Config, FaultSection, RoundSection
+from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.build import build_machine, configured_start
+from mdl.peers.roles.membership.succession import SuccessionSettings
+from mdl.peers.roles.peer import Peer
+from mdl.peers.roles.trainer.trainer import TrainerSettings
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.hop_messages import DeltaMessage, HopOrdered
@@ -44,12 +49,7 @@ from mdl.protocol.round_messages import (
 )
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, PeerInfo, ResourceState, Role, TrainingReport
-from peers.roles.agent.settings import AgentSettings
-from peers.roles.build import build_machine, configured_start
-from peers.roles.membership.succession import SuccessionSettings
-from peers.roles.peer import Peer
-from peers.roles.trainer.trainer import TrainerSettings
-from scheduler.policies.registry import make_policy
+from mdl.scheduler.policies.registry import make_policy
 from tests.peers.roles.at_once import TrainerAtOnce
 
 SUCCESSION = SuccessionSettings(heartbeat_s=0.5, lost_after_s=4.0, settle_s=0.8, step_s=0.5, start_s=3.0)

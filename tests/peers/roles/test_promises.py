@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import (
     Effect,
@@ -19,7 +20,6 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMessage, PeerReport, RoundClosed
 from mdl.protocol.vector_work import ApplyDelta, DeltaApplied
 from mdl.protocol.vocabulary import Ballot, Fork, History, PeerInfo, Role
-from peers.roles.build import TrainerStart, build_machine, simulated_start
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 1)
 LINEAGE = (Fork(0, 2, "ann.1.9"),)

@@ -8,16 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from mdl.ends import EndSection
+from mdl.peers.roles.agent.agent import MobileAgent
+from mdl.peers.roles.agent.phase import Phase
+from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.run_end import Ending, Taken
 from mdl.protocol.counts import Course, Evaluation, Fit, Judged, Judgements, Labelling
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import MeshFinished, RoundOpened, RoundTold
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import RoundEvaluation
-from peers.roles.agent.agent import MobileAgent
-from peers.roles.agent.phase import Phase
-from peers.roles.agent.settings import AgentSettings
-from peers.roles.run_end import Ending, Taken
-from scheduler.policies.registry import make_policy
+from mdl.scheduler.policies.registry import make_policy
 from tests.peers.roles.desk import A, B, Desk
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mdl.errors import ConfigError
-from peers.sharing.named import Named
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, founder_mark, new_join_code
-from transport.trust.membership import Membership
-from transport.trust.words import fingerprint
+from mdl.peers.sharing.named import Named
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.words import fingerprint
 
 PHONE, WATCH, EVE = (DeviceKey.of(bytes([number]) * 32) for number in (1, 2, 3))
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(19), founder_mark(PHONE.public)))
@@ -36,7 +36,7 @@ def test_words_of_a_device_that_was_never_met_are_the_first_key_that_has_them(mo
     assert (named.words_of(text), named.key_of(text)) == (words, b"")
     assert named.name_of(EVE.public) == text
     assert named.key_of(text) == EVE.public
-    monkeypatch.setattr("peers.sharing.named.fingerprint", lambda device: words)
+    monkeypatch.setattr("mdl.peers.sharing.named.fingerprint", lambda device: words)
     assert named.name_of(b"x" * 32) == "", "another key with the same words comes too late"
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from peers.roles.peer import Peer
-from peers.trials.campaign import silent_machines
-from peers.trials.run_plan import run_guarded
-from sim.plans.fault_plan import FaultPlan
+from mdl.peers.roles.peer import Peer
+from mdl.peers.trials.campaign import silent_machines
+from mdl.peers.trials.run_plan import run_guarded
+from mdl.sim.plans.fault_plan import FaultPlan
 
 PLAN = FaultPlan(1, 2, 1)
 _HANDLE = Peer.handle

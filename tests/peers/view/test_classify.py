@@ -17,7 +17,7 @@ from mdl.data.tables.options import CsvOptions
 from mdl.files.export import ModelDescription, export_model, import_model
 from mdl.learning.evaluation import predict_logits
 from mdl.learning.models import build_model
-from peers.cli.main import main
+from mdl.peers.cli.main import main
 
 CLASSES = ("run", "sit", "walk")
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from mdl.files.export import ModelDescription, export_model
 from mdl.learning.models import build_model
-from peers.cli.main import main
+from mdl.peers.cli.main import main
 
 OWN = """
 from pathlib import Path

@@ -14,18 +14,18 @@ import pytest
 from mdl.config import Config
 from mdl.data.readers.motion import MotionOptions, make_motion
 from mdl.errors import ConfigError
-from peers.cli.main import main
-from peers.cli.options import log_at
-from peers.launch.processes import Children
-from peers.launch.up import Run, _start
-from peers.view.plain import LOG_VARIABLE, OUR_LOGGERS, log_from
+from mdl.peers.cli.main import main
+from mdl.peers.cli.options import log_at
+from mdl.peers.launch.processes import Children
+from mdl.peers.launch.up import Run, _start
+from mdl.peers.view.plain import LOG_VARIABLE, OUR_LOGGER, log_from
 
 LONG = ("peer", "agent", "up", "cloud", "learn", "scheduler train", "sim run")
 
 
 @pytest.fixture(autouse=True)
 def _levels_as_before() -> Iterator[None]:
-    before = {name: logging.getLogger(name).level for name in OUR_LOGGERS}
+    before = {name: logging.getLogger(name).level for name in (OUR_LOGGER,)}
     handlers = list(logging.getLogger().handlers)
     yield
     for name, level in before.items():
@@ -65,18 +65,16 @@ def test_lines_below_the_level_are_not_written(
     level: str | None, quiet: bool, shown: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     log_at(level, quiet)
-    for name in OUR_LOGGERS:
-        caplog.clear()
-        for each in ("debug", "info", "warning", "error"):
-            logging.getLogger(f"{name}.part").log(getattr(logging, each.upper()), each)
-        assert [record.message for record in caplog.records] == shown
+    for each in ("debug", "info", "warning", "error"):
+        logging.getLogger(f"{OUR_LOGGER}.part").log(getattr(logging, each.upper()), each)
+    assert [record.message for record in caplog.records] == shown
 
 
 def test_a_level_that_is_none_changes_nothing() -> None:
     log_from("warning")
     with pytest.raises(ConfigError):
         log_from("DEBUG")
-    assert logging.getLogger("peers").level == logging.WARNING
+    assert logging.getLogger(OUR_LOGGER).level == logging.WARNING
 
 
 def test_the_processes_of_mdl_up_get_its_level(tmp_path: Path) -> None:
@@ -96,11 +94,11 @@ def test_the_processes_of_mdl_up_get_its_level(tmp_path: Path) -> None:
 
 _CRASHES = """
 import logging, os, subprocess, sys
-from peers.view import plain
+from mdl.peers.view import plain
 plain.LARGEST_LOG_BYTES = 10_000
 plain.log_plainly()
 for number in range(2_000):
-    logging.getLogger("peers").info("line %d: %s", number, "x" * 60)
+    logging.getLogger("mdl.peers").info("line %d: %s", number, "x" * 60)
 assert "MDL_LOG_FILE" not in os.environ
 subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write('what a library prints\\\\n')"])
 raise RuntimeError("broken")

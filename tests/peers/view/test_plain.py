@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.table import Table
 
 from mdl.errors import RemoteProtocolError
+from mdl.peers.view.console import PlainConsole
+from mdl.peers.view.plain import PlainFormatter, plain_lines
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.view.console import PlainConsole
-from peers.view.plain import PlainFormatter, plain_lines
-from transport.discovery.mdns import describe, read_description
-from transport.wire.codec import decode, encode
+from mdl.transport.discovery.mdns import describe, read_description
+from mdl.transport.wire.codec import decode, encode
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\u202e[red]x[/]\r\n:smile:[link=http://x]"
 # What a terminal would act upon.
@@ -86,7 +86,7 @@ def test_commands_show_hostile_names_of_classes_and_files_as_text(tmp_path: Path
     np.savez(path, x=np.random.default_rng(1).normal(size=(60, 3, 64)).astype(np.float32), y=classes[np.arange(60) % 2])
     for arguments in (["data", "inspect", f"npz:{path}"], ["data", "inspect", f"npz:{path}x"], ["eval", str(path)]):
         done = subprocess.run(
-            [sys.executable, "-c", "from peers.cli.main import main; main()", *arguments],
+            [sys.executable, "-c", "from mdl.peers.cli.main import main; main()", *arguments],
             capture_output=True,
             text=True,
             timeout=300,

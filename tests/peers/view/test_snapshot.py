@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from mdl.peers.view import snapshot as schema
+from mdl.peers.view.merge_patch import apply_patch, merge_patch
+from mdl.peers.view.snapshot import CyclePart, Snapshot
+from mdl.peers.view.status import draw_status
+from mdl.peers.view.take_snapshot import Taker, Told, take_snapshot
+from mdl.peers.view.terminal import draw_mesh
 from mdl.protocol.counts import Fit, Labelling
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Activity, PeerInfo, ResourceState, Role, Transfer
-from peers.view import snapshot as schema
-from peers.view.merge_patch import apply_patch, merge_patch
-from peers.view.snapshot import CyclePart, Snapshot
-from peers.view.status import draw_status
-from peers.view.take_snapshot import Taker, Told, take_snapshot
-from peers.view.terminal import draw_mesh
 
 ROOT = Path(__file__).resolve().parents[3]
 RESOURCES = ResourceState(1 << 30, 12.0, 80.0, True, False, temperature_c=41.5)

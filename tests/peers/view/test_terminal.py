@@ -6,9 +6,9 @@ import io
 
 from rich.console import Console
 
+from mdl.peers.view.terminal import describe_summary, draw_mesh
 from mdl.protocol.status_messages import MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Activity, Transfer
-from peers.view.terminal import describe_summary, draw_mesh
 
 PLAN = "160 segments of 32 KB: ann 80, bob 80; 1 own none; 1.57 s at best"
 OWNS = {"ann": 80, "bob": 80, "eve": 0}

@@ -15,7 +15,7 @@ from mdl.cloud.update_modes import UPDATE_MODES
 from mdl.data.readers.places import PlaceOptions, read_stays
 from mdl.data.readers.visits import make_sequences
 from mdl.errors import ConfigError, DataError
-from peers.view.where import parse_moment, predict_places
+from mdl.peers.view.where import parse_moment, predict_places
 
 DAY = 144
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peers.view.snapshot import FitPart, LabellingPart, LearningPart, MeshPart, RoundPoint, Snapshot
-from peers.view.take_snapshot import take_snapshot
+from mdl.peers.view.snapshot import FitPart, LabellingPart, LearningPart, MeshPart, RoundPoint, Snapshot
+from mdl.peers.view.take_snapshot import take_snapshot
 from tests.peers.view.test_snapshot import TOLD
 
 pytest.importorskip("prometheus_client")
@@ -14,7 +14,7 @@ pytest.importorskip("prometheus_client")
 def told(point: RoundPoint, names: tuple[str, ...]) -> list[str]:
     from msgspec.structs import replace
 
-    from peers.web.prometheus import make_metrics
+    from mdl.peers.web.prometheus import make_metrics
 
     now: Snapshot = replace(take_snapshot(TOLD), learning=LearningPart({"1": point}, classes=names))
     assert isinstance(now.mesh, MeshPart)

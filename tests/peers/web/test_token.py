@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import ConfigError
-from peers.web.token import FILE, TOKEN_VARIABLE, page_token
-from transport.trust.keys import Mesh, new_join_code
+from mdl.peers.web.token import FILE, TOKEN_VARIABLE, page_token
+from mdl.transport.trust.keys import Mesh, new_join_code
 
 CODE = new_join_code("home", bytes(range(19)))
 MESH = Mesh.from_code(CODE)

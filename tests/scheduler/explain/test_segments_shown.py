@@ -11,10 +11,10 @@ from rich.console import Console
 
 from mdl.errors import DataError
 from mdl.protocol.status_messages import DeviceRecord, MeshStatus, RoundSummary
-from scheduler.explain.chart_svg import draw_svg
-from scheduler.explain.chart_text import draw_chart
-from scheduler.explain.device_table import draw_devices, real_devices
-from scheduler.explain.recorded_round import chart_real, finished_round, live_round, rebuild
+from mdl.scheduler.explain.chart_svg import draw_svg
+from mdl.scheduler.explain.chart_text import draw_chart
+from mdl.scheduler.explain.device_table import draw_devices, real_devices
+from mdl.scheduler.explain.recorded_round import chart_real, finished_round, live_round, rebuild
 
 PLAN = "160 segments of 32 KB: a 80, b 80; 1 own none; 1.57 s at best"
 OWNS = {"a": 80, "b": 80, "c": 0}

@@ -11,16 +11,16 @@ import pytest
 from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import write_safetensors
 from mdl.own import Own
-from scheduler.given.choice import check_count, describe_choice, is_file, policy_of
-from scheduler.given.foreign import Foreign
-from scheduler.given.paper_policy import PaperPolicy
-from scheduler.paper.mlp_numpy import MlpQ
-from scheduler.paper.policy_file import save_paper_dqn
-from scheduler.paper.problem import PaperRules
-from scheduler.policies import trained_under
-from scheduler.policies.learned import Learned
-from scheduler.policies.qnet_numpy import draw_weights, save_weights
-from scheduler.policies.registry import POLICIES, make_policy
+from mdl.scheduler.given.choice import check_count, describe_choice, is_file, policy_of
+from mdl.scheduler.given.foreign import Foreign
+from mdl.scheduler.given.paper_policy import PaperPolicy
+from mdl.scheduler.paper.mlp_numpy import MlpQ
+from mdl.scheduler.paper.policy_file import save_paper_dqn
+from mdl.scheduler.paper.problem import PaperRules
+from mdl.scheduler.policies import trained_under
+from mdl.scheduler.policies.learned import Learned
+from mdl.scheduler.policies.qnet_numpy import draw_weights, save_weights
+from mdl.scheduler.policies.registry import POLICIES, make_policy
 
 
 def save_paper(path: Path, n: int) -> Path:

@@ -8,8 +8,8 @@ import pytest
 
 from mdl.errors import ConfigError
 from mdl.own import Own
-from scheduler.given.foreign import Foreign
-from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
+from mdl.scheduler.given.foreign import Foreign
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
 
 FREE, GET, BUSY = DeviceState.FREE, DeviceState.GET, DeviceState.BUSY
 

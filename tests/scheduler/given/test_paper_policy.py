@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
-from scheduler.given.paper_policy import PaperPolicy
-from scheduler.paper.mlp_numpy import MlpQ
-from scheduler.paper.problem import PaperChain, PaperRules, PaperState
-from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
-from scheduler.study.play import view_of
-from sim.timing.iteration import Iteration
+from mdl.scheduler.given.paper_policy import PaperPolicy
+from mdl.scheduler.paper.mlp_numpy import MlpQ
+from mdl.scheduler.paper.problem import PaperChain, PaperRules, PaperState
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
+from mdl.scheduler.study.play import view_of
+from mdl.sim.timing.iteration import Iteration
 
 TRAINING, FREE, BUSY, SEND, GET, DONE, DEAD = DeviceState
 RULES = PaperRules()

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.paper.optimum import FollowOrder, PaperOptimum
-from scheduler.paper.problem import PaperBatch, PaperChain, PaperRules, draw_busy, observe_paper
-from scheduler.study.play import play
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.paper.optimum import FollowOrder, PaperOptimum
+from mdl.scheduler.paper.problem import PaperBatch, PaperChain, PaperRules, draw_busy, observe_paper
+from mdl.scheduler.study.play import play
+from mdl.sim.timing.scenario import draw_scenario
 
 gymnasium = pytest.importorskip("gymnasium")
 
@@ -75,14 +75,14 @@ def test_an_order_is_played_to_its_end_on_the_mesh() -> None:
 def test_the_environment_passes_the_checks_of_gymnasium(counts: bool) -> None:
     from gymnasium.utils.env_checker import check_env
 
-    import scheduler.paper.env
+    import mdl.scheduler.paper.env
 
-    env = gymnasium.make(scheduler.paper.env.PAPER_ENV_ID, n=5, counts=counts)
+    env = gymnasium.make(mdl.scheduler.paper.env.PAPER_ENV_ID, n=5, counts=counts)
     check_env(env.unwrapped, skip_render_check=True)
 
 
 def test_two_rollouts_of_one_seed_are_equal() -> None:
-    from scheduler.paper.env import ChainPaperEnv
+    from mdl.scheduler.paper.env import ChainPaperEnv
 
     stories = []
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_two_rollouts_of_one_seed_are_equal() -> None:
 
 
 def test_the_environment_shows_the_states_and_who_may_be_picked() -> None:
-    from scheduler.paper.env import ChainPaperEnv, legal_picks
+    from mdl.scheduler.paper.env import ChainPaperEnv, legal_picks
 
     env = ChainPaperEnv(3, counts=True)
     env.reset(options={"busy": [0, 1, 0]})
@@ -110,7 +110,7 @@ def test_the_environment_shows_the_states_and_who_may_be_picked() -> None:
 
 
 def test_the_environment_can_be_that_of_one_resource_condition() -> None:
-    from scheduler.paper.env import ChainPaperEnv
+    from mdl.scheduler.paper.env import ChainPaperEnv
 
     env = ChainPaperEnv(4, busy=[0, 1, 0, 1])
     for seed in range(3):

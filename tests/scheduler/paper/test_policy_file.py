@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from scheduler.paper.mlp_numpy import MlpQ
-from scheduler.paper.policy_file import is_paper_dqn, load_paper_dqn, save_paper_dqn
-from scheduler.paper.problem import PaperRules
-from scheduler.policies.qnet_numpy import PolicyFileError, draw_weights, save_weights
+from mdl.scheduler.paper.mlp_numpy import MlpQ
+from mdl.scheduler.paper.policy_file import is_paper_dqn, load_paper_dqn, save_paper_dqn
+from mdl.scheduler.paper.problem import PaperRules
+from mdl.scheduler.policies.qnet_numpy import PolicyFileError, draw_weights, save_weights
 
 
 def _network(n: int = 4, *, counts: bool = False, rules: PaperRules | None = None) -> MlpQ:

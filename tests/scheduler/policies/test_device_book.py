@@ -8,7 +8,7 @@ from mdl.config import BusySection
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError
 from mdl.protocol.vocabulary import ResourceState
-from scheduler.policies.device_book import DeviceBook, is_busy, learn_from_hop
+from mdl.scheduler.policies.device_book import DeviceBook, is_busy, learn_from_hop
 
 MB = 1_000_000
 

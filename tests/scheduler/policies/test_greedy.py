@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from mdl.devices.usage import UsageKind
-from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Policy
-from scheduler.policies.greedy import Greedy, expected_free_s
-from scheduler.policies.registry import make_policy
-from scheduler.study.many_rounds import draw_rounds, play_rounds
-from scheduler.study.optimal import solve
-from scheduler.study.play import play
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Policy
+from mdl.scheduler.policies.greedy import Greedy, expected_free_s
+from mdl.scheduler.policies.registry import make_policy
+from mdl.scheduler.study.many_rounds import draw_rounds, play_rounds
+from mdl.scheduler.study.optimal import solve
+from mdl.scheduler.study.play import play
+from mdl.sim.timing.scenario import draw_scenario
 
 FREE, TRAINING, BUSY, GET = (DeviceState[name] for name in ("FREE", "TRAINING", "BUSY", "GET"))
 TUNING = 500_000

@@ -7,15 +7,15 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from scheduler.policies.fixed import Fifo
-from scheduler.policies.laid_hops import lay_hops
-from scheduler.policies.layout import Prospects, lay_out
-from scheduler.policies.picks import Picks
-from scheduler.study.parallel_play import finish
-from scheduler.study.play import play
-from sim.timing.batch import Batch
-from sim.timing.packing import pack
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.policies.fixed import Fifo
+from mdl.scheduler.policies.laid_hops import lay_hops
+from mdl.scheduler.policies.layout import Prospects, lay_out
+from mdl.scheduler.policies.picks import Picks
+from mdl.scheduler.study.parallel_play import finish
+from mdl.scheduler.study.play import play
+from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.packing import pack
+from mdl.sim.timing.scenario import draw_scenario
 
 
 def _prospects(rows: int, count: int, seed: int) -> Prospects:

@@ -13,19 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.devices.usage import UsageKind
-from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
-from scheduler.policies.fixed import Tree
-from scheduler.policies.greedy import Greedy
-from scheduler.policies.learned import Learned
-from scheduler.policies.picks import Picks
-from scheduler.policies.qnet_numpy import draw_weights, save_weights
-from scheduler.study.many_rounds import draw_rounds, play_rounds
-from scheduler.study.parallel_play import finish
-from scheduler.study.play import play, view_of
-from sim.timing.batch import Batch
-from sim.timing.iteration import Iteration
-from sim.timing.packing import pack
-from sim.timing.scenario import FAMILIES, draw_scenario
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
+from mdl.scheduler.policies.fixed import Tree
+from mdl.scheduler.policies.greedy import Greedy
+from mdl.scheduler.policies.learned import Learned
+from mdl.scheduler.policies.picks import Picks
+from mdl.scheduler.policies.qnet_numpy import draw_weights, save_weights
+from mdl.scheduler.study.many_rounds import draw_rounds, play_rounds
+from mdl.scheduler.study.parallel_play import finish
+from mdl.scheduler.study.play import play, view_of
+from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.iteration import Iteration
+from mdl.sim.timing.packing import pack
+from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
 FREE = DeviceState.FREE
 
@@ -173,6 +173,6 @@ def test_energy_evens_out_over_twenty_rounds_of_equal_devices() -> None:
 
 def test_a_peer_that_decides_loads_no_torch() -> None:
     heavy = {"torch", "gymnasium", "stable_baselines3"}
-    code = f"import sys, scheduler.policies.learned; print(sorted({heavy!r} & set(sys.modules)))"
+    code = f"import sys, mdl.scheduler.policies.learned; print(sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,16 +8,16 @@ import pytest
 
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
-from scheduler.explain.watched_play import Bench
-from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair
-from scheduler.policies.chain_arrays import stand_of
-from scheduler.policies.features import COLUMN, look_at, observe_receivers, observe_senders
-from scheduler.policies.layout import lay_out, prospects
-from scheduler.policies.registry import POLICIES, make_policy
-from scheduler.study.optimal import Optimal, solve
-from scheduler.study.play import play
-from scheduler.training.env import ChainEnv
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.explain.watched_play import Bench
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair
+from mdl.scheduler.policies.chain_arrays import stand_of
+from mdl.scheduler.policies.features import COLUMN, look_at, observe_receivers, observe_senders
+from mdl.scheduler.policies.layout import lay_out, prospects
+from mdl.scheduler.policies.registry import POLICIES, make_policy
+from mdl.scheduler.study.optimal import Optimal, solve
+from mdl.scheduler.study.play import play
+from mdl.scheduler.training.env import ChainEnv
+from mdl.sim.timing.scenario import draw_scenario
 
 FREE = DeviceState.FREE
 

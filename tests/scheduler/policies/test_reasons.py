@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from mdl.errors import ConfigError
-from scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
-from scheduler.policies.registry import make_policy
-from scheduler.policies.why import Choice
-from scheduler.study.optimal import Optimal
-from scheduler.study.play import play
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
+from mdl.scheduler.policies.registry import make_policy
+from mdl.scheduler.policies.why import Choice
+from mdl.scheduler.study.optimal import Optimal
+from mdl.scheduler.study.play import play
+from mdl.sim.timing.scenario import draw_scenario
 
 FREE, DONE, DEAD, TRAINING = DeviceState.FREE, DeviceState.DONE, DeviceState.DEAD, DeviceState.TRAINING
 # What adding a margin in another order changes.

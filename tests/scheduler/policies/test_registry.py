@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError
-from scheduler.explain.watched_play import Bench
-from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
-from scheduler.policies.registry import OPTIMAL, POLICIES, make_policy, name_policies, quick_policies
-from scheduler.study.optimal import Optimal
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.explain.watched_play import Bench
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
+from mdl.scheduler.policies.registry import OPTIMAL, POLICIES, make_policy, name_policies, quick_policies
+from mdl.scheduler.study.optimal import Optimal
+from mdl.sim.timing.scenario import draw_scenario
 
 FREE, GET, SEND, DONE, DEAD = (DeviceState[name] for name in ("FREE", "GET", "SEND", "DONE", "DEAD"))
 GONE = (DONE, DEAD)
@@ -202,7 +202,7 @@ def test_help_texts_name_every_policy_and_a_new_one_needs_no_text() -> None:
 
 
 def test_naming_the_policies_loads_none_of_them() -> None:
-    code = "import sys, scheduler.policies.registry as r; print(r.name_policies() and 'numpy' in sys.modules)"
+    code = "import sys, mdl.scheduler.policies.registry as r; print(r.name_policies() and 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "False"
 

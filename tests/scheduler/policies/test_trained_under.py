@@ -11,19 +11,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-import scheduler.policies
 from mdl.devices import usage
-from scheduler.policies import greedy, trained_under
-from scheduler.policies.features import FEATURES, observe
-from scheduler.policies.learned import Learned
-from scheduler.policies.qnet_numpy import UnfitPolicyError, draw_weights, load_weights, read_policy, save_weights
-from scheduler.policies.trained_under import LAYOUT, UNSTAMPED_HASH, hash_constants, seen_constants, stamp
-from scheduler.study.play import view_of
-from sim.timing.iteration import Iteration
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.policies import greedy, trained_under
+from mdl.scheduler.policies.features import FEATURES, observe
+from mdl.scheduler.policies.learned import Learned
+from mdl.scheduler.policies.qnet_numpy import UnfitPolicyError, draw_weights, load_weights, read_policy, save_weights
+from mdl.scheduler.policies.trained_under import LAYOUT, UNSTAMPED_HASH, hash_constants, seen_constants, stamp
+from mdl.scheduler.study.play import view_of
+from mdl.sim.timing.iteration import Iteration
+from mdl.sim.timing.scenario import draw_scenario
 
 SEEN = Path(__file__).with_name("observation.json")
-FOLDER = Path(scheduler.policies.__file__).parent
+FOLDER = Path(trained_under.__file__).parent
 # What makes the observation, and the layout that it tells of.
 MAKERS = ("chain_arrays", "features", "layout", "laid_hops")
 
@@ -133,7 +132,7 @@ def test_tuning_greedy_changes_nothing_that_the_network_sees(monkeypatch: pytest
 def test_nothing_that_the_network_sees_is_greedys_or_kept_outside_of_the_stamp(module: str) -> None:
     tree = ast.parse((FOLDER / f"{module}.py").read_text())
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert "scheduler.policies.greedy" not in imported
+    assert "mdl.scheduler.policies.greedy" not in imported
     numbers = [
         ast.unparse(node)
         for node in tree.body
@@ -141,7 +140,7 @@ def test_nothing_that_the_network_sees_is_greedys_or_kept_outside_of_the_stamp(m
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, int | float)
     ]
-    assert numbers == [], "a constant of its own: it belongs to scheduler.policies.trained_under"
+    assert numbers == [], "a constant of its own: it belongs to mdl.scheduler.policies.trained_under"
 
 
 def _observe_all() -> dict[str, list[float]]:

@@ -6,10 +6,10 @@ import pytest
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.errors import ConfigError
-from scheduler.policies.greedy import Greedy
-from scheduler.study.early_close import play_with_quorum
-from scheduler.study.play import play
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.policies.greedy import Greedy
+from mdl.scheduler.study.early_close import play_with_quorum
+from mdl.scheduler.study.play import play
+from mdl.sim.timing.scenario import draw_scenario
 
 
 @pytest.mark.parametrize("family", ["paper", "hetero", "dynamic"])

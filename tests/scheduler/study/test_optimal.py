@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from mdl.devices.busy_periods import Periods
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.errors import ConfigError
-from scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
-from scheduler.policies.fixed import Fifo
-from scheduler.study.optimal import MAX_DEVICES, Optimal, solve
-from scheduler.study.play import play
-from sim.timing.iteration import Iteration
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
+from mdl.scheduler.policies.fixed import Fifo
+from mdl.scheduler.study.optimal import MAX_DEVICES, Optimal, solve
+from mdl.scheduler.study.play import play
+from mdl.sim.timing.iteration import Iteration
+from mdl.sim.timing.scenario import draw_scenario
 
 SECONDS = st.floats(0.0, 8.0, allow_subnormal=False)
 

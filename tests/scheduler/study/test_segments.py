@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.errors import ConfigError
-from peers.cli.study.schedule import app
-from peers.view.compare import compare, describe_comparison
-from scheduler.policies.registry import SHARES, SHARES_BY, make_policy
-from scheduler.study.play import play
-from scheduler.study.segments import play_segments
-from sim.timing.exchange import broadcast_end_s
-from sim.timing.scenario import FAMILIES, draw_scenario
+from mdl.peers.cli.study.schedule import app
+from mdl.peers.view.compare import compare, describe_comparison
+from mdl.scheduler.policies.registry import SHARES, SHARES_BY, make_policy
+from mdl.scheduler.study.play import play
+from mdl.scheduler.study.segments import play_segments
+from mdl.sim.timing.exchange import broadcast_end_s
+from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
 
 def _scenario(*rates: float, **changes: object) -> Scenario:

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from scheduler.policies.features import FEATURES, observe_receivers, observe_senders
-from scheduler.policies.picks import MARGIN, Picks
-from scheduler.policies.qnet_numpy import NumpyQ, Weights
-from scheduler.training.qnet_torch import QNetwork
+from mdl.scheduler.policies.features import FEATURES, observe_receivers, observe_senders
+from mdl.scheduler.policies.picks import MARGIN, Picks
+from mdl.scheduler.policies.qnet_numpy import NumpyQ, Weights
+from mdl.scheduler.training.qnet_torch import QNetwork
 
 pytest.importorskip("stable_baselines3")
 
-from scheduler.training.chain_dqn import DqnSettings, describe_training, train_chain_dqn
-from scheduler.training.dqn import margin_pick, planned_picks, valid_actions
-from scheduler.training.sb3_envs import ChainVecEnv
-from scheduler.training.vector_env import ChainVectorEnv
+from mdl.scheduler.training.chain_dqn import DqnSettings, describe_training, train_chain_dqn
+from mdl.scheduler.training.dqn import margin_pick, planned_picks, valid_actions
+from mdl.scheduler.training.sb3_envs import ChainVecEnv
+from mdl.scheduler.training.vector_env import ChainVectorEnv
 
 SMALL = DqnSettings(groups=(((3, 4), 3), ((5, 6), 2)))
 

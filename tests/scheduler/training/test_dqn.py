@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from mdl.errors import ConfigError, DataError
-from scheduler.paper.policy_file import load_paper_dqn, save_paper_dqn
-from scheduler.training import train
-from scheduler.training.exploration import Exploration
-from scheduler.training.labels import Progress
-from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
+from mdl.scheduler.paper.policy_file import load_paper_dqn, save_paper_dqn
+from mdl.scheduler.training import train
+from mdl.scheduler.training.exploration import Exploration
+from mdl.scheduler.training.labels import Progress
+from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 
 pytest.importorskip("stable_baselines3")
 
-from scheduler.training.dqn import ChainPolicy, MaskedDQN, TellExploration, valid_actions
-from scheduler.training.env import ChainEnv, split_observation
-from scheduler.training.paper_dqn import PaperVecEnv, train_paper
+from mdl.scheduler.training.dqn import ChainPolicy, MaskedDQN, TellExploration, valid_actions
+from mdl.scheduler.training.env import ChainEnv, split_observation
+from mdl.scheduler.training.paper_dqn import PaperVecEnv, train_paper
 
 
 def _model(env: ChainEnv, **options: Any) -> MaskedDQN:
@@ -114,8 +114,8 @@ def test_the_paper_network_is_kept_and_plays_the_same(tmp_path: Path) -> None:
 
 
 def test_the_paper_is_trained_on_the_very_environment() -> None:
-    from scheduler.paper.env import ChainPaperEnv
-    from scheduler.paper.problem import PaperRules
+    from mdl.scheduler.paper.env import ChainPaperEnv
+    from mdl.scheduler.paper.problem import PaperRules
 
     busy = [0, 1, 0, 0]
     one, many = ChainPaperEnv(4, busy=busy), PaperVecEnv(4, 3, PaperRules(), busy=busy)
@@ -144,7 +144,7 @@ def test_training_of_the_paper_ends_when_it_is_told_so_after_an_episode() -> Non
 
 
 def test_the_paper_explores_valid_picks_alone_and_fully_until_its_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scheduler.paper.problem import PaperBatch
+    from mdl.scheduler.paper.problem import PaperBatch
 
     failures: list[bool] = []
     step = PaperBatch.step
@@ -220,7 +220,7 @@ def test_minutes_become_steps_by_trying_a_few(labels: _Labels, monkeypatch: pyte
 def test_without_the_learning_libraries_one_line_says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
-    from peers.cli.study import scheduler as cli_scheduler
+    from mdl.peers.cli.study import scheduler as cli_scheduler
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(cli_scheduler.app, ["train", "--variant", "paper", "--steps", "10"])

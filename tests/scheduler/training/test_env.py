@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
-from scheduler.policies.chain_arrays import stand_of
-from scheduler.policies.features import look_at, observe, observe_receivers, observe_senders
-from scheduler.policies.learned import SHIPPED
-from scheduler.policies.qnet_numpy import NumpyQ, load_weights
-from scheduler.study.play import everywhere_s, view_of
-from scheduler.study.segments import play_segments
-from scheduler.training.objective import (
+from mdl.scheduler.policies.chain_arrays import stand_of
+from mdl.scheduler.policies.features import look_at, observe, observe_receivers, observe_senders
+from mdl.scheduler.policies.learned import SHIPPED
+from mdl.scheduler.policies.qnet_numpy import NumpyQ, load_weights
+from mdl.scheduler.study.play import everywhere_s, view_of
+from mdl.scheduler.study.segments import play_segments
+from mdl.scheduler.training.objective import (
     Objective,
     finish,
     finish_batch,
@@ -30,14 +30,14 @@ from scheduler.training.objective import (
     rollout_costs,
     unit_of,
 )
-from sim.timing.batch import Batch
-from sim.timing.iteration import Iteration
-from sim.timing.packing import pack
-from sim.timing.scenario import FAMILIES, draw_scenario
+from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.iteration import Iteration
+from mdl.sim.timing.packing import pack
+from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
 gymnasium = pytest.importorskip("gymnasium")
 
-from scheduler.training.env import (  # noqa: E402
+from mdl.scheduler.training.env import (  # noqa: E402
     CHAIN_ENV_ID,
     ILLEGAL_COST,
     ChainEnv,
@@ -45,7 +45,7 @@ from scheduler.training.env import (  # noqa: E402
     Reward,
     split_observation,
 )
-from scheduler.training.vector_env import ChainVectorEnv  # noqa: E402
+from mdl.scheduler.training.vector_env import ChainVectorEnv  # noqa: E402
 
 _TUNING = 500_000
 
@@ -142,7 +142,7 @@ def test_segments_are_the_first_action_or_none_and_need_somebody_who_may_receive
 
 
 def test_the_shipped_network_picks_the_same_hops_where_segments_are_offered() -> None:
-    with as_file(files("scheduler") / "data" / SHIPPED) as path:
+    with as_file(files("mdl.scheduler") / "data" / SHIPPED) as path:
         network = NumpyQ(load_weights(path)[0])
     for seed in range(3):
         stories = []
@@ -365,7 +365,7 @@ def test_a_vector_of_environments_goes_on_and_on() -> None:
 
 def test_an_environment_needs_no_import_before() -> None:
     """Gymnasium imports what stands before the colon; of installed packages it looks for none since 1.0."""
-    made = "import gymnasium; env = gymnasium.make('scheduler.training.env:mdl/Chain-v0', n=(3, 4)); "
+    made = "import gymnasium; env = gymnasium.make('mdl.gym:mdl/Chain-v0', n=(3, 4)); "
     made += "print(type(env.unwrapped).__name__)"
     run = subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=False)
     assert run.stdout.strip() == "ChainEnv", run.stderr

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mdl.errors import ConfigError
-from scheduler.paper.problem import PaperBatch, PaperRules
-from scheduler.training.exploration import (
+from mdl.scheduler.paper.problem import PaperBatch, PaperRules
+from mdl.scheduler.training.exploration import (
     FIRST,
     LAST,
     STRATEGIES,

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from mdl.errors import ConfigError
-from scheduler.policies.features import COLUMN
-from scheduler.policies.qnet_numpy import Weights, draw_weights
-from scheduler.training import branching, labels
-from scheduler.training.branching import IMBALANCE_TRANSFERS, LabelJob, produce_labels
-from scheduler.training.labels import Progress, train_on_labels
+from mdl.scheduler.policies.features import COLUMN
+from mdl.scheduler.policies.qnet_numpy import Weights, draw_weights
+from mdl.scheduler.training import branching, labels
+from mdl.scheduler.training.branching import IMBALANCE_TRANSFERS, LabelJob, produce_labels
+from mdl.scheduler.training.labels import Progress, train_on_labels
 
 
 @pytest.fixture

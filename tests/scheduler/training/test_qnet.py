@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from mdl.errors import DataError
-from scheduler.policies.chain_arrays import Bools, Floats
-from scheduler.policies.features import FEATURES, UNVARIED
-from scheduler.policies.qnet_numpy import INVALID_Q, NumpyQ, Weights, draw_weights
-from scheduler.training.branching import LabelJob, Labels, produce_labels
-from scheduler.training.labels import find_gradients
-from scheduler.training.qnet_gradient import Adam, Passes
-from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
+from mdl.scheduler.policies.chain_arrays import Bools, Floats
+from mdl.scheduler.policies.features import FEATURES, UNVARIED
+from mdl.scheduler.policies.qnet_numpy import INVALID_Q, NumpyQ, Weights, draw_weights
+from mdl.scheduler.training.branching import LabelJob, Labels, produce_labels
+from mdl.scheduler.training.labels import find_gradients
+from mdl.scheduler.training.qnet_gradient import Adam, Passes
+from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 
 
 def _inputs(rows: int, count: int, seed: int = 0) -> tuple[Floats, Bools, Bools]:
@@ -116,7 +116,7 @@ def test_a_file_that_is_no_policy_is_named(tmp_path: Path) -> None:
 def test_a_policy_of_other_columns_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "policy.safetensors"
     save_policy(path, QNetwork(), {})
-    monkeypatch.setattr("scheduler.policies.qnet_numpy.FEATURES", (*FEATURES, "another"))
+    monkeypatch.setattr("mdl.scheduler.policies.qnet_numpy.FEATURES", (*FEATURES, "another"))
     with pytest.raises(DataError, match="another observation"):
         load_policy(path)
 

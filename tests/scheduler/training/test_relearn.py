@@ -8,12 +8,12 @@ import pytest
 
 from mdl.devices.scenario import save_scenarios
 from mdl.errors import DataError
-from scheduler.policies import trained_under
-from scheduler.policies.learned import DRAFT, POLICY, SEEN
-from scheduler.training import labels
-from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
-from scheduler.training.relearn import run_slot
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.policies import trained_under
+from mdl.scheduler.policies.learned import DRAFT, POLICY, SEEN
+from mdl.scheduler.training import labels
+from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
+from mdl.scheduler.training.relearn import run_slot
+from mdl.sim.timing.scenario import draw_scenario
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from mdl.protocol.coding import decode, encode
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of, pair_aggregate
 from mdl.protocol.vocabulary import Fork
-from sim.mesh.accounts import Accounts, InvariantError, model_at
+from mdl.sim.mesh.accounts import Accounts, InvariantError, model_at
 
 A, B = Contributor("a", 1), Contributor("b", 1)
 START = np.zeros(16, np.float32)

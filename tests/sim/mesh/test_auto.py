@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mdl.peers.trials.run_plan import build_mesh
 from mdl.protocol.status_messages import RoundSummary
-from peers.trials.run_plan import build_mesh
-from sim.plans.fault_plan import FaultPlan, Restart
+from mdl.sim.plans.fault_plan import FaultPlan, Restart
 
 
 def _play(plan: FaultPlan) -> list[RoundSummary]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mdl.config import Exchange
+from mdl.peers.roles import build
+from mdl.peers.roles.membership.reach import AVOID_S
+from mdl.peers.trials.run_plan import build_mesh
 from mdl.protocol.status_messages import RoundSummary
-from peers.roles import build
-from peers.roles.membership.reach import AVOID_S
-from peers.trials.run_plan import build_mesh
-from sim.plans.fault_plan import AGENT_NODE, Burst, Cut, CutOneWay, FaultPlan, Step
+from mdl.sim.plans.fault_plan import AGENT_NODE, Burst, Cut, CutOneWay, FaultPlan, Step
 
 ROUNDS = 12
 # Of a round without faults: 0.9 to 1.1 s here. To find out about a cut takes the simulated mesh 2 to 3 s.

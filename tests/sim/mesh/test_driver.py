@@ -8,15 +8,15 @@ from itertools import pairwise
 import msgspec
 import pytest
 
+from mdl.peers.roles.agent.settings import TimeLimit
+from mdl.peers.roles.peer import Peer
+from mdl.peers.trials.campaign import silent_machines
+from mdl.peers.trials.run_plan import build_mesh, run_plan
 from mdl.protocol.machine import StopRequested
-from peers.roles.agent.settings import TimeLimit
-from peers.roles.peer import Peer
-from peers.trials.campaign import silent_machines
-from peers.trials.run_plan import build_mesh, run_plan
-from scheduler.policies.registry import POLICIES
-from sim.mesh.driver import SimMesh
-from sim.mesh.verdict import Verdict, is_settled, judge
-from sim.plans.fault_plan import OFFICE, AnyFault, Crash, CrashOn, FaultPlan, Moment, Restart, Split, Suspend
+from mdl.scheduler.policies.registry import POLICIES
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.verdict import Verdict, is_settled, judge
+from mdl.sim.plans.fault_plan import OFFICE, AnyFault, Crash, CrashOn, FaultPlan, Moment, Restart, Split, Suspend
 
 
 @pytest.fixture(autouse=True)

@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mdl.peers.roles.agent.conductor import Conductor
+from mdl.peers.trials.campaign import Campaign, run_campaign, silent_machines
+from mdl.peers.trials.run_plan import build_mesh, run_guarded, run_plan
 from mdl.protocol.machine import StopRequested
-from peers.roles.agent.conductor import Conductor
-from peers.trials.campaign import Campaign, run_campaign, silent_machines
-from peers.trials.run_plan import build_mesh, run_guarded, run_plan
-from sim.mesh.driver import SimMesh
-from sim.mesh.verdict import Verdict, judge
-from sim.plans.draw_plan import draw_plan, draw_wide
-from sim.plans.fault_plan import AGENT_NODE, AnyFault, Burst, FaultPlan, Leave, Restart, dump_plan, load_plan
-from sim.plans.leaves import with_leaves
-from sim.plans.shrink import shrink_plan
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.verdict import Verdict, judge
+from mdl.sim.plans.draw_plan import draw_plan, draw_wide
+from mdl.sim.plans.fault_plan import AGENT_NODE, AnyFault, Burst, FaultPlan, Leave, Restart, dump_plan, load_plan
+from mdl.sim.plans.leaves import with_leaves
+from mdl.sim.plans.shrink import shrink_plan
 
 _LEFT_WITH_A_DELTA_READY = Path(__file__).with_name("plans") / "2x4-left-111.json"
 

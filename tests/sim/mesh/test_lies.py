@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from mdl.config import Exchange
+from mdl.peers.roles.agent.doubt.judged import Judged
+from mdl.peers.roles.trainer.guard import Guard
+from mdl.peers.trials.campaign import Campaign, silent_machines
+from mdl.peers.trials.run_plan import run_guarded, run_plan
 from mdl.protocol.vector_work import Check
-from peers.roles.agent.doubt.judged import Judged
-from peers.roles.trainer.guard import Guard
-from peers.trials.campaign import Campaign, silent_machines
-from peers.trials.run_plan import run_guarded, run_plan
-from sim.mesh.verdict import Verdict
-from sim.plans.draw_plan import draw_plan
-from sim.plans.fault_plan import Lie, dump_plan, load_plan
-from sim.plans.revocations import with_liars
+from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.plans.draw_plan import draw_plan
+from mdl.sim.plans.fault_plan import Lie, dump_plan, load_plan
+from mdl.sim.plans.revocations import with_liars
 
 _SEEDS = 60
 

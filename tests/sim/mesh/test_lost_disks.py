@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from mdl.peers.roles.build import build_machine
+from mdl.peers.trials.run_plan import build_mesh, process_start
 from mdl.protocol.vocabulary import Role
-from peers.roles.build import build_machine
-from peers.trials.run_plan import build_mesh, process_start
-from sim.mesh.process import Disk
-from sim.plans.fault_plan import Cut, FaultPlan
+from mdl.sim.mesh.process import Disk
+from mdl.sim.plans.fault_plan import Cut, FaultPlan
 
 
 @pytest.mark.parametrize("incarnation", [2, 0], ids=["later", "the clock is behind"])

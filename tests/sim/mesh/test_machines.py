@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
+from mdl.peers.trials.run_plan import build_mesh, run_guarded, tell_plan
 from mdl.protocol.kept_ballot import KeptBallot
-from peers.roles.trainer.model_state import Standing
-from peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
-from peers.trials.run_plan import build_mesh, run_guarded, tell_plan
-from sim.mesh.story_lines import tell_story
-from sim.plans.draw_plan import draw_plan, draw_wide
-from sim.plans.fault_plan import (
+from mdl.sim.mesh.story_lines import tell_story
+from mdl.sim.plans.draw_plan import draw_plan, draw_wide
+from mdl.sim.plans.fault_plan import (
     Burst,
     Clone,
     Crash,
@@ -27,8 +27,8 @@ from sim.plans.fault_plan import (
     dump_plan,
     load_plan,
 )
-from sim.plans.machines import with_copies, with_power_cuts, with_starved
-from sim.plans.shrink import shrink_plan
+from mdl.sim.plans.machines import with_copies, with_power_cuts, with_starved
+from mdl.sim.plans.shrink import shrink_plan
 
 # Of the wide family, of all sizes and of each exchange.
 _SEEDS = range(0, 288, 5)

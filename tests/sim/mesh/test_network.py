@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.mesh.network import LATE_S, Network
+from mdl.sim.mesh.network import LATE_S, Network
 
 
 def _network(**options: object) -> Network:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mdl.config import Exchange
-from peers.trials.run_plan import build_mesh
-from sim.mesh.driver import SimMesh
-from sim.plans.fault_plan import AGENT_NODE, CutOneWay, FaultPlan
+from mdl.peers.trials.run_plan import build_mesh
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.plans.fault_plan import AGENT_NODE, CutOneWay, FaultPlan
 
 FIRST, SECOND, THIRD, FOURTH, FIFTH = NAMES = "p0", "p1", "p2", "p3", "p4"
 

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from mdl.config import Exchange
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.trials.campaign import silent_machines
+from mdl.peers.trials.run_plan import run_guarded
 from mdl.protocol.delta import Vector, digest_of
-from peers.roles.trainer.model_state import Standing
-from peers.trials.campaign import silent_machines
-from peers.trials.run_plan import run_guarded
-from sim.mesh.verdict import Verdict
-from sim.plans.draw_plan import draw_wide
+from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.plans.draw_plan import draw_wide
 
 _SEEDS = 40
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from peers.trials.run_plan import build_mesh
-from sim.plans.fault_plan import OFFICE, Burst, Crash, FaultPlan, Restart, Step
+from mdl.peers.trials.run_plan import build_mesh
+from mdl.sim.plans.fault_plan import OFFICE, Burst, Crash, FaultPlan, Restart, Step
 
 PEERS, ROUNDS = 4, 3
 # Nobody leads for as long as `partition_s`, 4 s here, which begin with the office; the last of these dies after 86 s.

@@ -8,14 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from mdl.peers.roles.peer import Peer
+from mdl.peers.trials.campaign import silent_machines
+from mdl.peers.trials.run_plan import build_mesh, run_plan
 from mdl.protocol.machine import Evaluate, PauseChanged, TrainLocally
-from peers.roles.peer import Peer
-from peers.trials.campaign import silent_machines
-from peers.trials.run_plan import build_mesh, run_plan
-from sim.mesh.driver import SimMesh
-from sim.mesh.verdict import Verdict
-from sim.plans.draw_plan import draw_plan
-from sim.plans.fault_plan import AnyFault, Crash, FaultPlan, Pause, Restart, dump_plan, load_plan
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.plans.draw_plan import draw_plan
+from mdl.sim.plans.fault_plan import AnyFault, Crash, FaultPlan, Pause, Restart, dump_plan, load_plan
 
 
 @pytest.fixture(autouse=True)

@@ -15,18 +15,18 @@ from msgspec.structs import replace
 
 from mdl.config import Exchange
 from mdl.errors import LocalProtocolError
+from mdl.peers.trials import run_plan as simulate
+from mdl.peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
+from mdl.peers.trials.run_plan import build_mesh, run_guarded, tell_plan
 from mdl.protocol.machine import Received, Send
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
-from peers.trials import run_plan as simulate
-from peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
-from peers.trials.run_plan import build_mesh, run_guarded, tell_plan
-from sim.mesh.driver import SimMesh
-from sim.mesh.process import Node
-from sim.mesh.story_lines import tell_story
-from sim.mesh.verdict import patience_s
-from sim.mesh.watch import Watch
-from sim.plans.draw_plan import LENGTHS, LEVELS, SEGMENTS_SAY, SIZES, STEPS_OF_SEGMENTS, draw_plan, draw_wide
-from sim.plans.fault_plan import (
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.process import Node
+from mdl.sim.mesh.story_lines import tell_story
+from mdl.sim.mesh.verdict import patience_s
+from mdl.sim.mesh.watch import Watch
+from mdl.sim.plans.draw_plan import LENGTHS, LEVELS, SEGMENTS_SAY, SIZES, STEPS_OF_SEGMENTS, draw_plan, draw_wide
+from mdl.sim.plans.fault_plan import (
     ANYBODY,
     ITSELF,
     Burst,
@@ -43,7 +43,7 @@ from sim.plans.fault_plan import (
     dump_plan,
     load_plan,
 )
-from sim.plans.shrink import shrink_plan
+from mdl.sim.plans.shrink import shrink_plan
 
 ROOT = Path(__file__).resolve().parents[3]
 PLANS = sorted(Path(__file__).with_name("plans").glob("*.json"))
@@ -51,9 +51,9 @@ _BLOCK = 50
 # Ends with the whole story, so that two processes can be compared; sets of strings have another order in each.
 _TELL = """
 import logging
-from peers.trials.campaign import Campaign
-from peers.trials.run_plan import tell_plan
-from sim.mesh.story_lines import tell_story
+from mdl.peers.trials.campaign import Campaign
+from mdl.peers.trials.run_plan import tell_plan
+from mdl.sim.mesh.story_lines import tell_story
 logging.disable(logging.CRITICAL)
 for seed in (3, 7, 14):
     verdict, mesh = tell_plan(Campaign().plan(seed))

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from mdl.config import Exchange
+from mdl.peers.roles.peer import Peer
+from mdl.peers.trials import run_plan as trials
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopOrdered
 from mdl.protocol.machine import Effect, Received
 from mdl.protocol.round_messages import (
@@ -19,11 +21,9 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
-from peers.roles.peer import Peer
-from peers.trials import run_plan as trials
-from sim.mesh.driver import SimMesh
-from sim.mesh.injector import Injector
-from sim.plans.fault_plan import FaultPlan
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.injector import Injector
+from mdl.sim.plans.fault_plan import FaultPlan
 
 # Of each message the handler is run to its end first: its state is changed, and what it would have said is lost.
 HOPS = (

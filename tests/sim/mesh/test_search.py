@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from mdl.errors import UnfinishedError
+from mdl.peers.cli.study import search as cli_search
+from mdl.peers.roles.trainer import model_state
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.trials.campaign import silent_machines
+from mdl.peers.trials.explore import Bound, dump_found, load_found, search_all, search_from, start_walk, tell_found
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
-from peers.cli.study import search as cli_search
-from peers.roles.trainer import model_state
-from peers.roles.trainer.model_state import Standing
-from peers.trials.campaign import silent_machines
-from peers.trials.explore import Bound, dump_found, load_found, search_all, search_from, start_walk, tell_found
-from sim.mesh.search import Crash, Cut, Late, Lose, Sever, Suspend, Walk, explore, first_departures, follow
-from sim.mesh.snapshot import copy_graph
+from mdl.sim.mesh.search import Crash, Cut, Late, Lose, Sever, Suspend, Walk, explore, first_departures, follow
+from mdl.sim.mesh.snapshot import copy_graph
 
 ROOT = Path(__file__).resolve().parents[3]
 TWO, THREE = Bound(2, 1), Bound(3, 1)
@@ -236,7 +236,7 @@ def test_what_breaks_is_told_in_order_stored_and_stepped_again(monkeypatch: pyte
 
 
 def test_ctrl_c_ends_a_search_with_what_was_covered(monkeypatch: pytest.MonkeyPatch) -> None:
-    from peers.trials import explore as module
+    from mdl.peers.trials import explore as module
 
     def interrupted(*args: Any) -> Any:
         if args[1]:
@@ -255,7 +255,7 @@ def test_several_processes_find_as_much_as_one() -> None:
 
 
 def _mdl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "peers", *map(str, arguments)]
+    command = [sys.executable, "-m", "mdl", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
 
 

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from mdl.peers.roles.agent import conductor as conductor_module
+from mdl.peers.roles.agent import gathering as gathering_module
+from mdl.peers.roles.agent import opening as opening_module
+from mdl.peers.roles.agent.agent import MobileAgent
+from mdl.peers.roles.membership import lineage_choice as choice_module
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.trials.explore import Bound, Found, search_all, search_from, tell_found
 from mdl.protocol.vocabulary import Ballot
-from peers.roles.agent import conductor as conductor_module
-from peers.roles.agent import gathering as gathering_module
-from peers.roles.agent import opening as opening_module
-from peers.roles.agent.agent import MobileAgent
-from peers.roles.membership import lineage_choice as choice_module
-from peers.roles.trainer.model_state import Standing
-from peers.trials.explore import Bound, Found, search_all, search_from, tell_found
-from sim.mesh.search import AnyDeparture, Crash
+from mdl.sim.mesh.search import AnyDeparture, Crash
 
 
 def _nobody_asks_what_was_staged(members: Any) -> None:

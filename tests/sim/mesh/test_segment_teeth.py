@@ -16,6 +16,19 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.agent.aggregation import Aggregation
+from mdl.peers.roles.agent.distribution import Distribution
+from mdl.peers.roles.membership.reach import Reach
+from mdl.peers.roles.trainer.broadcast import Spread
+from mdl.peers.roles.trainer.exchange import Exchange
+from mdl.peers.roles.trainer.guard import Defence, Guard
+from mdl.peers.roles.trainer.hops import Hops
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.staging import Staging
+from mdl.peers.roles.trainer.voice import Voice
+from mdl.peers.trials.campaign import silent_machines
+from mdl.peers.trials.run_plan import build_mesh, run_guarded, run_plan
 from mdl.protocol.coding import Coding, RoundedOff
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.hop_messages import DeltaWanted, HopOrdered
@@ -24,22 +37,9 @@ from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage
 from mdl.protocol.vector_work import hash_delta
 from mdl.protocol.vocabulary import Holding
-from peers.roles.agent.aggregation import Aggregation
-from peers.roles.agent.distribution import Distribution
-from peers.roles.membership.reach import Reach
-from peers.roles.trainer.broadcast import Spread
-from peers.roles.trainer.exchange import Exchange
-from peers.roles.trainer.guard import Defence, Guard
-from peers.roles.trainer.hops import Hops
-from peers.roles.trainer.model_state import Standing
-from peers.roles.trainer.round_state import Part
-from peers.roles.trainer.staging import Staging
-from peers.roles.trainer.voice import Voice
-from peers.trials.campaign import silent_machines
-from peers.trials.run_plan import build_mesh, run_guarded, run_plan
-from sim.mesh.verdict import Verdict
-from sim.plans.draw_plan import draw_wide
-from sim.plans.fault_plan import Cut, FaultPlan, load_plan
+from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.plans.draw_plan import draw_wide
+from mdl.sim.plans.fault_plan import Cut, FaultPlan, load_plan
 
 _LIMIT_S = 3.0
 _SEEDS = 300

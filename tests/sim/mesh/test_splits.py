@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from mdl.peers.roles.agent.agent import MobileAgent
+from mdl.peers.roles.membership.majority import has_quorum
+from mdl.peers.trials.campaign import Campaign, silent_machines
+from mdl.peers.trials.run_plan import run_guarded
 from mdl.protocol.vocabulary import Lineage
-from peers.roles.agent.agent import MobileAgent
-from peers.roles.membership.majority import has_quorum
-from peers.trials.campaign import Campaign, silent_machines
-from peers.trials.run_plan import run_guarded
-from sim.plans.draw_plan import draw_plan, draw_wide
-from sim.plans.fault_plan import Cut, FaultPlan, Split, Suspend
-from sim.plans.splits import with_splits
+from mdl.sim.plans.draw_plan import draw_plan, draw_wide
+from mdl.sim.plans.fault_plan import Cut, FaultPlan, Split, Suspend
+from mdl.sim.plans.splits import with_splits
 
 # Of each size as many; a third each by hops, in segments, and as `auto` has it.
 _SEEDS = 96

@@ -16,37 +16,37 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.agent.aggregation import OpenRound
+from mdl.peers.roles.agent.conductor import Conductor
+from mdl.peers.roles.agent.doubt.judged import Judging
+from mdl.peers.roles.agent.ledger import Hop, HopState, RoundLedger
+from mdl.peers.roles.agent.phase import Phase
+from mdl.peers.roles.agent.repeater import Repeater
+from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.membership import lineage_choice as choice_module
+from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.membership.succession import Succession, SuccessionSettings
+from mdl.peers.roles.trainer.broadcast import Spread
+from mdl.peers.roles.trainer.hops import Hops
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.own_delta import OwnWork
+from mdl.peers.roles.trainer.progress import Progress
+from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.staging import Staging
+from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
+from mdl.peers.roles.trainer.works import Work
+from mdl.peers.trials.campaign import silent_machines
+from mdl.peers.trials.run_plan import run_guarded, run_plan
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of, pair_aggregate
 from mdl.protocol.hop_messages import HopOrdered, HopReleased
 from mdl.protocol.machine import Effect, LocalDeltaReady, Received
 from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMessage, PeerReport, RoundOpened
 from mdl.protocol.vector_work import merge_deltas
 from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding, Staged
-from peers.roles.agent.aggregation import OpenRound
-from peers.roles.agent.conductor import Conductor
-from peers.roles.agent.doubt.judged import Judging
-from peers.roles.agent.ledger import Hop, HopState, RoundLedger
-from peers.roles.agent.phase import Phase
-from peers.roles.agent.repeater import Repeater
-from peers.roles.agent.settings import AgentSettings
-from peers.roles.membership import lineage_choice as choice_module
-from peers.roles.membership.members import Members
-from peers.roles.membership.succession import Succession, SuccessionSettings
-from peers.roles.trainer.broadcast import Spread
-from peers.roles.trainer.hops import Hops
-from peers.roles.trainer.model_state import Standing
-from peers.roles.trainer.own_delta import OwnWork
-from peers.roles.trainer.progress import Progress
-from peers.roles.trainer.round_state import Part
-from peers.roles.trainer.staging import Staging
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
-from peers.roles.trainer.works import Work
-from peers.trials.campaign import silent_machines
-from peers.trials.run_plan import run_guarded, run_plan
-from scheduler.policies.registry import make_policy
-from sim.mesh.verdict import Verdict
-from sim.plans.draw_plan import draw_plan
-from sim.plans.fault_plan import FaultPlan, load_plan
+from mdl.scheduler.policies.registry import make_policy
+from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.plans.draw_plan import draw_plan
+from mdl.sim.plans.fault_plan import FaultPlan, load_plan
 from tests.peers.roles.at_once import TrainerAtOnce, apply_at_once
 
 # A plan takes about a twentieth of a second; a mutated machine may never return from an event.

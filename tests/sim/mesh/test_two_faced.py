@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from mdl.config import Exchange
-from peers.trials.campaign import silent_machines
-from peers.trials.run_plan import run_guarded, run_plan
-from sim.mesh.driver import SimMesh
-from sim.mesh.verdict import Verdict
-from sim.plans.draw_plan import draw_plan
-from sim.plans.fault_plan import FaultPlan, TwoFaced, dump_plan, load_plan
+from mdl.peers.trials.campaign import silent_machines
+from mdl.peers.trials.run_plan import run_guarded, run_plan
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.plans.draw_plan import draw_plan
+from mdl.sim.plans.fault_plan import FaultPlan, TwoFaced, dump_plan, load_plan
 
 _LIAR = "p0"
 

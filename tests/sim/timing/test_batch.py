@@ -7,10 +7,10 @@ import pytest
 
 from mdl.devices.device_state import DeviceState
 from mdl.errors import LocalProtocolError
-from sim.timing.batch import Batch
-from sim.timing.iteration import Iteration
-from sim.timing.packing import pack
-from sim.timing.scenario import FAMILIES, draw_scenario
+from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.iteration import Iteration
+from mdl.sim.timing.packing import pack
+from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
 _CODES = list(DeviceState)
 

@@ -12,11 +12,11 @@ from mdl.devices.busy_periods import active_end_s, active_s
 from mdl.devices.device_state import DeviceState
 from mdl.devices.scenario import Scenario, ScenarioDevice, load_scenarios, save_scenarios
 from mdl.errors import ConfigError, DataError, LocalProtocolError
-from scheduler.policies.chain import ChainView, Decision, Pair, Wait
-from scheduler.policies.registry import make_policy
-from scheduler.study.play import play
-from sim.timing.iteration import Iteration
-from sim.timing.scenario import FAMILIES, draw_scenario
+from mdl.scheduler.policies.chain import ChainView, Decision, Pair, Wait
+from mdl.scheduler.policies.registry import make_policy
+from mdl.scheduler.study.play import play
+from mdl.sim.timing.iteration import Iteration
+from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
 
 def scenario(*devices: ScenarioDevice, size_mb: float = 10.0, latency_s: float = 0.5) -> Scenario:

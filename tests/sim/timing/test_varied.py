@@ -12,10 +12,10 @@ from benchmarks.chain.held_out import draw_held_out
 from benchmarks.device_traces import Phone
 from mdl.devices.scenario import Scenario, load_scenarios, save_scenarios
 from mdl.errors import ConfigError
-from scheduler.policies.greedy import Greedy
-from scheduler.study.play import play
-from sim.timing.scenario import draw_scenario
-from sim.timing.varied import stretch_periods
+from mdl.scheduler.policies.greedy import Greedy
+from mdl.scheduler.study.play import play
+from mdl.sim.timing.scenario import draw_scenario
+from mdl.sim.timing.varied import stretch_periods
 
 
 def _phone() -> Phone:

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
+from mdl.peers.roles.peer import Peer
+from mdl.peers.trials.campaign import Campaign, silent_machines
+from mdl.peers.trials.run_plan import run_guarded
 from mdl.protocol.machine import PeerRevoked
+from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.plans.fault_plan import FaultPlan
+from mdl.sim.trust.gate import Desk, Gate
+from mdl.transport.links.roster_talk import RosterTalk
+from mdl.transport.links.standing import News, Standing
+from mdl.transport.trust.roster import Roster
+from mdl.transport.wire.codec import RosterTold
 from mdl.trust.statements import AnyStatement
-from peers.roles.peer import Peer
-from peers.trials.campaign import Campaign, silent_machines
-from peers.trials.run_plan import run_guarded
-from sim.mesh.verdict import Verdict
-from sim.plans.fault_plan import FaultPlan
-from sim.trust.gate import Desk, Gate
-from transport.links.roster_talk import RosterTalk
-from transport.links.standing import News, Standing
-from transport.trust.roster import Roster
-from transport.wire.codec import RosterTold
 
 _SEEDS = 1000
 _LIMIT_S = 3.0

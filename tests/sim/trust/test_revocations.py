@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
+from mdl.peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
+from mdl.peers.trials.run_plan import run_plan, tell_plan
 from mdl.protocol.machine import Finish, Received
-from peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
-from peers.trials.run_plan import run_plan, tell_plan
-from sim.mesh.driver import SimMesh
-from sim.mesh.verdict import Verdict
-from sim.plans.fault_plan import OFFICE, AnyFault, Crash, FaultPlan, Restart, Revoke, Split, dump_plan, load_plan
-from sim.plans.revocations import with_revocations
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.plans.fault_plan import OFFICE, AnyFault, Crash, FaultPlan, Restart, Revoke, Split, dump_plan, load_plan
+from mdl.sim.plans.revocations import with_revocations
 
 _OUT = Revoke(at_s=2.0, peer="p4", by="p1")
 

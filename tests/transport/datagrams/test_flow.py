@@ -8,12 +8,12 @@ from math import inf
 import pytest
 
 from mdl.errors import RemoteProtocolError
+from mdl.transport.datagrams import sending
+from mdl.transport.datagrams.flow import PROBES, STAY_S
+from mdl.transport.datagrams.packets import FRAGMENT_BYTES, Data, Probe, Seal, read, write
+from mdl.transport.datagrams.receiving import Receiving
+from mdl.transport.datagrams.sending import MOST_AHEAD, MOST_WAITING
 from tests.transport.datagrams.way import Way
-from transport.datagrams import sending
-from transport.datagrams.flow import PROBES, STAY_S
-from transport.datagrams.packets import FRAGMENT_BYTES, Data, Probe, Seal, read, write
-from transport.datagrams.receiving import Receiving
-from transport.datagrams.sending import MOST_AHEAD, MOST_WAITING
 
 DELTA = random.Random(1).randbytes(400_000)
 CHUNK = 1 << 15

@@ -3,8 +3,8 @@
 import heapq
 import itertools
 
-from transport.datagrams.flow import Flow
-from transport.datagrams.packets import Seal
+from mdl.transport.datagrams.flow import Flow
+from mdl.transport.datagrams.packets import Seal
 
 
 class Way:

@@ -5,8 +5,8 @@ from ipaddress import IPv4Interface, IPv6Interface
 import pytest
 
 from mdl.errors import ConfigError
-from transport.discovery import addresses
-from transport.discovery.addresses import AddressWatch
+from mdl.transport.discovery import addresses
+from mdl.transport.discovery.addresses import AddressWatch
 
 HOME, LEASE, CABLE = (IPv4Interface(f"{host}/24") for host in ("192.168.1.20", "192.168.1.77", "10.0.0.2"))
 

@@ -10,9 +10,7 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.trust.statements import Enrolled, Proof
-from tests.fuzz.hostile import forced
-from transport.discovery.directory import (
+from mdl.transport.discovery.directory import (
     KEEP_GREETING_S,
     LOST_S,
     OTHER_STARTS,
@@ -26,6 +24,8 @@ from transport.discovery.directory import (
     address_of,
     parse_address,
 )
+from mdl.trust.statements import Enrolled, Proof
+from tests.fuzz.hostile import forced
 
 
 def peer(peer_id="b", incarnation=1, host="192.0.2.7", port=5750):

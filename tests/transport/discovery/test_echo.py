@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
-from transport.discovery.arp import who_else_has
-from transport.discovery.directory import Address
-from transport.discovery.echo import echo, measure_speed
-from transport.discovery.full_segments import are_taken
+from mdl.transport.discovery.arp import who_else_has
+from mdl.transport.discovery.directory import Address
+from mdl.transport.discovery.echo import echo, measure_speed
+from mdl.transport.discovery.full_segments import are_taken
 
 WAIT_S = 5.0
 

@@ -8,10 +8,10 @@ import pytest
 from zeroconf import ServiceInfo, Zeroconf
 
 from mdl.errors import MeshNotFoundError
-from transport.discovery import invitations
-from transport.discovery.directory import Address
-from transport.discovery.interfaces import LOOPBACK
-from transport.discovery.invitations import announced, find_invitations, is_near
+from mdl.transport.discovery import invitations
+from mdl.transport.discovery.directory import Address
+from mdl.transport.discovery.interfaces import LOOPBACK
+from mdl.transport.discovery.invitations import announced, find_invitations, is_near
 
 OWN = [IPv4Interface("192.168.1.10/24"), IPv4Interface("10.0.0.1/30")]
 

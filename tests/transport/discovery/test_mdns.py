@@ -13,12 +13,12 @@ from zeroconf import EventLoopBlocked, NotRunningException
 
 from mdl.errors import ConfigError, MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
-from transport.discovery import mdns as discovery
-from transport.discovery.interfaces import choose_host, every_host, host_to_listen_on, is_outer, usable_interfaces
-from transport.discovery.mdns import Discovery, _Flood, describe, is_namesake, name_mark, read_description
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, founder_mark, new_join_code
-from transport.trust.membership import Membership
+from mdl.transport.discovery import mdns as discovery
+from mdl.transport.discovery.interfaces import choose_host, every_host, host_to_listen_on, is_outer, usable_interfaces
+from mdl.transport.discovery.mdns import Discovery, _Flood, describe, is_namesake, name_mark, read_description
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.membership import Membership
 
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(range(19))))
 OTHER = MeshKeys.from_code(new_join_code("home", bytes(19)))

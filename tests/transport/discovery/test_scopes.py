@@ -7,9 +7,9 @@ from ipaddress import IPv4Interface, IPv6Interface
 
 import pytest
 
-from transport.discovery import interfaces, scopes
-from transport.discovery.interfaces import choose_host, every_host, of_ipv4
-from transport.discovery.scopes import Scopes, bare, is_link_local, links_of, socket_address, unmapped, with_link
+from mdl.transport.discovery import interfaces, scopes
+from mdl.transport.discovery.interfaces import choose_host, every_host, of_ipv4
+from mdl.transport.discovery.scopes import Scopes, bare, is_link_local, links_of, socket_address, unmapped, with_link
 
 CABLE, WIFI = (IPv6Interface(f"fe80::{number}%{name}/64") for number, name in ((1, "eth0"), (2, "wlan0")))
 LEASE = IPv4Interface("192.168.1.20/24")

@@ -8,11 +8,11 @@ import pytest
 
 from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.vocabulary import PeerInfo, Role
-from transport.discovery import mdns
-from transport.discovery.interfaces import LOOPBACK
-from transport.discovery.mdns import Discovery
-from transport.discovery.survey import Announcement, Survey
-from transport.trust.keys import Mesh, new_join_code
+from mdl.transport.discovery import mdns
+from mdl.transport.discovery.interfaces import LOOPBACK
+from mdl.transport.discovery.mdns import Discovery
+from mdl.transport.discovery.survey import Announcement, Survey
+from mdl.transport.trust.keys import Mesh, new_join_code
 
 PATIENCE_S = 20.0
 NOW = PROTOCOL_VERSION

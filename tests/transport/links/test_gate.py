@@ -9,10 +9,10 @@ import pytest
 import zmq
 from zmq.utils import z85
 
-from transport.links import gate as gate_module
-from transport.links.gate import ALLOWED, LATER, LINKS, REFUSED, WAIT_S, ZAP_ADDRESS, Gate, admit_devices, answer
-from transport.loglimit import LogLimit
-from transport.trust.keys import MeshKeys, new_join_code
+from mdl.transport.links import gate as gate_module
+from mdl.transport.links.gate import ALLOWED, LATER, LINKS, REFUSED, WAIT_S, ZAP_ADDRESS, Gate, admit_devices, answer
+from mdl.transport.loglimit import LogLimit
+from mdl.transport.trust.keys import MeshKeys, new_join_code
 
 KEYS = MeshKeys.from_code(new_join_code("home", bytes([1]) * 19))
 KEY = bytes(range(32))

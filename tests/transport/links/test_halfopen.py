@@ -5,9 +5,9 @@ import socket
 import pytest
 import zmq
 
-from transport.discovery.directory import Address
-from transport.links.halfopen import Doorkeeper, HalfOpen
-from transport.links.sockets import HANDSHAKE_MS, open_router
+from mdl.transport.discovery.directory import Address
+from mdl.transport.links.halfopen import Doorkeeper, HalfOpen
+from mdl.transport.links.sockets import HANDSHAKE_MS, open_router
 
 ENEMY, FRIEND = ("192.0.2.66", "1"), ("192.0.2.7", "1")
 HANDSHAKE_S = HANDSHAKE_MS / 1000

@@ -9,12 +9,12 @@ from zmq.utils import z85
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
-from transport.discovery.directory import Address
-from transport.links.introducer import Introducer
-from transport.links.roster_talk import RosterTalk
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, new_join_code
-from transport.trust.membership import Membership
+from mdl.transport.discovery.directory import Address
+from mdl.transport.links.introducer import Introducer
+from mdl.transport.links.roster_talk import RosterTalk
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, new_join_code
+from mdl.transport.trust.membership import Membership
 
 CODE, NEW_CODE = (new_join_code("home", bytes([at]) * 19) for at in (1, 2))
 KEYS = MeshKeys.from_code(CODE)

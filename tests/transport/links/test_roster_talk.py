@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from transport.links.roster_talk import COMPARE_S, RosterTalk
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, new_join_code
-from transport.trust.membership import Membership
-from transport.trust.roster import Roster
-from transport.wire.codec import RosterTold
+from mdl.transport.links.roster_talk import COMPARE_S, RosterTalk
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, new_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.roster import Roster
+from mdl.transport.wire.codec import RosterTold
 
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(19)))
 DEVICES = [DeviceKey.of(at.to_bytes(32, "big")) for at in range(100)]

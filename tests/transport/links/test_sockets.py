@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import zmq
 
-from transport.discovery.directory import Address
-from transport.links.sockets import CONNECT_MS, RECONNECT_MAX_MS, prepare_dealer
+from mdl.transport.discovery.directory import Address
+from mdl.transport.links.sockets import CONNECT_MS, RECONNECT_MAX_MS, prepare_dealer
 
 
 def test_an_attempt_to_connect_that_is_not_answered_is_given_up_within_seconds() -> None:

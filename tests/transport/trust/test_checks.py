@@ -1,7 +1,7 @@
 """What others can have this node compute: bounded for each, for all together, and at the door."""
 
 from mdl.bounds import MAX_MEMBERS
-from transport.trust.checks import Checks
+from mdl.transport.trust.checks import Checks
 
 
 def allowed(checks, source, now, asked=5_000):

@@ -8,8 +8,8 @@ import zmq
 
 from mdl.errors import ConfigError
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport.trust.device_key import DeviceKey, is_signed, where_claim
 from mdl.trust.statements import Enrolled, OwnerNamed, Proof, claim_of
-from transport.trust.device_key import DeviceKey, is_signed, where_claim
 
 DEVICE, OTHER = DeviceKey.of(bytes(32)), DeviceKey.of(b"x" * 32)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
-from transport.trust.invitation import (
+from mdl.transport.trust.invitation import (
     GOOD_FOR_S,
     MAX_FRAME_BYTES,
     MAX_TEXT_BYTES,
@@ -20,8 +20,8 @@ from transport.trust.invitation import (
     Invitation,
     Joining,
 )
-from transport.trust.words import COUNT
-from transport.trust.words import WORDS as LISTED
+from mdl.transport.trust.words import COUNT
+from mdl.transport.trust.words import WORDS as LISTED
 
 WORDS, OTHERS = "maple otter violin", "maple otter vowel"
 CODE = "home:k7q2-9xvd-k7q2-9xvd-k7q2"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError
-from transport.trust.keys import (
+from mdl.transport.trust.keys import (
     MeshKeys,
     code_hash,
     founder_mark,

@@ -7,11 +7,11 @@ import pytest
 
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, founder_mark, new_join_code
-from transport.trust.membership import MAX_VISITORS, Membership
-from transport.trust.roster import MAX_NAMES
-from transport.trust.words import own_names
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.membership import MAX_VISITORS, Membership
+from mdl.transport.trust.roster import MAX_NAMES
+from mdl.transport.trust.words import own_names
 
 FOUNDER, ANN, BOB = (DeviceKey.of(bytes([at]) * 32) for at in range(3))
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(19), founder_mark(FOUNDER.public)))

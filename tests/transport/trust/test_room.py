@@ -10,6 +10,14 @@ from hypothesis import strategies as st
 from mdl.bounds import MAX_HEADER_BYTES, MAX_MEMBERS
 from mdl.errors import ConfigError, MdlError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
+from mdl.transport.links.roster_talk import RosterTalk
+from mdl.transport.trust import roster as roster_module
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.roster import Roster
+from mdl.transport.trust.worked import Worked
+from mdl.transport.wire.codec import decode, encode
 from mdl.trust.statements import (
     MAX_CHANGE,
     MAX_CHANGES,
@@ -25,14 +33,6 @@ from mdl.trust.statements import (
     Enrolled,
     OwnerNamed,
 )
-from transport.links.roster_talk import RosterTalk
-from transport.trust import roster as roster_module
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, founder_mark, new_join_code
-from transport.trust.membership import Membership
-from transport.trust.roster import Roster
-from transport.trust.worked import Worked
-from transport.wire.codec import decode, encode
 
 FOUNDER, ANN, BOB, CLEO = DEVICES = [DeviceKey.of(bytes([at]) * 32) for at in range(4)]
 KEYS, NEW = (MeshKeys.from_code(new_join_code("home", bytes([at]) * 19, founder_mark(FOUNDER.public))) for at in (1, 2))

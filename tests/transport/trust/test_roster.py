@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.errors import RemoteProtocolError
+from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import MeshKeys, code_hash, founder_mark, new_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.roster import MAX_NAMES, Roster
 from mdl.trust.statements import AnyStatement, CodeChanged, DeviceRevoked, Enrolled, OwnerNamed, claim_of
-from transport.trust.device_key import DeviceKey
-from transport.trust.keys import MeshKeys, code_hash, founder_mark, new_join_code
-from transport.trust.membership import Membership
-from transport.trust.roster import MAX_NAMES, Roster
 
 FOUNDER, ANN, BOB, CLEO, DAN = DEVICES = [DeviceKey.of(bytes([at]) * 32) for at in range(5)]
 MARK = founder_mark(FOUNDER.public)

@@ -14,7 +14,7 @@ from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Received, TransferProgressed
 from mdl.protocol.round_messages import GlobalMessage, ModelMessage
-from transport.wire.bulk import (
+from mdl.transport.wire.bulk import (
     EXPIRY_S,
     MAX_OUTGOING,
     MAX_TO_ONE,
@@ -27,7 +27,7 @@ from transport.wire.bulk import (
     OutgoingTransfers,
     window_bytes,
 )
-from transport.wire.codec import (
+from mdl.transport.wire.codec import (
     CHUNK_BYTES,
     MAX_STREAMS,
     SMALLEST_CHUNK_BYTES,
@@ -37,9 +37,9 @@ from transport.wire.codec import (
     TransferEnded,
     TransferOffered,
 )
-from transport.wire.hashing import HashThread
-from transport.wire.incoming import ASKED_S, MAX_INCOMING, IncomingTransfers
-from transport.wire.rhythm import FIRST_CHUNK_BYTES, FIRST_PATIENCE_S
+from mdl.transport.wire.hashing import HashThread
+from mdl.transport.wire.incoming import ASKED_S, MAX_INCOMING, IncomingTransfers
+from mdl.transport.wire.rhythm import FIRST_CHUNK_BYTES, FIRST_PATIENCE_S
 
 SENDER, RECEIVER = Contributor("sender", 1), Contributor("receiver", 1)
 MODEL = ModelMessage(1, b"digest")

@@ -12,6 +12,17 @@ from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.messages import PROTOCOL_VERSION, Hello, PeersKnown
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport.wire.codec import (
+    ChunkSent,
+    ChunksWanted,
+    CodeTold,
+    RosterTold,
+    TransferDropped,
+    TransferEnded,
+    TransferOffered,
+    decode,
+    encode,
+)
 from mdl.trust.statements import (
     MAX_HOSTS,
     MAX_KEPT,
@@ -23,17 +34,6 @@ from mdl.trust.statements import (
     Proof,
 )
 from tests.fuzz.hostile import forced
-from transport.wire.codec import (
-    ChunkSent,
-    ChunksWanted,
-    CodeTold,
-    RosterTold,
-    TransferDropped,
-    TransferEnded,
-    TransferOffered,
-    decode,
-    encode,
-)
 
 ME = Contributor("phone", 7)
 DELTA = DeltaMessage(3, 0, 4, 2.5, (Contributor("a", 1), Contributor("b", 2)))

@@ -15,9 +15,16 @@ import pytest
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Received
-from transport.wire.bulk import LONG_S, Outgoing, OutgoingTransfers
-from transport.wire.codec import MAX_STREAMS, ChunkSent, ChunksWanted, TransferDropped, TransferEnded, TransferOffered
-from transport.wire.incoming import IncomingTransfers
+from mdl.transport.wire.bulk import LONG_S, Outgoing, OutgoingTransfers
+from mdl.transport.wire.codec import (
+    MAX_STREAMS,
+    ChunkSent,
+    ChunksWanted,
+    TransferDropped,
+    TransferEnded,
+    TransferOffered,
+)
+from mdl.transport.wire.incoming import IncomingTransfers
 
 SENDER, RECEIVER = Contributor("sender", 1), Contributor("receiver", 1)
 VALUES = np.random.default_rng(1).standard_normal(100_000).astype(np.float32)

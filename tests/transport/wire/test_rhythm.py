@@ -2,8 +2,8 @@
 
 import pytest
 
-from transport.wire.codec import CHUNK_BYTES, SMALLEST_CHUNK_BYTES
-from transport.wire.rhythm import CHUNK_S, FIRST_CHUNK_BYTES, FIRST_PATIENCE_S, SHORTEST_PATIENCE_S, Rhythm
+from mdl.transport.wire.codec import CHUNK_BYTES, SMALLEST_CHUNK_BYTES
+from mdl.transport.wire.rhythm import CHUNK_S, FIRST_CHUNK_BYTES, FIRST_PATIENCE_S, SHORTEST_PATIENCE_S, Rhythm
 
 LONGEST_S = 5.0
 

@@ -7,9 +7,9 @@ from mdl.bounds import MAX_HEADER_BYTES
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.bulk import Packed
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES
-from transport.links.sockets import BULK_QUEUE, RECEIVE_QUEUE
-from transport.wire.codec import CHUNK_BYTES, MAX_FRAME_BYTES
-from transport.wire.segments import pack_segment, read_segment
+from mdl.transport.links.sockets import BULK_QUEUE, RECEIVE_QUEUE
+from mdl.transport.wire.codec import CHUNK_BYTES, MAX_FRAME_BYTES
+from mdl.transport.wire.segments import pack_segment, read_segment
 
 LARGEST = np.zeros(LARGEST_SEGMENT_BYTES // 4, np.float32)
 

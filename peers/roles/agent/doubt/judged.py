@@ -11,9 +11,9 @@ from hashlib import blake2b
 
 from mdl.defence.inspection import FEWEST
 from mdl.defence.limits import Known, Limits, greatest_length
+from mdl.peers.roles.agent.doubt.looks import Looks
+from mdl.peers.roles.agent.ledger import MERGED, RoundLedger
 from mdl.protocol.vocabulary import Holding, Staged
-from peers.roles.agent.doubt.looks import Looks
-from peers.roles.agent.ledger import MERGED, RoundLedger
 
 # Devices to one of those that judge them in a mesh's first round.
 _TO_ONE_JUDGE = 10

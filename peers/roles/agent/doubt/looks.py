@@ -12,8 +12,8 @@ from collections.abc import Collection
 from hashlib import blake2b
 
 from mdl.defence.inspection import Word, find_odd
+from mdl.peers.roles.agent.ledger import LOOKED, Hop, RoundLedger
 from mdl.protocol.delta import Contributor
-from peers.roles.agent.ledger import LOOKED, Hop, RoundLedger
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mdl.defence.reputation import accusers_needed
+from mdl.peers.roles.agent.ledger import ABORTED, Hop, RoundLedger
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import SUSPECT
-from peers.roles.agent.ledger import ABORTED, Hop, RoundLedger
 
 Pair = tuple[Contributor, Contributor]  # sender, receiver
 Refusals = dict[Contributor, set[Contributor]]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from peers.cli.main import main
-from peers.edge.identity import remember_code
-from peers.service import systemd
+from mdl.peers.cli.main import main
+from mdl.peers.edge.identity import remember_code
+from mdl.peers.service import systemd
 
 STORE = "postgresql://ann:s3cret@db.example/shop"
 
@@ -21,7 +21,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     for kind in ("STATE", "CONFIG", "CACHE"):
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(tmp_path / kind))
     monkeypatch.delenv("MDL_CODE", raising=False)
-    from transport.trust.keys import new_join_code
+    from mdl.transport.trust.keys import new_join_code
 
     code = new_join_code("home", bytes(range(19)))
     remember_code(code)

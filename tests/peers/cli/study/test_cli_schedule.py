@@ -16,26 +16,26 @@ from typer.testing import CliRunner
 from mdl.devices.scenario import Scenario, ScenarioDevice, save_scenarios
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError, DataError, MdlError, MeshNotFoundError
+from mdl.peers.cli.study.decide_pipe import answer_all
+from mdl.peers.cli.study.schedule import app
+from mdl.peers.trials.campaign import Campaign, silent_machines
+from mdl.peers.trials.run_plan import run_plan
+from mdl.peers.view.compare import compare, describe_comparison
+from mdl.peers.view.schedule_source import as_playable, find_subject
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
-from peers.cli.study.decide_pipe import answer_all
-from peers.cli.study.schedule import app
-from peers.trials.campaign import Campaign, silent_machines
-from peers.trials.run_plan import run_plan
-from peers.view.compare import compare, describe_comparison
-from peers.view.schedule_source import as_playable, find_subject
-from scheduler.explain.chart import Chart, SpanKind
-from scheduler.explain.chart_svg import draw_svg, write_picture
-from scheduler.explain.chart_text import draw_chart
-from scheduler.explain.decide_lines import MAX_LINE_BYTES, Decider
-from scheduler.explain.device_table import ShownDevice, draw_devices, real_devices
-from scheduler.explain.gantt_played import chart_play
-from scheduler.explain.recorded_round import chart_real, finished_round, live_round, rebuild
-from scheduler.explain.replay_run import RECORDED, replay_run
-from scheduler.explain.watched_play import Bench, parse_policies, play_watched
-from scheduler.explain.what_if import apply_changes, parse_changes, play_both
-from scheduler.policies.chain import ChainView, Decision, Pair, Wait
-from scheduler.policies.registry import POLICIES, make_policy
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.explain.chart import Chart, SpanKind
+from mdl.scheduler.explain.chart_svg import draw_svg, write_picture
+from mdl.scheduler.explain.chart_text import draw_chart
+from mdl.scheduler.explain.decide_lines import MAX_LINE_BYTES, Decider
+from mdl.scheduler.explain.device_table import ShownDevice, draw_devices, real_devices
+from mdl.scheduler.explain.gantt_played import chart_play
+from mdl.scheduler.explain.recorded_round import chart_real, finished_round, live_round, rebuild
+from mdl.scheduler.explain.replay_run import RECORDED, replay_run
+from mdl.scheduler.explain.watched_play import Bench, parse_policies, play_watched
+from mdl.scheduler.explain.what_if import apply_changes, parse_changes, play_both
+from mdl.scheduler.policies.chain import ChainView, Decision, Pair, Wait
+from mdl.scheduler.policies.registry import POLICIES, make_policy
+from mdl.sim.timing.scenario import draw_scenario
 
 # -- charts -----------------------------------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ def test_show_tells_what_is_known_of_each_device() -> None:
 
 
 def _replayed(summary: RoundSummary) -> float:
-    from scheduler.explain.recorded_round import Recorded
+    from mdl.scheduler.explain.recorded_round import Recorded
 
     rebuilt = rebuild(finished_round(summary, "run"))
     return play_watched(rebuilt.scenario, Recorded(rebuilt.pairs))[0].makespan_s
@@ -592,7 +592,7 @@ def test_a_field_that_no_observation_has_is_told_once() -> None:
 
 
 def test_lines_are_read_and_answered_one_by_one_whatever_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peers.cli.study.decide_pipe.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("mdl.peers.cli.study.decide_pipe.MAX_LINE_BYTES", 1000)
     line = json.dumps(_observation("free", "free")).encode()
     lines = io.BytesIO(b"x" * 5000 + b"\n" + line + b"\n" + b"\n" + line)
     answers = io.BytesIO()

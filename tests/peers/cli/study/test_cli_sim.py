@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import UnfinishedError
+from mdl.peers.cli.study import sim as cli_sim
+from mdl.peers.trials import campaign as campaign_module
+from mdl.peers.trials.campaign import Campaign, run_campaign
 from mdl.protocol.coding import CODINGS
-from peers.cli.study import sim as cli_sim
-from peers.trials import campaign as campaign_module
-from peers.trials.campaign import Campaign, run_campaign
-from sim.mesh.verdict import Verdict
-from sim.plans.fault_plan import FaultPlan, dump_plan, load_plan
+from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.plans.fault_plan import FaultPlan, dump_plan, load_plan
 
 ROOT = Path(__file__).resolve().parents[4]
 
 
 def _mdl(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "peers", *map(str, arguments)]
+    command = [sys.executable, "-m", "mdl", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
 
 
@@ -109,7 +109,7 @@ def test_a_failing_seed_is_saved_shrunk_and_told(
         return Verdict(plan.seed, kind="lost", lost=1, problem="p0's training") if plan.loss else Verdict(plan.seed)
 
     monkeypatch.setattr(campaign_module, "run_guarded", fails)
-    monkeypatch.setattr("peers.trials.run_plan.run_guarded", fails)
+    monkeypatch.setattr("mdl.peers.trials.run_plan.run_guarded", fails)
     with pytest.raises(UnfinishedError) as end:
         cli_sim.run(
             6,

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peers.cli.main import main
-from scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
+from mdl.peers.cli.main import main
+from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 
 pytest.importorskip("stable_baselines3")
 
-from scheduler.study import judging
-from scheduler.training import chain_dqn
+from mdl.scheduler.study import judging
+from mdl.scheduler.training import chain_dqn
 
 
 @pytest.fixture

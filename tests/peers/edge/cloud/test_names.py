@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import DamagedError, RemoteProtocolError
-from peers.edge.cloud.names import DEVICES, NAME_FILES, open_names
-from transport.trust import names as names_module
+from mdl.peers.edge.cloud.names import DEVICES, NAME_FILES, open_names
+from mdl.transport.trust import names as names_module
 
 ANN, BOB = bytes([1]) * 32, bytes([2]) * 32
 

@@ -10,13 +10,13 @@ import pytest
 from mdl.config import Config, load_config
 from mdl.learning.models import MODELS
 from mdl.learning.models import SHORTEST_TIME as SHORTEST
+from mdl.peers.edge.identity import claim_again, claim_identity
+from mdl.peers.edge.lifeline import LIFELINE_VARIABLE
+from mdl.peers.edge.small import waiting
+from mdl.peers.edge.small.waiting import FITTING_MODELS, SHORTEST_TIME, _introduced, _may_wait, wait_for_others
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo, Role
-from peers.edge.identity import claim_again, claim_identity
-from peers.edge.lifeline import LIFELINE_VARIABLE
-from peers.edge.small import waiting
-from peers.edge.small.waiting import FITTING_MODELS, SHORTEST_TIME, _introduced, _may_wait, wait_for_others
-from transport.trust.keys import Mesh
+from mdl.transport.trust.keys import Mesh
 
 SMALL = "motion?people=3&test_people=1&windows=20"
 

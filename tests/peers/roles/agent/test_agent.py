@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mdl.peers.roles.agent.phase import Phase
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopCancelled, HopOrdered, HopReleased
@@ -24,7 +25,6 @@ from mdl.protocol.vocabulary import (
     RoundEvaluation,
     TrainingReport,
 )
-from peers.roles.agent.phase import Phase
 from tests.peers.roles.desk import A, B, C, D, Desk
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from mdl.peers.roles.agent.phase import Phase
+from mdl.peers.roles.agent.settings import AgentSettings
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopCancelled, HopReleased
@@ -25,8 +27,6 @@ from mdl.protocol.vocabulary import (
     Staged,
     Transfer,
 )
-from peers.roles.agent.phase import Phase
-from peers.roles.agent.settings import AgentSettings
 from tests.peers.roles.desk import FRESH, A, B, C, D, Desk
 
 START: Lineage = (Fork(0, 3, "agent.1.1"),)

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from mdl.peers.roles.agent.broadcast_order import order_broadcast
+from mdl.peers.roles.agent.chain_view import chain_view
+from mdl.peers.roles.agent.ledger import RoundLedger
+from mdl.peers.roles.membership.members import Members
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.tree import tree_children, tree_parent
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, ResourceState
-from peers.roles.agent.broadcast_order import order_broadcast
-from peers.roles.agent.chain_view import chain_view
-from peers.roles.agent.ledger import RoundLedger
-from peers.roles.membership.members import Members
-from scheduler.policies.chain import DeviceState
+from mdl.scheduler.policies.chain import DeviceState
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
 

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from mdl.peers.roles.agent.phase import Phase
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Tick
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import Activity, Fork, HopDecision, HopOutcome, Lineage, Transfer
-from peers.roles.agent.phase import Phase
 from tests.peers.roles.desk import FRESH, A, B, C, D, Desk
 
 START: Lineage = (Fork(0, 3, "agent.1.1"),)

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from mdl.defence.reputation import HALF_LIFE, Accusation
+from mdl.peers.roles.agent.phase import Phase
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import SUSPECT, HopOrdered
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import BroadcastOrdered, MemberQuarantined, RoundOpened
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Activity, HopDecision, HopOutcome
-from peers.roles.agent.phase import Phase
 from tests.peers.roles.desk import FRESH, A, B, C, D, Desk
 
 REASON = "it is 10 times as long as ours"

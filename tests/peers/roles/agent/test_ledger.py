@@ -6,11 +6,11 @@ import random
 
 import msgspec
 
+from mdl.peers.roles.agent.ledger import Hop, HopState, RoundLedger
+from mdl.peers.roles.agent.opening import has_been_left, recover
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, Incoming, TrainingReport
-from peers.roles.agent.ledger import Hop, HopState, RoundLedger
-from peers.roles.agent.opening import has_been_left, recover
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
 TERM = 3

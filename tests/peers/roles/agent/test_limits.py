@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from mdl.peers.roles.agent.phase import Phase
 from mdl.protocol.machine import Tick
 from mdl.protocol.vocabulary import HopDecision, HopOutcome, ResourceState
-from peers.roles.agent.phase import Phase
-from scheduler.policies.registry import POLICIES
+from mdl.scheduler.policies.registry import POLICIES
 from tests.peers.roles.desk import A, B, C, Desk
 
 ROOM = ResourceState(1 << 30, 5.0)

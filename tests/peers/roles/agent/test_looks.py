@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from mdl.defence.limits import LONGER, Seen
+from mdl.peers.roles.agent.doubt.judged import EVERY, Judged
+from mdl.peers.roles.agent.phase import Phase
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopOrdered, HopReleased
 from mdl.protocol.round_messages import MemberQuarantined, RoundOpened
 from mdl.protocol.vocabulary import HopDecision, HopOutcome, TrainingReport
-from peers.roles.agent.doubt.judged import EVERY, Judged
-from peers.roles.agent.phase import Phase
 from tests.peers.roles.desk import A, B, C, D, Desk
 
 E, F = Contributor("e", 1), Contributor("f", 1)

@@ -8,6 +8,13 @@ import pytest
 
 from mdl.bounds import MAX_COUNT, MAX_HEADER_BYTES, MAX_INCARNATION, MAX_TEXT
 from mdl.learning.evaluation import count_labels, sum_errors
+from mdl.peers.roles.agent.agent import MobileAgent
+from mdl.peers.roles.agent.ledger import RoundLedger
+from mdl.peers.roles.agent.mesh_status import Asking, mesh_status, tell_waiting
+from mdl.peers.roles.agent.phase import AGGREGATING
+from mdl.peers.roles.agent.round_summary import add_evaluations, judgements, summarise_round, usual_evaluations
+from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.membership.members import Members
 from mdl.protocol.counts import MAX_SUM, Confusion, Errors, Evaluation, Judged, Labelling, no_evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
@@ -22,16 +29,9 @@ from mdl.protocol.vocabulary import (
     RoundEvaluation,
     TrainingReport,
 )
-from peers.roles.agent.agent import MobileAgent
-from peers.roles.agent.ledger import RoundLedger
-from peers.roles.agent.mesh_status import Asking, mesh_status, tell_waiting
-from peers.roles.agent.phase import AGGREGATING
-from peers.roles.agent.round_summary import add_evaluations, judgements, summarise_round, usual_evaluations
-from peers.roles.agent.settings import AgentSettings
-from peers.roles.membership.members import Members
-from scheduler.policies.registry import make_policy
+from mdl.scheduler.policies.registry import make_policy
+from mdl.transport.wire.codec import encode
 from tests.peers.roles.desk import Desk
-from transport.wire.codec import encode
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
 REPORT = PeerReport(1, 1, 0, b"", "s", "m", 10, Activity.HOLDING, 1, 1, training=TrainingReport(0.5, 8, 1.0))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from mdl.peers.roles.trainer.model_state import Standing
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Tick
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, PeerReport, RoundOpened
 from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding, Reached, Staged, Transfer
-from peers.roles.trainer.model_state import Standing
 from tests.peers.roles.agent.test_agent_faults import PARTITION_S, SETTLED, START, _forked, _take_over
 from tests.peers.roles.desk import FRESH, A, B, C, D, Desk
 from tests.peers.roles.test_peer import Room, _peer

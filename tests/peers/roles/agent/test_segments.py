@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from mdl.defence.reputation import DIFFERS, Accusation
+from mdl.peers.roles.agent.agent import MobileAgent
+from mdl.peers.roles.agent.phase import Phase
 from mdl.protocol.delta import Contributor, Partial
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Received
@@ -13,9 +15,7 @@ from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpen
 from mdl.protocol.segment_messages import Exchanging, Lost
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Activity, Staged, Transfer
-from peers.roles.agent.agent import MobileAgent
-from peers.roles.agent.phase import Phase
-from scheduler.policies.registry import make_policy
+from mdl.scheduler.policies.registry import make_policy
 from tests.peers.roles.desk import A, B, C, D, Desk
 
 STALL_S = 10.0

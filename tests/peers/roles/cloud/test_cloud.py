@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from mdl.peers.roles.cloud.cloud import MAX_PUPILS, Cloud, CloudSettings, CloudState
+from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import (
     LessonCurrent,
@@ -33,8 +35,6 @@ from mdl.protocol.machine import (
     TransferProgressed,
     WorkFailed,
 )
-from peers.roles.cloud.cloud import MAX_PUPILS, Cloud, CloudSettings, CloudState
-from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 
 ANN, BOB, CAT = (Contributor(name, 1) for name in ("ann", "bob", "cat"))
 BASE = Packed(b"base!")  # bytes are of any length

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from mdl.peers.roles.cloud.cloud import CloudSettings
+from mdl.peers.roles.cloud.collector import TASK, Collector
+from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import (
     LessonCurrent,
@@ -26,9 +29,6 @@ from mdl.protocol.cloud_work import (
 )
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested, Tick, WorkFailed
-from peers.roles.cloud.cloud import CloudSettings
-from peers.roles.cloud.collector import TASK, Collector
-from peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 
 ANN, BOB, CAT = (Contributor(name, 1) for name in ("ann", "bob", "cat"))
 LESSON = Packed(b"lesson 1")

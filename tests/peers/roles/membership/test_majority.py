@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.protocol.delta import Contributor
-from mdl.protocol.vocabulary import Fork, Lineage, Reached
-from peers.roles.membership.majority import (
+from mdl.peers.roles.membership.majority import (
     TERMS,
     has_in_common,
     has_quorum,
@@ -19,6 +17,8 @@ from peers.roles.membership.majority import (
     shared_forks,
     was_left_behind,
 )
+from mdl.protocol.delta import Contributor
+from mdl.protocol.vocabulary import Fork, Lineage, Reached
 
 PEER_IDS = st.text(min_size=1, max_size=12)
 GROUPS = st.sets(st.sampled_from("abcdefgh"))

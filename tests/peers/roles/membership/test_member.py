@@ -9,6 +9,8 @@ import pytest
 
 from mdl.channels import ChannelValues
 from mdl.defence.reputation import Accusation
+from mdl.peers.roles.membership.member import Change
+from mdl.peers.roles.membership.members import Members
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
@@ -27,8 +29,6 @@ from mdl.protocol.vocabulary import (
     TrainingReport,
     Transfer,
 )
-from peers.roles.membership.member import Change
-from peers.roles.membership.members import Members
 
 ANN = Contributor("ann", 1)
 REPORT = PeerReport(1, 5, 3, b"w3", "schema", "lenet", 10, Activity.HOLDING, 4, 5, agent="me")

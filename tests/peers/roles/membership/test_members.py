@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from mdl.bounds import MAX_MEMBERS
+from mdl.peers.roles.membership.member import newest_position
+from mdl.peers.roles.membership.members import Members
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Activity, Fork
 from mdl.task import describe_task
-from peers.roles.membership.member import newest_position
-from peers.roles.membership.members import Members
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 1)
 REPORT = PeerReport(1, 0, 0, b"w0", "schema", "lenet", 10, Activity.WAITING, 0)

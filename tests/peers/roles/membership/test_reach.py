@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from mdl.peers.roles.agent.broadcast_order import around_cuts, order_broadcast
+from mdl.peers.roles.agent.phase import Phase
+from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.membership.reach import AT_MOST, AVOID_S, Reach
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp
 from mdl.protocol.status_messages import MAX_CUTS
 from mdl.protocol.tree import tree_parent
 from mdl.protocol.vocabulary import HopDecision, HopOutcome, Transfer
-from peers.roles.agent.broadcast_order import around_cuts, order_broadcast
-from peers.roles.agent.phase import Phase
-from peers.roles.membership.members import Members
-from peers.roles.membership.reach import AT_MOST, AVOID_S, Reach
 from tests.peers.roles.desk import A, B, C, Desk
 
 STALL_S = 10.0

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mdl.peers.roles.membership.member import Member
+from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.membership.succession import Succession, SuccessionSettings, outranks
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopReleased
 from mdl.protocol.round_messages import AgentPresent, PeerReport
 from mdl.protocol.vocabulary import Activity, Fork, Lineage, ResourceState
-from peers.roles.membership.member import Member
-from peers.roles.membership.members import Members
-from peers.roles.membership.succession import Succession, SuccessionSettings, outranks
 
 ME, ANN, BOB, CAT = (Contributor(name, 1) for name in ("me", "ann", "bob", "cat"))
 SETTINGS = SuccessionSettings(heartbeat_s=0.5, lost_after_s=4.0, settle_s=0.8, step_s=0.5, start_s=3.0)

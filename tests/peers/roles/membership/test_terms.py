@@ -8,20 +8,20 @@ from mdl.bounds import MAX_TERM, ROUND_LEAP
 from mdl.errors import RemoteProtocolError
 from mdl.files.ballot import BallotFile
 from mdl.files.checkpoint import ModelCache
+from mdl.peers.edge.resume import Origin, describe_state, restore_state
+from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.membership.majority import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS, TERMS_PER_S
+from mdl.peers.roles.membership.succession import Succession, SuccessionSettings
+from mdl.peers.roles.peer import Peer
+from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
+from mdl.peers.trials.run_plan import build_mesh
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, Received, SaveModel, Send, Tick
 from mdl.protocol.round_messages import AgentPresent, CatchUp
 from mdl.protocol.vocabulary import Ballot, Fork
-from peers.edge.resume import Origin, describe_state, restore_state
-from peers.roles.agent.settings import AgentSettings
-from peers.roles.membership.majority import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS, TERMS_PER_S
-from peers.roles.membership.succession import Succession, SuccessionSettings
-from peers.roles.peer import Peer
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
-from peers.trials.run_plan import build_mesh
-from scheduler.policies.registry import make_policy
-from sim.plans.fault_plan import FaultPlan
-from transport.wire.codec import encode
+from mdl.scheduler.policies.registry import make_policy
+from mdl.sim.plans.fault_plan import FaultPlan
+from mdl.transport.wire.codec import encode
 
 ME, BOB = Contributor("me", 1), Contributor("bob", 1)
 

@@ -6,6 +6,7 @@ import pytest
 
 from mdl.devices.offer import Offer
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.sharing.giver import Giver
 from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Finish, PeerFound, PeerRevoked, Received, Send, StopRequested, Tick, WorkFailed
@@ -20,7 +21,6 @@ from mdl.protocol.sharing.messages import (
 from mdl.protocol.sharing.work import CutWindows, ForgetShare, PartRead, ReadPart, WindowsCut
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.trust.statements import Enrolled, Proof
-from peers.roles.sharing.giver import Giver
 
 ME = Contributor("phone", 1)
 WATCH, TABLET, EVE = b"w" * 32, b"t" * 32, b"e" * 32

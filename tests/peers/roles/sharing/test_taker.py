@@ -6,6 +6,7 @@ import pytest
 
 from mdl.devices.offer import Offer
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.sharing.taker import ASK_S, Taker
 from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Finish, PeerFound, PeerRevoked, Received, Send, StopRequested, Tick
@@ -21,7 +22,6 @@ from mdl.protocol.sharing.messages import (
 from mdl.protocol.sharing.work import DeleteShared, PartStored, SharedDeleted, StorePart
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.trust.statements import Enrolled, Proof
-from peers.roles.sharing.taker import ASK_S, Taker
 
 ME = Contributor("watch", 1)
 PHONE, EVE = b"p" * 32, b"e" * 32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopOrdered
 from mdl.protocol.machine import DeltaRecalled, Effect, LocalDeltaReady, RecallDelta, Received, Send
@@ -18,7 +19,6 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.vocabulary import Ballot, Fork, History, Lineage, TrainingReport
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from tests.peers.roles.at_once import TrainerAtOnce
 
 AGENT = Contributor("agent", 1)

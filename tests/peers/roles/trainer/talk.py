@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from mdl.peers.roles.trainer.exchange import Exchange
 from mdl.protocol.bulk import Bulk
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Send
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from peers.roles.trainer.exchange import Exchange
 
 
 def hear(exchange: Exchange, sender: Contributor, message: object, values: Bulk | None, now: float) -> list[Send]:

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.trainer.broadcast import PATIENCE_S, Spread
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken, GlobalWanted
 from mdl.protocol.vector_work import hash_delta
 from mdl.protocol.vocabulary import Staged
-from peers.roles.trainer.broadcast import PATIENCE_S, Spread
 
 ME, ANN, BOB, CAT = (Contributor(name, 1) for name in ("me", "ann", "bob", "cat"))
 ORDER = BroadcastOrdered(7, 1, b"w0", 1, (ANN, ME, BOB, CAT), 2.0, (ANN, ME))

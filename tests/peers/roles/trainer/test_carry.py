@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from mdl.peers.roles.trainer import model_state
+from mdl.peers.roles.trainer.progress import Progress
+from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
 from mdl.protocol.hop_messages import DeltaWanted
 from mdl.protocol.machine import (
@@ -25,9 +28,6 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, TrainingReport
-from peers.roles.trainer import model_state
-from peers.roles.trainer.progress import Progress
-from peers.roles.trainer.trainer import Trainer
 from tests.peers.roles.trainer.own_work import (
     ANN,
     BEFORE,

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.trainer import gaps
+from mdl.peers.roles.trainer.exchange import Exchange
+from mdl.peers.roles.trainer.gaps import MOST_AT_ONCE
+from mdl.peers.roles.trainer.lanes import Uplink
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, central_mean
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import mask_of, places_of
-from peers.roles.trainer import gaps
-from peers.roles.trainer.exchange import Exchange
-from peers.roles.trainer.gaps import MOST_AT_ONCE
-from peers.roles.trainer.lanes import Uplink
-from sim.mesh.snapshot import copy_graph
+from mdl.sim.mesh.snapshot import copy_graph
 from tests.peers.roles.trainer.talk import hear
 
 SIZE, VALUES = 100, 8

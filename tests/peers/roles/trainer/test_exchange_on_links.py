@@ -11,13 +11,13 @@ from statistics import median
 import numpy as np
 import pytest
 
+from mdl.peers.roles.trainer.exchange import Exchange
+from mdl.peers.roles.trainer.lanes import Uplink
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segments import count_segments, segment_values
-from peers.roles.trainer.exchange import Exchange
-from peers.roles.trainer.lanes import Uplink
-from scheduler.plans.segment_plan import apportion, bandwidth_shares
+from mdl.scheduler.plans.segment_plan import apportion, bandwidth_shares
 from tests.peers.roles.trainer.talk import hear
 
 RETRY_S, TICK_S, MOST_S = 0.5, 0.1, 120.0

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.trainer import gaps
+from mdl.peers.roles.trainer.gaps import MOST_AT_ONCE, GappedResult, GrowingResult, join_gaps
+from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, Vector
 from mdl.protocol.machine import DeltaRecalled, LocalDeltaReady, Received, Send, Tick
 from mdl.protocol.messages import Said
@@ -16,10 +19,7 @@ from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalW
 from mdl.protocol.segment_messages import Lost, SegmentMessage
 from mdl.protocol.segments import Cut
 from mdl.protocol.vocabulary import TrainingReport
-from peers.roles.trainer import gaps
-from peers.roles.trainer.gaps import MOST_AT_ONCE, GappedResult, GrowingResult, join_gaps
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
-from sim.mesh.snapshot import copy_graph
+from mdl.sim.mesh.snapshot import copy_graph
 from tests.peers.roles.at_once import TrainerAtOnce
 
 SIZE, VALUES = 64, 8

@@ -11,14 +11,14 @@ from mdl.defence.limits import Limits, Seen
 from mdl.defence.pieces import PieceJudge
 from mdl.defence.reputation import DOUBTED, Accusation
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.trainer.guard import Defence
+from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.hop_messages import SUSPECT, DeltaMessage, HopOrdered
 from mdl.protocol.machine import LocalDeltaReady, Received
 from mdl.protocol.round_messages import MemberQuarantined, PeerReport, RoundOpened
 from mdl.protocol.vector_work import MergeDeltas, merge_deltas
 from mdl.protocol.vocabulary import Activity, HopOutcome, TrainingReport
-from peers.roles.trainer.guard import Defence
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
 
 AGENT = Contributor("agent", 1)
 ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)

@@ -7,8 +7,8 @@ from collections import deque
 
 import pytest
 
+from mdl.peers.roles.trainer.lanes import Lane, Parcel, Uplink, window_of
 from mdl.protocol.delta import Contributor
-from peers.roles.trainer.lanes import Lane, Parcel, Uplink, window_of
 
 PEER = Contributor("b", 1)
 SEGMENT, SEGMENTS = 1 << 14, 256

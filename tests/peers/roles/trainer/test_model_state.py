@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from mdl.bounds import MAX_MEMBERS
+from mdl.peers.roles.trainer import model_state
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.works import Work, total
 from mdl.protocol.delta import Contributor, ModelDelta, Partial, apply_delta, digest_of
 from mdl.protocol.kept_ballot import doubted
 from mdl.protocol.round_messages import ModelMessage
 from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, Counted, Fork, History, Lineage, Reached
-from peers.roles.trainer import model_state
-from peers.roles.trainer.model_state import Standing
-from peers.roles.trainer.works import Work, total
 from tests.peers.roles.at_once import apply_at_once
 
 ME, ANN, BOB = (Contributor(name, 1) for name in ("me", "ann", "bob"))

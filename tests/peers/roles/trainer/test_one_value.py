@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
+from mdl.peers.roles.trainer import model_state
+from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
+from mdl.peers.roles.trainer.works import Work
 from mdl.protocol.delta import digest_of
 from mdl.protocol.machine import DeltaRecalled, PauseChanged, TrainLocally
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, GlobalMessage, ModelMessage, RoundClosed
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import Counted, Fork, History
-from peers.roles.trainer import model_state
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
-from peers.roles.trainer.works import Work
 from tests.peers.roles.at_once import TrainerAtOnce
 from tests.peers.roles.trainer.own_work import (
     ANN,

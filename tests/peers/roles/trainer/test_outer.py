@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.machine import Effect, LocalDeltaReady, Received, SaveModel, Send
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, ModelMessage, ModelWanted, RoundClosed, RoundOpened
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import TrainingReport
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from tests.peers.roles.at_once import TrainerAtOnce
 
 SIZE = 8

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from mdl.peers.roles.trainer.trainer import Trainer
+from mdl.peers.trials.campaign import Campaign, run_campaign
 from mdl.protocol.delta import Vector
 from mdl.protocol.machine import Effect, PauseChanged, RecallDelta, TrainingPaused, TrainLocally
 from mdl.protocol.round_messages import RoundOpened
 from mdl.protocol.vector_work import where_it_begins
 from mdl.protocol.vocabulary import Fork, History
-from peers.roles.trainer.trainer import Trainer
-from peers.trials.campaign import Campaign, run_campaign
 from tests.peers.roles.trainer.own_work import (
     ANN,
     BOB,
@@ -166,7 +166,7 @@ def test_under_faults_each_training_counts_once(exchange: str) -> None:
 
 def test_broken_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A training ahead that is begun again from the same place, since nobody knows of it, counts twice."""
-    from peers.roles.trainer.own_delta import OwnWork
+    from mdl.peers.roles.trainer.own_delta import OwnWork
 
     take = OwnWork._take_ahead
 

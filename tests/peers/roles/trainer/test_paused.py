@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted
 from mdl.protocol.machine import (
@@ -20,7 +21,6 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import Activity, TrainingReport
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from tests.peers.roles.at_once import TrainerAtOnce
 
 AGENT, ME, ANN = (Contributor(name, 1) for name in ("agent", "me", "ann"))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.trainer.broadcast import Spread
+from mdl.peers.roles.trainer.round_state import MOST_IN_VAIN, Part
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.vocabulary import Activity, Incoming
-from peers.roles.trainer.broadcast import Spread
-from peers.roles.trainer.round_state import MOST_IN_VAIN, Part
 
 ME, ANN, EVE = (Contributor(name, 1) for name in ("me", "ann", "eve"))
 ORDER = HopOrdered(1, 1, 0, 5, ANN)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
+from mdl.peers.roles.trainer.works import Work
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.hop_messages import DeltaMessage, HopOrdered
 from mdl.protocol.machine import DeltaRecalled, Event, LocalDeltaReady, RecallDelta, Received, Send
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, GlobalMessage, ModelMessage, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import Fork, History, Lineage, TrainingReport
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
-from peers.roles.trainer.works import Work
 from tests.peers.roles.at_once import TrainerAtOnce
 
 SIZE, SEGMENT = 64, 16

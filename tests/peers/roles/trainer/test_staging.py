@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.protocol.hop_messages import DeltaWanted, HopOrdered
 from mdl.protocol.machine import (
@@ -24,8 +26,6 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, ModelWanted, RoundClosed, RoundOpened
 from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vocabulary import Ballot, Fork, History, Lineage, TrainingReport
-from peers.roles.trainer.model_state import Standing
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from tests.peers.roles.at_once import TrainerAtOnce
 
 SIZE = 64

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
+from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
@@ -61,7 +62,6 @@ from mdl.protocol.vector_work import (
     merge_deltas,
 )
 from mdl.protocol.vocabulary import Activity, Fork, History, HopOutcome, Incoming, ResourceState, Staged, TrainingReport
-from peers.roles.trainer.trainer import Trainer, TrainerSettings
 from tests.peers.roles.at_once import TrainerAtOnce
 
 AGENT = Contributor("agent", 1)

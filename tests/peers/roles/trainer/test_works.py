@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mdl.peers.roles.trainer.works import Round, Work, add_up_counted, add_up_plain, total
 from mdl.protocol.vocabulary import Fork
-from peers.roles.trainer.works import Round, Work, add_up_counted, add_up_plain, total
 
 START = (Fork(0, 3, "agent.1.1"),)
 ALONE = tuple((*START, Fork(number, 1, f"me.1.{number}")) for number in range(1, 5))

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from mdl.devices.usage import UsageKind, expected_rest_s
-from scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
-from scheduler.policies.greedy import Greedy
-from scheduler.policies.planning.planner import Planner
-from scheduler.policies.planning.rollouts import Future, Hops, draw_rest_s, roll_out
-from scheduler.policies.registry import make_policy
-from scheduler.study.many_rounds import draw_rounds, play_rounds
-from scheduler.study.optimal import solve
-from scheduler.study.play import play, view_of
-from sim.timing.iteration import Iteration
-from sim.timing.scenario import draw_scenario
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
+from mdl.scheduler.policies.greedy import Greedy
+from mdl.scheduler.policies.planning.planner import Planner
+from mdl.scheduler.policies.planning.rollouts import Future, Hops, draw_rest_s, roll_out
+from mdl.scheduler.policies.registry import make_policy
+from mdl.scheduler.study.many_rounds import draw_rounds, play_rounds
+from mdl.scheduler.study.optimal import solve
+from mdl.scheduler.study.play import play, view_of
+from mdl.sim.timing.iteration import Iteration
+from mdl.sim.timing.scenario import draw_scenario
 
 TUNING = 500_000
 

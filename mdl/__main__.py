@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from peers import interrupts, streams
+from mdl.peers import interrupts, streams
 
 
 def main() -> None:
-    """Entry point of the command and of `python -m peers`."""
+    """Entry point of the command and of `python -m mdl`."""
     interrupts.begin()
     streams.open_streams()
-    from peers.cli.main import main as run
+    from mdl.peers.cli.main import main as run
 
     run()
 
