@@ -8,9 +8,10 @@ from ipaddress import IPv4Interface
 import pytest
 
 from mdl.peers.doctor.finding import Verdict
-from mdl.peers.doctor.mesh import _check_strangers, _Device, _find_trouble
+from mdl.peers.doctor.mesh import _check_strangers, _check_work, _Device, _find_trouble
 from mdl.peers.doctor.sight import Sight
 from mdl.protocol.messages import PROTOCOL_VERSION
+from mdl.protocol.status_messages import MeshStatus
 from mdl.transport.discovery.directory import Address
 from mdl.transport.discovery.survey import Announcement
 from mdl.transport.links.probe import Reached
@@ -40,3 +41,17 @@ def test_only_another_machine_is_said_to_be_kept_from_answering(host: str, check
     assert found.do
     assert ("(NAT), or a firewall here" in found.told) == (check == "way"), "two causes are left beyond a router"
     assert _find_trouble(_Device("ann", [at], None), at, Reached.MEMBER, True, OWN, NOTHING) is None
+
+
+def test_what_the_mesh_says_of_its_devices_is_told_with_what_to_do() -> None:
+    lines = {
+        "cuts": "ann and cat do not reach each other",
+        "doubts": "ann says another result than most",
+        "unlike": "ax of device ann: 9.8 times smaller than all others': in g?",
+    }
+    said = {name: (line,) for name, line in lines.items()}
+    status = MeshStatus(9, 5, 20, "aggregating", "greedy", (), (), **said)
+    found = {each.told: each for each in _check_work([], replace(NOTHING, status=status))}
+    assert set(found) == set(lines.values())
+    assert {each.verdict for each in found.values()} == {Verdict.NOTE}
+    assert "mdl data inspect" in found[lines["unlike"]].do
