@@ -257,7 +257,8 @@ def _tell(ended: Ended, directory: Path) -> str:
     if not ended.round_id:
         return "no round was finished, nothing is saved"
     best = f", the best one, of round {ended.best_round}, in best.safetensors" * bool(ended.best_round)
-    return f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}{best}"
+    missed = f"; the best one, of round {ended.missed_best}, is on devices that were there" * bool(ended.missed_best)
+    return f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}{missed or best}"
 
 
 @app.command()

@@ -73,6 +73,7 @@ class Ended:
     """How a node ended. exit_code: as the command's. round_id: the last round it has the model of.
 
     ended_by: why the run has ended by itself, in words. best_round: whose model is kept as the best; 0: none is.
+    missed_best: the round of a better model, which this device was away for; 0: there is none.
     """
 
     problem: str
@@ -82,6 +83,7 @@ class Ended:
     model_bytes: int = 0
     ended_by: str = ""
     best_round: int = 0
+    missed_best: int = 0
 
 
 def start_runtime(
@@ -266,7 +268,9 @@ def run_trainer(
             device.export(out / "global.safetensors", trainer.round_id, trainer.parameters)
     sent_bytes = node.sent_bytes() + (cloud.sent_bytes() if cloud else 0)
     exit_code = 0 if leaving.is_over and not finish.problem else finish.exit_code
-    told = known_by(node.machine).ended_by, device.best.round_id
+    known, best = known_by(node.machine), device.best.round_id
+    missed = known.course.best_round if known.course and known.course.digest else 0
+    told = known.ended_by, best, missed if missed > best else 0
     return Ended(finish.problem, exit_code, trainer.round_id, sent_bytes, state.parameters.nbytes, *told)
 
 
