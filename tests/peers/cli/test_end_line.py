@@ -21,7 +21,8 @@ from mdl.peers.edge.node import Ended
         ),
         (
             Ended("", 0, 9, 0, best_round=2, missed_best=7),
-            "the model of round 9 is in out/global.safetensors; the best one, of round 7, is on devices that were there",
+            "the model of round 9 is in out/global.safetensors; "
+            "the best one, of round 7, is on devices that were there",
         ),
     ],
 )
