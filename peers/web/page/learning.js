@@ -6,7 +6,6 @@ const PHASES = ["train", "aggregate", "broadcast", "apply"];
 const charts = new Map();
 const share = (value) => percent(value, 1);
 const plain = (value) => fixed(value, 3);
-const loss = (value) => fixed(value, 3);
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const rem = () => parseFloat(css("font-size"));
@@ -44,21 +43,9 @@ function make(node, { data, lines, show }, width) {
 		cursor: { drag: { setScale: false }, points: { size: 6 } },
 		scales: { x: { time: false } },
 		axes: [{ ...axis, size: 2 * rem(), values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? whole(tick) : "")) }, { ...axis, size: 3.8 * rem(), values: (_, ticks) => ticks.map(show) }],
-		series: [{}, ...lines.map(({ label, colour, dash, width, marks }) => ({ label, stroke: css(colour), width: width || 2, dash, points: { show: false }, spanGaps: true, ...(marks && { paths: upright }) }))],
+		series: [{}, ...lines.map(({ label, colour, dash, width, marks }) => ({ label, stroke: css(colour), width: width || 2, dash, points: { show: !!marks, size: 9 }, spanGaps: true, ...(marks && { paths: () => null }) }))],
 	};
 	return new window.uPlot(options, data, node);
-}
-
-// From top to bottom at each round that has a value.
-function upright(plot, series, from, to) {
-	const path = new Path2D();
-	for (let at = from; at <= to; at++) {
-		if (!known(plot.data[series][at])) continue;
-		const x = Math.round(plot.valToPos(plot.data[0][at], "x", true));
-		path.moveTo(x, plot.bbox.top);
-		path.lineTo(x, plot.bbox.top + plot.bbox.height);
-	}
-	return { stroke: path, fill: null };
 }
 
 function chart(name, label, data, lines, show, key) {
@@ -90,8 +77,8 @@ export function learningView({ now, redraw }) {
 	if (known(alone)) accuracy.push({ label: "alone (median device)", colour: "--orange", dash: [7, 3, 2, 3] }) && data.push(level(alone));
 	if (known(central)) accuracy.push({ label: "central (all data in one place)", colour: "--purple", dash: [1, 4] }) && data.push(level(central));
 	if (changes.length) {
-		// A dotted line where the set of devices changed: what is left of it comes from other test windows.
-		accuracy.push({ label: "other devices from here", colour: "--quiet", dash: [2, 2], marks: true });
+		// A dot where the set of devices changed: from there on other test windows are judged.
+		accuracy.push({ label: "other devices from here", colour: "--text", marks: true });
 		data.push(points.map((point) => (point.changed ? point.score ?? null : null)));
 	}
 	const losses = [{ label: "mean of the devices", colour: "--orange", width: 3 }];
@@ -106,7 +93,7 @@ export function learningView({ now, redraw }) {
 	return [
 		stats(
 			stat(measure, told(last.score, score), beside(last)),
-			stat("loss", told(last.loss, loss), `in training, ${targets === "numbers" ? "of spread 1" : "nats"}`),
+			stat("loss", told(last.loss, plain), `in training, ${targets === "numbers" ? "of spread 1" : "nats"}`),
 			stat("contributors", whole(last.contributors), last.lost.length ? `without ${last.lost.join(", ")}` : "nobody was lost", last.lost.length ? "warn" : ""),
 			stat("a round", seconds(last.seconds.total ?? 0), `${bytes(last.bytes)} of model values`),
 		),
@@ -176,7 +163,7 @@ function confusion({ confusion, confusion_round, classes }) {
 function devices(last, names, measure, score) {
 	if (!names.length) return h("p", { class: "quiet" }, "not told for this round");
 	const rows = names.map((name) =>
-		h("tr", { key: name }, h("th", { scope: "row" }, name), cell(last.losses[name], loss), cell(last.scores[name], score)),
+		h("tr", { key: name }, h("th", { scope: "row" }, name), cell(last.losses[name], plain), cell(last.scores[name], score)),
 	);
 	return table(`loss and ${measure} of each device`, ["device", "loss", "own test"], [1, 2], rows);
 }
