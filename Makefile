@@ -11,7 +11,7 @@ OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cubla
 	nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse \
 	nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: up test test-lowest fuzz lock check clean
+.PHONY: up test pictures test-lowest fuzz lock check clean
 INPUTS ?= 10000000
 MESSAGES ?= 1000000
 SEED ?= 1
@@ -39,6 +39,10 @@ test-lowest: .venv-lowest/installed
 fuzz: .venv/installed
 	$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)
 	$(BIN)/python -m tests.fuzz.conversations --messages $(MESSAGES) --seed $(SEED)
+
+# The pictures of README.md and docs/; asks for Chromium.
+pictures: .venv/installed
+	$(BIN)/python benchmarks/pictures.py
 
 # Everything with the hashes of requirements.lock but torch and, where its build has them, the CUDA libraries that it
 # asks for: there are builds for CPUs and for CUDA of one version, which a machine's own index or disk may hold.

@@ -150,7 +150,7 @@ class Mesh:
     def opened_rounds(self) -> dict[str, float]:
         """When the second device has begun to train for each, by the wall clock."""
         lines = re.findall(
-            r"^(\S+ \S+) .* round (\d+): training with", (self._folder / "2.log").read_text(), re.MULTILINE
+            r"^(\S+ \S+) (?:.* )?round (\d+): training with", (self._folder / "2.log").read_text(), re.MULTILINE
         )
         return {number: datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp() for at, number in lines}
 

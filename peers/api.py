@@ -26,7 +26,7 @@ __all__ = ["Member", "ModelDescription", "Replay", "Round", "RoundDone", "join",
 def load(path: str | Path, model: nn.Module | None = None) -> tuple[nn.Module, ModelDescription]:
     """Return a trained model in evaluation mode, on the processor, and what goes into it and comes out.
 
-    path: a run directory, or a file that `mdl peer`, `mdl up` or a member wrote (`global.safetensors`). model: the
+    path: a run directory, or a file that `mdl peer` or `mdl up` wrote (`global.safetensors`). model: the
     module to fill, where it is one of your own; a built-in one is built as the file describes it. The module takes
     float32 (windows, channels, time), or (images, channels, height, width), in `description.channel_units`, at
     `description.rate_hz`, and gives a column for each of `description.class_names`. Raises DataError, which names the

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from mdl.peers.cli.headings import MESH, PERSONAL
 from mdl.peers.cli.options import (
     AsJson,
     Assign,
@@ -82,7 +83,10 @@ def cloud(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Teach meshes and devices that dial in, from public or donated data (Colla); their data never comes here."""
+    """Teach meshes and devices that dial in, from public data.
+
+    Donated data will do, too (Colla). The devices' own data never comes here.
+    """
     log_at(log_level, quiet)
     overrides: dict[str, object] = {
         "data.spec": data,
@@ -126,7 +130,10 @@ def learn(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train this device's own model on its own data, taught by a cloud; only what changed in the model goes up."""
+    """Train this device's own model, taught by a cloud.
+
+    It learns from its own data; only what changed in the model goes up.
+    """
     log_at(log_level, quiet)
     overrides: dict[str, object] = {
         "cloud.address": cloud,
@@ -218,7 +225,10 @@ def recommend(
     out: Annotated[Path | None, typer.Option(help="The device's directory, as given to mdl learn.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a user's top items on their device: with the device's patches, and by the cloud's model alone."""
+    """Show a user's top items on their device.
+
+    Once with the device's patches, and once by the cloud's model alone.
+    """
     import msgspec
 
     from mdl.peers.recommend.device import recommend as find
@@ -262,6 +272,6 @@ def _check_learner(settings: Config) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(cloud)
-    app.command()(learn)
-    app.command()(recommend)
+    app.command(rich_help_panel=MESH)(cloud)
+    app.command(rich_help_panel=PERSONAL)(learn)
+    app.command(rich_help_panel=PERSONAL)(recommend)

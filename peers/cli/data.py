@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from mdl.peers.cli.headings import App
 from mdl.peers.cli.options import AsJson, finite
 from mdl.peers.cli.progress import progress_bar
 from mdl.section import LARGEST_SEED
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from mdl.data.readers.catalogue import PublicSet
 
-app = typer.Typer(no_args_is_help=True, help="List, fetch and inspect data sets.")
+app = App("List, fetch, inspect and share data sets.")
 
 _LARGEST_BAR = 24
 # Enough for every subject of the known sets; a longer list says how many more there are.
@@ -28,7 +29,10 @@ _SHOWN_USERS, _SHOWN_ITEMS = 5, 5
 
 @app.command("list")
 def list_sets(as_json: AsJson = False) -> None:
-    """The data sets that are built in, can be fetched, or can be read."""
+    """List the data sets that are known.
+
+    They are built in, can be fetched, or can be read.
+    """
     from mdl.data.readers.catalogue import PUBLIC_SETS, data_home
 
     held = {known.name: _find_kept(known.name) for known in PUBLIC_SETS}
@@ -55,7 +59,10 @@ def get_set(
     sha256: Annotated[str, typer.Option(help="Expect this SHA-256 (hex) instead of the recorded one.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a public data set from its official page, or take a file you have; either is checked before it is kept."""
+    """Fetch a public data set, or take your own copy.
+
+    It comes from its official page. Either is checked before it is kept.
+    """
     from mdl.data.readers.catalogue import data_home, find_public_set
 
     known = find_public_set(name)
@@ -87,7 +94,10 @@ def inspect_set(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shapes, classes, subjects and balance of a data set, what was found out about it, and a window of each class."""
+    """Show what is in a data set, class by class.
+
+    Shapes, classes, subjects, balance, and what was found out about it.
+    """
     from mdl.data import default_cache_dir, describe_data, read_data
     from mdl.data.draw import draw_classes
     from mdl.data.readers.unlabelled import describe_unlabelled
@@ -143,7 +153,10 @@ def cluster_places(
     people: Annotated[int, typer.Option(help="People who have been there, at least.", min=1, max=1_000_000)] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Find places as clusters of positions; each device reads its record with places:PATH?clusters=FILE then."""
+    """Find places as clusters of positions.
+
+    Each device then reads its record with places:PATH?clusters=FILE.
+    """
     from mdl.data.clusters import find_clusters, write_clusters
     from mdl.data.readers.places import PlaceOptions, read_fixes
     from mdl.data.sources import parse_spec

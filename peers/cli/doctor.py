@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from mdl.peers.cli.headings import MACHINE
 from mdl.peers.cli.options import (
     AsJson,
     Assign,
@@ -55,7 +56,9 @@ def doctor(
     assign: Assign = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for what keeps a mesh from working: this machine, its network, each device; exit code 0 if nothing does.
+    """Find what keeps devices from meeting.
+
+    Looks at this machine, its network and each device; exit code 0 if nothing is wrong.
 
     With the --data and --model of a peer also whether its model is the others'.
     """
@@ -86,7 +89,7 @@ def doctor(
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(doctor)
+    app.command(rich_help_panel=MACHINE)(doctor)
 
 
 def _show(finding: Finding) -> None:

@@ -6,6 +6,7 @@ import typer
 
 from mdl.peers.cli import cloud, doctor, personal, status, use, web
 from mdl.peers.cli.data import app as data_app
+from mdl.peers.cli.headings import DATA, LOOK, MACHINE, MESH, SCHEDULE
 from mdl.peers.cli.mesh import app as mesh_app
 from mdl.peers.cli.setup import invite, owners, share
 from mdl.peers.cli.setup.service import app as service_app
@@ -22,15 +23,15 @@ def add_to(app: typer.Typer) -> None:
     for command in (invite.invite, invite.join, invite.show):
         mesh_app.command()(command)
     owners.register(mesh_app)
-    app.add_typer(mesh_app, name="mesh")
-    app.add_typer(service_app, name="service")
+    app.add_typer(mesh_app, name="mesh", rich_help_panel=MESH)
+    app.add_typer(service_app, name="service", rich_help_panel=MACHINE)
     share.register(data_app)
-    app.add_typer(data_app, name="data")
+    app.add_typer(data_app, name="data", rich_help_panel=DATA)
     sim_app.command("search")(search)
-    app.add_typer(sim_app, name="sim")
-    app.command("replay")(replay)
-    app.add_typer(scheduler_app, name="scheduler")
-    app.add_typer(schedule_app, name="schedule")
+    app.add_typer(sim_app, name="sim", rich_help_panel=LOOK)
+    app.command("replay", rich_help_panel=LOOK)(replay)
+    app.add_typer(scheduler_app, name="scheduler", rich_help_panel=SCHEDULE)
+    app.add_typer(schedule_app, name="schedule", rich_help_panel=SCHEDULE)
     cloud.register(app)
     personal.register(app)
     status.register(app)

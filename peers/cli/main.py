@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.peers.cli.failure import run_guarded
+from mdl.peers.cli.headings import MESH, App
 from mdl.peers.cli.options import (
     AsJson,
     Assign,
@@ -77,12 +78,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = App()
 
 
 def _tell_version(asked: bool) -> None:
@@ -102,7 +98,7 @@ def take_options(
     """Train one model together on the devices you have: no server, and the data never leaves the device."""
 
 
-@app.command()
+@app.command(rich_help_panel=MESH)
 def up(
     peers: Annotated[int, typer.Option("-n", "--peers", help="How many peer processes.", max=MEMBERS)] = 4,
     data: DataSpec = None,
@@ -128,7 +124,10 @@ def up(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train on a mesh of real peer processes on this machine, with a live view."""
+    """Train on a mesh of processes on this machine.
+
+    A terminal shows a live view; elsewhere a line a round is printed.
+    """
     level = log_at(log_level, quiet)
     from mdl.own import own_policy
     from mdl.peers.launch.up import run_up
@@ -150,7 +149,7 @@ def up(
         print_json(result)
 
 
-@app.command()
+@app.command(rich_help_panel=MESH)
 def peer(
     mesh: MeshName = None,
     code: Code = None,
@@ -190,7 +189,7 @@ def peer(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train on this device, together with the other peers of the mesh."""
+    """Train on this device, together with the mesh's other devices."""
     log_at(log_level, quiet)
     overrides: dict[str, object] = {"data.spec": data, "data.shard": shard, "data.split": split, "model.name": model}
     overrides |= {"round.rounds": rounds, "cloud.address": cloud, "seed": seed}
@@ -261,7 +260,7 @@ def _tell(ended: Ended, directory: Path) -> str:
     return f"the model of round {ended.round_id} is in {directory / 'global.safetensors'}{missed or best}"
 
 
-@app.command()
+@app.command(rich_help_panel=MESH)
 def agent(
     mesh: MeshName = None,
     code: Code = None,
@@ -290,7 +289,7 @@ def agent(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Order the aggregations of a mesh (the mobile agent); holds no data and no model."""
+    """Order the aggregations of a mesh, without data or model."""
     log_at(log_level, quiet)
     overrides: dict[str, object] = {"round.rounds": rounds, "round.min_peers": min_peers}
     overrides |= round_overrides(policy, exchange, compress, until, every) | web_overrides(web, web_lan, metrics_port)

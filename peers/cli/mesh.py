@@ -7,17 +7,21 @@ from typing import Annotated
 
 import typer
 
+from mdl.peers.cli.headings import App
 from mdl.peers.cli.options import AsJson, print_json, tell
 from mdl.peers.cli.setup.invite import AsQr, draw_qr
 
-app = typer.Typer(help="Make and list meshes: a mesh is a name and a join code.", no_args_is_help=True)
+app = App("Make, join and list meshes, and manage their members.")
 
 
 @app.command("new")
 def new_mesh(
     name: Annotated[str, typer.Argument(help="a-z, 0-9 and '-', for example home.")], as_json: AsJson = False
 ) -> None:
-    """Make a mesh: prints its join code, which every other device needs once."""
+    """Make a mesh and print its join code.
+
+    Every other device needs the code once.
+    """
     from mdl.errors import ConfigError
     from mdl.peers.edge.identity import known_meshes
     from mdl.peers.edge.membership import device_key, found_mesh
@@ -42,7 +46,7 @@ def list_meshes(
     qr: AsQr = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the meshes whose codes are known to this user; --codes shows the codes."""
+    """List the meshes whose codes this user has."""
     from mdl.peers.edge.identity import known_meshes
 
     known = known_meshes()
@@ -57,7 +61,7 @@ def list_meshes(
 
 @app.command("runs")
 def list_runs(as_json: AsJson = False) -> None:
-    """Show the runs that devices of this machine keep, and how far each is."""
+    """List the runs on this machine, and their rounds."""
     from mdl.peers.edge.identity import kept_runs
 
     found = kept_runs()
@@ -79,7 +83,10 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a run's models and metrics from this machine; the mesh's join code stays."""
+    """Remove a run's models and metrics from this machine.
+
+    The mesh's join code stays.
+    """
     from mdl.errors import ConfigError
     from mdl.peers.edge.identity import forget_run
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
+from mdl.peers.cli.headings import LIMITS, MEETING, OUTPUT, ROUNDS
 from mdl.scheduler.policies.registry import name_policies
 from mdl.section import LARGEST_SEED, MANY
 
@@ -31,17 +32,32 @@ _KEPT_IN = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
 # No machine has more cores; each process takes a hundred megabytes.
 MOST_PROCESSES = 256
 
-MeshName = Annotated[str | None, typer.Option("--mesh", help="Name of a mesh whose code is known on this machine.")]
+MeshName = Annotated[str | None, typer.Option("--mesh", help="The mesh, by name; this machine knows its code.")]
 Code = Annotated[
     str | None,
-    typer.Option(help="@FILE with the join code; else MDL_CODE, or you are asked. The code itself would show in `ps`."),
+    typer.Option(
+        help="@FILE with the join code; else MDL_CODE, or you are asked. The code itself would show in `ps`.",
+        rich_help_panel=MEETING,
+    ),
 ]
-Join = Annotated[list[str] | None, typer.Option(help="HOST:PORT of a member, where multicast is blocked.")]
-Listen = Annotated[str | None, typer.Option(help="IP address or interface to listen on; all by default.")]
-Port = Annotated[int | None, typer.Option(help="TCP port to listen on; 7300 or any free one by default.")]
-Interface = Annotated[list[str] | None, typer.Option(help="Announce, or look, on this network interface.")]
-Loopback = Annotated[bool | None, typer.Option("--loopback", help="Meet peers on this machine only.")]
-Insecure = Annotated[bool | None, typer.Option("--insecure", help="No encryption; for loopback only.")]
+Join = Annotated[
+    list[str] | None, typer.Option(help="HOST:PORT of a member, where multicast is blocked.", rich_help_panel=MEETING)
+]
+Listen = Annotated[
+    str | None, typer.Option(help="IP address or interface to listen on; all by default.", rich_help_panel=MEETING)
+]
+Port = Annotated[
+    int | None, typer.Option(help="TCP port to listen on; 7300 or any free one by default.", rich_help_panel=MEETING)
+]
+Interface = Annotated[
+    list[str] | None, typer.Option(help="Announce, or look, on this network interface.", rich_help_panel=MEETING)
+]
+Loopback = Annotated[
+    bool | None, typer.Option("--loopback", help="Meet peers on this machine only.", rich_help_panel=MEETING)
+]
+Insecure = Annotated[
+    bool | None, typer.Option("--insecure", help="No encryption; for loopback only.", rich_help_panel=MEETING)
+]
 DataSpec = Annotated[str | None, typer.Option("--data", help="motion, uci-har:PATH, csv:PATH?..., npz:PATH, pkg:make.")]
 Model = Annotated[
     str | None,
@@ -50,10 +66,15 @@ Model = Annotated[
 OwnModel = Annotated[
     str | None, typer.Option("--model", help="What the model is, if not what its file says; module:function if yours.")
 ]
-Split = Annotated[str | None, typer.Option(help="Who holds what: subject, iid or dirichlet:ALPHA.")]
+Split = Annotated[
+    str | None, typer.Option(help="Share the data out by subject, iid or dirichlet:ALPHA.", rich_help_panel=ROUNDS)
+]
 Policy = Annotated[
     str | None,
-    typer.Option(help=f"Who aggregates with whom: {name_policies()}; or FILE.safetensors, or package.module:factory."),
+    typer.Option(
+        help=f"Order of the aggregations: {name_policies()}; or FILE.safetensors, or package.module:factory.",
+        rich_help_panel=ROUNDS,
+    ),
 ]
 ExchangeBy = Annotated[
     str | None,
@@ -61,6 +82,7 @@ ExchangeBy = Annotated[
         "--exchange",
         help="How deltas travel: chain (whole, hop by hop, as the policy orders), shares (in segments, by bandwidth), "
         "or auto (shares once all links are known and slow).",
+        rich_help_panel=ROUNDS,
     ),
 ]
 CompressBy = Annotated[
@@ -69,6 +91,7 @@ CompressBy = Annotated[
         "--compress",
         help="Round what travels in segments, with error feedback: none, float16, int8, int4, ternary (2, 3.9, 7.1, 17 "
         "times fewer bytes), or auto (none, int8 or int4 by the speed of the links).",
+        rich_help_panel=ROUNDS,
     ),
 ]
 Epochs = Annotated[
@@ -77,38 +100,65 @@ Epochs = Annotated[
 Until = Annotated[
     list[str] | None,
     typer.Option(
-        help="End the mesh's run, for all, at the first of: accuracy=0.93,f1=,r2=,mae=,rounds=N,minutes=N,no-better=N."
+        help="End the mesh's run, for all, at the first of, with commas: accuracy=0.93, f1=, r2=, mae=, rounds=N, "
+        "minutes=N, no-better=N.",
+        rich_help_panel=ROUNDS,
     ),
 ]
 Every = Annotated[
-    str | None, typer.Option(help="Begin a round at most once in 90s, 10m, 1h or 1d; at once by default.")
+    str | None,
+    typer.Option(help="Begin a round at most once in 90s, 10m, 1h or 1d; at once by default.", rich_help_panel=ROUNDS),
 ]
-CloudAt = Annotated[str | None, typer.Option("--cloud", help="HOST:PORT of a cloud that teaches this mesh.")]
+CloudAt = Annotated[
+    str | None, typer.Option("--cloud", help="HOST:PORT of a cloud that teaches this mesh.", rich_help_panel=MEETING)
+]
 Name = Annotated[str | None, typer.Option(help="This device's name; the host's by default.")]
-Shard = Annotated[str | None, typer.Option(help="I/N: hold one share of the data only.")]
-Seed = Annotated[int | None, typer.Option(help="Every random choice follows from it.")]
+Shard = Annotated[str | None, typer.Option(help="I/N: hold one share of the data only.", rich_help_panel=ROUNDS)]
+Seed = Annotated[int | None, typer.Option(help="Every random choice follows from it.", rich_help_panel=ROUNDS)]
 When = Annotated[
-    str | None, typer.Option(help="Train only while all hold: idle,charging,wifi,battery>50,hours=22-6,file:PATH.")
+    str | None,
+    typer.Option(
+        help="Train only while all hold, with commas: idle, charging, wifi, battery>50, hours=22-6, file:PATH."
+    ),
 ]
 OwnRounds = Annotated[
     int | None,
     typer.Option(help="End after so many rounds, with the whole mesh if this device leads it; 0: until Ctrl-C."),
 ]
 MaxMemory = Annotated[
-    float | None, typer.Option(help="MB that mdl may take here: without room for one more delta it receives none.")
+    float | None,
+    typer.Option(
+        help="MB that mdl may take here: without room for one more delta it receives none.", rich_help_panel=LIMITS
+    ),
 ]
 MaxBatteryShare = Annotated[
     float | None,
-    typer.Option(help="Percent of a full charge to use at most from this start on; then it leaves."),
+    typer.Option(
+        help="Percent of a full charge to use at most from this start on; then it leaves.", rich_help_panel=LIMITS
+    ),
 ]
-Out = Annotated[Path | None, typer.Option(help="Run directory for results.")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file; options override it.")]
-Assign = Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. training.learning_rate=0.01.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew: what an earlier run left here is set aside.")]
-Run = Annotated[str, typer.Option(help="A run of the mesh, beside others: its own devices, rounds and model.")]
+Out = Annotated[Path | None, typer.Option(help="Run directory for results.", rich_help_panel=OUTPUT)]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="TOML file; options override it.", rich_help_panel=OUTPUT)
+]
+Assign = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value, e.g. training.learning_rate=0.01.", rich_help_panel=OUTPUT)
+]
+Fresh = Annotated[
+    bool,
+    typer.Option("--fresh", help="Start anew: what an earlier run left here is set aside.", rich_help_panel=ROUNDS),
+]
+Run = Annotated[
+    str,
+    typer.Option(help="A run of the mesh, beside others: its own devices, rounds and model.", rich_help_panel=MEETING),
+]
 Init = Annotated[
     Path | None,
-    typer.Option("--init", help="Begin with these parameters: a .safetensors, or the directory of an earlier run."),
+    typer.Option(
+        "--init",
+        help="Begin with these parameters: a .safetensors, or the directory of an earlier run.",
+        rich_help_panel=ROUNDS,
+    ),
 ]
 Family = Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")]
 CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write each result as a row of a CSV file.")]
@@ -118,10 +168,17 @@ Processes = Annotated[
     int | None, typer.Option(help="How many processes; one a core by default.", min=1, max=MOST_PROCESSES)
 ]
 LogLevel = Annotated[
-    str | None, typer.Option(help="Which log lines to write on stderr: debug, info (the default), warning or error.")
+    str | None,
+    typer.Option(
+        help="Which log lines to write on stderr: debug, info (the default), warning or error.", rich_help_panel=OUTPUT
+    ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No line for each step: as --log-level warning.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on the last line of stdout.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="No line for each step: as --log-level warning.", rich_help_panel=OUTPUT)
+]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="One JSON object on the last line of stdout.", rich_help_panel=OUTPUT)
+]
 
 
 def check_choice(name: str, value: str, valid: tuple[str, ...]) -> None:

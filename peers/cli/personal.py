@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import ConfigError
+from mdl.peers.cli.headings import PERSONAL, App
 from mdl.peers.cli.options import AsJson, LogLevel, Quiet, When, finite, log_at, print_json, tell
 from mdl.peers.cli.personal_options import (
     Anew,
@@ -37,7 +38,7 @@ from mdl.section import MANY
 if TYPE_CHECKING:
     from mdl.personal.words.efficiency import Evaluation
 
-app = typer.Typer(no_args_is_help=True, help="A personal model: learned on this device, from what one person wrote.")
+app = App("Train a personal model from what one person wrote.")
 
 
 @app.command("pretrain")
@@ -69,7 +70,10 @@ def pretrain(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train the global model on public text; Ctrl-C saves a model of use, and the same command goes on."""
+    """Train the global model on public text.
+
+    Ctrl-C saves a model of use, and the same command goes on.
+    """
     log_at(log_level, quiet)
     from mdl.peers.personal import train as edge
 
@@ -114,7 +118,10 @@ def train(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train one person's model on their text; it stays in --out. Ctrl-C saves, and the same command goes on."""
+    """Train one person's model on their text.
+
+    The model stays in --out. Ctrl-C saves, and the same command goes on.
+    """
     log_at(log_level, quiet)
     from mdl.peers.personal import train as edge
     from mdl.personal.words.personalise import Techniques
@@ -142,7 +149,10 @@ def evaluate(
     limit: Limit = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Test how many characters a model saves on a text, and how perplexed it is by it."""
+    """Test how many characters a model saves on a text.
+
+    Also tells the perplexity.
+    """
     import msgspec
 
     from mdl.peers.personal import train as edge
@@ -168,7 +178,10 @@ def evaluate(
 
 @app.command("status")
 def status(out: Home = None, as_json: AsJson = False) -> None:
-    """Show what this person's model takes: on disk, in memory, seconds and modelled energy of a training."""
+    """Show the cost of this person's model.
+
+    On disk, in memory, seconds and modelled energy of a training.
+    """
     import msgspec
 
     from mdl.peers.personal.home import describe
@@ -199,7 +212,10 @@ def words(
     out: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the words that this person's model has learned from them; add or remove single ones."""
+    """List, add or remove words that a person's model knows.
+
+    These are the words that it has learned from this person.
+    """
     from mdl.peers.personal.words import edit_words, own_words
 
     folder = home_of(out)
@@ -218,7 +234,10 @@ def export(
     out: Home = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy this person's model to a file of theirs: it holds words they wrote."""
+    """Copy this person's model to a file.
+
+    The file holds words that the person wrote.
+    """
     from mdl.peers.personal.home import MODEL
     from mdl.personal.words.model_file import load_next_word, save_next_word
 
@@ -243,7 +262,10 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete everything personal on this device: model, words, unfinished trainings, logs of typing."""
+    """Delete everything personal on this device.
+
+    Model, words, unfinished trainings, logs of typing.
+    """
     from mdl.peers.personal.home import forget as delete
 
     folder = home_of(out)
@@ -267,5 +289,5 @@ def register(main: typer.Typer) -> None:
 
     app.command("join")(join_mesh)
     app.command("adopt")(adopt)
-    main.add_typer(app, name="personal")
-    main.command("type")(type_words)
+    main.add_typer(app, name="personal", rich_help_panel=PERSONAL)
+    main.command("type", rich_help_panel=PERSONAL)(type_words)

@@ -95,9 +95,10 @@ def join_mesh(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train the shared model with other people's devices, then this person's own part on it; that part stays here.
+    """Train the shared model together with other people's devices.
 
-    Ctrl-C ends the rounds, and keeps what came of them.
+    Then this person's own part is trained on it; that part stays here. Ctrl-C ends the rounds, and keeps what came of
+    them.
     """
     log_at(log_level, quiet)
     from mdl.peers.edge.gatekeeper import make_gatekeeper
@@ -126,7 +127,10 @@ def adopt(
     began_with: BeganWith = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put this person's own words and last layer onto a new shared model, without their text."""
+    """Put this person's own part onto a new shared model.
+
+    That part is words and the last layer. It takes no text.
+    """
     from mdl.peers.personal import shared
     from mdl.personal.words.model_file import load_next_word
 

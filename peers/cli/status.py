@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from mdl.peers.cli.headings import LOOK
 from mdl.peers.cli.options import (
     AsJson,
     Code,
@@ -32,7 +33,10 @@ def status(
     loopback: Loopback = None,
     as_json: AsJson = False,
 ) -> None:
-    """What the mesh does now: its devices, the open round, what was learned; docs/api.md has all fields of --json."""
+    """Show devices, the open round, and what was learned.
+
+    docs/api.md has all fields of --json.
+    """
     settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
     from mdl.peers.view.status import show_status
 
@@ -52,7 +56,7 @@ def peers(
     loopback: Loopback = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who is in the mesh, what each is doing, and the hops of the open round."""
+    """Show each device, and the hops of the open round."""
     settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
     from mdl.peers.view.watch import look_around
 
@@ -63,5 +67,5 @@ def peers(
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(peers)
-    app.command()(status)
+    app.command(rich_help_panel=LOOK)(peers)
+    app.command(rich_help_panel=LOOK)(status)

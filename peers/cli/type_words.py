@@ -29,7 +29,10 @@ def type_words(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Type with suggestions that learn: 1, 2, 3 take one, Enter ends the sentence, Ctrl-D or Ctrl-C saves and ends."""
+    """Type with suggestions that learn.
+
+    1, 2 and 3 take one, Enter ends the sentence, Ctrl-D or Ctrl-C saves and ends.
+    """
     import msgspec
 
     from mdl.peers.personal.run_typing import run_typing

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from mdl.peers.cli.headings import DATA
 from mdl.peers.cli.options import AsJson, DataSpec, OwnModel, print_json, tell
 from mdl.section import MANY
 
@@ -22,14 +23,14 @@ ModelFile = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands, in this order."""
-    app.command("eval")(evaluate)
-    app.command()(predict)
-    app.command()(export)
-    app.command()(log)
+    app.command("eval", rich_help_panel=DATA)(evaluate)
+    app.command(rich_help_panel=DATA)(predict)
+    app.command(rich_help_panel=DATA)(export)
+    app.command(rich_help_panel=DATA)(log)
 
 
 def evaluate(model: ModelFile, data: DataSpec = None, own: OwnModel = None, as_json: AsJson = False) -> None:
-    """Test a trained model on the test windows of a data set."""
+    """Test a trained model on a data set's test windows."""
     from mdl.own import own_data, own_model
     from mdl.peers.view.inference import evaluate_model, show_evaluation
 
@@ -56,7 +57,10 @@ def predict(
     at: Annotated[str | None, typer.Option(help="Where then? 9:00, or 2026-05-04T09:00; for places.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Classify windows with a trained model; with --at say where somebody is at that moment."""
+    """Classify windows with a trained model.
+
+    With --at it tells the place of a person at that moment.
+    """
     if at is not None:
         from mdl.peers.view.where import predict_places, show_places
 
@@ -86,7 +90,10 @@ def export(
     own: OwnModel = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a trained model for other programs, check that it gives the same, and describe it in a card beside it."""
+    """Write a trained model for other programs, and check it.
+
+    The result has to answer as the model does. A card beside it describes it.
+    """
     from mdl.own import own_model
     from mdl.peers.view.trained.portable import export_portable
 
@@ -105,7 +112,10 @@ def log(
     follow: Annotated[bool, typer.Option("--follow", help="Each round as it ends, until the run or Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's rounds for TensorBoard, or for Weights & Biases without a network."""
+    """Write a run's rounds for TensorBoard or Weights & Biases.
+
+    Nothing is sent over a network.
+    """
     from mdl.peers.interrupts import handled, interrupt
     from mdl.peers.report.log import follow_log, write_log
 

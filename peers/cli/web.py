@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.peers.cli.headings import LOOK, OUTPUT
 from mdl.peers.cli.options import (
     AsJson,
     Code,
@@ -44,10 +45,14 @@ Web = Annotated[
     ),
 ]
 WebLan = Annotated[
-    bool | None, typer.Option("--web-lan", help="Other devices may open the page, with the token that is printed.")
+    bool | None,
+    typer.Option(
+        "--web-lan", help="Other devices may open the page, with the token that is printed.", rich_help_panel=OUTPUT
+    ),
 ]
 MetricsPort = Annotated[
-    int | None, typer.Option(help="Serve /metrics for Prometheus at this TCP port.", min=1, max=_MOST_PORT)
+    int | None,
+    typer.Option(help="Serve /metrics for Prometheus at this TCP port.", min=1, max=_MOST_PORT, rich_help_panel=OUTPUT),
 ]
 
 
@@ -111,7 +116,10 @@ def web(
     loopback: Loopback = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve a page about a mesh until Ctrl-C: devices, the open round, what was learned, schedules played again."""
+    """Serve a page about a mesh, until Ctrl-C.
+
+    It shows devices, the open round, what was learned, and schedules played again.
+    """
     from mdl.peers.interrupts import handled, interrupt
     from mdl.peers.web.opening import Wanted, page_of, page_of_mesh
 
@@ -128,7 +136,7 @@ def web(
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(web)
+    app.command(rich_help_panel=LOOK)(web)
 
 
 def _directory(run: Path) -> Source:

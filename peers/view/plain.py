@@ -39,6 +39,19 @@ class PlainFormatter(logging.Formatter):
         return printable(super().formatMessage(record), LONGEST_LINE)
 
 
+class _LogFormatter(PlainFormatter):
+    """A line with its time. The logger's name stands in those of libraries, and in all of them on level debug."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(origin)s%(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        is_ours = record.name.partition(".")[0] == OUR_LOGGER
+        shows_name = not is_ours or logging.getLogger(OUR_LOGGER).level <= logging.DEBUG
+        record.origin = f"{record.name}: " if shows_name else ""
+        return super().formatMessage(record)
+
+
 class _Calm(logging.Handler):
     """What the system refuses costs the line: a complaint about each would fill a full disk further."""
 
@@ -70,7 +83,7 @@ def log_plainly() -> logging.Handler:
     """Log lines go to stderr; returns what writes them. Of libraries warnings alone: torch tells of its caches."""
     path = os.environ.pop(LOG_VARIABLE, "")  # popped: it owns the file, and not what it starts
     handler: logging.Handler = OwnLogFile(Path(path)) if path else OwnStream(sys.stderr)
-    handler.setFormatter(PlainFormatter("%(asctime)s %(name)s: %(message)s"))
+    handler.setFormatter(_LogFormatter())
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)

@@ -89,10 +89,12 @@ class Browser:
         return found
 
     def picture(self, path, most=2400):
+        """path: .png or .webp. most: pixels from its top."""
         height = min(most, self.run("return document.documentElement.scrollHeight"))
         width = self.run("return innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        given = {"captureBeyondViewport": True, "clip": clip}
+        given = {"captureBeyondViewport": True, "clip": clip, "format": path.suffix[1:]}
+        given |= {"quality": 80} if path.suffix == ".webp" else {}
         taken = self.driver.execute_cdp_cmd("Page.captureScreenshot", given)
         path.write_bytes(base64.b64decode(taken["data"]))
 

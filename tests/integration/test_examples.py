@@ -41,7 +41,7 @@ def _percent(line):
     return float(re.search(r"([\d.]+)% of", line).group(1))
 
 
-def _write_recording(path, seed):
+def write_recording(path, seed):
     """Five minutes at 50 Hz of three activities, eight seconds each in turn."""
     dice = np.random.default_rng(seed)
     time = np.arange(15_000) / 50
@@ -77,7 +77,7 @@ def test_a_network_of_ones_own_for_pictures_in_folders(home):
 
 def test_a_csv_of_ones_own(home):
     for device in (1, 2):
-        _write_recording(home.folder / f"{device}.csv", device)
+        write_recording(home.folder / f"{device}.csv", device)
     script = EXAMPLES / "own_csv.py"
     loops = [home.start_python(script, f"{device}.csv", device, "--loopback", fresh=True) for device in (1, 2)]
     assert [loop.end(240) for loop in loops] == [0, 0], [loop.told[-2000:] for loop in loops]

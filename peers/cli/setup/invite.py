@@ -23,9 +23,7 @@ Here = Annotated[bool, typer.Option("--loopback", help="Between two users of thi
 Wait = Annotated[
     float, typer.Option(help="Seconds to look for the inviting device.", min=0.1, max=LONGEST_S, callback=finite)
 ]
-Invited = Annotated[
-    str | None, typer.Option("--invite", help="The three words of mdl mesh invite on a device of the mesh, in quotes.")
-]
+Invited = Annotated[str | None, typer.Option("--invite", help="Three words, in quotes, that mdl mesh invite shows.")]
 _LOOK_S = 10.0
 
 
@@ -38,7 +36,10 @@ def invite(
     loopback: Here = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let one device in: shows three words, good for five minutes, which `mdl mesh join` there takes."""
+    """Let one device in, by three words.
+
+    The words are good for five minutes; `mdl mesh join` on that device takes them.
+    """
     from mdl.errors import ConfigError, MeshNotFoundError, UnfinishedError
     from mdl.peers.edge.identity import find_code
 
@@ -89,7 +90,10 @@ def join(
     loopback: Here = False,
     as_json: AsJson = False,
 ) -> None:
-    """Come into a mesh by the three words that `mdl mesh invite` shows on a device of it."""
+    """Come into a mesh, by three words.
+
+    `mdl mesh invite` shows them on a device of the mesh.
+    """
     from mdl.errors import ConfigError
 
     if not words and (sys.stdin is None or not sys.stdin.isatty()):
@@ -146,7 +150,7 @@ def show(
     qr: AsQr = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the join code of a mesh, as text or as a QR code."""
+    """Show the join code of a mesh."""
     from mdl.peers.edge.identity import find_code
 
     code = find_code(mesh, None)

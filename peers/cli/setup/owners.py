@@ -42,7 +42,10 @@ def register(app: typer.Typer) -> None:
 
 
 def members(name: Name, as_json: AsJson = False) -> None:
-    """Show who is in a mesh, as far as this machine knows: names, the words of keys, owners, who is locked out."""
+    """Show the members of a mesh that this machine knows.
+
+    Names, the words of keys, owners, and devices that are locked out.
+    """
     from mdl.peers.edge.membership import open_membership
     from mdl.peers.trust.ownership import list_members
     from mdl.transport.trust.keys import MeshKeys
@@ -68,7 +71,10 @@ def owners(
     loopback: Loopback = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who owns a mesh, or name one more owner; an owner can revoke devices and change the join code."""
+    """Show the owners of a mesh, or name one more.
+
+    An owner can revoke devices and change the join code.
+    """
     from mdl.peers.edge.membership import open_membership
     from mdl.peers.trust.ownership import find_device, list_members, owned, state
     from mdl.transport.links.standing import Stated
@@ -102,7 +108,10 @@ def revoke(
     loopback: Loopback = None,
     as_json: AsJson = False,
 ) -> None:
-    """Lock a device out of a mesh for ever: one that was lost, sold or stolen. Who is reached heeds it at once."""
+    """Lock a lost, sold or stolen device out for ever.
+
+    Devices in reach heed it at once.
+    """
     from mdl.bounds import first_few
     from mdl.errors import ConfigError
     from mdl.peers.trust.ownership import find_device, owned, state
@@ -156,7 +165,10 @@ def rotate_code(
     loopback: Loopback = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a mesh another join code; who took part in a round stays in and is told, others need the new code."""
+    """Give a mesh another join code.
+
+    Devices that took part in a round stay in and are told; others need the new code.
+    """
     from mdl.bounds import first_few
     from mdl.data.spec import split_names
     from mdl.peers.trust.ownership import change_code, owned, who_is_left_out
@@ -181,7 +193,10 @@ def rotate_code(
 
 
 def upgrade(name: Name, as_json: AsJson = False) -> None:
-    """Give an old mesh, whose code has 20 characters, an owner: this device. Every device needs the new code once."""
+    """Make this device the owner of an old mesh.
+
+    An old mesh has a code of 20 characters. Every device needs the new code once.
+    """
     from mdl.peers.edge.membership import device_key, found_mesh
     from mdl.transport.trust.keys import founder_mark, with_founder
 

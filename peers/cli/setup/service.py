@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from mdl.peers.cli.headings import App
 from mdl.peers.cli.options import AsJson, print_json, tell
 from mdl.section import MANY
 
-app = typer.Typer(help="Run a command of mdl as a service of systemd, from boot on, in bounds.", no_args_is_help=True)
+app = App("Run a command as a service, from boot on.")
 
 # What runs until it is told to end, or until a run is over.
 _MAY_SERVE = ("peer", "agent", "cloud", "learn")
@@ -38,7 +39,9 @@ def install(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start a command of mdl now and with the machine: as root for the machine, else for this user.
+    """Start a command of mdl now and with the machine.
+
+    As root it is a service of the machine, else of this user.
 
     For example: mdl service install -- peer --mesh home --data 'csv:/home/pi/walk.csv?label=activity' --when idle
     """
@@ -70,7 +73,7 @@ def install(
 
 @app.command("remove")
 def remove(name: Name = None, as_json: AsJson = False) -> None:
-    """End a service and take it away; what it has trained stays."""
+    """End a service and remove it; its models stay."""
     from mdl.peers.service.systemd import find_unit, need_systemd
     from mdl.peers.service.systemd import remove as take_away
 
@@ -84,7 +87,7 @@ def remove(name: Name = None, as_json: AsJson = False) -> None:
 
 @app.command("status")
 def status(name: Name = None, as_json: AsJson = False) -> None:
-    """Show the services that are installed here, and how each does."""
+    """Show the services that are installed here."""
     from mdl.peers.service.systemd import find_unit, installed, need_systemd, state
 
     units = [find_unit(name)] if name else installed()
@@ -109,7 +112,7 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a service has said, by journalctl."""
+    """Show the log of a service."""
     from mdl.peers.service.systemd import find_unit, need_systemd, read_log, show_log
 
     unit = find_unit(name)

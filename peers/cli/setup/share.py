@@ -65,7 +65,10 @@ def share(
     loopback: Loopback = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give windows to your other devices, by their speed, memory and battery; nobody else is offered any."""
+    """Give windows to your other devices.
+
+    Each gets as many as its speed, memory and battery allow; nobody else is offered any.
+    """
     from mdl.data import default_cache_dir, load_data
     from mdl.data.spec import split_names
     from mdl.errors import ConfigError, MeshNotFoundError, UnfinishedError
@@ -116,7 +119,10 @@ def accept(
     loopback: Loopback = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accept windows from another device of yours, and delete them when it takes them back; goes on until Ctrl-C."""
+    """Accept windows from another device of yours, until Ctrl-C.
+
+    They are deleted when that device takes them back.
+    """
     from mdl.errors import UnfinishedError
     from mdl.peers.edge.membership import open_membership
     from mdl.peers.sharing.named import Named
@@ -148,7 +154,10 @@ def unshare(
     loopback: Loopback = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take shared windows back: your other devices delete them, those that are away when they are met again."""
+    """Take shared windows back: your other devices delete them.
+
+    A device that is away deletes them when it is met again.
+    """
     from mdl.data.spec import split_names
     from mdl.errors import ConfigError, UnfinishedError
     from mdl.peers.sharing.files import read_shares

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import UnfinishedError
+from mdl.peers.cli.headings import App
 from mdl.peers.cli.options import (
     AsJson,
     Code,
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
     from mdl.own import Own
     from mdl.peers.view.schedule_drawing import Drawing
 
-app = typer.Typer(
-    no_args_is_help=True, help="Why the aggregations were ordered as they were, and what another order would give."
-)
+app = App("Show, compare and change the order of aggregations.")
 
 _SOURCE_HELP = "Scenario file, run directory, or FAMILY:N:SEED (dynamic:9:17); without it the live mesh (--mesh)."
 _NAMES = name_policies(f"{SHARES} (or {SHARES}-int8 ...)", OPTIMAL, last="and")
@@ -73,7 +72,7 @@ def show(
     wait: Wait = 5.0,
     as_json: AsJson = False,
 ) -> None:
-    """Draw a schedule: who did what when, each decision with its reason, who waited for whom and why.
+    """Draw a schedule, with the reason of each decision.
 
     A round that was really run is drawn as it was recorded; with --policy it is rebuilt as a scenario and played.
     A scenario is played, under the policy of the configuration by default. Q-values are shown for policies that have
@@ -110,7 +109,10 @@ def compare(
     csv: CsvFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play the same scenarios under several policies: makespan with spread, over the optimum, energy, losses."""
+    """Play the same scenarios under several policies.
+
+    Shows makespan with spread, over the optimum, energy and losses.
+    """
     from mdl.files.table import write_table
     from mdl.peers.view.compare import compare as compare_policies
     from mdl.peers.view.compare import describe_comparison, list_results, show_comparison
@@ -157,7 +159,7 @@ def what_if(
     wait: Wait = 5.0,
     as_json: AsJson = False,
 ) -> None:
-    """Change devices of a scenario and see the chain change: before and after, side by side."""
+    """Change devices of a scenario, and see the schedule change."""
     from mdl.peers.view.schedule_source import as_playable, find_subject, looker
     from mdl.scheduler.explain.what_if import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
 
@@ -187,7 +189,7 @@ def replay(
     csv: CsvFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play the rounds of a real run again under other policies: what would each have taken?"""
+    """Play a real run's rounds again under other policies."""
     from mdl.files.table import write_table
     from mdl.scheduler.explain.replay_run import describe_replay, list_replay, replay_run, show_replay
 
@@ -214,7 +216,10 @@ def scenarios(
     out: Annotated[Path, typer.Option(help="JSON lines, one scenario each.")] = Path("scenarios.jsonl"),
     as_json: AsJson = False,
 ) -> None:
-    """Write scenarios for other programs, and for `compare --scenarios`: drawn from a family, or a run's rounds."""
+    """Write scenarios to a file.
+
+    They are for other programs and `compare --scenarios`: drawn from a family, or a run's rounds.
+    """
     from mdl.devices.scenario import save_scenarios
     from mdl.peers.view.schedule_source import draw_scenarios, run_scenarios
 
@@ -235,7 +240,9 @@ def decide(
     policy: Annotated[str, typer.Option(help=f"{name_policies()}.")] = "greedy",
     as_json: Annotated[bool, typer.Option("--json", help="Answers are JSON in any case.")] = False,
 ) -> None:
-    """Answer observations from stdin, one JSON object a line, with decisions on stdout, one a line, until its end.
+    """Answer observations from stdin with decisions on stdout.
+
+    Both are one JSON object a line, until the end of stdin.
 
     {"id", "t", "mb", "lat", "devices": [{"id", "state", "bw", ...}]} is answered by {"pair": [sender, receiver],
     "reason"}, {"wait": true, "reason"} or {"error"}; docs/schedule.md has all fields.

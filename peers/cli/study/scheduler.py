@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import ConfigError, UnfinishedError
+from mdl.peers.cli.headings import App
 from mdl.peers.cli.options import MOST_PROCESSES, AsJson, CsvFile, Family, LogLevel, Quiet, finite, log_at, tell
 from mdl.peers.cli.progress import progress_bar
 from mdl.peers.interrupts import handled
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-app = typer.Typer(no_args_is_help=True, help="Train the scheduler that orders the chain, and evaluate what it learned.")
+app = App("Train the scheduler, and evaluate what it learned.")
 
 # Scenarios of each cell on which DQN is compared with what it started from.
 _COMPARED = 150
@@ -67,7 +68,10 @@ def train(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a policy; Ctrl-C saves what there is. With --steps, the same seed gives the same policy on this machine."""
+    """Train a policy; Ctrl-C saves it as it is.
+
+    With --steps, the same seed gives the same policy on this machine.
+    """
     log_at(log_level, quiet)
     _check_beginning(variant, start, resume, fresh)
     _check_target(out)
@@ -100,7 +104,10 @@ def evaluate(
     csv: CsvFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play a policy on seeded scenarios: makespan with spread, against the greedy rule and the exact optimum."""
+    """Play a policy on scenarios, against the optimum.
+
+    Shows makespan with spread, also of the greedy rule.
+    """
     from mdl.files.table import write_table
     from mdl.peers.view.policy_table import describe, judge, judge_optimum, list_makespans, print_rows
     from mdl.sim.timing.scenario import draw_scenario

@@ -42,7 +42,9 @@ def search(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go through all schedules that depart so often from the usual one; exit code 4 if one breaks something.
+    """Go through everything that a few faults can do.
+
+    These are all schedules with so many departures from the usual one; exit code 4 if one breaks something.
 
     A departure: a message is lost or late, a process crashes and starts again, is cut off (sever: from one other) or
     suspended for a while.

@@ -13,6 +13,7 @@ import typer
 
 from mdl.config import Exchange
 from mdl.errors import MdlError, UnfinishedError
+from mdl.peers.cli.headings import App
 from mdl.peers.cli.options import (
     AsJson,
     FirstSeed,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from mdl.sim.mesh.verdict import Verdict
     from mdl.sim.plans.fault_plan import FaultPlan
 
-app = typer.Typer(no_args_is_help=True, help="Judge the mesh under faults, in virtual time.")
+app = App("Judge the mesh under faults, in virtual time.")
 
 # A drawn plan of 64 devices has a hundred faults of 100 bytes.
 _LARGEST_PLAN_BYTES = 1 << 20
@@ -89,7 +90,10 @@ def run(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run fault plans, one for each seed; exit code 4 if a contribution is lost, counts twice, or a mesh is stuck."""
+    """Run fault plans, one for each seed.
+
+    Exit code 4 if a contribution is lost, counts twice, or a mesh is stuck.
+    """
     log_at(log_level, quiet)
     if plan is not None:
         _run_plan(plan, out, as_json)
@@ -136,7 +140,10 @@ def replay(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Step a recorded machine through what it saw, and compare what it does with what it did."""
+    """Replay a recorded process, and compare what it does.
+
+    Its machine is stepped through what it saw, and has to do what it did.
+    """
     from mdl.own import own_policy
     from mdl.peers.trials.campaign import silent_machines
     from mdl.peers.trials.replay_story import replay_story

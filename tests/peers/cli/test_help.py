@@ -1,0 +1,70 @@
+"""What `--help` shows: commands and options under headings, a short whole sentence for each command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from mdl.peers.cli import headings
+from mdl.peers.cli.main import add_groups, app
+
+FIRST = ("--mesh", "--invite", "--data", "--model", "--name", "--when", "--rounds", "--web")
+MOST_WORDS = 10
+
+
+def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _commands(each, f"{path} {name}")
+
+
+def _root() -> Any:
+    add_groups()
+    return typer.main.get_command(app)
+
+
+def _help(*words: str) -> str:
+    command, context = _root(), None
+    for word in ("mdl", *words):
+        command = command if context is None else command.commands[word]
+        context = command.context_class(command, info_name=word, parent=context, terminal_width=80)
+    text: str = command.get_help(context)
+    return text
+
+
+def _below(heading: str, text: str) -> list[str]:
+    """The names in the left column below a heading."""
+    lines = text.partition(f"\n{heading}:\n")[2].partition("\n\n")[0].splitlines()
+    return [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
+
+
+ALL = dict(_commands(_root(), "mdl"))
+
+
+@pytest.mark.parametrize("path", [path for path in ALL if path != "mdl"])
+def test_a_command_is_told_in_ten_words(path: str) -> None:
+    told = ALL[path].get_short_help_str(1_000)
+    assert 0 < len(told.split()) <= MOST_WORDS, told
+    assert told.endswith("."), "a sentence, not cut"
+
+
+def test_commands_stand_in_groups_and_none_is_left_out() -> None:
+    text = _help()
+    shown = {heading: _below(heading, text) for heading in headings.COMMANDS}
+    assert sorted(name for names in shown.values() for name in names) == sorted(_root().commands)
+    assert shown[headings.MESH] == ["up", "peer", "agent", "mesh", "cloud"]
+    places = [text.index(f"\n{heading}:\n") for heading in headings.COMMANDS]
+    assert places == sorted(places)
+    assert "..." not in text.partition("\nOptions:\n")[2]
+    assert text.partition(f"\n{headings.MESH}:\n")[2].count("\n\n") == len(headings.COMMANDS) - 1
+
+
+def test_a_peer_shows_eight_options_first_and_the_others_under_headings() -> None:
+    text = _help("peer")
+    assert _below("Options", text) == [*FIRST, "--help"]
+    others = [name for heading in headings.OPTIONS for name in _below(heading, text)]
+    known = {option.opts[0] for option in ALL["mdl peer"].params}
+    assert set(others) == known - set(FIRST)
