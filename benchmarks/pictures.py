@@ -18,9 +18,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.helpers import load_helper
 from mdl.config import MeshSection
 from mdl.data import default_cache_dir, load_data
 from mdl.peers.launch.processes import Children
@@ -31,9 +33,6 @@ from mdl.peers.web.opening import Wanted, page_of
 from mdl.peers.web.sources import LiveMesh
 from mdl.protocol.status_messages import MeshStatus, RoundSummary
 from mdl.transport.trust.keys import Mesh, new_join_code
-from tests.integration.browser import Browser, open_browser
-from tests.integration.product import until
-from tests.integration.web_server import Words, a_mesh, served
 
 _DOCS = Path(__file__).resolve().parents[1] / "docs"
 _NAMES = ("laptop", "pc", "phone", "pi", "tablet")
@@ -42,6 +41,7 @@ _SETTINGS = ("round.min_peers=5", "round.exchange=chain", "training.rounds_per_e
 _VIEWS = ("mesh", "round", "learning", "schedule")
 _WIDTH, _HEIGHT = 108, 28
 _PATIENCE_S = 240.0
+_PRODUCT = load_helper("product")
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
@@ -59,7 +59,7 @@ def export_svg(status: MeshStatus, rounds: Sequence[RoundSummary]) -> str:
     return _FONT.sub("", console.export_svg(title="mdl up", unique_id="mdl"))
 
 
-def picture_mesh(browser: Browser, rounds: int, folder: Path) -> None:
+def picture_mesh(browser: Any, rounds: int, folder: Path) -> None:
     """Run the five devices, and picture them in a round after so many."""
     classes = load_data("motion", default_cache_dir(), seed=0).classes
     code = new_join_code("home")
@@ -74,12 +74,13 @@ def picture_mesh(browser: Browser, rounds: int, folder: Path) -> None:
             browser.size(1280, 500)
             browser.go(opened.url)
             browser.show("mesh")
-            if not until(lambda: len(watcher.rounds) >= rounds, _PATIENCE_S):
+            if not _PRODUCT.until(lambda: len(watcher.rounds) >= rounds, _PATIENCE_S):
                 raise SystemExit(f"no {rounds} rounds within {_PATIENCE_S:g} s; see {folder / 'logs'}")
             status = _wait_for_hops(watcher)
             browser.says("holds a partial mean")
             browser.picture(_DOCS / "page.webp", most=500)
-        (_DOCS / "live-view.svg").write_text(export_svg(status, watcher.rounds))
+        before = [summary for summary in watcher.rounds if summary.round < status.round_id]
+        (_DOCS / "live-view.svg").write_text(export_svg(status, before))
 
 
 def _wait_for_hops(watcher: Watcher) -> MeshStatus:
@@ -91,14 +92,15 @@ def _wait_for_hops(watcher: Watcher) -> MeshStatus:
         shown.extend([status] if status and status.hops else [])
         return bool(shown)
 
-    if not until(is_telling, _PATIENCE_S):
+    if not _PRODUCT.until(is_telling, _PATIENCE_S):
         raise SystemExit(f"no hop was seen on its way within {_PATIENCE_S:g} s")
     return shown[-1]
 
 
-def picture_views(browser: Browser) -> None:
+def picture_views(browser: Any) -> None:
     """Picture each view of the page, about the mesh that its tests show."""
-    with served(Words(a_mesh())) as opened:
+    server = load_helper("web_server")
+    with server.served(server.Words(server.a_mesh())) as opened:
         browser.size(1280, 850)
         browser.go(opened.url)
         for view in _VIEWS:
@@ -117,7 +119,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=16, help="how many the picture of the live view has at least")
     parser.add_argument("--only", choices=("mesh", "views"))
     given = parser.parse_args()
-    browser = open_browser()
+    browser = load_helper("browser").open_browser()
     try:
         browser.dress("light")
         with tempfile.TemporaryDirectory() as name:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from benchmarks.pictures import export_svg
-from tests.integration.web_server import a_mesh  # type: ignore[attr-defined]
+from tests.integration.web_server import a_mesh
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "README.md").read_text()

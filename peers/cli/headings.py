@@ -6,11 +6,12 @@ longer than all else that `mdl --help` does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import CommandFunctionType
 
 # Of `mdl --help`, in its order.
 MESH = "Mesh"
@@ -45,7 +46,7 @@ class App(typer.Typer):
             pretty_exceptions_enable=False,
         )
 
-    def command(self, name: str | None = None, **settings: Any) -> Any:
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
         """As of typer.Typer."""
         return super().command(name, cls=_Command, **settings)
 

@@ -52,7 +52,7 @@ def read_moments(peer):
     """When this peer was ready, and when it had found whom, by its own log: seconds."""
     moments = {}
     for line in peer.told.splitlines():
-        if found := re.match(r"(\S+ \S+) \S+: (?:found (\S+)|\S+ holds )", line):
+        if found := re.match(r"(\S+ \S+) (?:found (\S+)|\S+ holds )", line):
             at = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S,%f").timestamp()
             moments.setdefault(found[2] or "ready", at)
     return moments

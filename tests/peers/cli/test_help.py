@@ -55,7 +55,7 @@ def test_commands_stand_in_groups_and_none_is_left_out() -> None:
     text = _help()
     shown = {heading: _below(heading, text) for heading in headings.COMMANDS}
     assert sorted(name for names in shown.values() for name in names) == sorted(_root().commands)
-    assert shown[headings.MESH] == ["up", "peer", "agent", "mesh", "cloud"]
+    assert shown[headings.MESH] == ["up", "peer", "agent", "cloud", "mesh"]
     places = [text.index(f"\n{heading}:\n") for heading in headings.COMMANDS]
     assert places == sorted(places)
     assert "..." not in text.partition("\nOptions:\n")[2]

@@ -116,7 +116,7 @@ def test_a_log_is_bounded_and_ends_with_the_traceback(tmp_path: Path) -> None:
     assert all(path.stat().st_size <= 11_000 for path in tmp_path.iterdir())
     assert log.stat().st_mode & 0o077 == 0
     older, newest = (tmp_path / "peer-1.log.1").read_text(), log.read_text()
-    numbers = [int(number) for number in re.findall(r"peers: line (\d+)", older + newest)]
+    numbers = [int(number) for number in re.findall(r" line (\d+): ", older + newest)]
     assert numbers == list(range(numbers[0], 2_000)), "none is lost where a new file begins"
     assert newest.index("line 1999") < newest.index("what a library prints") < newest.index("Traceback")
     assert newest.endswith("RuntimeError: broken\n")
@@ -145,3 +145,25 @@ def test_why_a_process_ended_is_read_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert child.problem() == told
     child.log.unlink()
     assert child.problem() == told
+
+
+_TELLS = """
+import logging, sys
+from mdl.peers.view import plain
+plain.log_plainly()
+plain.log_from(sys.argv[1])
+logging.getLogger("mdl.peers.edge.node").info("round 7 is over")
+logging.getLogger("zeroconf").warning("no interface")
+"""
+
+
+@pytest.mark.parametrize(
+    ("level", "lines"),
+    [
+        ("info", ["round 7 is over", "zeroconf: no interface"]),
+        ("debug", ["mdl.peers.edge.node: round 7 is over", "zeroconf: no interface"]),
+    ],
+)
+def test_a_line_names_its_module_on_level_debug_alone(level: str, lines: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", _TELLS, level], capture_output=True, text=True, timeout=60, check=True)
+    assert [line.split(" ", 2)[2] for line in done.stderr.splitlines()] == lines
