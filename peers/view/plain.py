@@ -6,18 +6,16 @@ control characters, line breaks within a name and what turns the direction of a 
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import sys
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TextIO
 
 from mdl.bounds import printable
 from mdl.errors import ConfigError
+from mdl.peers.view.calm import Calm
 from mdl.transport.loglimit import FloodFilter
-from mdl.writing import open_private
 
 # A line of a log or a table: a path and a reason fit, a file of a million columns does not fill the screen.
 LONGEST_LINE = 4_000
@@ -25,9 +23,6 @@ OUR_LOGGER = "mdl"
 LEVELS = ("debug", "info", "warning", "error")
 # A process that was started with this variable owns the file at its value, which its stderr goes to (`mdl up`).
 LOG_VARIABLE = "MDL_LOG_FILE"
-# Of such a process: 3 MB, which is some 8,000 rounds of a device and 4,000 of an agent of three.
-LARGEST_LOG_BYTES = 1_000_000
-_LOGS_KEPT = 3
 # One for the whole process: added twice to a logger it is there once.
 _FLOOD = FloodFilter()
 
@@ -52,37 +47,18 @@ class _LogFormatter(PlainFormatter):
         return super().formatMessage(record)
 
 
-class _Calm(logging.Handler):
-    """What the system refuses costs the line: a complaint about each would fill a full disk further."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handleError(record)
-
-
-class OwnStream(_Calm, logging.StreamHandler[TextIO]):
+class OwnStream(Calm, logging.StreamHandler[TextIO]):
     """stderr, which may be a file on a full disk, or a terminal that is gone."""
-
-
-class OwnLogFile(_Calm, RotatingFileHandler):
-    """The file of a process whose stderr goes to a file: path, path.1 and path.2, of LARGEST_LOG_BYTES each.
-
-    stderr follows, so that a traceback, and what a library prints, come behind the last line in the same file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, maxBytes=LARGEST_LOG_BYTES, backupCount=_LOGS_KEPT - 1, encoding="utf-8")
-
-    def _open(self) -> io.TextIOWrapper:
-        file = open_private(Path(self.baseFilename), "ab")
-        os.dup2(file.fileno(), sys.stderr.fileno())
-        return io.TextIOWrapper(file, self.encoding, errors="backslashreplace")
 
 
 def log_plainly() -> logging.Handler:
     """Log lines go to stderr; returns what writes them. Of libraries warnings alone: torch tells of its caches."""
     path = os.environ.pop(LOG_VARIABLE, "")  # popped: it owns the file, and not what it starts
-    handler: logging.Handler = OwnLogFile(Path(path)) if path else OwnStream(sys.stderr)
+    handler: logging.Handler = OwnStream(sys.stderr)
+    if path:
+        from mdl.peers.view.log_file import OwnLogFile
+
+        handler = OwnLogFile(Path(path))
     handler.setFormatter(_LogFormatter())
     root = logging.getLogger()
     root.addHandler(handler)

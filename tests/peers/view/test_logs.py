@@ -94,8 +94,8 @@ def test_the_processes_of_mdl_up_get_its_level(tmp_path: Path) -> None:
 
 _CRASHES = """
 import logging, os, subprocess, sys
-from mdl.peers.view import plain
-plain.LARGEST_LOG_BYTES = 10_000
+from mdl.peers.view import log_file, plain
+log_file.LARGEST_LOG_BYTES = 10_000
 plain.log_plainly()
 for number in range(2_000):
     logging.getLogger("mdl.peers").info("line %d: %s", number, "x" * 60)

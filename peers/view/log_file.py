@@ -1,0 +1,31 @@
+"""The log file of a process that `mdl up` started. Apart, because `logging.handlers` loads sockets and pickle."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from mdl.peers.view.calm import Calm
+from mdl.writing import open_private
+
+# Of such a process: 3 MB, which is some 8,000 rounds of a device and 4,000 of an agent of three.
+LARGEST_LOG_BYTES = 1_000_000
+_LOGS_KEPT = 3
+
+
+class OwnLogFile(Calm, RotatingFileHandler):
+    """The file of a process whose stderr goes to a file: path, path.1 and path.2, of LARGEST_LOG_BYTES each.
+
+    stderr follows, so that a traceback, and what a library prints, come behind the last line in the same file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, maxBytes=LARGEST_LOG_BYTES, backupCount=_LOGS_KEPT - 1, encoding="utf-8")
+
+    def _open(self) -> io.TextIOWrapper:
+        file = open_private(Path(self.baseFilename), "ab")
+        os.dup2(file.fileno(), sys.stderr.fileno())
+        return io.TextIOWrapper(file, self.encoding, errors="backslashreplace")
