@@ -83,7 +83,7 @@ logging.getLogger("mdl").info("ours")
 logging.getLogger("torch").warning("a warning")
 """
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, env=os.environ)
-    assert [line.split(": ")[-1] for line in done.stderr.splitlines()] == ["ours", "a warning"]
+    assert [line.split(" ", 2)[2] for line in done.stderr.splitlines()] == ["ours", "torch: a warning"]
 
 
 def test_a_learner_that_is_stopped_before_its_last_lesson_was_interrupted() -> None:
