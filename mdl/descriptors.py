@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import sys
 import threading
+from types import ModuleType
 
 # How far below the hard limit the soft one has to stay.
 SPARE = 32
@@ -21,15 +21,13 @@ _raised = threading.Lock()
 
 def open_descriptor(path: str, flags: int, mode: int = 0o600) -> int:
     """As os.open, for `open(..., opener=)` too; beyond the soft limit of open files when that is reached."""
-    flags |= getattr(os, "O_CLOEXEC", 0)
+    flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         return os.open(path, flags, mode)
     except OSError as error:
-        if error.errno != errno.EMFILE or sys.platform == "win32":
+        if error.errno != errno.EMFILE or (resource := limits_of_processes()) is None:
             raise
         refused = error
-    import resource
-
     with _raised:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         try:
@@ -44,3 +42,12 @@ def open_descriptor(path: str, flags: int, mode: int = 0o600) -> int:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     raise refused
+
+
+def limits_of_processes() -> ModuleType | None:
+    """Return the module `resource`; None on a system without such limits, as Windows."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource

@@ -9,7 +9,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+# SIGBREAK: Windows, where `mdl.processes.ask_to_end` sends it.
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")
+SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 _HAS_MASKS = hasattr(signal, "pthread_sigmask")
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 from pathlib import Path
 from typing import IO
 
+from mdl.locks import take_lock
 from mdl.writing import open_private
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def take(directory: Path) -> bool:
 def _lock(file: IO[bytes]) -> None:
     """Raises BlockingIOError if it is another process's, or this one's."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take_lock(file)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -66,15 +66,16 @@ def _leave_to_parent() -> None:
     _held.clear()
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def let_go(directory: Path) -> None:
     """Another process may take it from now on, if this one has it."""
     path = (directory / _FILE).absolute()
     if (file := _held.pop(path, None)) is not None:
-        path.unlink(missing_ok=True)
-        file.close()
+        with file, contextlib.suppress(PermissionError):  # Windows removes no open file: it stays, locked by nobody
+            path.unlink(missing_ok=True)
 
 
 def owner_of(directory: Path) -> str:

@@ -112,15 +112,13 @@ def check_multicast(own: Sequence[Interface]) -> list[Finding]:
 def check_port(section: MeshSection) -> Finding:
     """Whether a peer can listen where the settings say."""
     host, port = section.listen or "0.0.0.0", section.port
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((host, port))
-        except OSError as error:
-            if not port and error.errno == errno.EADDRINUSE:
-                return tell_no_port("cannot listen")
-            reason = f"cannot listen at {host} port {port}: {error.strerror or error}"
-            return fail("port", f"{reason}{_taken_by(port)}", "choose another --port, or 0 for any free one")
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        if not port and error.errno == errno.EADDRINUSE:
+            return tell_no_port("cannot listen")
+        reason = f"cannot listen at {host} port {port}: {os.strerror(error.errno) if error.errno else error}"
+        return fail("port", f"{reason}{_taken_by(port)}", "choose another --port, or 0 for any free one")
     return ok("port", f"port {port} is free" if port else "7300, or any free port (--port gives a fixed one)")
 
 

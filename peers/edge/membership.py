@@ -10,7 +10,6 @@ NAME.worked         which devices were seen to work, for the mesh and all its ru
 
 from __future__ import annotations
 
-import fcntl
 import hmac
 import logging
 import os
@@ -26,6 +25,7 @@ import platformdirs
 from mdl.bounds import UNREADABLE, PeerId
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, StorageError
 from mdl.files.kept import read_sealed, seal
+from mdl.locks import wait_for_lock
 from mdl.peers.edge.identity import codes_home, known_meshes, remember_code
 from mdl.readable import encode_readable
 from mdl.reading import read_bytes
@@ -281,6 +281,8 @@ def _alone_in(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise StorageError(lock, error) from error
     with file:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            wait_for_lock(file)
+        except TimeoutError as error:
+            raise StorageError(lock, error) from error
         yield

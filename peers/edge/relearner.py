@@ -31,6 +31,7 @@ from mdl.errors import DataError, MdlError
 from mdl.files.kept import previous_of, read_kept, read_sealed, write_kept
 from mdl.peers.edge.condition import ConditionBook, DeviceCondition, MeshCondition, find_changes
 from mdl.peers.edge.lifeline import wait_for_parent
+from mdl.processes import APART, let_others_first
 from mdl.protocol.machine import Event, PolicyLearned
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import ResourceState
@@ -179,7 +180,7 @@ class Relearner:
                 stderr=subprocess.PIPE,
                 text=True,
                 env=os.environ | {"OMP_NUM_THREADS": "1"},
-                start_new_session=True,  # Ctrl-C in the terminal is for the node, which then ends it
+                **APART,
             )
         except BaseException:
             os.close(ours)
@@ -276,7 +277,7 @@ def _set_aside(policy: Path) -> str:
 
 def main() -> None:
     """One slot, at the lowest priority and on one core."""
-    os.nice(19)
+    let_others_first()
     threading.Thread(target=_follow_parent, name="mdl-lifeline", daemon=True).start()
     from mdl.scheduler.training.relearn import run_slot
 

@@ -15,6 +15,7 @@ from typing import Any
 from mdl.peers.edge.identity import CODE_VARIABLE
 from mdl.peers.edge.lifeline import LIFELINE_VARIABLE
 from mdl.peers.view.plain import LOG_VARIABLE
+from mdl.processes import APART, ask_to_end
 from mdl.signals import blocked
 from mdl.writing import make_private_folder, open_private
 
@@ -96,7 +97,7 @@ class Children:
                 stdout=results,
                 stderr=errors,
                 env=environment,
-                start_new_session=True,  # Ctrl-C reaches the parent alone, which then stops them in order
+                **APART,
             )
             self.running.append(Child(name, process, log, output))
         return self.running[-1]
@@ -105,7 +106,7 @@ class Children:
         """Ask all to finish; kill who has not within 2.5 s."""
         for child in [*self.running, *self.beside]:
             if child.process.poll() is None:
-                child.process.send_signal(signal.SIGTERM)  # Ctrl-C is ignored below `nohup` or a script's `&`
+                ask_to_end(child.process)  # Ctrl-C is ignored below `nohup` or a script's `&`
         give_up_at = time.monotonic() + _STOP_S
         for child in [*self.running, *self.beside]:
             try:

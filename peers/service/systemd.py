@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import getpass
 import os
-import pwd
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import platformdirs
@@ -28,7 +28,7 @@ _SHARE = 0.6
 
 def is_system() -> bool:
     """Root installs services of the machine, everybody else services of their own."""
-    return os.geteuid() == 0
+    return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def plan(
@@ -39,18 +39,22 @@ def plan(
     memory_mb: int | None,
     writes: tuple[Path, ...] = (),
     store: str = "",
+    of_machine: bool | None = None,
 ) -> tuple[Service, str]:
     """The service, and the join code that belongs beside it ("" if none does). user: of a system service.
 
     code: of the mesh; None if the words need none. writes: folders of results. store: the address of a cloud's
-    database, which is kept beside the unit, too; "" if the words need none. Raises ConfigError.
+    database, which is kept beside the unit, too; "" if the words need none. of_machine: a system service; None: if
+    root asks. Raises ConfigError.
     """
     total_mb = psutil.virtual_memory().total >> 20
     memory_mb = memory_mb or max(LEAST_MB, int(total_mb * _SHARE))
     if not LEAST_MB <= memory_mb <= total_mb:
         raise ConfigError(f"--memory {memory_mb}: {LEAST_MB} to {total_mb} MB, what a peer needs and this machine has")
     program, threads = _program(), choose_threads(usable_cores())
-    if is_system():
+    if is_system() if of_machine is None else of_machine:
+        import pwd
+
         if user and user not in {each.pw_name for each in pwd.getpwall()}:
             raise ConfigError(f"--as {user}: there is no such user on this machine")
         file = _CODES / f"{name}.code" if code else None
@@ -144,8 +148,8 @@ def need_systemd() -> None:
     """Raises ConfigError where systemd does not run."""
     if not _RUNNING.is_dir() or shutil.which("systemctl") is None:
         raise ConfigError(
-            "service: systemd does not run on this machine; mdl service install --print shows the unit, and the "
-            "command in its ExecStart is what another supervisor has to start"
+            "service: systemd does not run on this machine; mdl service install --print shows the job for launchd or "
+            "Windows, or the unit whose ExecStart another supervisor has to start"
         )
 
 
@@ -156,8 +160,8 @@ def _own_secrets() -> Path:
 
 def _program() -> tuple[str, ...]:
     """`mdl` of this very installation."""
-    command = Path(sys.prefix) / "bin" / "mdl"
-    return (str(command),) if command.exists() else (sys.executable, "-P", "-m", "mdl")
+    command = shutil.which("mdl", path=sysconfig.get_path("scripts"))
+    return (command,) if command else (sys.executable, "-P", "-m", "mdl")
 
 
 def _journal(unit: str, lines: int) -> list[str]:

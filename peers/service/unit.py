@@ -20,7 +20,7 @@ STORE = "store"
 # A LeNet peer takes 250 MB: below this no training is possible (docs/raspberry-pi.md).
 LEAST_MB = 400
 _LARGEST_TASKS = 256  # threads of torch on many cores, and one process that learns the schedule
-_NICE = 10
+NICE = 10
 
 _NOT_NEEDED = """\
 NoNewPrivileges=yes
@@ -71,8 +71,19 @@ class Service:
     store_file: Path | None = None
 
     @property
+    def label(self) -> str:
+        """Its name among those of other programs."""
+        return f"{PREFIX}{self.name}"
+
+    @property
     def unit(self) -> str:
-        return f"{PREFIX}{self.name}.service"
+        return f"{self.label}.service"
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """All words of a command line; of a system service's without its secrets, which systemd names."""
+        store = ("--store", f"@{self.store_file}") if self.store_file and not self.is_system else ()
+        return (*self.program, *self.words, *store)
 
     @property
     def is_system(self) -> bool:
@@ -81,9 +92,9 @@ class Service:
 
 def write_unit(service: Service) -> str:
     """The unit's text. Raises ConfigError for a word that no unit can hold."""
-    starts = " ".join(quote(word) for word in (*service.program, *service.words))
+    starts = " ".join(quote(word) for word in service.command)
     credential = " --code @%d/" + CREDENTIAL if service.code_file else ""
-    store = f" --store {_credential(service, STORE, service.store_file)}" if service.store_file else ""
+    store = f" --store @%d/{STORE}" if service.store_file and service.is_system else ""
     # A line that ends with a backslash goes on in the next one.
     told = f"mdl {' '.join(service.words)}"[:200].replace("\\", "/").replace("%", "%%")
     private_devices = "no" if any("cuda" in word or "mps" in word for word in service.words) else "yes"
@@ -107,7 +118,7 @@ def write_unit(service: Service) -> str:
         *_place(service),
         "",
         f"Environment=OMP_NUM_THREADS={service.threads}",
-        f"Nice={_NICE}",
+        f"Nice={NICE}",
         "IOSchedulingClass=idle",
         "CPUWeight=20",
         f"CPUQuota={service.threads * 100}%",
@@ -126,10 +137,15 @@ def write_unit(service: Service) -> str:
 
 def quote(word: str) -> str:
     """One word of a command line as systemd reads it back: no specifier, no variable, no second line."""
-    if not word.isprintable():
-        raise ConfigError(f"service: {ascii(word)[:80]} holds a character that a unit cannot")
-    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    escaped = check_word(word).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'
+
+
+def check_word(word: str) -> str:
+    """Return a word that stays in its line, as it is. Raises ConfigError for another one."""
+    if not word.isprintable():
+        raise ConfigError(f"service: {ascii(word)[:80]} holds a character that no service's file can")
+    return word
 
 
 def _place(service: Service) -> list[str]:
@@ -153,11 +169,6 @@ def _place(service: Service) -> list[str]:
         *([f"LoadCredential={STORE}:{_escape_path(service.store_file)}"] if service.store_file else []),
         *lines,
     ]
-
-
-def _credential(service: Service, name: str, file: Path) -> str:
-    """Return how a command names a file with a secret: a user's own service reads it where it is kept."""
-    return f"@%d/{name}" if service.is_system else quote(f"@{file}")
 
 
 def _escape_path(path: Path) -> str:

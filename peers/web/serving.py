@@ -7,6 +7,7 @@ cost a page that speaks nothing.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from collections import OrderedDict
@@ -146,15 +147,10 @@ def listen(port: int, lan: bool, or_next: bool = False) -> socket.socket:
     host = "0.0.0.0" if lan else "127.0.0.1"
     problem = ""
     for number in range(port, min(port + _TRIED_PORTS, 65536)) if or_next else [port]:
-        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listening.bind((host, number))
-            listening.listen(_BACKLOG)
-            return listening
+            return socket.create_server((host, number), backlog=_BACKLOG)  # free again at once where that is safe
         except OSError as error:
-            listening.close()
-            problem = error.strerror or str(error)
+            problem = os.strerror(error.errno or 0)
     raise ConfigError(f"port {port} for the page: {problem}; give another one")
 
 

@@ -7,15 +7,14 @@ devices, whose pages then go on with each other: the token itself, or @FILE.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
 import secrets
-from contextlib import suppress
 from pathlib import Path
 
 from mdl.errors import ConfigError, DataError
+from mdl.locks import wait_for_lock
 from mdl.peers.edge.identity import state_home
 from mdl.reading import read_bytes
 from mdl.transport.trust.keys import Mesh
@@ -48,8 +47,7 @@ def page_token(mesh: Mesh | None) -> tuple[str, Path | None]:
         make_private_folder(path.parent)
         was_open = narrow(path)
         with open_private(path, "a+b") as file:
-            with suppress(OSError):  # where the disk knows locks, processes that start together have one token
-                fcntl.flock(file, fcntl.LOCK_EX)
+            wait_for_lock(file)  # processes that start together have one token
             file.seek(0)
             kept = file.read(_LARGEST_BYTES).decode("ascii", "replace").strip()
             if _TOKEN.fullmatch(kept) and not was_open:

@@ -5,9 +5,11 @@ By a datagram socket where the system allows it (net.ipv4.ping_group_range), els
 
 from __future__ import annotations
 
+import errno
 import secrets
 import socket
 import struct
+import sys
 import time
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,6 +34,7 @@ class _Kind(NamedTuple):
 _V4 = _Kind(socket.AF_INET, socket.IPPROTO_ICMP, 8, 0, 28, 20, (socket.IPPROTO_IP, 10))
 _V6 = _Kind(socket.AF_INET6, socket.IPPROTO_ICMPV6, 128, 129, 48, 0, (socket.IPPROTO_IPV6, 23))
 _PROBE = 3
+_WHOLE_ON = "linux", "android"
 _HEADER = struct.Struct("!BBHHH")
 _PAUSE_S = 0.02
 # Answers that tell a speed, and for how long they are waited for; what takes so long is told by few; a clock's step.
@@ -58,7 +61,7 @@ def echo(host: str, packet_bytes: int, count: int, wait_s: float) -> Echoes | No
     """
     try:
         sent_at, came_at = _exchange(host, packet_bytes, count, _PAUSE_S, wait_s)
-    except PermissionError:
+    except OSError:  # not allowed, or not by this system
         return None
     if len(sent_at) < count:
         return Echoes(count, (), too_long=True)
@@ -73,7 +76,7 @@ def measure_speed(host: str, packet_bytes: int) -> float | None:
     for count in (16, 96):
         try:
             _, came_at = _exchange(host, packet_bytes, count, 0.0, _TRAIN_S)
-        except PermissionError:
+        except OSError:
             return None
         half = sorted(came_at.values())[len(came_at) // 2 :]
         if len(half) < _FEW_CAME:
@@ -88,6 +91,8 @@ def _exchange(
     host: str, packet_bytes: int, count: int, pause_s: float, wait_s: float
 ) -> tuple[list[float], dict[int, float]]:
     """When the packets left, until one could not, and when the answer to which of them came."""
+    if sys.platform not in _WHOLE_ON:
+        raise OSError(errno.ENOTSUP, "packets that stay whole are asked for otherwise here")
     kind = _V6 if ":" in host else _V4
     found = _open(kind)
     sent_at: list[float] = []

@@ -11,6 +11,7 @@ import errno
 import secrets
 import socket
 import struct
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -121,11 +122,11 @@ def _listen(host: str) -> socket.socket:
                 listener.setsockopt(socket.IPPROTO_IP, _MULTICAST_ALL, 0)
         if is_ipv6:
             link = socket.if_nametoindex(host.partition("%")[2])
-            listener.bind((GROUP_IPV6, PORT, 0, link))
+            listener.bind(("::" if sys.platform == "win32" else GROUP_IPV6, PORT, 0, link))
             group = socket.inet_pton(socket.AF_INET6, GROUP_IPV6) + struct.pack("@I", link)
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
         else:
-            listener.bind((GROUP, PORT))
+            listener.bind(("" if sys.platform == "win32" else GROUP, PORT))  # no group is an own address there
             group = socket.inet_aton(GROUP) + socket.inet_aton(host)
             listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
     except OSError:

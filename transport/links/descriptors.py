@@ -7,11 +7,10 @@ neither write its metrics nor listen, so a node asks for as many as it may have,
 from __future__ import annotations
 
 import contextlib
-import sys
 from dataclasses import dataclass
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.descriptors import RAISE_IT, SPARE
+from mdl.descriptors import RAISE_IT, SPARE, limits_of_processes
 from mdl.errors import ConfigError
 
 # Of a peer: a control and a bulk socket to it, each with a wake-up and a connection, and its two connections to us.
@@ -45,11 +44,10 @@ def raise_limit() -> int:
 
     It stays SPARE below the hard limit, and is lowered for that: files are opened there when connections take the rest.
     """
-    if sys.platform == "win32":
+    if (resource := limits_of_processes()) is None:
         return _USUAL
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits: tuple[int, int] = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = limits
     most = None if hard == resource.RLIM_INFINITY else max(hard - SPARE, hard // 2)
     wanted = WANTED if most is None else min(WANTED, most)
     if most is not None and soft > most:
@@ -87,9 +85,7 @@ def tell_too_few(limit: int) -> str:
 
 def _hard_limit(limit: int) -> int:
     """Return the limit as the user has set it; `limit` where it is not told."""
-    if sys.platform == "win32":
+    if (resource := limits_of_processes()) is None:
         return limit
-    import resource
-
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    hard: int = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return limit if hard == resource.RLIM_INFINITY else hard

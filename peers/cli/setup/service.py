@@ -1,18 +1,25 @@
-"""`mdl service`: a peer, an agent or a cloud that starts with the machine, by systemd."""
+"""`mdl service`: a peer, an agent or a cloud that starts with the machine, by systemd, launchd or Windows."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mdl.errors import ConfigError
 from mdl.peers.cli.headings import App
 from mdl.peers.cli.options import AsJson, print_json, tell
 from mdl.section import MANY
 
+if TYPE_CHECKING:
+    from mdl.peers.service.unit import Service
+
 app = App("Run a command as a service, from boot on.")
 
+_SYSTEMS = ("systemd", "launchd", "windows")
+_OF_PLATFORMS = {"darwin": "launchd", "win32": "windows"}
 # What runs until it is told to end, or until a run is over.
 _MAY_SERVE = ("peer", "agent", "cloud", "learn")
 # They would stand in a file that everybody may read, or are good once.
@@ -37,6 +44,9 @@ def install(
     only_print: Annotated[
         bool, typer.Option("--print", "--dry-run", help="Show the unit, and change nothing.")
     ] = False,
+    system: Annotated[
+        str, typer.Option(help=f"With --print: {', '.join(_SYSTEMS)}; this machine's by default.", metavar="NAME")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Start a command of mdl now and with the machine.
@@ -46,20 +56,28 @@ def install(
     For example: mdl service install -- peer --mesh home --data 'csv:/home/pi/walk.csv?label=activity' --when idle
     """
     from mdl.peers.service.systemd import install, is_system, lingers, need_systemd, plan
-    from mdl.peers.service.unit import write_unit
 
     given = _check(command, context.find_root().command)
+    system = _choose_system(system, only_print, run_as, memory)
     if not only_print:
         need_systemd()
-    command, store = _without_store(command, is_system())
-    words, mesh, code = _with_code(command, given, is_system())
-    out = given.get("out")
-    service, secret = plan(_name(name, command[0], mesh), words, code, run_as, memory, (out,) if out else (), store)
+    of_machine = is_system() and system == "systemd"
+    command, store = _without_store(command, of_machine)
+    if store and system != "systemd":
+        raise ConfigError(
+            "service: --store @FILE with the address in it, not the address itself: nothing keeps it here"
+        )
+    words, mesh, code = _with_code(command, given, of_machine)
+    out = (given["out"],) if given.get("out") else ()
+    service, secret = plan(_name(name, command[0], mesh), words, code, run_as, memory, out, store, of_machine)
     if only_print:
+        text, hint = _write(service, system)
         if as_json:
-            print_json({"unit": service.unit, "text": write_unit(service)})
+            print_json({"unit": service.unit if system == "systemd" else service.label, "text": text})
         else:
-            print(write_unit(service), end="")
+            print(text, end="")
+            if hint:
+                tell(hint)
         return
     file = install(service, secret, store)
     if as_json:
@@ -123,10 +141,35 @@ def logs(
         show_log(unit, lines, follow)
 
 
+def _choose_system(asked: str, only_print: bool, run_as: str, memory: int | None) -> str:
+    """Return the service manager that is meant. Raises ConfigError for what it is not or cannot do."""
+    system = asked or _OF_PLATFORMS.get(sys.platform, "systemd")
+    if system not in _SYSTEMS:
+        raise ConfigError(f"service: --system {asked[:40]!r}: expected one of {', '.join(_SYSTEMS)}")
+    if asked and not only_print:
+        raise ConfigError("service: --system goes with --print: a service is installed on systemd alone")
+    if system != "systemd" and (run_as or memory):
+        raise ConfigError(f"service: {'--as' if run_as else '--memory'} is for systemd: {system} has no such bound")
+    return system
+
+
+def _write(service: Service, system: str) -> tuple[str, str]:
+    """Return the text for a service manager, and what to do with it, if anything is to be said."""
+    if system == "launchd":
+        from mdl.peers.service import launchd
+
+        return launchd.write_plist(service), launchd.how_to_install(service)
+    if system == "windows":
+        from mdl.peers.service import task
+
+        return task.write_task(service), task.how_to_install(service)
+    from mdl.peers.service.unit import write_unit
+
+    return write_unit(service), ""
+
+
 def _check(command: list[str], mdl: Any) -> dict[str, Any]:
     """What the command of `mdl` would be given, by its own parser. Raises ConfigError for one that cannot serve."""
-    from mdl.errors import ConfigError
-
     if command[0] not in _MAY_SERVE:
         raise ConfigError(f"service: {command[0]!r} does not run on its own; expected one of {', '.join(_MAY_SERVE)}")
     if wrong := next((word for word in command if word.partition("=")[0] in _SECRETS), ""):
@@ -152,7 +195,6 @@ def _is_store(command: list[str], word: str) -> bool:
 
 def _without_store(command: list[str], hides: bool) -> tuple[list[str], str]:
     """The command's words without the address of a database, and that; a user's own file with it is named on."""
-    from mdl.errors import ConfigError
     from mdl.peers.recommend.databases import read_url
 
     kept, store, words = list[str](), "", iter(command)
@@ -191,8 +233,6 @@ def _with_code(command: list[str], given: dict[str, Any], hides: bool) -> tuple[
 
 
 def _name(asked: str | None, command: str, mesh: str) -> str:
-    from mdl.errors import ConfigError
-
     name = asked or f"{command}-{mesh}"
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,40}", name):
         raise ConfigError(f"--name {name!r}: use a-z, 0-9 and '-', for example peer-home")

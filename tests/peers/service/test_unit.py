@@ -60,7 +60,7 @@ def test_training_on_a_gpu_may_see_devices() -> None:
 
 @pytest.mark.parametrize("word", ["two\nlines", "bell\a", "\x1b[2J", "\u202e"])
 def test_a_word_that_would_begin_another_line_is_refused(word: str) -> None:
-    with pytest.raises(ConfigError, match="a unit cannot"):
+    with pytest.raises(ConfigError, match="no service's file can"):
         quote(word)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from mdl.peers.cli.main import main
+from mdl.peers.cli.setup import service
 from mdl.peers.edge.identity import remember_code
 from mdl.peers.service import systemd
 
@@ -26,9 +28,9 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     code = new_join_code("home", bytes(range(19)))
     remember_code(code)
 
-    def run(*words: str, root: bool = False) -> tuple[int, dict[str, Any]]:
+    def run(*words: str, root: bool = False, options: tuple[str, ...] = ("--print",)) -> tuple[int, dict[str, Any]]:
         monkeypatch.setattr(systemd, "is_system", lambda: root)
-        monkeypatch.setattr(sys, "argv", ["mdl", "service", "install", "--print", "--json", "--", *words])
+        monkeypatch.setattr(sys, "argv", ["mdl", "service", "install", *options, "--json", "--", *words])
         with pytest.raises(SystemExit) as ended:
             main()
         told = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -61,11 +63,12 @@ def test_the_address_of_a_database_is_handed_over_and_not_named(
     shown: Any, tmp_path: Path, given: tuple[str, ...]
 ) -> None:
     cloud = ("cloud", "--mesh", "home", "--task", "recommend")
-    for root, named in ((True, "@%d/store"), (False, f'"@{tmp_path}/CONFIG/mdl/services/cloud-home.store"')):
+    kept = tmp_path / "CONFIG" / "mdl" / "services" / "cloud-home.store"
+    for root, named in ((True, "--store @%d/store"), (False, f'"--store" "@{kept}"')):
         code, told = shown(*cloud, *given, root=root)
         assert code == 0, told
         assert "s3cret" not in told["text"]
-        assert _start(told).endswith(f" --store {named}")
+        assert _start(told).endswith(f" {named}")
     assert ("LoadCredential=store:/etc/mdl/cloud-home.store" in shown(*cloud, *given, root=True)[1]["text"]) is True
     own = tmp_path / "own.store"
     own.write_text(STORE)
@@ -101,3 +104,38 @@ def test_what_would_not_run_or_tell_a_secret_is_refused(shown: Any, words: list[
     code, told = shown(*words)
     assert (code, complaint in told["error"]) == (2, True), told
     assert "s3cret" not in str(told)
+
+
+@pytest.mark.parametrize(
+    ("platform", "begins"), [("darwin", "<!DOCTYPE plist"), ("win32", "<Task "), ("linux", "[Unit]")]
+)
+def test_a_machine_is_shown_what_its_own_service_manager_reads(
+    shown: Any, monkeypatch: pytest.MonkeyPatch, platform: str, begins: str
+) -> None:
+    monkeypatch.setattr(service, "sys", SimpleNamespace(platform=platform))
+    code, told = shown("peer", "--mesh", "home", "--data", "motion", root=True)
+    assert (code, begins in told["text"]) == (0, True), told
+    assert "/etc/mdl" not in told["text"] or platform == "linux"
+
+
+@pytest.mark.parametrize("system", ["launchd", "windows"])
+@pytest.mark.parametrize("given", [("--store", STORE), ("--set", f"cloud.store={STORE}"), ("--code", "home:abcd")])
+def test_no_service_managers_file_holds_a_secret(shown: Any, system: str, given: tuple[str, ...]) -> None:
+    words = ("cloud", "--mesh", "home", "--task", "recommend", *given)
+    code, told = shown(*words, options=("--print", "--system", system))
+    assert code == 2
+    assert "s3cret" not in str(told)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--print", "--system", "upstart"), "'upstart': expected one of systemd, launchd, windows"),
+        (("--system", "launchd"), "--system goes with --print"),
+        (("--print", "--system", "launchd", "--memory", "500"), "--memory is for systemd"),
+        (("--print", "--system", "windows", "--as", "ann"), "--as is for systemd"),
+    ],
+)
+def test_what_a_service_manager_cannot_do_is_refused(shown: Any, options: tuple[str, ...], complaint: str) -> None:
+    code, told = shown("peer", "--mesh", "home", "--data", "motion", options=options)
+    assert (code, complaint in told["error"]) == (2, True), told

@@ -1,0 +1,26 @@
+"""Processes that this one starts, on every system: out of reach of Ctrl-C, asked to end, at the lowest priority."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import Any, Final
+
+import psutil
+
+# For Popen: Ctrl-C in the terminal is for the parent alone, which ends its processes in order. Windows has groups.
+APART: Final[dict[str, Any]] = {
+    "start_new_session": True,
+    "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+}
+_LOWEST = getattr(psutil, "IDLE_PRIORITY_CLASS", 19)
+
+
+def ask_to_end(process: subprocess.Popen[Any]) -> None:
+    """Have a process that was started with APART finish and save. SIGTERM would end it at once on Windows."""
+    process.send_signal(getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM))
+
+
+def let_others_first() -> None:
+    """Give this process the lowest priority that the system has."""
+    psutil.Process().nice(_LOWEST)
