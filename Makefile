@@ -1,7 +1,7 @@
 # `make up` trains on a mesh of real peer processes, `make test` checks everything; `make fuzz` is for a night: 10 million
 # hostile inputs over all decoders and machines (INPUTS, SEED), and a million messages of whole conversations (MESSAGES).
 # `make test-lowest` is for a release: the oldest versions that pyproject.toml allows. `make lock` writes requirements.lock
-# anew.
+# anew. `make dist` makes what a release consists of, `make test-container` tries its container.
 PYTHON ?= python3
 BIN := .venv/bin
 LOWEST := .venv-lowest/bin
@@ -11,7 +11,7 @@ OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cubla
 	nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse \
 	nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: up test pictures test-lowest fuzz lock check clean
+.PHONY: up test pictures test-lowest test-container fuzz lock dist check clean
 INPUTS ?= 10000000
 MESSAGES ?= 1000000
 SEED ?= 1
@@ -35,6 +35,10 @@ test: .venv/installed
 
 test-lowest: .venv-lowest/installed
 	$(LOWEST)/pytest -W default $(TESTS)  # older libraries warn of each other
+
+# The container's steps in a Debian by debootstrap, and two devices in it; some minutes, as root.
+test-container: dist
+	folder=$$(mktemp -d) && $(BIN)/python deploy/try_container.py $$folder && rm -rf $$folder
 
 fuzz: .venv/installed
 	$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)
@@ -71,5 +75,9 @@ lock:
 	$(LOWEST)/python -m pip install --quiet --disable-pip-version-check -c .venv-lowest/lowest.txt -e '.[dev]'
 	touch $@
 
+# A wheel, an sdist, SHA256SUMS and the release's notes, of what git knows.
+dist: .venv/installed
+	$(BIN)/python deploy/dist.py
+
 clean:
-	rm -rf .venv .venv-lowest build *.egg-info
+	rm -rf .venv .venv-lowest build dist *.egg-info

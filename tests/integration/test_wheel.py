@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy
 import pytest
 
+from deploy.dist import NOTES, SUMS, cut_notes, release
 from mdl.transport.trust.keys import new_join_code
 from tests.integration import product
 
@@ -20,7 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = new_join_code("theirs")
 # What a user's own project may be called, and what would end a program that imported it.
 THEIRS = ("scheduler/__init__.py", "transport/__init__.py", "peers/__init__.py", "sim.py", "matplotlib.py")
-BUILD = "from setuptools import build_meta as b; b.build_sdist({out!r}); b.build_wheel({out!r})"
 LOOP = """
 import sys, torch, mdl
 torch.manual_seed(0)
@@ -41,21 +41,8 @@ print(type(env.unwrapped).__module__)
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A wheel and an sdist of what git knows, as a release has them."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
-    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
-    for name in filter(None, names.split("\0")):
-        file = source / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).is_symlink():
-            file.symlink_to((ROOT / name).readlink())
-        elif (ROOT / name).is_file():
-            file.write_bytes((ROOT / name).read_bytes())
-    command = [sys.executable, "-c", BUILD.format(out=str(out))]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (wheel,), (sdist,) = out.glob("*.whl"), out.glob("*.tar.gz")
-    return wheel, sdist
+    """A release, as `make dist` makes it."""
+    return release(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +129,20 @@ def test_a_mesh_and_its_page_run_there(home, installed):
     wanted = urllib.request.Request(f"{host}/", headers={"Authorization": f"Bearer {token}"})
     assert b"<html" in urllib.request.urlopen(wanted, timeout=20).read()
     page.interrupt()
+
+
+def test_a_release_has_checksums_that_fit_and_notes_of_its_version(built):
+    folder = built[0].parent
+    assert {file.name for file in folder.iterdir()} == {built[0].name, built[1].name, SUMS, NOTES}
+    subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=folder, check=True, capture_output=True)
+    assert (folder / SUMS).read_text().count("\n") == 2
+    assert (folder / NOTES).read_text().startswith("# mdl 0.1.0\n\n")
+
+
+def test_notes_end_where_the_version_before_begins():
+    changelog = "# Changelog\n\n## [0.2.0] - a day\n\nNew.\n\n### Fixed\n\n- x\n\n## 0.1.0\n\nOld.\n"
+    assert cut_notes(changelog, "0.2.0") == "# mdl 0.2.0\n\nNew.\n\n### Fixed\n\n- x\n"
+    assert cut_notes(changelog, "0.1.0") == "# mdl 0.1.0\n\nOld.\n"
+    for missing in ("0.1", "0.3.0"):
+        with pytest.raises(SystemExit, match=f"no section ## {missing}"):
+            cut_notes(changelog, missing)
