@@ -1,7 +1,7 @@
 """`make test-container`: the steps of deploy/Containerfile in a Debian that debootstrap unpacks, by chroot.
 
-Needs root, debootstrap and `make dist`; no container engine. The base image is Debian's python3 in a minimal system; each
-step has mounts of its own that end with it. Then mdl runs as the image's user: its version, two devices for two rounds.
+Needs root, debootstrap and `make dist`; no container engine. The base image is a minimal Debian with python3; each step
+has mounts of its own that end with it. Then mdl runs as the image's user: its version, two devices for two rounds.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ for folder in $BOUND; do mkdir -p "$base$folder"; mount --bind "$folder" "$base$
 exec chroot "$@"
 """
 _MESH = """
-code=$({mdl} mesh new home --json | sed 's/.*"code": *"\\([^"]*\\)".*/\\1/')
-export MDL_CODE="$code" OMP_NUM_THREADS=1
+export MDL_CODE=$({mdl} mesh new home) OMP_NUM_THREADS=1
 set -- peer --loopback --data 'motion?people=6&test_people=2&windows=40' --set round.rounds=2 --set round.min_peers=2
 {mdl} "$@" --name left --shard 1/2 & left=$!
 {mdl} "$@" --name right --shard 2/2
