@@ -1,5 +1,6 @@
 # `make up` trains on a mesh of real peer processes, `make test` checks everything; `make fuzz` is for a night: 10 million
 # hostile inputs over all decoders and machines (INPUTS, SEED), and a million messages of whole conversations (MESSAGES).
+# `make test-arm` runs mdl on the emulated processors of a Raspberry Pi 3 and 4 (docs/raspberry-pi.md).
 # `make test-lowest` is for a release: the oldest versions that pyproject.toml allows. `make lock` writes requirements.lock
 # anew. `make dist` makes what a release consists of, `make test-container` tries its container.
 PYTHON ?= python3
@@ -11,7 +12,7 @@ OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cubla
 	nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse \
 	nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: up test pictures test-lowest test-container fuzz lock dist check clean
+.PHONY: up test test-arm pictures test-lowest test-container fuzz lock dist check clean
 INPUTS ?= 10000000
 MESSAGES ?= 1000000
 SEED ?= 1
@@ -39,6 +40,9 @@ test-lowest: .venv-lowest/installed
 # The container's steps in a Debian by debootstrap, and two devices in it; some minutes, as root.
 test-container: dist
 	folder=$$(mktemp -d) && $(BIN)/python deploy/try_container.py $$folder && rm -rf $$folder
+
+test-arm: .venv/installed
+	$(BIN)/python -m tests.arm
 
 fuzz: .venv/installed
 	$(BIN)/python -m tests.fuzz --inputs $(INPUTS) --seed $(SEED)

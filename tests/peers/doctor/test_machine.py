@@ -101,8 +101,11 @@ def test_a_torch_that_ends_its_process_or_is_not_there_is_told_with_the_signal(t
     for script, told in (("kill -ILL $$", "SIGILL"), ("echo 'No module named torch' >&2; exit 1", "No module named")):
         broken.write_text(f"#!/bin/sh\n{script}\n")
         broken.chmod(0o755)
-        finding = check_torch(str(broken))
+        finding = check_torch(str(broken), "x86_64")
         assert (finding.verdict, told in finding.told) == (Verdict.FAIL, True)
+        assert "apt" not in finding.do
+        assert "sudo apt install python3-torch" in (do := check_torch(str(broken), "aarch64").do)
+        assert "--system-site-packages" in do
     assert sys.executable
 
 
