@@ -3,10 +3,10 @@
     python -m tests.arm                        # all processors
     python -m tests.arm --cpu cortex-a53       # one
 
-It follows docs/raspberry-pi.md: Debian's packages, a virtual environment that sees them, mdl by pip. On each processor mdl
-tells its version and looks around (`mdl doctor`), two peers train a model, and it is exported and used. A step that fails
-ends it with code 1 and one line. Downloads stay below `mdl-test-arm` in the user's cache folder; remove that to fetch them
-anew.
+It follows docs/raspberry-pi.md: Debian's packages, a virtual environment that sees them, mdl by pip. On each processor
+mdl tells its version and looks around (`mdl doctor`), two peers train a model, and it is exported and used. A step that
+fails ends it with code 1 and one line. Downloads stay below `mdl-test-arm` in the user's cache folder; remove that to
+fetch them anew.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -24,7 +25,11 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.arm.debian import StepError, call, prepare
 
@@ -36,6 +41,8 @@ _STEP_S, _INSTALL_S = 1_200, 3_600
 _DATA = "motion?people=6&test_people=2&windows=40"
 _ROUNDS = 2
 _BUILD = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1])"
+# Of wheels for a system as old as Debian 13, the newest first.
+_PLATFORMS = ("manylinux_2_34_aarch64", "manylinux_2_28_aarch64", "manylinux2014_aarch64")
 _ROW = "{:<12} {:<10} {:>8} {:>10}"
 
 
@@ -160,37 +167,76 @@ def _torch_works(ended: Ended) -> Ended:
 def install(cache: Path, system: Path, emulator: Path) -> Path:
     """Return the folder of an environment that sees the system's packages and has this checkout's mdl.
 
-    What pip fetched before stays as long as pyproject.toml does. Raises StepError.
+    What Debian lacks, or has too old, comes from the wheels of requirements.lock. Raises StepError.
     """
-    environment, dependencies = cache / "venv", (ROOT / "pyproject.toml").read_text()
-    made_of = environment / "pyproject.toml"
-    python = environment / "bin" / "python"
-    if not made_of.is_file() or made_of.read_text() != dependencies:
-        shutil.rmtree(environment, ignore_errors=True)
-        python.parent.mkdir(parents=True)
-        real = next((system / "usr/bin").glob("python3.[0-9]*"))
-        # In place of the link that `python -m venv` makes: the kernel of this machine starts what is its own.
-        python.write_text(f'#!/bin/sh\nexec {emulator} -L {system} -0 "$0" {real} "$@"\n')
-        python.chmod(0o755)
-        version = real.name.removeprefix("python")
-        (environment / "pyvenv.cfg").write_text(
-            f"home = {real.parent}\ninclude-system-site-packages = true\nversion = {version}\n"
-        )
-        (environment / "lib" / f"python{version}" / "site-packages").mkdir(parents=True)
+    environment = cache / "venv"
+    python, mdl = environment / "bin" / "python", environment / "bin" / "mdl"
+    real = next((system / "usr/bin").glob("python3.[0-9]*"))
+    version = real.name.removeprefix("python")
+    site = environment / "lib" / f"python{version}" / "site-packages"
+    shutil.rmtree(environment, ignore_errors=True)
+    for folder in (python.parent, site):
+        folder.mkdir(parents=True)
+    # In place of the link that `python -m venv` makes: this machine's kernel can start it.
+    python.write_text(f'#!/bin/sh\nexec {emulator} -L {system} -0 "$0" {real} "$@"\n')
+    mdl.write_text(f"#!{python}\nfrom mdl.__main__ import main\nmain()\n")
+    for each in (python, mdl):
+        each.chmod(0o755)
+    home = f"home = {real.parent}\ninclude-system-site-packages = true\nversion = {version}\n"
+    (environment / "pyvenv.cfg").write_text(home)
     with tempfile.TemporaryDirectory() as built:
         call([sys.executable, "-c", _BUILD, built], _INSTALL_S, cwd=ROOT)
         (wheel,) = Path(built).glob("mdl-*.whl")
-        if made_of.is_file():  # only mdl itself can have changed
-            (site,) = environment.glob("lib/python*/site-packages")
-            shutil.rmtree(site / "mdl")
-            with zipfile.ZipFile(wheel) as packed:
-                packed.extractall(site)
-        else:
-            pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--only-binary=:all:", str(wheel)]
-            variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-            call(pip, _INSTALL_S, variables | {"QEMU_CPU": PROCESSORS[0]})
-    made_of.write_text(dependencies)
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(site)
+        places, tried = (site, system / "usr/lib/python3/dist-packages"), set[str]()
+        while names := lacking("mdl", places, version):
+            if again := names & tried:
+                raise StepError(f"requirements.lock: its {min(again)} does not do for Python {version} on Arm")
+            tried |= names
+            asked = Path(built) / "asked.txt"
+            asked.write_text("\n".join(_locked(name) for name in sorted(names)))
+            pip = [sys.executable, "-m", "pip", "install", "--target", str(site), "--upgrade", "--no-deps"]
+            pip += ["--only-binary=:all:", "--python-version", version, "--require-hashes", "-r", str(asked)]
+            call([*pip, *(f"--platform={each}" for each in _PLATFORMS)], _INSTALL_S)
     return environment
+
+
+def lacking(name: str, places: Sequence[Path], python: str) -> set[str]:
+    """Return the packages that the named one needs, also through others, and that are missing or have another version.
+
+    places: folders of packages, of which those of the first are looked into. python: the version, as "3.13".
+    """
+    found: dict[str, Distribution] = {}
+    for place in reversed(places):
+        ours: dict[str, Distribution] = {
+            canonicalize_name(each.name): each for each in distributions(path=[str(place)])
+        }
+        found |= ours
+    where = {"platform_machine": "aarch64", "sys_platform": "linux", "os_name": "posix", "extra": ""}
+    where |= {"python_version": python, "python_full_version": f"{python}.0", "platform_system": "Linux"}
+    without, waiting, seen = set[str](), [name], set[str]()
+    while waiting:
+        if (this := waiting.pop()) in seen:
+            continue
+        seen.add(this)
+        for needed in map(Requirement, found[this].requires or ()):
+            if needed.marker and not needed.marker.evaluate(where):
+                continue
+            other = canonicalize_name(needed.name)
+            if other in found and needed.specifier.contains(found[other].version, prereleases=True):
+                waiting += [other] if other in ours else []  # what Debian's own need, Debian has
+            else:
+                without.add(other)
+    return without
+
+
+def _locked(name: str) -> str:
+    """Return a package's entry in requirements.lock, with its hashes. Raises StepError if there is none."""
+    entry = re.search(rf"^{re.escape(name)}==(?:.*\\\n)*.*$", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    if entry is None:
+        raise StepError(f"{name} is neither in Debian in a version that mdl takes nor in requirements.lock")
+    return entry[0]
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.arm import run
 from tests.arm.debian import StepError, call
-from tests.arm.run import Board, steps
+from tests.arm.run import Board, lacking, steps
 
 # Answers as mdl does. `wrong` is the step in which it fails, or gives another result.
 FAKE = """
@@ -61,6 +61,25 @@ def test_a_step_that_fails_is_told_in_one_line(wrong: str, told: str, tmp_path: 
     with pytest.raises(StepError) as raised:
         play(wrong, tmp_path)
     assert str(raised.value) == told
+
+
+def _package(place: Path, name: str, version: str, *needs: str) -> None:
+    folder = place / f"{name}-{version}.dist-info"
+    folder.mkdir(parents=True)
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {each}" for each in needs)]
+    (folder / "METADATA").write_text("\n".join(lines) + "\n")
+
+
+def test_packages_that_debian_lacks_or_has_too_old_are_found(tmp_path: Path) -> None:
+    own, debian = tmp_path / "own", tmp_path / "debian"
+    elsewhere = "d; sys_platform == 'win32'", "e; extra == 'web'", "f; python_version < '3.12'"
+    _package(own, "mdl", "0.1.0", "a>=2.2", "b>=3", "c", *elsewhere)
+    _package(debian, "a", "2.6.0+debian", "g==1")  # what Debian's own needs is Debian's to bring
+    _package(debian, "b", "2.9")
+    assert lacking("mdl", (own, debian), "3.13") == {"b", "c"}
+    _package(own, "b", "3.1", "h")
+    _package(own, "c", "1.0")
+    assert lacking("mdl", (own, debian), "3.13") == {"h"}
 
 
 def test_a_machine_that_cannot_fetch_packages_ends_it_with_one_line(
