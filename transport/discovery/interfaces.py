@@ -8,6 +8,7 @@ unless they are asked for by name.
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
@@ -33,6 +34,8 @@ LOOPBACK = IPv4Interface("127.0.0.1/8")
 # Linux tells of IPv6 addresses that the system still looks for elsewhere, or has found there (RFC 4862, 5.4).
 _IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 _TENTATIVE, _TAKEN = 0x40, 0x08
+# Android forbids it; an emulator (qemu) does not know how to ask for a link's speed.
+_UNTOLD = frozenset((errno.EACCES, errno.EPERM, errno.ENOTTY))
 # Of a link-local address (RFC 4291, 2.5.6).
 _LINK_PREFIX = 64
 
@@ -63,11 +66,13 @@ def usable_interfaces(asked: Sequence[str] | None = None) -> list[Interface]:
 
 
 def interface_states() -> dict[str, Any] | None:
-    """Return which interfaces are up, with their MTU in bytes; None where the system tells no program, as Android."""
+    """Return which interfaces are up, with their MTU in bytes; None where the system tells no program."""
     try:
         return dict(psutil.net_if_stats())
-    except PermissionError:
-        return None
+    except OSError as error:
+        if error.errno in _UNTOLD:
+            return None
+        raise
 
 
 def of_ipv4(own: Iterable[Interface]) -> list[IPv4Interface]:
