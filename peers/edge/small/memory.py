@@ -66,6 +66,7 @@ def forget_loading() -> None:
 def untouched_files(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
     """First address and end of large mappings of files that cannot be written, and were not: relocations would be lost.
 
+    A mapping without resident pages has none to give: an emulator (qemu) says that of all, also of changed ones.
     smaps: lines of it (proc(5)).
     """
     found: tuple[int, int] | None = None
@@ -75,6 +76,8 @@ def untouched_files(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
             start, end = (int(word, 16) for word in words[0].split("-"))
             is_file = len(words) > 5 and words[5].startswith("/") and "w" not in words[1]
             found = (start, end) if is_file and end - start >= _LARGE_BYTES else None
+        elif words[:2] == ["Rss:", "0"]:
+            found = None
         elif words[0] == "Anonymous:" and words[1] == "0" and found:
             yield found
 
