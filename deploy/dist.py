@@ -38,7 +38,9 @@ def release(out: Path) -> tuple[Path, Path]:
 
 def cut_notes(changelog: str, version: str) -> str:
     """Return what the changelog says of a version. Raises SystemExit if it says nothing."""
-    found = re.search(rf"^## \[?{re.escape(version)}\]?(?: [^\n]*)?\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^## \[?{re.escape(version)}\]?(?: [^\n]*)?\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL
+    )
     if found is None or not found[1].strip():
         raise SystemExit(f"CHANGELOG.md has no section ## {version} with a text: write it before a release")
     return f"# mdl {version}\n\n{found[1].strip()}\n"
