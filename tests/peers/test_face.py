@@ -46,6 +46,11 @@ def test_the_face_has_these_names_and_no_others() -> None:
         mdl.leave  # noqa: B018
 
 
+def test_what_the_face_offers_late_has_no_module_of_its_name() -> None:
+    """Importing such a module, from anywhere, would put it in the function's place."""
+    assert not {path.stem for path in Path(mdl.__file__).parent.iterdir()} & set(mdl.__all__)
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_takes_what_it_took(name: str) -> None:
     assert _parameters(getattr(mdl, name)) == CALLS[name]

@@ -105,7 +105,7 @@ def test_an_own_loop_does_not_overwrite_another_model(home: Path) -> None:
     model = nn.Linear(3, 2)
     origin = Origin("home", "another schema", "Sequential")
     ModelCache(out).save(describe_state(SaveModel(7, np.ones(8, np.float32), b""), origin))
-    with pytest.raises(ConfigError, match=r"round 7 of Sequential, and this is Linear: .*fresh=True in peers\.join"):
+    with pytest.raises(ConfigError, match=r"round 7 of Sequential, and this is Linear: .*fresh=True in mdl\.join"):
         join(model=model, code=code, out=out, loopback=True)
     assert not (out / "pid").exists(), "and lets the name go"
     member = join(model=model, code=code, out=out, loopback=True, fresh=True)
@@ -117,12 +117,6 @@ def test_an_own_loop_does_not_overwrite_another_model(home: Path) -> None:
 def test_a_program_may_join_more_than_once() -> None:
     twice = "import mdl; first = mdl.join; assert mdl.join is first and callable(first)"
     subprocess.run([sys.executable, "-c", twice], check=True)
-
-
-def test_what_the_package_offers_late_has_no_module_of_its_name() -> None:
-    """Importing such a module, from anywhere, would put it in the function's place."""
-
-    assert not {path.stem for path in Path(mdl.__file__).parent.iterdir()} & set(mdl.__all__)
 
 
 @pytest.mark.parametrize(("large", "seed"), [("alexnet", 0), ("lenet", 5)])
