@@ -110,7 +110,6 @@ def test_what_is_hidden_is_hidden(lacking):
         (("service", "install", "--", "peer", "--insecure", "--data", "motion"), (2,)),
         (("type",), (2,)),
     ],
-    ids=str,
 )
 def test_a_command_does_its_work_or_says_in_a_line_why_not(lacking, words, codes):
     command = lacking.start(*words, fresh=True)
