@@ -85,7 +85,7 @@ def test_new_boards_of_one_host_name_all_take_part_under_names_of_their_own(user
 
 
 LOOP = """
-import sys, torch, peers
+import sys, torch, mdl
 model = torch.nn.Linear(4, 2)
 with mdl.join(model=model, code=sys.argv[1], loopback=True, **dict(word.split("=") for word in sys.argv[2:])) as mesh:
     for this in mesh:

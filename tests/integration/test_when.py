@@ -1,12 +1,15 @@
 """`mdl peer --when` as a user runs it: real processes, and a script's file of sensors."""
 
 import json
+import re
 import signal
 
 import pytest
 
 from tests.integration import product
 
+# A line of the log, behind its time.
+PAUSED = re.compile(r"^\S+ \S+ paused: ", re.MULTILINE)
 WHEN = "charging,battery>50,file:{}"
 ON_CHARGER, ON_BATTERY = (
     '{"charging": true, "battery_percent": 80}',
@@ -47,12 +50,12 @@ def test_a_paused_peer_is_not_waited_for_has_the_meshs_model_and_comes_back(home
     assert product.until(lambda: ("p1", "p2") in contributors()), peers[0].told
     files[1].write_text(ON_BATTERY)
     assert product.until(lambda: ("p1",) in contributors()), peers[0].told
-    assert peers[1].told.count("mdl: paused: ") == 2
+    assert len(re.findall(PAUSED, peers[1].told)) == 2
     before = len(contributors())
     files[1].write_text(ON_CHARGER)
     assert product.until(lambda: ("p1", "p2") in contributors()[before:]), peers[0].told
     files[1].write_text(json.dumps({"charging": False}))
-    assert product.until(lambda: peers[1].told.count("mdl: paused: ") == 3), peers[1].told
+    assert product.until(lambda: len(re.findall(PAUSED, peers[1].told)) == 3), peers[1].told
     assert peers[1].interrupt(signal.SIGINT) < 15
     assert peers[1].code == 130
     assert (tmp_path / "p2" / "global.safetensors").exists()
