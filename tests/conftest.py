@@ -34,7 +34,7 @@ def _nothing_left_behind() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _logging_as_before() -> Iterator[None]:
     """A command that is called in the tests' own process writes its log to that test's stderr, which ends with it."""
-    loggers = [logging.getLogger(name) for name in ("", "mdl")]
+    loggers = [logging.getLogger(name) for name in ("", "mdl", "zeroconf")]
     before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
     yield
     for logger, level, handlers in before:
