@@ -46,7 +46,7 @@ from mdl.personal.words.text_task import TextTask
 
 @dataclass
 class Night:
-    """As `mdl.Round`."""
+    """Stand in for `mdl.Round`."""
 
     round_id: int
     loss: float = 0.0

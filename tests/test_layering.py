@@ -69,8 +69,9 @@ def _modules(folder: str) -> list[Path]:
 
 
 def _in_house(name: str) -> str:
-    """`mdl.peers.api` as `mdl.peers.api`: the name that its folder gives it."""
-    return name.removeprefix("mdl.") if name.split(".")[1:2] and name.split(".")[1] in LAYERS[1:] else name
+    """Return the name by the path: of `mdl.peers.api`, which is peers/api.py, without its first part."""
+    linked = f"{name}.".startswith(tuple(f"mdl.{folder}." for folder in LAYERS[1:]))
+    return name.removeprefix("mdl.") if linked else name
 
 
 def _imports(path: Path, for_types: bool = False) -> Iterator[str]:

@@ -101,7 +101,7 @@ class Constants:
 
     @property
     def are_unchecked(self) -> bool:
-        """Whether there is something to compare still."""
+        """Return True while there is something to compare."""
         return bool(self._digests)
 
     def check(self, trained: Mapping[str, Tensor], has_changed: Callable[[str], bool]) -> None:

@@ -47,7 +47,7 @@ class App(typer.Typer):
         )
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
-        """As of typer.Typer."""
+        """Add a command, as typer.Typer does, with help in groups."""
         return super().command(name, cls=_Command, **settings)
 
 

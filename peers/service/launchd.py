@@ -39,7 +39,7 @@ def write_plist(service: Service) -> str:
 
 
 def how_to_install(service: Service) -> str:
-    """What to type with the text that was printed."""
+    """Return what to type with the text that was printed."""
     file = f"~/Library/LaunchAgents/{service.label}.plist"
     return (
         f"save it as {file}, then: launchctl bootstrap gui/$(id -u) {file}; "

@@ -48,7 +48,7 @@ def write_task(service: Service) -> str:
 
 
 def how_to_install(service: Service) -> str:
-    """What to type with the text that was printed."""
+    """Return what to type with the text that was printed."""
     return (
         f"save it as {service.label}.xml, then: schtasks /Create /TN {service.label} /XML {service.label}.xml; "
         f"schtasks /Run /TN {service.label} starts it at once, schtasks /Delete /TN {service.label} takes it away"

@@ -51,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """As `mdl.transport.story` writes it."""
+    """Hold a line as `mdl.transport.story` writes it."""
 
     at_s: float = 0.0
     event: dict[str, Any] = {}

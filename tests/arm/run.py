@@ -16,7 +16,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from deploy.dist import release
 from tests.arm.debian import StepError, call, prepare
+from tests.integration.product import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 # A Raspberry Pi 3 or Zero 2 W, a Raspberry Pi 4, and all that the emulator knows.
@@ -40,7 +41,6 @@ PROCESSORS = ("cortex-a53", "cortex-a72", "max")
 _STEP_S, _INSTALL_S = 1_200, 3_600
 _DATA = "motion?people=6&test_people=2&windows=40"
 _ROUNDS = 2
-_BUILD = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1])"
 # Of wheels for a system as old as Debian 13, the newest first.
 _PLATFORMS = ("manylinux_2_34_aarch64", "manylinux_2_28_aarch64", "manylinux2014_aarch64")
 _ROW = "{:<12} {:<10} {:>8} {:>10}"
@@ -117,19 +117,13 @@ def steps(board: Board, out: Path) -> Iterator[tuple[str, list[Ended]]]:
 
 def _peers(out: Path) -> list[list[str]]:
     """Two devices that are told of each other, each by a port that was free a moment ago."""
-    ports = [_free_port() for _ in range(2)]
+    ports = [free_port() for _ in range(2)]
     return [
         ["peer", "--data", _DATA, "--shard", f"{at}/2", "--rounds", str(_ROUNDS), "--name", f"pi-{at}", "--json",
          "--loopback", "--port", str(ports[at - 1]), "--join", f"127.0.0.1:{ports[at % 2]}",
          "--out", str(out / str(at))]
         for at in (1, 2)
     ]  # fmt: skip
-
-
-def _free_port() -> int:
-    with socket.socket() as tried:
-        tried.bind(("127.0.0.1", 0))
-        return int(tried.getsockname()[1])
 
 
 def _parameters(file: Path) -> bytes:
@@ -185,9 +179,7 @@ def install(cache: Path, system: Path, emulator: Path) -> Path:
     home = f"home = {real.parent}\ninclude-system-site-packages = true\nversion = {version}\n"
     (environment / "pyvenv.cfg").write_text(home)
     with tempfile.TemporaryDirectory() as built:
-        call([sys.executable, "-c", _BUILD, built], _INSTALL_S, cwd=ROOT)
-        (wheel,) = Path(built).glob("mdl-*.whl")
-        with zipfile.ZipFile(wheel) as packed:
+        with zipfile.ZipFile(release(Path(built) / "dist")[0]) as packed:
             packed.extractall(site)
         places, tried = (site, system / "usr/lib/python3/dist-packages"), set[str]()
         while names := lacking("mdl", places, version):

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +18,12 @@ SMALL = "motion?people=6&test_people=2&windows=40"
 # For what takes seconds, on a machine that is busy with other things.
 PATIENCE_S = 60.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def free_port():
+    """A TCP port of loopback that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 def until(claim, patience_s=PATIENCE_S):

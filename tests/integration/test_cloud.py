@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import signal
-import socket
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,11 +29,6 @@ def code(home):
     return home.run("mesh", "new", "ward", "--json").result()["code"]
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 def start_cloud(home, port, out, *more):
     return home.start("cloud", *COMMON, "--large", "lenet", "--loopback", "--port", port, "--out", out, "--json", *more)
 
@@ -55,7 +49,7 @@ def version_of(out):
 
 
 def test_devices_learn_with_a_cloud_that_is_killed_in_the_middle_of_a_cycle(home, code, tmp_path):
-    out, port = tmp_path / "cloud", free_port()
+    out, port = tmp_path / "cloud", product.free_port()
     cloud = start_cloud(home, port, out, "--synchronous", "--updates", "2")
     learners = [
         home.start("learn", *COMMON, "--cloud", f"127.0.0.1:{port}", "--name", f"dev-{index}", "--shard", f"{index}/2",
@@ -71,7 +65,7 @@ def test_devices_learn_with_a_cloud_that_is_killed_in_the_middle_of_a_cycle(home
     assert version_of(out) == 1
     assert {path.name: path.read_bytes() for path in (out / "pupils").glob("*.safetensors")} == kept
 
-    web = free_port()
+    web = product.free_port()
     again = start_cloud(home, port, out, "--synchronous", "--updates", "2", "--web", web)
     for index, learner in enumerate(learners, 1):
         assert learner.end() == 0, learner.told
@@ -99,7 +93,7 @@ def test_garbage_and_another_task_are_refused_and_named(home, code, tmp_path):
     from mdl.transport.links.hub import Spoke
     from mdl.transport.trust.keys import MeshKeys
 
-    out, port = tmp_path / "cloud", free_port()
+    out, port = tmp_path / "cloud", product.free_port()
     cloud = start_cloud(home, port, out)
     assert product.until(lambda: version_of(out) == 1), cloud.told
     stranger = home.run("learn", "--data", DATA, "--model", "alexnet", "--cloud", f"127.0.0.1:{port}",
@@ -149,7 +143,7 @@ def offer_garbage(spoke, schema, values, cloud):
 
 def test_up_with_a_cloud_trains_with_lessons_and_gives_the_meshs_model_back(home, tmp_path):
     out = tmp_path / "run"
-    web = free_port()
+    web = product.free_port()
     run = home.start("up", "-n", 2, "--cloud", "--epochs", 6, "--data", DATA, "--set", "cloud.upload_every=1",
                      "--set", "cloud.large=lenet", "--verify", "--web", web, "--json", "--out", out)  # fmt: skip
     assert product.until(lambda: f"the page: http://127.0.0.1:{web}/?token=" in run.told or run.code is not None)
@@ -169,8 +163,8 @@ def test_up_with_a_cloud_trains_with_lessons_and_gives_the_meshs_model_back(home
 
 
 def test_a_mesh_goes_on_without_its_cloud(home, tmp_path):
-    run = home.run("up", "-n", 2, "--epochs", 2, "--data", DATA, "--set", f"cloud.address=127.0.0.1:{free_port()}",
-                   "--json", "--out", tmp_path / "run")  # fmt: skip
+    nobody = f"cloud.address=127.0.0.1:{product.free_port()}"
+    run = home.run("up", "-n", 2, "--epochs", 2, "--data", DATA, "--set", nobody, "--json", "--out", tmp_path / "run")
     assert run.code == 0, run.told
     assert run.result()["rounds"] == 2
 
@@ -196,7 +190,7 @@ def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, tmp_path):
 
 
 def test_a_learner_trains_while_its_conditions_hold_and_ends_at_once_while_they_do_not(home, code, tmp_path):
-    port, sensors, out = free_port(), tmp_path / "sensors.json", tmp_path / "dev-1"
+    port, sensors, out = product.free_port(), tmp_path / "sensors.json", tmp_path / "dev-1"
     sensors.write_text('{"charging": false, "battery_percent": 42}')
     start_cloud(home, port, tmp_path / "cloud")
     learner = home.start("learn", *COMMON, "--cloud", f"127.0.0.1:{port}", "--name", "dev-1", "--cycles", "0",

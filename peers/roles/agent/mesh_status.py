@@ -50,7 +50,7 @@ class Asking:
 
 
 class Leader(Protocol):
-    """Of an agent what is told; see `mdl.peers.roles.agent.agent.MobileAgent`."""
+    """Give what is told of an agent; see `mdl.peers.roles.agent.agent.MobileAgent`."""
 
     me: Contributor
     term: int
