@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import Any
 
@@ -40,3 +41,29 @@ def test_a_run_that_seldom_gets_the_processor_does_not_hang(monkeypatch: pytest.
         verdict = run_guarded(PLAN, 0.3)
     assert time.monotonic() - begun > 0.4
     assert not verdict.kind, verdict.problem
+
+
+def test_it_is_told_though_the_timer_rings_while_garbage_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python prints what is raised there and goes on: no test would have ended."""
+    rings: list[float] = []
+
+    def collected(phase: str, info: dict[str, int]) -> None:
+        ends_s = time.process_time() + 0.3
+        while time.process_time() < ends_s and not rings:
+            pass
+        rings.append(ends_s)
+
+    def spin(self: Peer, event: Any, now: float) -> list[Any]:
+        gc.collect()
+        while True:
+            pass
+
+    monkeypatch.setattr(Peer, "handle", spin)
+    gc.callbacks.insert(0, collected)
+    try:
+        with silent_machines():
+            verdict = run_guarded(PLAN, 0.2)
+    finally:
+        gc.callbacks.remove(collected)
+    assert rings
+    assert verdict.kind == "hang"

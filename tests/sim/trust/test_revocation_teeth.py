@@ -22,7 +22,7 @@ from mdl.transport.wire.codec import RosterTold
 from mdl.trust.statements import AnyStatement
 
 _SEEDS = 1000
-_LIMIT_S = 3.0
+_LIMIT_S = 30.0
 _PASS_ON, _JUDGE = Standing._pass_on, Roster._judge
 
 
@@ -68,12 +68,12 @@ def _machines_do_not_part_with_it(self: Peer, out: PeerRevoked, now: float) -> l
 # mutation -> (where, name, what the judge says of it, a seed that catches it)
 MUTATIONS: dict[Callable[..., Any], tuple[Any, str, set[str], int]] = {
     _a_restart_forgets_who_is_out: (Gate, "_keep", {"forgot"}, 0),
-    _words_count_before_rosters_were_compared: (Standing, "is_settled", {"early"}, 65),
+    _words_count_before_rosters_were_compared: (Standing, "is_settled", {"early"}, 21),
     _news_are_not_passed_on: (RosterTalk, "tell", {"slow"}, 1),
     _digests_are_never_compared: (RosterTalk, "due", {"unaware"}, 31),
     _who_is_revoked_is_heard_on: (Roster, "_drop_device", {"forgot"}, 0),
     _who_is_revoked_is_told_on: (Standing, "_pass_on", {"told"}, 0),
-    _who_tells_of_it_is_not_forgotten: (Standing, "_pass_on", {"told"}, 0),
+    _who_tells_of_it_is_not_forgotten: (Standing, "_pass_on", {"told"}, 18),
     _what_was_said_by_one_that_is_out_now_is_refused: (Roster, "_judge", {"forgot"}, 41),
     _machines_do_not_part_with_it: (Peer, "_part_with", {"entered"}, 12),
 }
