@@ -80,9 +80,11 @@ def _count_trainings(plan: FaultPlan) -> int:
 
 
 def _segment_values(plan: FaultPlan) -> int:
-    """As many segments as a model has that is not larger for those who are apart: each has messages of its own."""
-    larger = 1.0 if plan.has_revocations() else _count_trainings(plan) / dimensions_of(plan.peers, plan.rounds)
-    return round(SEGMENT_VALUES * larger)
+    """Return the values of a segment: as many segments as a model has that is not larger for devices that are apart.
+
+    Each segment has messages of its own, all of which a plan may lose.
+    """
+    return round(SEGMENT_VALUES * _count_trainings(plan) / dimensions_of(plan.peers, plan.rounds))
 
 
 def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, now: float) -> PeerStart:
