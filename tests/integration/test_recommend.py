@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tests.integration import product
-from tests.integration.test_cloud import free_port
 from tests.peers.recommend.postgres import PASSWORD, Server, missing
 
 USERS, ITEMS = 40, 220
@@ -69,7 +68,7 @@ def version_of(out):
 
 
 def test_devices_learn_with_a_cloud_that_is_killed_and_are_recommended_to(home, code, log, tmp_path):
-    out, port = tmp_path / "cloud", free_port()
+    out, port = tmp_path / "cloud", product.free_port()
     cloud = start_cloud(home, port, out, log, "--updates", "3", "--patience", "600")
     devices = [learn(home, port, log, f"u{user}", tmp_path / f"u{user}", "--cycles", "1") for user in range(2)]
     for device in devices:
@@ -115,7 +114,7 @@ def test_a_cloud_keeps_vectors_on_a_postgresql_server_that_goes_and_comes_back(h
     folder.chmod(0o755)
     server = Server(folder / "pg")
     try:
-        url, out, port = server.make_database("shop"), tmp_path / "cloud", free_port()
+        url, out, port = server.make_database("shop"), tmp_path / "cloud", product.free_port()
         cloud = start_cloud(home, port, out, log, "--updates", "2", "--patience", "600", "--store", url)
         first = learn(home, port, log, "u0", tmp_path / "u0", "--cycles", "1")
         assert first.end() == 0, first.told
@@ -150,7 +149,7 @@ def test_a_bad_vector_is_refused_by_name(home, code, log, tmp_path):
     from mdl.transport.links.hub import Spoke
     from mdl.transport.trust.keys import MeshKeys
 
-    out, port = tmp_path / "cloud", free_port()
+    out, port = tmp_path / "cloud", product.free_port()
     cloud = start_cloud(home, port, out, log, "--updates", "9", "--patience", "600")
     assert product.until(lambda: version_of(out) == 1), cloud.told
     ((basis,),) = ask(out, "SELECT basis FROM lessons")
@@ -181,7 +180,7 @@ def test_a_bad_vector_is_refused_by_name(home, code, log, tmp_path):
 
 
 def test_a_user_is_the_device_that_spoke_for_them_first_also_after_a_restart(home, code, log, tmp_path):
-    out, port = tmp_path / "cloud", free_port()
+    out, port = tmp_path / "cloud", product.free_port()
     cloud = start_cloud(home, port, out, log, "--updates", "9", "--patience", "600")
     mine = learn(home, port, log, "u0", tmp_path / "mine", MDL_KEY="11" * 32)
     assert mine.end() == 0, mine.told
@@ -243,7 +242,7 @@ def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, log, tmp_path):
 
 
 def test_a_device_keeps_to_its_conditions(home, code, log, tmp_path):
-    out, port, sensors = tmp_path / "cloud", free_port(), tmp_path / "sensors.json"
+    out, port, sensors = tmp_path / "cloud", product.free_port(), tmp_path / "sensors.json"
     sensors.write_text(json.dumps({"charging": False}))
     start_cloud(home, port, out, log)
     device = learn(home, port, log, "u0", tmp_path / "u0", "--when", f"charging,file:{sensors}")

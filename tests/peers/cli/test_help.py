@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import typer
 
+from mdl.__main__ import HELP, HELP_COLUMNS
 from mdl.peers.cli import headings
 from mdl.peers.cli.main import add_groups, app
 
@@ -30,7 +31,7 @@ def _help(*words: str) -> str:
     command, context = _root(), None
     for word in ("mdl", *words):
         command = command if context is None else command.commands[word]
-        context = command.context_class(command, info_name=word, parent=context, terminal_width=80)
+        context = command.context_class(command, info_name=word, parent=context, terminal_width=HELP_COLUMNS)
     text: str = command.get_help(context)
     return text
 
@@ -68,3 +69,11 @@ def test_a_peer_shows_eight_options_first_and_the_others_under_headings() -> Non
     others = [name for heading in headings.OPTIONS for name in _below(heading, text)]
     known = {option.opts[0] for option in ALL["mdl peer"].params}
     assert set(others) == known - set(FIRST)
+
+
+def test_the_kept_help_is_what_the_commands_say() -> None:
+    assert HELP.read_text(encoding="utf-8") == _help() + "\n", "python -m tests.peers.cli.test_help writes it anew"
+
+
+if __name__ == "__main__":
+    HELP.write_text(_help() + "\n", encoding="utf-8")
