@@ -34,6 +34,7 @@ from mdl.protocol.segment_messages import Exchanging, Lost
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import (
     MAX_REACHED,
+    Accepted,
     Activity,
     Contributors,
     History,
@@ -84,6 +85,7 @@ class PeerReport(Message, frozen=True):
     holdings: its partial means, by segment, also those it has given away.
     hops: what it has decided as a receiver in the open round.
     staged: the result it has and has not applied.
+    accepted: the result of the round after w(t) that it had staged, and has no more since it was started anew.
     exchange: the exchange in segments that it takes part in; None: in none.
     resources: as sampled last; None: not yet.
     training: how local training of the open round went; None: it is not done.
@@ -132,6 +134,7 @@ class PeerReport(Message, frozen=True):
     bugs: Count = 0
     unheard: Annotated[tuple[PeerId, ...], Meta(max_length=MOST_UNHEARD)] = ()
     channels: Told = ()
+    accepted: Accepted | None = None
 
 
 class AgentMessage(Message, frozen=True):

@@ -214,6 +214,23 @@ class Reached(msgspec.Struct, frozen=True):
     round_id: Round
 
 
+class Accepted(msgspec.Struct, frozen=True):
+    """The last result that a device has staged, or is about to: what it has voted for.
+
+    fork: the name of the last fork of the lineage.
+    round_id: the round of which it is the result.
+    digest: of the result.
+    term: of the order under which it was staged last.
+    version: of that order.
+    """
+
+    fork: ForkName
+    round_id: Round
+    digest: Digest
+    term: Term
+    version: Count
+
+
 class Ballot(msgspec.Struct, frozen=True):
     """What a device has promised, and must still know after a restart (docs/protocol.md).
 
@@ -222,6 +239,7 @@ class Ballot(msgspec.Struct, frozen=True):
     agent: whom a restarted process may follow under this very term; "": a result was staged under it, so nobody.
     starts: the last ones of this device of which nothing is forgotten; none from before a ballot was lost.
     begun: the fork whose beginning the device has seen last, so that nothing of it is forgotten.
+    accepted: the result that the device has staged last, which must be proposed if anything is; None: no result yet.
     """
 
     term: Term = 0
@@ -229,6 +247,7 @@ class Ballot(msgspec.Struct, frozen=True):
     agent: SomePeerId = ""
     starts: Annotated[tuple[Incarnation, ...], Meta(max_length=MAX_STARTS)] = ()
     begun: ForkName = ""
+    accepted: Accepted | None = None
 
 
 class HopDecision(msgspec.Struct, frozen=True):

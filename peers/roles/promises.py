@@ -32,8 +32,9 @@ class Promises:
         """The ballot, if the disk does not know it yet; it counts as saved from here on."""
         saved, standing, term = self._saved, trainer.standing, succession.term
         agent = "" if trainer.staged_term == term else succession.spoken_by
-        said = term, agent, standing.starts, standing.begun
-        if said == (saved.term, saved.agent, saved.starts, saved.begun) and standing.reached == self._saved_reached:
+        said = term, agent, standing.starts, standing.begun, standing.accepted
+        before = saved.term, saved.agent, saved.starts, saved.begun, saved.accepted
+        if said == before and standing.reached == self._saved_reached:
             return None
         self._saved, self._saved_reached = standing.ballot(term, agent), dict(standing.reached)
         return self._saved

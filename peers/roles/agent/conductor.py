@@ -17,7 +17,7 @@ from mdl.peers.roles.agent.distribution import Distribution, newest_staged
 from mdl.peers.roles.agent.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, PHASE_MOVES, Phase
 from mdl.peers.roles.agent.round_summary import summarise_round
 from mdl.peers.roles.membership.majority import has_quorum
-from mdl.peers.roles.membership.member import Change, Member, Position
+from mdl.peers.roles.membership.member import Change, Member, Position, voters
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
@@ -167,12 +167,11 @@ class Conductor:
         What they have staged by then is known, and the newest of it is what is proposed. plan: how it comes about, if
         nobody has it yet. going: the order by which it does so already.
         """
-        term = self.ledger.term
-        voters = [member for member in self._distribution.recipients() if member.report.votes]
-        promised = {member.peer_id for member in voters if member.report.term >= term}
-        if not self._has_majority({member.peer_id for member in voters}, now):
+        recipients, base = self._distribution.recipients(), self._opened.base
+        if not self._has_majority(voters(recipients), now):
             return []
-        if has_quorum(self._opened.base, promised):
+        promised = [member for member in recipients if member.report.term >= self.ledger.term]
+        if has_quorum(base, voters(promised)):
             self._begin_broadcast(result, now, plan, going)
         else:
             self.waiting_for = "the promises of a majority"  # it is here, and has not answered yet
@@ -237,10 +236,9 @@ class Conductor:
 
     def _decide(self, staged: list[Member], now: float) -> list[Effect]:
         """Everybody alive has the result; with a majority of those who decide it stands."""
-        voters = {member.peer_id for member in staged if member.report.votes}
-        if not self._has_majority(voters, now):
+        if not self._has_majority(voters(staged), now):
             deaf = [member for member in self._following() if member.contributor in self._distribution.left_behind]
-            if has_quorum(self._opened.base, {member.peer_id for member in deaf if member.report.votes}):
+            if has_quorum(self._opened.base, voters(deaf)):
                 return self._leave_the_staged_behind(staged, now)
             return []
         plan = self._distribution.plan

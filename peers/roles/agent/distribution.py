@@ -11,7 +11,7 @@ from mdl.defence.limits import Limits
 from mdl.defence.reputation import DIFFERS
 from mdl.peers.roles.agent.aggregation import OpenRound
 from mdl.peers.roles.agent.broadcast_order import around_cuts, order_broadcast
-from mdl.peers.roles.membership.member import Member, Position
+from mdl.peers.roles.membership.member import Member, Position, newest_ballot
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import BroadcastOrdered, exchanging
 from mdl.protocol.segment_messages import Lost
@@ -397,13 +397,16 @@ def choose_digest(staged: Mapping[Contributor, bytes], base: Collection[str], or
 def newest_staged(members: list[Member]) -> Staged | None:
     """Return what must become the result if anyone has staged anything: the latest order's, which may be closed.
 
-    An order has one result, unless somebody lies: then the one that most have.
+    An order has one result, unless somebody lies: then the one that most have. Who has it no more names it as well, and
+    somebody else has it under an older order.
     """
     staged = {member.contributor: member.report.staged for member in members if member.report.staged}
     if not staged:
         return None
-    latest = max((result.term, result.version) for result in staged.values())
-    newest = {peer: result for peer, result in staged.items() if (result.term, result.version) == latest}
-    base = next(member.report.base for member in members if member.contributor in newest)
-    digest = choose_digest({peer: result.digest for peer, result in newest.items()}, base)
-    return next(result for result in newest.values() if result.digest == digest)
+    latest = newest_ballot(members)
+    had = {result.digest for result in staged.values()}
+    said = [(member.contributor, member.report.staged or member.report.accepted) for member in members]
+    named = {peer: it.digest for peer, it in said if it and (it.term, it.version) == latest}
+    base = next(member.report.base for member in members if member.contributor in named)
+    digest = choose_digest({peer: digest for peer, digest in named.items() if digest in had}, base)
+    return next(result for result in staged.values() if result.digest == digest)

@@ -12,7 +12,7 @@ from mdl.peers.roles.agent.opening import is_left_open
 from mdl.peers.roles.agent.settings import AgentSettings
 from mdl.peers.roles.membership.lineage_choice import choose_lineage, may_decide
 from mdl.peers.roles.membership.majority import has_quorum
-from mdl.peers.roles.membership.member import Member, Position, newest_position
+from mdl.peers.roles.membership.member import Member, Position, newest_position, voters
 from mdl.peers.roles.membership.members import Members
 from mdl.protocol.vocabulary import MAX_FORKS, Role
 
@@ -197,7 +197,8 @@ def _tell_missing(found: Gathered) -> str:
     current, base = found.current, found.base
     here = {member.peer_id for member in found.following}
     missing, counts = sorted(set(base) - here), f"{len(current)} of {len(base)} members are here"
-    anew = sorted(member.peer_id for member in found.standing if member.peer_id in base and not member.report.votes)
+    able = voters(found.standing)
+    anew = sorted(member.peer_id for member in found.standing if member.peer_id in base and member.peer_id not in able)
     if found.quorum or not anew or not has_quorum(base, here):
         return f"{', '.join(missing) or 'a partner'}: {counts}"
     told = f"{counts}, but {first_few(anew)} may not decide: started anew, with what they had agreed to lost"

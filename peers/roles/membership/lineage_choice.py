@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mdl.peers.roles.membership.majority import has_quorum, is_senior
-from mdl.peers.roles.membership.member import Member, newest_position
+from mdl.peers.roles.membership.member import Member, newest_position, voters
 from mdl.protocol.vocabulary import Lineage
 
 
@@ -26,7 +26,7 @@ def choose_lineage(following: list[Member]) -> list[Member]:
 
 def may_decide(standing: list[Member]) -> bool:
     """Whether those who stand on one lineage may decide on its next round."""
-    return has_quorum(_base(standing), {member.peer_id for member in standing if member.report.votes})
+    return has_quorum(_base(standing), voters(standing))
 
 
 def _has_claim(standing: list[Member], nowhere: list[Member]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -158,6 +159,7 @@ def _compare(member: Member, before: PeerReport, stood_at: Position, report: Pee
         hops=report.hops != before.hops,
         staged=report.staged != before.staged,
         rest=report.votes is not before.votes
+        or report.accepted != before.accepted
         or report.forgotten != before.forgotten
         or report.open_as != before.open_as
         or report.training != before.training
@@ -174,6 +176,30 @@ def _compare(member: Member, before: PeerReport, stood_at: Position, report: Pee
         or report.channels != before.channels,
         transfer=report.transfer is not None and report.transfer != before.transfer,
     )
+
+
+def newest_ballot(members: Iterable[Member]) -> tuple[int, int]:
+    """Return the ballot of the latest result that any of these has accepted and some of them have; (0, 0): of none."""
+    here = [member.report for member in members]
+    had = {report.staged.digest for report in here if report.staged}
+    accepted = [each for report in here if (each := report.staged or report.accepted) and each.digest in had]
+    return max(((each.term, each.version) for each in accepted), default=(0, 0))
+
+
+def voters(members: Collection[Member]) -> set[str]:
+    """Return the peer ids of those whose votes count, where these and nobody else are here.
+
+    Who has accepted a result and has it no more says its name. It votes where that result, or a later one, is here to
+    be proposed (docs/protocol.md, rule 6).
+    """
+    newest = newest_ballot(members)
+    had = {member.report.staged.digest for member in members if member.report.staged}
+    return {
+        member.peer_id
+        for member in members
+        if member.report.votes
+        and ((it := member.report.accepted) is None or it.digest in had or (it.term, it.version) < newest)
+    }
 
 
 def newest_position(members: list[Member]) -> Position:

@@ -16,7 +16,17 @@ from mdl.peers.roles.trainer.works import Round, Work, add_up_counted, add_up_pl
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
 from mdl.protocol.segments import split_values
 from mdl.protocol.vector_work import Outer
-from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, Counted, History, Lineage, Reached
+from mdl.protocol.vocabulary import (
+    MAX_REACHED,
+    MAX_STARTS,
+    Accepted,
+    Ballot,
+    Counted,
+    History,
+    Lineage,
+    Reached,
+    Staged,
+)
 
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up.
 _START_ROUNDS = 2
@@ -50,6 +60,7 @@ class Standing:
         before = [each for each in ballot.starts if each != me.incarnation] if ballot else []
         self.starts = (*before, me.incarnation)[-MAX_STARTS:]
         self.begun = ballot.begun if ballot else ""
+        self.accepted = ballot.accepted if ballot else None
         self._staged_after: tuple[str, int] | None = None  # of the round after this one: what `reached` was before
         self.lineage: Lineage = ()
         self._me = me
@@ -116,8 +127,10 @@ class Standing:
         while len(self.reached) > MAX_REACHED:
             del self.reached[next(iter(self.reached))]
 
-    def note_staged(self) -> None:
+    def note_staged(self, staged: Staged) -> None:
         """It has staged the result of the round after this one, as long as no other proposal replaces that."""
+        fork = self.lineage[-1].name if self.lineage else ""
+        self.accepted = Accepted(fork, self.round_id + 1, staged.digest, staged.term, staged.version)
         if self._staged_after is None and self.lineage:
             self._staged_after = self.lineage[-1].name, self.reached.get(self.lineage[-1].name, 0)
         self.note_further(self.round_id + 1)
@@ -135,6 +148,13 @@ class Standing:
         """Whether this device has had a later result on this very lineage, and has it no more."""
         return bool(self.lineage) and self.reached.get(self.lineage[-1].name, 0) > self.round_id
 
+    def recall(self) -> Accepted | None:
+        """Return the result of the round after this one that it has staged last, if it has had no later one here."""
+        accepted, round_id = self.accepted, self.round_id + 1
+        if accepted is None or not self.lineage or accepted.fork != self.lineage[-1].name:
+            return None
+        return accepted if accepted.round_id == round_id == self.reached.get(accepted.fork) else None
+
     def forgotten(self) -> tuple[Reached, ...]:
         """How far this device has been without having the model: here, or anywhere if it stands on no lineage."""
         if self.lineage and not self.was_further():
@@ -143,11 +163,11 @@ class Standing:
         return tuple(Reached(fork, round_id) for fork, round_id in self.reached.items() if here in ("", fork))
 
     def votes(self, has_staged: bool) -> bool:
-        """Whether this device may help to decide on the round after this one. has_staged: it has that one's result.
+        """Return True if it may help to decide on the round after this one. has_staged: it has that one's result.
 
-        What it has promised before, it knows: nothing, or this very result.
+        What it has promised before, it knows: nothing, this very result, or the name of one.
         """
-        return self.knows_ballot() and (has_staged or not self.was_further())
+        return self.knows_ballot() and (has_staged or not self.was_further() or self.recall() is not None)
 
     def knows_ballot(self) -> bool:
         """Return True if it knows all that it has promised on the rounds after this w.
@@ -165,7 +185,9 @@ class Standing:
 
     def ballot(self, term: int, agent: str = "") -> Ballot:
         """What must be on the disk before anybody hears of it."""
-        return Ballot(term, tuple(Reached(*each) for each in self.reached.items()), agent, self.starts, self.begun)
+        return Ballot(
+            term, tuple(Reached(*each) for each in self.reached.items()), agent, self.starts, self.begun, self.accepted
+        )
 
     def add(self, *works: Work) -> None:
         """Own work that w may hold, or not: where it stands tells."""

@@ -98,6 +98,7 @@ class Reports:
     def make(self, part: Part | None, training: TrainingReport | None, term: int, agent: str, now: float) -> PeerReport:
         """The next one. training: how that of the open round went. term, agent: whom this device obeys."""
         standing, voice = self._standing, self._voice
+        has_staged = part is not None and part.spread.staged is not None
         self._sequence += 1
         voice.has_changed, voice.report_at = False, now + voice.report_s
         # In steps: Python makes a dictionary of more than 15 names of one call, which costs more than all the rest.
@@ -109,7 +110,7 @@ class Reports:
             digest=standing.digest,
             lineage=standing.lineage,
             base=standing.base,
-            votes=standing.votes(part is not None and part.spread.staged is not None),
+            votes=standing.votes(has_staged),
             goal=self.taken.goal,
             schema_hash=self.schema_hash,
             model=self.model,
@@ -132,6 +133,7 @@ class Reports:
             accused=self._guard.accusations(),
             workers=standing.count_workers(),
             channels=self._channels,
+            accepted=None if has_staged or not report.votes else standing.recall(),
         )
         return _add_round(report, part) if part else report
 

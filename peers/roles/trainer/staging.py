@@ -194,6 +194,6 @@ class Staging:
 
     def _note_staged(self, part: Part) -> None:
         """The result may be closed from here on, whatever this device hears of it."""
-        if part.spread.staged and part.spread.order:
+        if (staged := part.spread.report()) and part.spread.order:
             self.staged_term = part.spread.order.term
-            self._standing.note_staged()
+            self._standing.note_staged(staged)

@@ -31,6 +31,7 @@ from mdl.peers.roles.trainer.hops import Hops
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.own_delta import OwnWork
 from mdl.peers.roles.trainer.progress import Progress
+from mdl.peers.roles.trainer.reports import Reports
 from mdl.peers.roles.trainer.round_state import Part
 from mdl.peers.roles.trainer.staging import Staging
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
@@ -163,6 +164,10 @@ def _who_was_further_decides_again(self: Standing) -> bool:
     return False
 
 
+def _a_vote_is_kept_and_not_what_it_was_for(self: Reports, *state: Any) -> PeerReport:
+    return msgspec.structs.replace(_MAKE(self, *state), accepted=None)
+
+
 def _what_a_round_counted_comes_again(self: Standing, lineage: Any, round_id: int) -> None:
     return None
 
@@ -197,7 +202,7 @@ def _nobody_takes_over(self: Succession, candidates: Any, now: float) -> bool:
 
 
 _FETCH, _HEAR, _WANTS = Hops.fetch, Trainer._hear, Succession.wants_office
-_TAKE_PLACE, _TAKE_TRAINED = Progress.take_place, OwnWork.take_trained
+_TAKE_PLACE, _TAKE_TRAINED, _MAKE = Progress.take_place, OwnWork.take_trained, Reports.make
 
 # mutation -> (where, name, the stored plan that catches it)
 MUTATIONS: dict[Callable[..., Any], tuple[Any, str, str]] = {
@@ -215,7 +220,7 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, str]] = {
     _work_that_comes_late_is_dropped: (OwnWork, "take_trained", "3x4-late"),
     _what_a_round_counted_comes_again: (Standing, "_entry", "6x3-0"),
     _what_a_fork_counted_is_forgotten: (Standing, "may_be_left", "3x1-40000225"),
-    _who_was_further_decides_again: (Standing, "was_further", "3x6-40000265"),
+    _a_vote_is_kept_and_not_what_it_was_for: (Reports, "make", "3x6-9404596"),
     _anybody_is_a_majority: (choice_module, "has_quorum", "6x3-0"),
     _nobody_takes_over: (Succession, "wants_office", "6x3-2"),
     _a_restart_forgets_what_was_staged: (Standing, "ballot", "3x6-9404531"),

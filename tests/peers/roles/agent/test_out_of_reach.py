@@ -64,12 +64,15 @@ def test_a_round_of_which_there_is_only_the_result_is_opened_as_an_attempt_of_th
     assert desk.last(RoundOpened).attempt == desk.agent.attempt()[1] != 0
 
 
+RESULT = Staged(b"result", 1.0, (Contributor("ann", 1),), 9, 1)
+
+
 def test_a_vote_on_a_fork_is_given_back_though_something_was_staged_before_it_began() -> None:
     trunk = (Fork(0, 3, "agent.1.1"),)
     standing = Standing(Contributor("bob", 1), np.zeros(3, np.float32), 4, History(trunk, ("ann", "bob")), Ballot())
-    standing.note_staged()
+    standing.note_staged(RESULT)
     standing.follow((*trunk, Fork(4, 2, "ann.1.9")), ("ann", "bob"))
-    standing.note_staged()
+    standing.note_staged(RESULT)
     standing.note_replaced()
     assert standing.votes(has_staged=False)
 

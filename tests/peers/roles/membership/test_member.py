@@ -16,6 +16,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.segment_messages import Exchanging
 from mdl.protocol.vocabulary import (
+    Accepted,
     Activity,
     Fork,
     Holding,
@@ -64,6 +65,7 @@ FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "accused": ((Accusation("bob", 1.0, 3, "long"),), ("rest",)),
     "workers": (3, ("rest",)),
     "channels": ((ChannelValues(1, 2, 3, 4),), ("rest",)),
+    "accepted": (Accepted("x", 4, b"r", 5, 1), ("rest",)),
     "bugs": (1, ()),
     "unheard": (("bob",), ()),
     "resources": (ResourceState(1, 1.0), ()),

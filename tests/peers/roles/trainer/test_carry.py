@@ -443,14 +443,16 @@ def test_a_promise_that_is_dropped_is_remembered_until_it_is_given_again() -> No
     _staged(trainer)
     say(trainer, CatchUp(1, 8, b"w8", ANN, (START,), BEFORE.base), 4.0)
     report = trainer.report(1, "agent", 4.0)
-    assert (report.votes, report.staged) == (False, None)
+    assert report.staged is None
+    assert report.accepted is not None
+    assert (report.votes, report.accepted.round_id) == (True, 6)
     open_round(trainer, attempt=9)
-    assert not trainer.report(9, "agent", 5.0).votes
+    assert trainer.report(9, "agent", 5.0).accepted == report.accepted
     order = BroadcastOrdered(9, 6, trainer.digest, 1, (ME, BOB), 1.0, (ME,), lineage=trainer.lineage)
     say(trainer, order, 5.0)
     report = trainer.report(9, "agent", 5.0)
     assert report.staged is not None
-    assert report.votes  # under the newer order, whose agent has heard of what is newer than the dropped promise
+    assert (report.votes, report.accepted) == (True, None)  # under the newer order
 
 
 def test_what_was_trained_when_a_test_was_asked_for_is_kept_since_the_tested_model_takes_its_place() -> None:

@@ -25,7 +25,7 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, ModelWanted, RoundClosed, RoundOpened
 from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.vocabulary import Ballot, Fork, History, Lineage, TrainingReport
+from mdl.protocol.vocabulary import Accepted, Ballot, Fork, History, Lineage, Staged, TrainingReport
 from tests.peers.roles.at_once import TrainerAtOnce
 
 SIZE = 64
@@ -383,17 +383,24 @@ def test_a_vote_is_not_free_while_the_order_that_follows_may_be_of_the_same_resu
         trainer.handle(Received(AGENT, BroadcastOrdered(*names, lineage=lineage)), 0.0)
         assert trainer.part is not None
         assert trainer.part.spread.staged is None
-        assert trainer.standing.votes(has_staged=False) is (version == 1)
+        assert trainer.standing.was_further() is (version == 2)
+        accepted = trainer.report(9, "agent", 0.0).accepted  # its vote counts as one for what it had staged
+        assert (accepted and accepted.version) == (1 if version == 2 else None)
         trainer.handle(Received(ANN, GlobalMessage(1, 1.0, (ANN,), 9, version), START + 1.0), 0.0)
         assert trainer.standing.votes(has_staged=True)
 
 
-def test_a_vote_that_was_lost_before_is_not_given_back_by_a_replacement() -> None:
+def test_a_vote_that_was_lost_before_counts_for_what_was_staged_since() -> None:
+    """That was under a later term than anything forgotten: the term is on the disk."""
     lineage = (Fork(0, 1, "agent.1.1"),)
     standing = Standing(BOB, START, history=History(lineage, ("bob",)))
     standing.note_further(1)
     again = Standing(BOB, START, history=History(lineage, ("bob",)), ballot=standing.ballot(9))
     assert not again.votes(has_staged=False)
-    again.note_staged()
+    again.note_staged(Staged(b"another", 1.0, (BOB,), 10, 1))
     again.note_replaced()
-    assert not again.votes(has_staged=False)
+    assert again.recall() == Accepted("agent.1.1", 1, b"another", 10, 1)
+    started = Standing(BOB, START, history=History(lineage, ("bob",)), ballot=again.ballot(11))
+    assert started.recall() == again.recall()
+    started.note_further(2)
+    assert started.recall() is None, "it has had a later result, which others may have decided on"
