@@ -18,7 +18,8 @@ def main() -> None:
     interrupts.begin()
     streams.open_streams()
     if sys.argv[1:] == ["--help"] and shutil.get_terminal_size().columns >= HELP_COLUMNS:
-        sys.stdout.write(HELP.read_text(encoding="utf-8"))
+        with HELP.open(encoding="utf-8") as text:
+            shutil.copyfileobj(text, sys.stdout)
         return
     from mdl.peers.cli.main import main as run
 
