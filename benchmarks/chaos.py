@@ -266,7 +266,10 @@ def run_mesh(
             while eye.closed < 1 or arena.down():
                 progress.turn(arena, "starting")
             book.began = time.monotonic()
-            play(arena, plan, rng, progress)
+            try:
+                play(arena, plan, rng, progress)
+            except KeyboardInterrupt:
+                print("interrupted: what there was of faults is judged; again Ctrl-C ends it", file=sys.stderr)
             book.ended = time.monotonic()
             calm = 0
             while eye.closed < max(rounds, calm + _CALM_ROUNDS) or arena.down() or arena.due:
