@@ -23,6 +23,8 @@ from mdl.sim.timing.scenario import draw_scenario
 
 # Tuning looks at these seeds; 0 to 299 only judge.
 FIRST_TUNING_SEED = 500_000
+# What is said of a network at the end of its training is said of these.
+FIRST_VERDICT_SEED = 600_000
 # What is watched while training: family and N.
 WATCHED = (("paper", 9), ("hetero", 9), ("dynamic", 9), ("dynamic", 16))
 # What two networks are compared on: also where batteries give out, and where each scenario is drawn another way.
@@ -80,6 +82,32 @@ def compare_networks(one: NumpyQ, other: NumpyQ, count: int) -> dict[str, tuple[
             judge_network("one", one, scenarios), judge_network("other", other, scenarios)
         )
     return found
+
+
+def compare_with_greedy(network: NumpyQ, count: int) -> dict[str, tuple[float, float]]:
+    """Return `less_time` of a network against the greedy rule by cell, on seeds that chose no network."""
+    found = {}
+    for family, n in COMPARED:
+        scenarios = [draw_scenario(family, n, FIRST_VERDICT_SEED + number) for number in range(count)]
+        found[f"{family} {n}"] = less_time(
+            judge_network("dqn", network, scenarios), judge_network("greedy", None, scenarios)
+        )
+    return found
+
+
+def tell_verdict(less: dict[str, tuple[float, float]]) -> tuple[str, str]:
+    """Return "better", "level" or "worse" than greedy, and one sentence on whether to use the network.
+
+    less: of `compare_with_greedy`. Worse: beyond the 95 % interval of one cell. Better: beyond that of the cells' mean.
+    """
+    mean = fmean(gain for gain, _ in less.values())
+    half = sqrt(sum(each**2 for _, each in less.values())) / len(less)
+    if worse := worse_cells(less):
+        cell = min(worse, key=lambda name: less[name][0])
+        return "worse", f"do not use it: on {cell} rounds take {-less[cell][0]:.1f} % longer than by the greedy rule"
+    if mean > half:
+        return "better", f"use it: rounds take {mean:.1f} +- {half:.1f} % less time than by the greedy rule"
+    return "level", f"it is level with the greedy rule ({mean:+.1f} +- {half:.1f} % less time): no reason to use it"
 
 
 def worse_cells(less: dict[str, tuple[float, float]]) -> list[str]:

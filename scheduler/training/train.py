@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
+from statistics import fmean
 
 from mdl.errors import ConfigError, MdlError
 from mdl.scheduler.policies.learned import SHIPPED
@@ -43,7 +44,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Trained:
-    """steps: done in all, with those of a resumed file. ended: all steps were done."""
+    """The best network of a training, by what was measured on its way.
+
+    steps: done in all, with those of a resumed file. ended: all steps were done. figures: of it, as in `Report`.
+    """
 
     network: Weights
     steps: int
@@ -59,46 +63,65 @@ def train_policy(
     command: str,
     *,
     resume: bool = False,
+    from_scratch: bool = False,
     on_report: Callable[[Report], None] = lambda report: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
-    """Train on labels until `steps` are done in all, and save to `out`, also meanwhile and when it is stopped.
+    """Train on labels until `steps` are done in all, and keep the best network in `out`, also meanwhile.
 
     The same steps, seed and processes give the same policy on the same machine, unless it was stopped and resumed.
-    resume: go on from `out`; the weights are kept, not the labels. Raises ConfigError if `out` has all the steps.
+    It begins with the shipped policy. resume: with that of `out`; its weights are kept, not the labels. from_scratch:
+    with random weights. Raises ConfigError if `out` has all the steps.
     """
-    start, done = _resume(out, steps) if resume else (None, 0)
+    start, done = _resume(out, steps) if resume else (None if from_scratch else _load_shipped(), 0)
     gain = watch(_WATCHED_SCENARIOS)
     every = max(1, (steps - done) // _EVALUATIONS)
-    last: list[Progress] = []
-    figures: dict[str, float] = {}
+    best = _Best()
+    count = done
 
-    def keep(network: Weights, count: int, path: Path) -> None:
-        told = {"trained_by": "labels", "command": command, "seed": seed, "steps": count, "evaluation": figures}
-        save_weights(path, network, told)
+    def keep(path: Path) -> None:
+        told = {"trained_by": "labels", "command": command, "seed": seed, "steps": count, "evaluation": best.figures}
+        save_weights(path, best.network, told)
 
     def follow(progress: Progress) -> bool:
-        last[:] = [progress]
-        stops = should_stop()
-        # An early network waits so often that judging it would take longer than training it.
-        measured = progress.step % every == 0 and progress.step >= 2 * every and not stops
-        if measured:
-            figures.update(gain(NumpyQ(progress.network)))
+        nonlocal count
+        count, stops = done + progress.step, should_stop()
+        # A network that began with random weights waits so often that judging it would take longer than training it.
+        is_early = start is None and progress.step < 2 * every
+        shown = None
+        if progress.step % every == 0 and not (is_early or stops):
+            shown = gain(NumpyQ(progress.network))
+            best.offer(progress.network, shown)
             try:
-                keep(progress.network, done + progress.step, out)
+                keep(out)
             except MdlError as error:  # there is a next time, and the end
                 logger.warning("%s; training goes on", error)
-        shown = dict(figures) if measured else None
-        on_report(Report("labels", done + progress.step, steps, progress.loss, shown))
+        elif not best.figures:
+            best.network = progress.network
+        on_report(Report("labels", count, steps, progress.loss, shown))
         return stops
 
+    if start is not None:
+        best.offer(start, gain(NumpyQ(start)))
+        on_report(Report("labels", done, steps, None, best.figures))
     # A resumed training must not see the labels of its beginning again.
     network = train_on_labels(steps - done, seed + done, processes, start=start, on_progress=follow)
-    count = done + last[0].step
     if count == steps:  # who has stopped it does not wait half a minute for an early network to be judged
-        figures.update(gain(NumpyQ(network)))
-    save_or_rescue(out, lambda path: keep(network, count, path))
-    return Trained(network, count, count == steps, figures)
+        best.offer(network, gain(NumpyQ(network)))
+    save_or_rescue(out, keep)
+    return Trained(best.network, count, count == steps, best.figures)
+
+
+class _Best:
+    """The network with the best mean of its figures so far; the last one until there are some."""
+
+    def __init__(self) -> None:
+        self.network: Weights = {}
+        self.figures: dict[str, float] = {}
+
+    def offer(self, network: Weights, figures: dict[str, float]) -> None:
+        if not self.figures or fmean(figures.values()) > fmean(self.figures.values()):
+            self.network, self.figures = network, figures
 
 
 def plan_steps(minutes: float, seed: int, processes: int, clock: Callable[[], float]) -> int:
@@ -108,13 +131,16 @@ def plan_steps(minutes: float, seed: int, processes: int, clock: Callable[[], fl
     """
     if not minutes > 0:
         raise ConfigError(f"--minutes {minutes}: must be above 0")
-    with as_file(files("mdl.scheduler") / "data" / SHIPPED) as shipped:
-        start, _ = load_weights(shipped)
     began_s = clock()
-    train_on_labels(_TRIAL_STEPS, seed, processes, start=start)
+    train_on_labels(_TRIAL_STEPS, seed, processes, start=_load_shipped())
     trial_s = clock() - began_s
     left_s = 60.0 * minutes - trial_s
     return max(_TRIAL_STEPS, int(_PLANNED_SHARE * left_s / trial_s * _TRIAL_STEPS))
+
+
+def _load_shipped() -> Weights:
+    with as_file(files("mdl.scheduler") / "data" / SHIPPED) as shipped:
+        return load_weights(shipped)[0]
 
 
 def _resume(out: Path, steps: int) -> tuple[Weights, int]:

@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 
 app = App("Train the scheduler, and evaluate what it learned.")
 
-# Scenarios of each cell on which DQN is compared with what it started from.
+# What is said of a policy beside the greedy rule, the worst first.
+_VERDICTS = ("worse", "level", "better")
+# Scenarios of each cell on which a network is compared with greedy, or DQN with what it started from.
 _COMPARED = 150
 # Picks of DQN from one checkpoint to the next: about half a minute on one core.
 _TOLD_EVERY = 5_000
@@ -50,6 +52,12 @@ def train(
     ] = 2,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from what is in --out.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what is in --out is set aside.")] = False,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="From random weights, not from the shipped policy.")
+    ] = False,
+    require: Annotated[
+        str | None, typer.Option(help="better or level: exit code 4 if it is less than that, beside the greedy rule.")
+    ] = None,
     finetune: Annotated[
         int, typer.Option(help="So many steps of DQN afterwards (needs mdl[train]).", min=0, max=MANY)
     ] = 0,
@@ -74,6 +82,7 @@ def train(
     """
     log_at(log_level, quiet)
     _check_beginning(variant, start, resume, fresh)
+    _check_verdict(variant, require, from_scratch, resume)
     _check_target(out)
     if variant == "paper":
         _make_room(out, fresh)
@@ -88,7 +97,7 @@ def train(
         _need_learning("--finetune")
     if not resume:
         _make_room(out, fresh)
-    _train_chain(out, steps, minutes, seed, processes, resume, finetune, as_json)
+    _train_chain(out, steps, minutes, seed, processes, (resume, from_scratch), finetune, require, as_json)
 
 
 @app.command("eval")
@@ -138,6 +147,15 @@ def _check_beginning(variant: str, start: Path | None, resume: bool, fresh: bool
         raise ConfigError("--resume goes on, --fresh starts anew: give one of them")
 
 
+def _check_verdict(variant: str, require: str | None, from_scratch: bool, resume: bool) -> None:
+    if require not in (None, *_VERDICTS[1:]):
+        raise ConfigError(f"--require {require!r}: expected better or level")
+    if variant != "chain" and (require or from_scratch):
+        raise ConfigError("--require and --from-scratch are for --variant chain")
+    if resume and from_scratch:
+        raise ConfigError("--resume goes on from what is in --out, --from-scratch begins anew: give one of them")
+
+
 def _check_target(out: Path) -> None:
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: the directory {out.parent} does not exist")
@@ -163,10 +181,13 @@ def _train_chain(
     minutes: float | None,
     seed: int,
     processes: int,
-    resume: bool,
+    begin: tuple[bool, bool],
     finetune: int,
+    require: str | None,
     as_json: bool,
 ) -> None:
+    from mdl.scheduler.policies.qnet_numpy import NumpyQ
+    from mdl.scheduler.study.judging import compare_with_greedy, tell_verdict
     from mdl.scheduler.training.train import plan_steps, train_policy
 
     began_s = time.monotonic()
@@ -183,7 +204,8 @@ def _train_chain(
                 processes,
                 out,
                 command,
-                resume=resume,
+                resume=begin[0],
+                from_scratch=begin[1],
                 on_report=show,
                 should_stop=lambda: stopped() or _is_late(began_s, minutes),
             )
@@ -197,7 +219,11 @@ def _train_chain(
         "seconds": round(time.monotonic() - began_s, 1),
         "less_than_greedy_percent": trained.figures,
     }
-    _end_training(result, stopped(), as_json)
+    if not stopped():
+        less = compare_with_greedy(NumpyQ(trained.network), _COMPARED)
+        verdict, told = tell_verdict(less)
+        result |= {"less_than_greedy_percent": less, "verdict": verdict, "told": told}
+    _end_training(result, stopped(), as_json, require)
 
 
 def _finetune(
@@ -300,12 +326,14 @@ def _train_paper(
     _end_training(result | {"seconds": round(time.monotonic() - began_s, 1)}, stopped(), as_json)
 
 
-def _end_training(result: dict[str, object], stopped: bool, as_json: bool) -> None:
+def _end_training(result: dict[str, object], stopped: bool, as_json: bool, require: str | None = None) -> None:
     if not as_json:
         for name, value in result.items():
             print(f"{name:<26} {value}")
     if stopped:
         raise UnfinishedError(f"interrupted, what was learned is in {result['out']}", 130, result)
+    if require and _VERDICTS.index(str(result["verdict"])) < _VERDICTS.index(require):
+        raise UnfinishedError(str(result["told"]), 4, result)
     if as_json:
         print(json.dumps(result))
 

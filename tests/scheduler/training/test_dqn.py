@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import torch
 
 from mdl.errors import ConfigError, DataError
 from mdl.scheduler.paper.policy_file import load_paper_dqn, save_paper_dqn
+from mdl.scheduler.policies.learned import SHIPPED
+from mdl.scheduler.policies.qnet_numpy import load_weights
+from mdl.scheduler.study.judging import tell_verdict
 from mdl.scheduler.training import train
 from mdl.scheduler.training.exploration import Exploration
 from mdl.scheduler.training.labels import Progress
@@ -194,7 +198,7 @@ def test_training_that_was_stopped_is_kept_and_resumed(labels: _Labels, tmp_path
     second = train.train_policy(20, 3, 0, out, "mdl scheduler train", resume=True)
     assert (second.steps, second.ended) == (20, True)
     assert load_policy(out)[1]["evaluation"] == {"paper 9": 1.5}
-    assert labels.calls == [(20, 3, False), (13, 10, True)]
+    assert labels.calls == [(20, 3, True), (13, 10, True)]
     with pytest.raises(ConfigError, match="has had 20 already"):
         train.train_policy(20, 3, 0, out, "mdl scheduler train", resume=True)
 
@@ -202,8 +206,57 @@ def test_training_that_was_stopped_is_kept_and_resumed(labels: _Labels, tmp_path
 def test_training_is_evaluated_and_saved_on_its_way(labels: _Labels, tmp_path: Path) -> None:
     reports: list[train.Report] = []
     train.train_policy(40, 0, 0, tmp_path / "p.safetensors", "mdl scheduler train", on_report=reports.append)
-    assert [report.step for report in reports] == list(range(1, 41))
+    assert [report.step for report in reports] == list(range(41))
+    assert [report.step for report in reports if report.figures] == list(range(0, 41, 4))
+
+
+def test_from_scratch_no_early_network_is_judged(labels: _Labels, tmp_path: Path) -> None:
+    reports: list[train.Report] = []
+    told = ("mdl scheduler train", tmp_path / "p.safetensors")
+    train.train_policy(40, 0, 0, told[1], told[0], from_scratch=True, on_report=reports.append)
     assert [report.step for report in reports if report.figures] == list(range(8, 41, 4))
+    assert labels.calls == [(40, 0, False)]
+
+
+def test_the_best_network_is_kept_and_not_the_last(
+    labels: _Labels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gains = iter([0.5, 0.2, 1.75, *[-3.0] * 20])
+    monkeypatch.setattr(train, "watch", lambda count: lambda network: {"paper 9": next(gains)})
+    out = tmp_path / "p.safetensors"
+    trained = train.train_policy(40, 0, 0, out, "mdl scheduler train")
+    assert (trained.figures, trained.steps) == ({"paper 9": 1.75}, 40)
+    network, told = load_policy(out)
+    assert told["evaluation"] == {"paper 9": 1.75}
+    assert np.array_equal(network.weights()["encode1.weight"], QNetwork(0).weights()["encode1.weight"])
+
+
+def test_training_that_only_makes_it_worse_gives_the_shipped_policy_back(
+    labels: _Labels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gains = iter([0.0, *[-3.0] * 20])
+    monkeypatch.setattr(train, "watch", lambda count: lambda network: {"paper 9": next(gains)})
+    trained = train.train_policy(40, 0, 0, tmp_path / "p.safetensors", "mdl scheduler train")
+    with as_file(files("mdl.scheduler") / "data" / SHIPPED) as shipped:
+        assert np.array_equal(trained.network["encode1.weight"], load_weights(shipped)[0]["encode1.weight"])
+
+
+@pytest.mark.parametrize(
+    ("less", "verdict", "told"),
+    [
+        ({"paper 9": (1.0, 0.5), "hetero 9": (2.0, 0.5)}, "better", "use it: rounds take 1.5 +- 0.4 % less time"),
+        ({"paper 9": (1.0, 2.0), "hetero 9": (-1.0, 2.0)}, "level", "no reason to use it"),
+        (
+            {"paper 9": (9.0, 0.5), "hetero 9": (-4.0, 0.5)},
+            "worse",
+            "do not use it: on hetero 9 rounds take 4.0 % longer",
+        ),
+    ],
+)
+def test_one_sentence_says_whether_to_use_it(less: dict[str, tuple[float, float]], verdict: str, told: str) -> None:
+    found, sentence = tell_verdict(less)
+    assert found == verdict
+    assert told in sentence
 
 
 def test_resuming_needs_a_file(labels: _Labels, tmp_path: Path) -> None:
@@ -211,8 +264,7 @@ def test_resuming_needs_a_file(labels: _Labels, tmp_path: Path) -> None:
         train.train_policy(5, 0, 0, tmp_path / "none.safetensors", "mdl scheduler train", resume=True)
 
 
-def test_minutes_become_steps_by_trying_a_few(labels: _Labels, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train, "load_weights", lambda path: (QNetwork(0).weights(), {}))
+def test_minutes_become_steps_by_trying_a_few(labels: _Labels) -> None:
     ticks = iter([100.0, 108.0])
     assert train.plan_steps(2.0, 0, 0, lambda: next(ticks)) == int(0.9 * 112.0 / 8.0 * 8)
 
