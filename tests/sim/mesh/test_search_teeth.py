@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from mdl.peers.roles.agent import conductor as conductor_module
 from mdl.peers.roles.agent import gathering as gathering_module
@@ -18,7 +19,9 @@ from mdl.peers.roles.agent import opening as opening_module
 from mdl.peers.roles.agent.agent import MobileAgent
 from mdl.peers.roles.membership import lineage_choice as choice_module
 from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.reports import Reports
 from mdl.peers.trials.explore import Bound, Found, search_all, search_from, tell_found
+from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Ballot
 from mdl.sim.mesh.search import AnyDeparture, Crash
 
@@ -35,8 +38,8 @@ def _a_restart_forgets_what_was_staged(self: Standing, term: int, agent: str = "
     return Ballot(term, starts=self.starts, begun=self.begun)
 
 
-def _who_was_further_decides_again(self: Standing) -> bool:
-    return False
+def _a_vote_is_kept_and_not_what_it_was_for(self: Reports, *state: Any) -> PeerReport:
+    return replace(_MAKE(self, *state), accepted=None)
 
 
 def _who_has_lost_its_ballot_votes(self: Standing) -> bool:
@@ -54,7 +57,7 @@ def _a_minority_goes_on_with_the_round(self: MobileAgent, position: Any, current
     return _OPEN(self, position, current, base, now)
 
 
-_OPEN = MobileAgent._open
+_OPEN, _MAKE = MobileAgent._open, Reports.make
 
 
 class Broken(NamedTuple):
@@ -85,8 +88,8 @@ TEETH = {
     "5: a promise outlives the process": Broken(
         _a_restart_forgets_what_was_staged, ((Standing, "ballot"),), _ROUND_2, first=Crash(step=61, said=2, for_s=0.0)
     ),
-    "6: who has lost the value has no vote": Broken(
-        _who_was_further_decides_again, ((Standing, "was_further"),), _ROUND_2, first=Crash(step=61, said=2, for_s=0.0)
+    "6: who has lost the value says its name": Broken(
+        _a_vote_is_kept_and_not_what_it_was_for, ((Reports, "make"),), _ROUND_2, first=Crash(step=61, said=2, for_s=0.0)
     ),
     "7: who does not know its ballot has no vote": Broken(
         _who_has_lost_its_ballot_votes,
