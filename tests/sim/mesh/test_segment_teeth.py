@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -39,7 +38,7 @@ from mdl.protocol.vector_work import hash_delta
 from mdl.protocol.vocabulary import Holding
 from mdl.sim.mesh.verdict import Verdict
 from mdl.sim.plans.draw_plan import draw_wide
-from mdl.sim.plans.fault_plan import Cut, FaultPlan, load_plan
+from mdl.sim.plans.fault_plan import Cut, FaultPlan
 
 _LIMIT_S = 3.0
 _SEEDS = 300
@@ -334,12 +333,3 @@ def test_a_rule_of_segments_that_rarely_decides_is_caught_by_its_own_check(
     monkeypatch.setattr(where, name, mutation)
     with pytest.raises(AssertionError):
         check()
-
-
-def test_an_own_delta_that_is_lent_while_its_pieces_are_on_their_way_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To who still follows an exchange that was left; it takes a device that sleeps, and two agents."""
-    plan = load_plan((Path(__file__).with_name("plans") / "9x9-23127431.json").read_bytes())
-    monkeypatch.setattr(Spread, "is_handed_on", lambda self: True)
-    assert run_guarded(plan).kind == "segment"
-    monkeypatch.undo()
-    assert not run_guarded(plan).kind

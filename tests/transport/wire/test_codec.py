@@ -91,10 +91,12 @@ def test_a_damaged_message_is_refused_or_is_still_a_checked_one(body, data):
 
 def test_another_protocol_version_is_refused_with_both_versions_named():
     body = msgspec.to_builtins(StatusWanted())
-    known = msgspec.msgpack.encode({"version": 9, "sender": {"peer_id": "a", "incarnation": 1}, "body": body})
-    unknown = msgspec.msgpack.encode({"version": 9, "from": "a", "said": [1, 2]})
+    known = msgspec.msgpack.encode(
+        {"version": PROTOCOL_VERSION + 1, "sender": {"peer_id": "a", "incarnation": 1}, "body": body}
+    )
+    unknown = msgspec.msgpack.encode({"version": PROTOCOL_VERSION + 1, "from": "a", "said": [1, 2]})
     for frame in (known, unknown):
-        with pytest.raises(RemoteProtocolError, match=f"version 9, this one {PROTOCOL_VERSION}"):
+        with pytest.raises(RemoteProtocolError, match=f"version {PROTOCOL_VERSION + 1}, this one {PROTOCOL_VERSION}"):
             decode(frame)
 
 
