@@ -89,8 +89,8 @@ def test_every_code_and_run_of_a_founded_mesh_opens_its_announcements_and_tells_
 
 
 def test_an_announcement_of_another_version_is_told_by_its_number():
-    record = describe(ME, ["192.168.1.30"], KEYS, "home") | {"version": "9"}
-    with pytest.raises(RemoteProtocolError, match="version 9, this one"):
+    record = describe(ME, ["192.168.1.30"], KEYS, "home") | {"version": "99"}
+    with pytest.raises(RemoteProtocolError, match="version 99, this one"):
         read(record)
 
 
