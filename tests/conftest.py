@@ -41,9 +41,9 @@ def _logging_as_before() -> Iterator[None]:
         logger.setLevel(level)
         for handler in [handler for handler in logger.handlers if handler not in handlers]:
             logger.removeHandler(handler)
-    for logger in logging.root.manager.loggerDict.values():
-        if isinstance(logger, logging.Logger) and logger.filters:
-            logger.filters.clear()  # of floods, whose lines a later test counts
+    for name, each in logging.root.manager.loggerDict.items():
+        if name.startswith("mdl.") and isinstance(each, logging.Logger):
+            each.filters.clear()  # of floods, whose lines a later test counts
 
 
 @pytest.fixture(scope="session")

@@ -78,14 +78,14 @@ class PeerReport(Message, frozen=True):
     agent: the peer id it obeys; "": it knows none.
     lineage: the forks on the way to w(t).
     base: the peer ids whose work is in w(t): a majority of them decides on round t + 1.
-    votes: it knows what it has promised on its lineage, and has no later result lost (docs/protocol.md, rules 6 and 7).
+    votes: it knows what it has promised on its lineage, and has or can name its result (docs/protocol.md, rules 6, 7).
     forgotten: how far it has been where it stands, if it is there no more; all that it knows, if it stands nowhere.
     goal: the run's last round as it was told; 0: open.
     incoming: the hop that it receives at the moment.
     holdings: its partial means, by segment, also those it has given away.
     hops: what it has decided as a receiver in the open round.
     staged: the result it has and has not applied.
-    accepted: the result of the round after w(t) that it had staged, and has no more since it was started anew.
+    accepted: the result of the round after w(t) that it has staged last, and has no more; None: it has it, or none.
     exchange: the exchange in segments that it takes part in; None: in none.
     resources: as sampled last; None: not yet.
     training: how local training of the open round went; None: it is not done.

@@ -215,7 +215,7 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The last result that a device has staged, or is about to: what it has voted for.
+    """Name the last result that a device has staged: what it has voted for.
 
     fork: the name of the last fork of the lineage.
     round_id: the round of which it is the result.

@@ -18,7 +18,7 @@ from mdl.scheduler.policies.chain_arrays import Floats, stand_of
 from mdl.scheduler.policies.features import Look, look_at
 from mdl.scheduler.policies.greedy import Greedy, too_few
 from mdl.scheduler.policies.picks import MARGIN, Picked, Picks
-from mdl.scheduler.policies.qnet_numpy import NumpyQ, load_weights
+from mdl.scheduler.policies.qnet_numpy import NumpyQ, Weights, load_weights
 from mdl.scheduler.policies.why import Choice
 
 SHIPPED = "chain.safetensors"
@@ -30,6 +30,12 @@ _WAITING = "to wait"  # no device can be called so
 # What must not be picked has a value far below this, what may be picked one far above.
 _NEVER = -1e6
 _KINDS = len(UsageKind)
+
+
+def load_shipped() -> tuple[Weights, dict[str, object]]:
+    """Return the weights of the policy that mdl brings along, and what its file says of them."""
+    with as_file(files("mdl.scheduler") / "data" / SHIPPED) as shipped:
+        return load_weights(shipped)
 
 
 class Learned:
@@ -52,8 +58,7 @@ class Learned:
     ) -> None:
         self.name = name
         if path is None:
-            with as_file(files("mdl.scheduler") / "data" / SHIPPED) as shipped:
-                weights, self.metadata = load_weights(shipped)
+            weights, self.metadata = load_shipped()
         else:
             weights, self.metadata = load_weights(path)
         self.picks = Picks(NumpyQ(weights), margin)

@@ -73,24 +73,18 @@ def less_time(one: Judged, other: Judged) -> tuple[float, float]:
     return round(scale * fmean(apart), 2), round(scale * half_width(apart), 2)
 
 
-def compare_networks(one: NumpyQ, other: NumpyQ, count: int) -> dict[str, tuple[float, float]]:
-    """`less_time` of one network against another by cell, on the seeds of tuning."""
+def compare_networks(
+    one: NumpyQ, other: NumpyQ | None, count: int, first_seed: int = FIRST_TUNING_SEED
+) -> dict[str, tuple[float, float]]:
+    """Return `less_time` of one network against another by cell, or against the greedy rule (None).
+
+    count: scenarios of each cell, whose seeds begin with first_seed.
+    """
     found = {}
     for family, n in COMPARED:
-        scenarios = [draw_scenario(family, n, FIRST_TUNING_SEED + number) for number in range(count)]
+        scenarios = [draw_scenario(family, n, first_seed + number) for number in range(count)]
         found[f"{family} {n}"] = less_time(
             judge_network("one", one, scenarios), judge_network("other", other, scenarios)
-        )
-    return found
-
-
-def compare_with_greedy(network: NumpyQ, count: int) -> dict[str, tuple[float, float]]:
-    """Return `less_time` of a network against the greedy rule by cell, on seeds that chose no network."""
-    found = {}
-    for family, n in COMPARED:
-        scenarios = [draw_scenario(family, n, FIRST_VERDICT_SEED + number) for number in range(count)]
-        found[f"{family} {n}"] = less_time(
-            judge_network("dqn", network, scenarios), judge_network("greedy", None, scenarios)
         )
     return found
 
@@ -98,7 +92,8 @@ def compare_with_greedy(network: NumpyQ, count: int) -> dict[str, tuple[float, f
 def tell_verdict(less: dict[str, tuple[float, float]]) -> tuple[str, str]:
     """Return "better", "level" or "worse" than greedy, and one sentence on whether to use the network.
 
-    less: of `compare_with_greedy`. Worse: beyond the 95 % interval of one cell. Better: beyond that of the cells' mean.
+    less: of `compare_networks`, with greedy. Worse: beyond the 95 % interval of one cell. Better: beyond that of the
+    cells' mean.
     """
     mean = fmean(gain for gain, _ in less.values())
     half = sqrt(sum(each**2 for _, each in less.values())) / len(less)

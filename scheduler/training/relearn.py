@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import as_file, files
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 
 from mdl.devices.scenario import Scenario, load_scenarios
-from mdl.scheduler.policies.learned import DRAFT, POLICY, SEEN, SHIPPED
+from mdl.scheduler.policies.learned import DRAFT, POLICY, SEEN, load_shipped
 from mdl.scheduler.policies.qnet_numpy import (
     NumpyQ,
     UnfitPolicyError,
@@ -98,8 +97,7 @@ def load_current(directory: Path, told: list[str]) -> Weights:
     """The mesh's policy: re-learned, or as shipped. told: gets a line if the re-learned one had to be set aside."""
     if found := _load_or_set_aside(directory / POLICY, told):
         return found[0]
-    with as_file(files("mdl.scheduler") / "data" / SHIPPED) as shipped:
-        return load_weights(shipped)[0]
+    return load_shipped()[0]
 
 
 def _load_or_set_aside(path: Path, told: list[str]) -> tuple[Weights, dict[str, object]] | None:

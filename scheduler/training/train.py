@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.resources import as_file, files
 from pathlib import Path
 from statistics import fmean
 
 from mdl.errors import ConfigError, MdlError
-from mdl.scheduler.policies.learned import SHIPPED
+from mdl.scheduler.policies.learned import load_shipped
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, Weights, load_weights, save_weights
 from mdl.scheduler.study.judging import watch
 from mdl.scheduler.training.labels import Progress, train_on_labels
@@ -73,7 +72,7 @@ def train_policy(
     It begins with the shipped policy. resume: with that of `out`; its weights are kept, not the labels. from_scratch:
     with random weights. Raises ConfigError if `out` has all the steps.
     """
-    start, done = _resume(out, steps) if resume else (None if from_scratch else _load_shipped(), 0)
+    start, done = _resume(out, steps) if resume else (None if from_scratch else load_shipped()[0], 0)
     gain = watch(_WATCHED_SCENARIOS)
     every = max(1, (steps - done) // _EVALUATIONS)
     best = _Best()
@@ -89,7 +88,8 @@ def train_policy(
         # A network that began with random weights waits so often that judging it would take longer than training it.
         is_early = start is None and progress.step < 2 * every
         shown = None
-        if progress.step % every == 0 and not (is_early or stops):
+        # Who has stopped it does not wait half a minute for an early network to be judged; the last one always is.
+        if count == steps or (progress.step % every == 0 and not (is_early or stops)):
             shown = gain(NumpyQ(progress.network))
             best.offer(progress.network, shown)
             try:
@@ -105,9 +105,7 @@ def train_policy(
         best.offer(start, gain(NumpyQ(start)))
         on_report(Report("labels", done, steps, None, best.figures))
     # A resumed training must not see the labels of its beginning again.
-    network = train_on_labels(steps - done, seed + done, processes, start=start, on_progress=follow)
-    if count == steps:  # who has stopped it does not wait half a minute for an early network to be judged
-        best.offer(network, gain(NumpyQ(network)))
+    train_on_labels(steps - done, seed + done, processes, start=start, on_progress=follow)
     save_or_rescue(out, keep)
     return Trained(best.network, count, count == steps, best.figures)
 
@@ -131,16 +129,12 @@ def plan_steps(minutes: float, seed: int, processes: int, clock: Callable[[], fl
     """
     if not minutes > 0:
         raise ConfigError(f"--minutes {minutes}: must be above 0")
+    start, _ = load_shipped()
     began_s = clock()
-    train_on_labels(_TRIAL_STEPS, seed, processes, start=_load_shipped())
+    train_on_labels(_TRIAL_STEPS, seed, processes, start=start)
     trial_s = clock() - began_s
     left_s = 60.0 * minutes - trial_s
     return max(_TRIAL_STEPS, int(_PLANNED_SHARE * left_s / trial_s * _TRIAL_STEPS))
-
-
-def _load_shipped() -> Weights:
-    with as_file(files("mdl.scheduler") / "data" / SHIPPED) as shipped:
-        return load_weights(shipped)[0]
 
 
 def _resume(out: Path, steps: int) -> tuple[Weights, int]:

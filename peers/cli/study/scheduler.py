@@ -187,10 +187,10 @@ def _train_chain(
     as_json: bool,
 ) -> None:
     from mdl.scheduler.policies.qnet_numpy import NumpyQ
-    from mdl.scheduler.study.judging import compare_with_greedy, tell_verdict
+    from mdl.scheduler.study.judging import FIRST_VERDICT_SEED, compare_networks, tell_verdict
     from mdl.scheduler.training.train import plan_steps, train_policy
 
-    began_s = time.monotonic()
+    began_s, (resume, from_scratch) = time.monotonic(), begin
     with _stopping() as stopped:
         if steps is None:
             assert minutes is not None
@@ -204,8 +204,8 @@ def _train_chain(
                 processes,
                 out,
                 command,
-                resume=begin[0],
-                from_scratch=begin[1],
+                resume=resume,
+                from_scratch=from_scratch,
                 on_report=show,
                 should_stop=lambda: stopped() or _is_late(began_s, minutes),
             )
@@ -220,7 +220,7 @@ def _train_chain(
         "less_than_greedy_percent": trained.figures,
     }
     if not stopped():
-        less = compare_with_greedy(NumpyQ(trained.network), _COMPARED)
+        less = compare_networks(NumpyQ(trained.network), None, _COMPARED, FIRST_VERDICT_SEED)
         verdict, told = tell_verdict(less)
         result |= {"less_than_greedy_percent": less, "verdict": verdict, "told": told}
     _end_training(result, stopped(), as_json, require)

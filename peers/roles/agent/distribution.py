@@ -11,7 +11,7 @@ from mdl.defence.limits import Limits
 from mdl.defence.reputation import DIFFERS
 from mdl.peers.roles.agent.aggregation import OpenRound
 from mdl.peers.roles.agent.broadcast_order import around_cuts, order_broadcast
-from mdl.peers.roles.membership.member import Member, Position, newest_ballot
+from mdl.peers.roles.membership.member import Member, Position, digests_here, newest_ballot
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import BroadcastOrdered, exchanging
 from mdl.protocol.segment_messages import Lost
@@ -403,8 +403,7 @@ def newest_staged(members: list[Member]) -> Staged | None:
     staged = {member.contributor: member.report.staged for member in members if member.report.staged}
     if not staged:
         return None
-    latest = newest_ballot(members)
-    had = {result.digest for result in staged.values()}
+    latest, had = newest_ballot(members), digests_here(members)
     said = [(member.contributor, member.report.staged or member.report.accepted) for member in members]
     named = {peer: it.digest for peer, it in said if it and (it.term, it.version) == latest}
     base = next(member.report.base for member in members if member.contributor in named)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -178,10 +178,14 @@ def _compare(member: Member, before: PeerReport, stood_at: Position, report: Pee
     )
 
 
-def newest_ballot(members: Iterable[Member]) -> tuple[int, int]:
+def digests_here(members: Collection[Member]) -> set[bytes]:
+    """Return the digests of the results that some of these have staged."""
+    return {member.report.staged.digest for member in members if member.report.staged}
+
+
+def newest_ballot(members: Collection[Member]) -> tuple[int, int]:
     """Return the ballot of the latest result that any of these has accepted and some of them have; (0, 0): of none."""
-    here = [member.report for member in members]
-    had = {report.staged.digest for report in here if report.staged}
+    had, here = digests_here(members), [member.report for member in members]
     accepted = [each for report in here if (each := report.staged or report.accepted) and each.digest in had]
     return max(((each.term, each.version) for each in accepted), default=(0, 0))
 
@@ -192,8 +196,7 @@ def voters(members: Collection[Member]) -> set[str]:
     Who has accepted a result and has it no more says its name. It votes where that result, or a later one, is here to
     be proposed (docs/protocol.md, rule 6).
     """
-    newest = newest_ballot(members)
-    had = {member.report.staged.digest for member in members if member.report.staged}
+    newest, had = newest_ballot(members), digests_here(members)
     return {
         member.peer_id
         for member in members

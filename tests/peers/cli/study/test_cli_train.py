@@ -46,7 +46,7 @@ def test_the_end_says_whether_to_use_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(judging, "compare_with_greedy", lambda network, count: {"paper 9": (gain, 1.0)})
+    monkeypatch.setattr(judging, "compare_networks", lambda one, other, *seeds: {"paper 9": (gain, 1.0)})
     assert _train(tmp_path, *(["--require", require] if require else [])) == code
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told in result["told"]

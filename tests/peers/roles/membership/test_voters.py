@@ -1,4 +1,4 @@
-"""Whose votes count where devices were started anew, and which result must be proposed: the newest one accepted."""
+"""Check whose votes count where devices were started anew, and that the newest accepted result must be proposed."""
 
 from __future__ import annotations
 
