@@ -85,7 +85,6 @@ class PeerReport(Message, frozen=True):
     holdings: its partial means, by segment, also those it has given away.
     hops: what it has decided as a receiver in the open round.
     staged: the result it has and has not applied.
-    accepted: the result of the round after w(t) that it has staged last, and has no more; None: it has it, or none.
     exchange: the exchange in segments that it takes part in; None: in none.
     resources: as sampled last; None: not yet.
     training: how local training of the open round went; None: it is not done.
@@ -98,6 +97,7 @@ class PeerReport(Message, frozen=True):
     bugs: messages that met a bug in this process.
     unheard: some of those whom it does not hear for a while, since theirs did.
     channels: of its training windows, to one significant digit; (): it does not tell (`data.tell_values`).
+    accepted: the result of the round after w(t) that it has staged last, and has no more; None: it has it, or none.
     """
 
     sequence: Count
