@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import psutil
 
@@ -16,7 +16,14 @@ APART: Final[dict[str, Any]] = {
 _LOWEST = getattr(psutil, "IDLE_PRIORITY_CLASS", 19)
 
 
-def ask_to_end(process: subprocess.Popen[Any]) -> None:
+class Signalled(Protocol):
+    """A process that can be sent a signal, as subprocess.Popen."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send it if the process still runs."""
+
+
+def ask_to_end(process: Signalled) -> None:
     """Have a process that was started with APART finish and save. SIGTERM would end it at once on Windows."""
     process.send_signal(getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM))
 

@@ -129,22 +129,26 @@ def up(
     A terminal shows a live view; elsewhere a line a round is printed.
     """
     level = log_at(log_level, quiet)
-    from mdl.own import own_policy
-    from mdl.peers.launch.up import run_up
+    from mdl.peers.launch.nursery import begun_nursery
 
-    overrides: dict[str, object] = {"data.spec": data, "data.split": split, "model.name": model, "seed": seed}
-    overrides |= {"training.rounds_per_epoch": rounds_per_epoch, "cloud.people": donors, "web.port": web}
-    overrides |= round_overrides(policy, exchange, compress, until, every)
-    settings = load_settings(config, overrides, assign)
-    result = run_up(
-        *(settings, peers, epochs, out),
-        policy=own_policy(policy) if policy else None,
-        cloud=cloud,
-        baselines=baselines,
-        verify=verify,
-        as_json=as_json,
-        log_level=level,
-    )
+    with begun_nursery(peers) as nursery:  # it imports torch meanwhile
+        from mdl.own import own_policy
+        from mdl.peers.launch.up import run_up
+
+        overrides: dict[str, object] = {"data.spec": data, "data.split": split, "model.name": model, "seed": seed}
+        overrides |= {"training.rounds_per_epoch": rounds_per_epoch, "cloud.people": donors, "web.port": web}
+        overrides |= round_overrides(policy, exchange, compress, until, every)
+        settings = load_settings(config, overrides, assign)
+        result = run_up(
+            *(settings, peers, epochs, out),
+            policy=own_policy(policy) if policy else None,
+            cloud=cloud,
+            baselines=baselines,
+            verify=verify,
+            as_json=as_json,
+            log_level=level,
+            nursery=nursery,
+        )
     if as_json:
         print_json(result)
 

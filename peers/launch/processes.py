@@ -8,15 +8,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mdl.peers.edge.identity import CODE_VARIABLE
 from mdl.peers.edge.lifeline import LIFELINE_VARIABLE
+from mdl.peers.edge.small.threads import VARIABLE as THREADS_VARIABLE
+from mdl.peers.launch.nursery import Forked, Nursery
 from mdl.peers.view.plain import LOG_VARIABLE
 from mdl.processes import APART, ask_to_end
-from mdl.signals import blocked
+from mdl.signals import SIGNALS, blocked
 from mdl.writing import make_private_folder, open_private
 
 # After this a process that was asked to stop is killed.
@@ -28,7 +31,7 @@ class Child:
     """One process. log: its stderr, the older part in NAME.log.1; stdout is kept for the JSON line it ends with."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     log: Path
     output: Path
     _problem: str | None = None
@@ -62,12 +65,13 @@ class Child:
 class Children:
     """All processes of a run. Use as a context manager: on the way out every one of them has ended.
 
-    beside: what is no node of the mesh, a cloud.
+    nursery: forks them; None: each one imports torch by itself. beside: what is no node of the mesh, a cloud.
     """
 
     logs: Path
     code: str
     threads: int
+    nursery: Nursery | None = None
     running: list[Child] = field(default_factory=list)
     beside: list[Child] = field(default_factory=list)
 
@@ -86,21 +90,32 @@ class Children:
             CODE_VARIABLE: self.code,
             LIFELINE_VARIABLE: "1",
             LOG_VARIABLE: str(log.absolute()),
-            "OMP_NUM_THREADS": str(self.threads),
+            THREADS_VARIABLE: str(self.threads),
         }
+        # -P: what lies in the current directory is not imported in the place of a library.
+        words = ["-P", "-m", "mdl", *arguments]
         # Ctrl-C in the middle would leave a process that nobody knows of, and be a traceback in its log.
         with open_private(log, "wb") as errors, open_private(output, "wb") as results, blocked():
-            process = subprocess.Popen(
-                # -P: what lies in the current directory is not imported in the place of a library.
-                [sys.executable, "-P", "-m", "mdl", *arguments],
-                stdin=subprocess.PIPE,
-                stdout=results,
-                stderr=errors,
-                env=environment,
-                **APART,
+            process = self._fork(words, results, errors, environment) or subprocess.Popen(
+                [sys.executable, *words], stdin=subprocess.PIPE, stdout=results, stderr=errors, env=environment, **APART
             )
             self.running.append(Child(name, process, log, output))
         return self.running[-1]
+
+    def _fork(
+        self, words: Sequence[str], results: IO[bytes], errors: IO[bytes], environment: dict[str, str]
+    ) -> Forked | None:
+        if self.nursery is None:
+            return None
+        reads, writes = os.pipe()
+        with os.fdopen(reads, "rb") as given, os.fdopen(writes, "wb") as kept:
+            try:
+                process = self.nursery.start(words, (given, results, errors), environment, Path.cwd(), SIGNALS)
+            except OSError:  # it has no torch, say: the process itself tells what is wrong
+                self.nursery = None
+                return None
+            process.stdin = os.fdopen(os.dup(kept.fileno()), "wb")
+        return process
 
     def stop(self) -> None:
         """Ask all to finish; kill who has not within 2.5 s."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import subprocess
 import time
@@ -25,6 +24,7 @@ from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
 from mdl.files.round_lines import read_rounds
 from mdl.own import Own
 from mdl.peers.interrupts import handled, interrupt
+from mdl.peers.launch.nursery import Nursery, share_of_threads
 from mdl.peers.launch.plan import Run, plan_run
 from mdl.peers.launch.processes import Child, Children
 from mdl.peers.launch.run_directory import (
@@ -63,10 +63,12 @@ def run_up(
     verify: bool = False,
     as_json: bool = False,
     log_level: str = "info",
+    nursery: Nursery | None = None,
 ) -> dict[str, Any]:
     """Train; returns what `--json` prints. as_json: no live view, one line a round on stderr.
 
-    policy: instead of the one of the configuration; only so may it be a function of the user's.
+    nursery: forks the processes, and is closed then. policy: instead of the one of the configuration; only so may it be
+    a function of the user's.
     log_level: of the processes; from "warning" on nothing is told before the result but what went wrong.
 
     Raises ConfigError or DataError before a model is trained, and leaves no run directory then; MdlError if the run
@@ -83,7 +85,7 @@ def run_up(
             console.print(f"{run.data.name} is synthetic data: its figures say nothing about real people")
         try:
             verifier = Verifier(run.out) if verify else None
-            results = _train(run, verifier, console, as_json)
+            results = _train(run, verifier, console, as_json, nursery)
             result = _summarise(run, results, verifier, time.monotonic() - started)
             if baselines:
                 result |= _compare(run, result["rounds"] if run.config.end else run.rounds, console)
@@ -103,13 +105,14 @@ def run_up(
     return {key: value for key, value in result.items() if key != "alone"}
 
 
-def _train(run: Run, verifier: Verifier | None, console: Console, as_json: bool) -> list[dict[str, Any]]:
+def _train(
+    run: Run, verifier: Verifier | None, console: Console, as_json: bool, nursery: Nursery | None
+) -> list[dict[str, Any]]:
     """Start everybody, follow the rounds, end everybody; what each process said at its end."""
     code = new_join_code(f"up-{secrets.token_hex(3)}")  # two on one network are no namesakes
-    threads = max(1, (os.cpu_count() or 1) // run.peers)
     mesh = Mesh.from_code(code)
     with (
-        Children(run.out / "logs", code, threads) as children,
+        Children(run.out / "logs", code, share_of_threads(run.peers), nursery) as children,
         Watcher(mesh, run.config.mesh, "up") as watcher,
         _page(run, mesh, watcher, console),
     ):
@@ -117,6 +120,8 @@ def _train(run: Run, verifier: Verifier | None, console: Console, as_json: bool)
             if run.cloud:
                 _start_cloud(run, children, console)
             _start(run, children)
+            if nursery:
+                nursery.close()
             draws = console.is_terminal and not console.quiet and not as_json
             _follow(run, children, watcher, verifier, console, draws)
         finally:

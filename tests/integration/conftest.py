@@ -6,6 +6,7 @@ import time
 import pytest
 import zmq
 
+from mdl.peers.launch.nursery import LIBRARIES, Nursery
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.trust.device_key import DeviceKey
@@ -13,7 +14,6 @@ from mdl.transport.trust.keys import MeshKeys, new_join_code
 from mdl.transport.trust.membership import Membership
 from tests.integration import product
 from tests.integration.browser import open_browser
-from tests.integration.preloaded import Preloaded
 
 PATIENCE_S = 20.0
 
@@ -21,10 +21,10 @@ PATIENCE_S = 20.0
 @pytest.fixture(scope="session", autouse=True)
 def _libraries_imported_once():
     """For the commands of all tests; it has time for that until the first one needs it."""
-    if not Preloaded.is_possible:
+    if not Nursery.is_possible():
         yield
         return
-    product.Home.preloaded = preloaded = Preloaded(os.environ | {"OMP_NUM_THREADS": "1"})
+    product.Home.preloaded = preloaded = Nursery((*LIBRARIES, "torch._dynamo"), os.environ | {"OMP_NUM_THREADS": "1"})
     yield
     product.Home.preloaded = None
     preloaded.close()

@@ -7,10 +7,10 @@ import threading
 import psutil
 import pytest
 
+from mdl.peers.launch.nursery import Nursery
 from tests.integration import product
-from tests.integration.preloaded import Preloaded
 
-pytestmark = pytest.mark.skipif(not Preloaded.is_possible, reason="Linux alone hands a grandchild over")
+pytestmark = pytest.mark.skipif(not Nursery.is_possible(), reason="Linux alone hands a grandchild over")
 
 # What a program can see of its start.
 TELL = """

@@ -1,0 +1,289 @@
+"""A process that has imported torch, and forks a new process for each command that is asked of it.
+
+Importing torch takes 1 to 3 s of processor time, more than all else that most commands do. A forked process has the
+modules at once: it takes the arguments, environment, working directory, signals and files that `subprocess` would have
+given it, and is a child of the process that asked. All that come from one nursery share the seed of hash().
+
+Linux alone hands a grandchild over (PR_SET_CHILD_SUBREAPER): see `Nursery.is_possible`. This file is run as a script,
+which imports nothing of ours but what its arguments name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+# What an agent, a peer and a cloud import of others.
+LIBRARIES = (
+    "torch",
+    "safetensors.numpy",
+    "safetensors.torch",
+    "zmq",
+    "zeroconf",
+    "psutil",
+    "msgspec",
+    "typer",
+    "rich.live",
+)
+# What `mdl agent`, `mdl peer` and `mdl cloud` import of ours.
+OURS = (
+    "mdl.data.readers.motion",
+    "mdl.learning.training",
+    "mdl.peers.cli.groups",
+    "mdl.peers.cli.main",
+    "mdl.peers.edge.cloud.line",
+    "mdl.peers.edge.device",
+    "mdl.peers.edge.loop_state",
+    "mdl.peers.edge.naming",
+    "mdl.peers.edge.node",
+    "mdl.peers.edge.resume",
+    "mdl.peers.edge.small.memory",
+    "mdl.peers.edge.small.threads",
+    "mdl.peers.edge.small.waiting",
+    "mdl.peers.report.after",
+    "mdl.peers.sharing.heed",
+)
+_SUBREAPER = 36
+# Arguments and an environment.
+_LARGEST_REQUEST_BYTES = 1 << 18
+_FILES = 3
+_HANDED_OVER = b"handed over"
+
+
+class Nursery:
+    """The process that forks, as seen from its parent. One thread at a time asks it. Use as a context manager."""
+
+    @staticmethod
+    def is_possible() -> bool:
+        """Tell whether this system can hand over a grandchild and wait for it."""
+        try:
+            os.close(os.pidfd_open(os.getpid()))
+        except (AttributeError, OSError):  # another system, an old kernel, a sandbox that forbids it
+            return False
+        return sys.platform == "linux"
+
+    def __init__(self, modules: Iterable[str], environment: Mapping[str, str], errors: int | None = None) -> None:
+        """Start to import `modules`.
+
+        environment: what libraries read when they are imported, as OMP_NUM_THREADS. errors: where stderr goes.
+        """
+        self._asking = threading.Lock()
+        environment = {name: value for name, value in environment.items() if name != "PYTHONPATH"}  # each has its own
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            words = [sys.executable, "-P", __file__, str(theirs.fileno()), *modules]
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Nursery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(
+        self,
+        words: Sequence[str],
+        files: Sequence[IO[bytes]],
+        environment: Mapping[str, str],
+        folder: Path,
+        blocked: Sequence[int] = (),
+    ) -> Forked:
+        """Run `python WORDS` with these files as stdin, stdout and stderr.
+
+        blocked: signals that the process does not hear of before it takes them. Raises OSError if the nursery has
+        ended, or where the request is too large.
+        """
+        request = {"words": words, "environment": dict(environment), "folder": str(folder), "blocked": blocked}
+        message = json.dumps(request).encode()
+        if len(message) > _LARGEST_REQUEST_BYTES:
+            raise OSError("the arguments and the environment are too large")
+        with self._asking:
+            _adopt_orphans(True)
+            try:
+                socket.send_fds(self._ours, [message], [file.fileno() for file in files])
+                pid = self._ours.recv(32)
+                if not pid:
+                    raise ChildProcessError("the process that forks has ended")
+                if self._ours.recv(32) != _HANDED_OVER:
+                    raise ChildProcessError(f"process {pid.decode()} was not handed over")
+                return Forked(int(pid))
+            finally:
+                _adopt_orphans(False)
+
+    def close(self) -> None:
+        """End the process that forks; those that it has forked go on."""
+        self._ours.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class Forked:
+    """A forked process, with the part of subprocess.Popen that its users need. stdin: as the caller sets it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdin: IO[bytes] | None = None
+        self._waiting = threading.Lock()
+
+    def poll(self) -> int | None:
+        """Return the exit status, -N for signal N; None while it runs."""
+        with self._waiting:
+            if self.returncode is None:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        if self.poll() is None:
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                ended, _, _ = select.select([descriptor], [], [], timeout)
+            finally:
+                os.close(descriptor)
+            if not ended:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        code = self.poll()
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the process if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+@contextmanager
+def begun_nursery(peers: int) -> Iterator[Nursery | None]:
+    """Start the process that forks those of a run with so many peers; None where the system cannot do that."""
+    from mdl.signals import blocked
+
+    if not Nursery.is_possible():
+        yield None
+        return
+    # Threads that numpy starts as it is imported would be missing in what is forked.
+    environment = {**os.environ, "OMP_NUM_THREADS": str(share_of_threads(peers)), "OPENBLAS_NUM_THREADS": "1"}
+    with blocked():
+        nursery = Nursery((*LIBRARIES, *OURS), environment, subprocess.DEVNULL)
+    with nursery:
+        yield nursery
+
+
+def share_of_threads(peers: int) -> int:
+    """Return how many threads each of so many processes trains with on this machine."""
+    return max(1, (os.cpu_count() or 1) // peers)
+
+
+def _adopt_orphans(does: bool) -> None:
+    """Make a process whose parent has ended this one's child, if it descends from it; or no longer do so."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, int(does), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def _wait_for_a_command(source: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Serve requests in the process that forks. Return in each forked process, with its request and files."""
+    while True:
+        message, files, *_ = socket.recv_fds(source, _LARGEST_REQUEST_BYTES, _FILES)
+        if not message:  # the parent has ended
+            os._exit(0)
+        hears, says = os.pipe()
+        if between := os.fork():
+            os.waitpid(between, 0)
+            for file in (*files, hears, says):
+                os.close(file)
+            source.send(_HANDED_OVER)
+        elif pid := os.fork():
+            source.send(str(pid).encode())
+            os._exit(0)  # so that it becomes the child of the process that asked
+        else:
+            source.close()
+            os.close(says)
+            os.read(hears, 1)  # until it is
+            os.close(hears)
+            return json.loads(message), files
+
+
+def _become(request: dict[str, Any], files: list[int]) -> None:
+    """Set up the process as a shell would have, up to the first line of its program."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    tempfile.tempdir = None  # a library has asked, so the answer was kept
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    at_once = bool(os.environ.get("PYTHONUNBUFFERED"))
+    sys.stdin = os.fdopen(0, closefd=False)
+    output = os.fdopen(1, "wb", buffering=0 if at_once else -1, closefd=False)
+    sys.stdout = io.TextIOWrapper(output, write_through=at_once)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    if os.environ.get("PYTHONFAULTHANDLER"):
+        faulthandler.enable()
+
+
+def _run(words: list[str]) -> None:
+    """Do what `python WORDS` does. -P: what lies in the current directory is not imported in the place of a library."""
+    is_safe = words[0] == "-P"
+    program, *arguments = words[is_safe:]
+    more = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    if program == "-m":
+        sys.path[:0] = more if is_safe else [os.getcwd(), *more]
+        sys.argv = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    elif program == "-c":
+        sys.path[:0] = more if is_safe else ["", *more]
+        code, sys.argv = arguments[0], [program, *arguments[1:]]
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(code, "<command>", "exec"), main.__dict__)
+    else:
+        sys.path[:0] = more if is_safe else [os.path.dirname(os.path.abspath(program)), *more]
+        sys.argv = words[is_safe:]
+        runpy.run_path(program, run_name="__main__")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
+    gc.freeze()  # pages that a collection does not touch stay shared
+    assert len(os.listdir("/proc/self/task")) == 1, "a thread would be missing in what is forked"
+    request, files = _wait_for_a_command(socket.socket(fileno=int(sys.argv[1])))
+    _become(request, files)
+    _run(request["words"])
