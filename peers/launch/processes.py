@@ -82,8 +82,11 @@ class Children:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self, name: str, *arguments: str) -> Child:
-        """Run `mdl ARGUMENTS`; it gets the join code by its environment and ends when we do."""
+    def start(self, name: str, *arguments: str, trains: bool = True) -> Child:
+        """Run `mdl ARGUMENTS`; it gets the join code by its environment and ends when we do.
+
+        trains: the process needs torch, and waits until the nursery has it.
+        """
         log, output = self.logs / f"{name}.log", self.logs / f"{name}.out"
         environment = {
             **os.environ,
@@ -96,7 +99,8 @@ class Children:
         words = ["-P", "-m", "mdl", *arguments]
         # Ctrl-C in the middle would leave a process that nobody knows of, and be a traceback in its log.
         with open_private(log, "wb") as errors, open_private(output, "wb") as results, blocked():
-            process = self._fork(words, results, errors, environment) or subprocess.Popen(
+            forked = self._fork(words, results, errors, environment) if trains else None
+            process = forked or subprocess.Popen(
                 [sys.executable, *words], stdin=subprocess.PIPE, stdout=results, stderr=errors, env=environment, **APART
             )
             self.running.append(Child(name, process, log, output))

@@ -165,7 +165,7 @@ def _start_cloud(run: Run, children: Children, console: Console) -> None:
 def _start(run: Run, children: Children) -> None:
     # The only way for a function: no file that a process reads may name one.
     common = [*_common(run), *(["--policy", run.own_policy.text] if run.own_policy else [])]
-    children.start("agent", "agent", *common, "--out", str(run.out / "agent"))
+    children.start("agent", "agent", *common, "--out", str(run.out / "agent"), trains=False)
     for index in range(1, run.peers + 1):
         name, shard = f"peer-{index}", f"{index}/{run.peers}"
         children.start(name, "peer", *common, "--name", name, "--shard", shard, "--out", str(run.out / name))
