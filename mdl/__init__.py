@@ -4,8 +4,8 @@
     member = mdl.join("home", model=net, optimizer=optimizer)     # an own training loop takes part in a mesh
     module, description = mdl.load("mdl-runs/home/alice")         # what a mesh has trained, to use it
 
-What is named here is for programs, and `mdl.gym`, which registers the environment `mdl/Chain-v0`; everything else may
-change with any version.
+The names here are for programs, and so is `mdl.gym`, which registers the environment `mdl/Chain-v0`. Everything else
+may change with any version.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Late, because it imports torch: the agent and `mdl --help` do without.
+    # Imported late, because it imports torch: the agent and `mdl --help` do without.
     if name in __all__:
         from mdl.peers import api
 

@@ -1,4 +1,4 @@
-"""`mdl` from its first moment: its modules take up to half a second to be there."""
+"""The first moments of `mdl`: loading all its modules takes up to half a second."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 from mdl.peers import interrupts, streams
 
-# What `mdl --help` prints, kept: the commands' modules and what they import take 0.3 s to be there.
+# The kept output of `mdl --help`: loading the commands' modules and their imports takes 0.3 s.
 HELP = Path(__file__).parent / "peers" / "cli" / "help.txt"
 HELP_COLUMNS = 80
 
 
 def main() -> None:
-    """Entry point of the command and of `python -m mdl`."""
+    """Run the command `mdl`, also as `python -m mdl`."""
     interrupts.begin()
     streams.open_streams()
     if sys.argv[1:] == ["--help"] and _tell_help():
@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _tell_help() -> bool:
-    """Print the kept help; False where the terminal is too narrow for it."""
+    """Print the kept help; return False where the terminal is too narrow for it."""
     import shutil  # Ctrl-C is handled by now
 
     if shutil.get_terminal_size().columns < HELP_COLUMNS:

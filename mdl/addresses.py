@@ -1,7 +1,7 @@
-"""IP addresses as messages and records tell them: parsed here, and nowhere else.
+"""IP addresses in messages and records. Only this module parses them.
 
-The structs that carry an address check it when they are made, so that a decoder refuses a text that is none; whoever
-parses it later cannot fail. A name is no address: nothing is looked up because a message says so.
+The structs that carry an address check it when they are made, so a decoder refuses any other text and later parsing
+cannot fail. A host name is no address: mdl looks nothing up because a message says so.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from msgspec import Meta
 from mdl.bounds import MAX_MEMBERS
 
 IpAddress: TypeAlias = IPv4Address | IPv6Address
-# An IP address as it is written; a list of a full mesh's fits into one message (`PeersKnown`). No link ("%eth0"): it
-# means nothing on another machine.
+# An IP address as text. The addresses of a full mesh fit into one message (`PeersKnown`). A link ("%eth0") is not
+# allowed: it means nothing on another machine.
 Host: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9A-Fa-f:.]{2,39}\Z")]
-# Empty where it is not known.
+# Empty if the address is not known.
 SomeHost: TypeAlias = Annotated[str, Meta(pattern=r"^(?:[0-9A-Fa-f:.]{2,39})?\Z")]
-# Those of all members, each asked for at each look around.
+# The addresses of all members: each look around asks for each of them.
 _REMEMBERED = 2 * MAX_MEMBERS
 
 

@@ -10,7 +10,7 @@ from mdl.reading import LONGEST_TOML_LINE
 
 
 def put_assignment(values: dict[str, Any], assignment: str) -> None:
-    """Put `key=value` into nested tables. Raises ConfigError in one line if it is none."""
+    """Put `key=value` into nested tables. Raises ConfigError in one line for any other text."""
     key, equals, text = assignment.partition("=")
     if not equals:
         raise ConfigError(f"--set {assignment!r}: expected key=value, for example training.learning_rate=0.01")
@@ -30,7 +30,7 @@ def put(values: dict[str, Any], key: str, value: object) -> None:
 
 
 def _parse_value(text: str) -> object:
-    """A TOML value; what is none is a string, so that nobody has to quote names on a command line."""
+    """Return a TOML value; any other text stays a string, so that names need no quotes on a command line."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,9 +1,9 @@
-"""Tells what a device's channels hold, and names a device whose values are unlike all others'.
+"""Tells what a device's channels hold, and names a device with channels unlike all others'.
 
-A channel of no known unit may be in another one than elsewhere, or turned, and nothing but its values says so. Each
-device tells mean, deviation and range of each channel to one significant digit. `unlike_channels` names a device where
-one simple cause brings its values to those of all others: a factor between known units, axes in another order, another
-sign. A device that is merely different, as a person who sits beside people who run, has no such cause. Pure.
+A channel without a known unit may be in another unit than elsewhere, or turned; only its values show that. Each device
+reports mean, deviation and range of each channel to one significant digit. `unlike_channels` names a device where one
+simple cause brings its values to those of all others: a factor between known units, another order of axes, another
+sign. A merely different device has no such cause, for example one with a sitting person beside runners. Pure.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from numpy.typing import NDArray
 
 from mdl.bounds import first_few, printable
 
-# Decades of values that can be told: from 1e-9 (nanovolts in V) to 9e12 (milliseconds since 1970).
+# Decades of values that a device can report: from 1e-9 (nanovolts in V) to 9e12 (milliseconds since 1970).
 _LEAST, _DECADES = -9, 22
 _MOST = 9 * _DECADES
 _LEAST_VALUE = 10.0**_LEAST
-# Added to what is divided: so far below all values that a channel of zeros is no unit away from any other.
+# Added to both sides of a ratio: so small that a channel of zeros is no unit away from any other.
 _NONE = 1e-60
-# Channels that are told: 9 bytes each in every report. A recording of more has several sensors of one kind.
+# Channels that a report has room for, at 9 bytes each. A recording of more has several sensors of one kind.
 MOST_TOLD = 32
-# Windows that are looked at, evenly spread: enough for one digit.
+# Windows that are examined, evenly spread: enough for one digit.
 _MOST_WINDOWS = 4096
-# Devices that are compared, the first by name: each costs milliseconds, and so does each one's comparison.
+# Devices that are compared, the first by name: each comparison costs milliseconds.
 _MOST_DEVICES = 64
 
-# One significant digit: 0, or sign * (1 + 9 * decade + digit - 1). It has no room for more.
+# The code of one significant digit: 0, or sign * (1 + 9 * decade + digit - 1). It has no room for more.
 Digit: TypeAlias = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
 _Floats: TypeAlias = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ _Floats: TypeAlias = NDArray[np.float64]
 class ChannelValues(msgspec.Struct, frozen=True, array_like=True):
     """One channel of a device's training windows, each number to one significant digit (`to_digit`).
 
-    mean: of all samples.
+    mean: over all samples.
     deviation: likewise.
     low: the smallest.
     high: the largest.
@@ -57,7 +57,7 @@ Told: TypeAlias = Annotated[tuple[ChannelValues, ...], Meta(max_length=MOST_TOLD
 
 
 class Cause(NamedTuple):
-    """A factor between two units. smaller, larger: what a device may be in whose values are smaller, or larger."""
+    """A factor between two units. smaller, larger: the unit of the device with the smaller, or larger, values."""
 
     factor: float
     smaller: str
@@ -71,15 +71,15 @@ _CAUSES = (
     Cause(9806.65, "g", "mm/s2"),
     Cause(1e6, "a unit 1e6 times as large", "a unit 1e6 times as small"),
 )
-# Values of people who do the same are within a factor of 5 of one another, and one digit may be a third off.
+# Values of people in the same activity are within a factor of 5 of one another, and one digit may be a third off.
 _SCALED, _NEAR = 4.0, 2.2
-# Summed over three axes: means apart by this many deviations. Measured over people: docs/data.md.
+# Distances summed over three axes, in deviations between means. Measured over people: docs/data.md.
 _TURNED, _SAME, _BETTER = 3.0, 1.8, 3.0
-# Of the others, who must be alike.
+# The share of the other devices that must be alike.
 _MANY = 0.8
 
 
-# In a line, where the device's name belongs: no channel's name has it.
+# Stands in a line for the device's name: no channel's name contains it.
 _DEVICE = "\0"
 
 
@@ -99,7 +99,7 @@ def from_digit(code: int) -> float:
 
 
 def tell_channels(x: NDArray[Any]) -> tuple[ChannelValues, ...]:
-    """Return what is told of windows (n, channels, time), at most MOST_TOLD channels of them; () of images."""
+    """Return the report on windows (n, channels, time), at most MOST_TOLD channels of them; () for images."""
     if x.ndim != 3 or not x.size:
         return ()
     some = np.asarray(x[:: math.ceil(len(x) / _MOST_WINDOWS), :MOST_TOLD], np.float64)
@@ -109,10 +109,10 @@ def tell_channels(x: NDArray[Any]) -> tuple[ChannelValues, ...]:
 
 
 def unlike_channels(told: Mapping[str, Sequence[ChannelValues]], names: Sequence[str] = ()) -> dict[str, str]:
-    """Return, by device, in what its channels are unlike those of all others, a line for people; {} of one device.
+    """Return, by device, a line for people on how its channels differ from all others'; {} for a single device.
 
-    told: by device; a device that tells nothing, or of another number of channels than most, is left out. names: of
-    the channels, as far as they are known.
+    told: by device. A device is left out if it reports nothing, or another number of channels than most.
+    names: names of the channels, as far as they are known.
     """
     counts = [len(each) for each in told.values() if each]
     count = max(sorted(set(counts)), key=counts.count, default=0)
@@ -135,7 +135,7 @@ def unlike_channels(told: Mapping[str, Sequence[ChannelValues]], names: Sequence
 
 
 def _scaled(mine: _Floats, others: _Floats, channels: Sequence[str]) -> str:
-    """Return which channels are larger or smaller than all others' by a factor between units."""
+    """Return a line on channels larger or smaller than all others' by a factor between units; "" for none."""
     size, sizes = np.hypot(mine[:, 0], mine[:, 1]), np.hypot(others[..., 0], others[..., 1])
     ratios = np.log(np.stack([(sizes + _NONE) / (size + _NONE), (others[..., 1] + _NONE) / (mine[:, 1] + _NONE)]))
     for cause, sign in itertools.product(_CAUSES, (1, -1)):
@@ -152,7 +152,7 @@ def _scaled(mine: _Floats, others: _Floats, channels: Sequence[str]) -> str:
 
 
 def _turned(mine: _Floats, others: _Floats, channels: Sequence[str]) -> str:
-    """Return which axes have another sign, or are in another order, than all others'."""
+    """Return a line on axes with another sign, or in another order, than all others'; "" for none."""
     told = []
     for start in range(0, len(channels), 3):
         axes = list(range(start, min(start + 3, len(channels))))
@@ -160,7 +160,7 @@ def _turned(mine: _Floats, others: _Floats, channels: Sequence[str]) -> str:
         middle = np.median(theirs, axis=0)
         as_is, apart = _distance(mine[axes], middle), _distance(middle, theirs)
         if as_is < _TURNED or as_is < apart.max() or np.quantile(apart, _MANY) > _SAME:
-            continue  # they are carried in several ways, or it is not further from them than one of them
+            continue  # devices are carried in several ways, or this one is not further from the others than one of them
         best = min(_turns(len(axes)), key=lambda turn: float(_distance(_turn(mine[axes], turn), middle)))
         turned = _distance(_turn(mine[axes], best), middle)
         if turned <= _SAME and turned * _BETTER <= as_is:
@@ -172,7 +172,7 @@ _Turn: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def _turns(count: int) -> Iterable[_Turn]:
-    """Yield every order of so many axes with every choice of signs, but for the one that changes nothing."""
+    """Yield every order of so many axes with every choice of signs, except the identity."""
     for order in itertools.permutations(range(count)):
         for signs in itertools.product((1, -1), repeat=count):
             turn = tuple(zip(order, signs, strict=True))
@@ -187,7 +187,7 @@ def _turn(axes: _Floats, turn: _Turn) -> _Floats:
 
 
 def _distance(mine: _Floats, others: _Floats) -> _Floats:
-    """Return of each of the others how far its axes are from mine: means in deviations, deviations in factors of e."""
+    """Return each other device's distance of axes from mine: means in deviations, deviations in factors of e."""
     spread = np.sqrt((mine[:, 1] ** 2 + others[..., 1] ** 2) / 2) + _LEAST_VALUE
     factors = abs(np.log((mine[:, 1] + _LEAST_VALUE) / (others[..., 1] + _LEAST_VALUE)))
     apart = abs(mine[:, 0] - others[..., 0]) / spread + factors

@@ -24,7 +24,7 @@ from mdl.writing import write_bytes
 
 
 class MeshSection(Section, frozen=True):
-    """How this node meets the others.
+    """The connection of this node to the others.
 
     listen: an IP address or interface of this machine; "": all of them.
     port: TCP port to listen on; 0: 7300 or any free one, or 7777 for a cloud.
@@ -46,9 +46,9 @@ class MeshSection(Section, frozen=True):
 
 
 class DataSection(Section, frozen=True):
-    """Which windows this device trains on.
+    """The windows that this device trains on.
 
-    spec: as `mdl data inspect --help` says, motion or csv:PATH; "": none is given.
+    spec: an expression that `mdl data inspect --help` explains, like motion or csv:PATH; "": none is given.
     split: how the windows are cut into shares: subject, iid or dirichlet:ALPHA.
     shard: I/N: this device holds share I of N.
     tell_values: tell the mesh each channel's mean, deviation and range, to one significant digit.
@@ -62,7 +62,7 @@ class DataSection(Section, frozen=True):
 
 
 class ModelSection(Section, frozen=True):
-    """What is trained.
+    """The model that the mesh trains.
 
     name: lenet, fcn, alexnet, cnn-lstm, cnn with its sizes, or a user's own package.module:factory.
     """
@@ -72,24 +72,24 @@ class ModelSection(Section, frozen=True):
 
 
 class TrainingSettings(Section, frozen=True):
-    """How a device trains.
+    """The settings of training on a device.
 
     optimizer: sgd, or adam (AdamW).
     learning_rate: at the start.
     momentum: of sgd, or beta1 of adam.
     weight_decay: per step.
-    batch_size: windows a step, or of one of its `accumulate` parts.
-    accumulate: batches whose gradients make up one step.
+    batch_size: windows in a step, or in one of its `accumulate` parts.
+    accumulate: batches that make up one step together.
     precision: of the forward pass; parameters and what travels stay float32.
-    device: where it trains and tests: cpu, cuda, mps, or auto for what is here.
+    device: the place for training and tests: cpu, cuda, mps, or auto: a GPU if one is here.
     rounds_per_epoch: rounds that one pass over the device's windows is cut into.
     planned_rounds: rounds over which `cosine` falls, if the run has no number of its own; 0: it does not fall then.
     schedule: constant, or cosine: the learning rate falls to 1 %, step by step.
     label_smoothing: share of a label that goes to the other classes.
-    rotate_deg: standard deviation of the angle by which a window's axes are turned whenever it is trained on; 0: none.
-    batch_norm: of all devices together (shared), or each its own (FedBN): then the same on all devices.
-    proximal: mu of FedProx: holds what a device learns near the model it began the round with; 0: nothing does.
-    overlap: train for the next round, from what this device has learned, while this round's deltas travel.
+    rotate_deg: standard deviation of the angle by which a window's axes are turned each time it is trained on; 0: none.
+    batch_norm: of all devices together (shared), or each its own (FedBN); it must be the same on all devices.
+    proximal: mu of FedProx: keeps a device's model near the one it began the round with; 0: off.
+    overlap: train for the next round, from this device's own result, while this round's deltas travel.
     seed: of this device: derive it from the run's seed and the peer, or all devices drop out the same units.
     """
 
@@ -118,20 +118,20 @@ Compress: TypeAlias = Literal["none", "float16", "int8", "int4", "ternary", "aut
 
 
 class RoundSection(Section, frozen=True):
-    """How rounds go; the agent's device decides where devices differ.
+    """The settings of rounds; the agent's device decides where devices differ.
 
     rounds: the run's last round; 0: until it is stopped.
     min_peers: devices that must be there before a round is opened.
-    policy: who aggregates with whom, by the name of a policy (scheduler/policies/registry.py).
+    policy: the name of a policy that pairs devices for aggregation (scheduler/policies/registry.py).
     exchange: deltas go whole from hop to hop ("chain") or in segments ("shares"); "auto": by the links.
     compress: segments in 2 (float16), 3.9 (int8), 7.1 (int4) or 17 (ternary) times fewer bytes; auto: by the links.
-    theta: what a device weighs in the mean: 1 each ("peer"), or its windows ("samples").
+    theta: a device's weight in the mean: 1 each ("peer"), or its windows ("samples").
     eta: step along the global delta (Algorithm 1), also of the outer optimizer.
-    outer: of rounds: none, or nesterov over the global deltas (DiLoCo); the same on all devices, as eta.
+    outer: the outer optimizer: none, or nesterov over the global deltas (DiLoCo); eta and outer: same on all devices.
     outer_momentum: of nesterov.
     keep_deltas: each device writes its own and the global delta of each round; `mdl up --verify` sets it.
-    relearn: the policy dqn goes on learning beside the mesh, from the rounds it has really had (3.3.3).
-    deadline_s: seconds; a round does not wait longer for devices that still train, what they train is in a later one.
+    relearn: the policy dqn goes on learning beside the mesh, from its real rounds (3.3.3).
+    deadline_s: seconds; a round waits no longer for devices that still train; their work joins a later one.
     quorum: share of the members that must be ready before deadline_s counts.
     every_s: seconds; a round begins at most once in each such period; 0: at once.
     """
@@ -154,7 +154,7 @@ class RoundSection(Section, frozen=True):
 
 
 class BusySection(Section, frozen=True):
-    """When a device counts as busy, so that its aggregations come last (3.3.1): any of these is enough.
+    """Conditions under which a device counts as busy, so that its aggregations come last (3.3.1): any one is enough.
 
     in_use: somebody is using it.
     cpu_percent: other processes take more of the processor than this.
@@ -170,7 +170,7 @@ class BusySection(Section, frozen=True):
 
 
 class DeviceSection(Section, frozen=True):
-    """What this device cannot find out by itself.
+    """Facts about this device that mdl cannot find out.
 
     in_use_file: path; the device counts as in use as long as this file exists; "": none.
     when: the device trains only while these conditions hold (`mdl/devices/gate.py`); "": always.
@@ -186,14 +186,14 @@ class DeviceSection(Section, frozen=True):
 
 
 class FaultSection(Section, frozen=True):
-    """When a device counts as lost, and what those do that are cut off.
+    """Limits after which a device counts as lost, and the behaviour of devices that are cut off.
 
     lost_after_s: seconds; the longest silence; on a good network a shorter one is enough.
-    stall_s: seconds; a transfer of which nothing has come for so long is given up.
+    stall_s: seconds; a transfer without progress for so long is given up.
     partition_s: seconds that a group which is cut off from the majority of its mesh waits for it.
-    on_partition: what such a group does then: train on by itself ("continue"), or go on waiting ("wait") until most of
-        its devices are here. These go on after partition_s, also where too many of them were started anew in the middle
-        of a round to know what they had agreed to.
+    on_partition: the group's next step: train on by itself ("continue"), or go on waiting ("wait") until most of
+        the mesh's devices are here. With most of them here it goes on after partition_s, even if too many were
+        restarted in mid-round to know what they had agreed to.
     """
 
     table: ClassVar[str] = "faults"
@@ -204,11 +204,11 @@ class FaultSection(Section, frozen=True):
 
 
 class DefenceSection(Section, frozen=True):
-    """What a device does about others whose deltas would spoil the model (docs/faults.md, "A member that lies").
+    """A device's defence against deltas that would spoil the model (docs/faults.md, "A member that lies").
 
-    check: partial means are judged before they are merged: by length, by angle, and by what they do to a loss.
-    test_windows: of this device's own, that the loss is taken of; 0: it is not.
-    quarantine: who is refused by several others is left out of rounds for a while; the agent's device decides.
+    check: partial means are judged before they are merged: by length, by angle, and by their effect on a loss.
+    test_windows: windows of this device's own for that loss; 0: no loss is taken.
+    quarantine: a device that several others refuse is left out of rounds for a while; the agent's device decides.
     """
 
     table: ClassVar[str] = "defence"
@@ -218,24 +218,24 @@ class DefenceSection(Section, frozen=True):
 
 
 class CloudSection(Section, frozen=True):
-    """Learning with a cloud (Colla). The first seven are a device's, those from `large` on the cloud's own.
+    """Learning with a cloud (Colla). The first seven settings are a device's, those from `large` on the cloud's own.
 
     address: HOST:PORT of the cloud; "": none.
-    people: training people of the data set who are the cloud's, and no device's; of a device and of the cloud alike.
+    people: training people of the data set for the cloud alone, and no device; the same on devices and the cloud.
     upload_every: rounds from one upload of the mesh's model to the next.
-    lesson_every: rounds from one that has the teacher's term in its loss to the next.
+    lesson_every: rounds from one with the teacher's term in its loss to the next.
     label_weight: lambda, the hard label's part of the loss; the teacher has the rest (Eq. 3).
-    temperature: softens what the teacher says.
+    temperature: softens the teacher's answers.
     warm_start_s: seconds that a device without a model waits for the cloud's, to start from it; 0: it does not.
     large: the cloud's model; "": the usual one for its data.
-    updates: of different pupils, that start a cycle.
-    patience_s: seconds after the first update, when a cycle starts with fewer.
-    synchronous: cycles wait for all pupils that are there, and they for the cycle.
+    updates: number of updates, from different pupils, that start a cycle.
+    patience_s: seconds after the first update; then a cycle starts with fewer.
+    synchronous: cycles wait for all pupils that are there, and the pupils wait for the cycle.
     keep: share of the pupils' models that teach, the best ones.
-    groups: pupils are grouped by what they answer, and taught by group.
+    groups: pupils are grouped by their answers, and taught by group.
     preset: "measured", or "paper" for Colla's own settings; of a device by itself and of the cloud alike.
-    update: how a device by itself learns: same-whole, same-fc, customisation, customised-whole; "": by the preset.
-    store: of a cloud that recommends: postgresql://USER@HOST:PORT/DATABASE, or @FILE with that; "": SQLite beside it.
+    update: learning of a single device: same-whole, same-fc, customisation, customised-whole; "": by the preset.
+    store: for a recommending cloud: postgresql://USER@HOST:PORT/DATABASE, or @FILE with that; "": SQLite beside it.
     """
 
     table: ClassVar[str] = "cloud"
@@ -272,18 +272,18 @@ class WebSection(Section, frozen=True):
 
 
 class Config(Section, frozen=True):
-    """All of it.
+    """The whole configuration of a node.
 
     seed: every random choice of a run follows from it.
-    mesh: how this node meets the others.
-    data: which windows it trains on.
-    model: what is trained.
-    training: how it trains.
-    round: how rounds go.
-    end: when the mesh ends by itself.
-    busy: when a device comes last.
-    device: what it cannot find out by itself.
-    faults: when a device counts as lost.
+    mesh: the connection of this node to the others.
+    data: the windows that it trains on.
+    model: the model that the mesh trains.
+    training: settings of training.
+    round: settings of rounds.
+    end: conditions that end the mesh.
+    busy: conditions under which a device comes last.
+    device: facts that mdl cannot find out by itself.
+    faults: limits after which a device counts as lost.
     defence: against devices that lie about what they have learned.
     cloud: learning with a cloud.
     web: the page that it serves.
@@ -305,7 +305,7 @@ class Config(Section, frozen=True):
 
 
 def load_config(path: Path | None, overrides: Mapping[str, object], assignments: Iterable[str] = ()) -> Config:
-    """File, then `key=value` assignments (`--set`), then overrides by dotted key; None overrides nothing.
+    """Load a file, then `key=value` assignments (`--set`), then overrides by dotted key; None overrides nothing.
 
     Raises ConfigError in one line: the file, the key, the value and what would be valid.
     """
@@ -328,7 +328,7 @@ def load_config(path: Path | None, overrides: Mapping[str, object], assignments:
 def save_config(config: Config, path: Path) -> None:
     """Write the configuration as TOML, so that `--config` reads the same one again.
 
-    A path that is no UTF-8 is written as the bytes it has.
+    A path that is not valid UTF-8 keeps its bytes.
     """
     write_bytes(path, show_config(config).encode(errors="surrogateescape"))
 

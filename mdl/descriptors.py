@@ -1,8 +1,8 @@
-"""Opening files where connections take every descriptor that a process may have.
+"""Opening files while connections take every descriptor that the process may have.
 
-Strangers can open connections faster than a node ends them: for some milliseconds its soft limit of open files is
-reached. What it has to write then, a ballot or its model, is opened beyond that limit: a node keeps the soft one below
-the hard one, and raises it for a single opening, by no more than that takes.
+Strangers can open connections faster than a node ends them, which exhausts its soft limit of open files for some
+milliseconds. Files that the node must write then, a ballot or its model, are opened beyond that limit. A node keeps
+the soft limit below the hard one, and raises it for a single opening, by no more than that takes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import os
 import threading
 from types import ModuleType
 
-# How far below the hard limit the soft one has to stay.
+# The soft limit stays this far below the hard limit.
 SPARE = 32
 RAISE_IT = "raise the limit: ulimit -n 1024, or LimitNOFILE=1024 of the service"
 _raised = threading.Lock()
 
 
 def open_descriptor(path: str, flags: int, mode: int = 0o600) -> int:
-    """As os.open, for `open(..., opener=)` too; beyond the soft limit of open files when that is reached."""
+    """Open a file like os.open, also for `open(..., opener=)`; exceed the soft limit of open files if it is reached."""
     flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         return os.open(path, flags, mode)

@@ -1,4 +1,4 @@
-"""When a run ends by itself, and how people say it: `--until accuracy=0.93`; likewise `--every 10m`."""
+"""Conditions that end a run, and their notation: `--until accuracy=0.93`; likewise `--every 10m`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ENDS: dict[str, tuple[str, type[int] | type[float]]] = {
     "minutes": ("end.minutes", float),
     "no-better": ("end.no_better", int),
 }
-# Which of them go by the tests of a model, and what it has to give for that.
+# The ends that a model's tests decide, and the targets that each one needs.
 GOALS: dict[str, tuple[Targets, ...]] = {
     "accuracy": ("classes",),
     "f1": ("classes", "labels"),
@@ -31,14 +31,14 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 class EndSection(Section, frozen=True):
-    """When the mesh ends by itself, for all; the agent's device decides. Any of these is enough, and `round.rounds`.
+    """Conditions that end the mesh for all; the agent's device decides. Any one is enough, and so is `round.rounds`.
 
-    accuracy: of the mesh's model on the test windows of all devices, of classes only; 0: none.
+    accuracy: of the mesh's model on the test windows of all devices, for classes only; 0: none.
     f1: likewise, the micro F1 of labels, or the macro F1 of classes; 0: none.
-    r2: likewise, of numbers: the mean of each one's; 0: none.
-    mae: likewise, of numbers: the mean absolute error that each of them has at most, in its unit; 0: none.
+    r2: likewise, for numbers: the mean R2 over all of them; 0: none.
+    mae: likewise, for numbers: the greatest mean absolute error that any of them may have, in its unit; 0: none.
     minutes: since the first round of this start was opened; 0: any.
-    no_better: rounds without a better model (`MEASURES`), by the training loss where nobody tests; 0: any.
+    no_better: rounds without a better model (`MEASURES`), by the training loss where no device tests; 0: any.
     """
 
     table: ClassVar[str] = "end"
@@ -54,7 +54,7 @@ class EndSection(Section, frozen=True):
 
     @property
     def goals(self) -> dict[str, float]:
-        """What a model has to reach in its tests, by the names of `GOALS`."""
+        """The test results that a model has to reach, by the names of `GOALS`."""
         return {name: goal for name in GOALS if (goal := getattr(self, name))}
 
     def check(self, targets: Targets, data: str) -> None:
@@ -66,9 +66,9 @@ class EndSection(Section, frozen=True):
 
 
 def until_settings(texts: Iterable[str]) -> dict[str, float]:
-    """`accuracy=0.93,no-better=5`, any number of them, as settings by their dotted keys.
+    """Parse any number of texts like `accuracy=0.93,no-better=5` into settings by their dotted keys.
 
-    Raises ConfigError in one line; ranges are the configuration's to check.
+    Raises ConfigError in one line; the configuration checks the ranges.
     """
     parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
     found: dict[str, float] = {}
@@ -89,7 +89,7 @@ def until_settings(texts: Iterable[str]) -> dict[str, float]:
 
 
 def parse_period(text: str) -> float:
-    """Seconds of `90s`, `10m`, `1.5h` or `1d`. Raises ConfigError."""
+    """Return the seconds of `90s`, `10m`, `1.5h` or `1d`. Raises ConfigError."""
     number, unit = text.strip()[:-1], text.strip()[-1:]
     try:
         seconds = float(number) * _UNITS[unit]

@@ -1,4 +1,4 @@
-"""What can go wrong, told apart by who has to act on it."""
+"""Errors, told apart by the party that has to act on them."""
 
 import errno
 import os
@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 from mdl.bounds import printable
 
-# Of a text that quotes what a peer said: enough to see what is wrong.
+# Length of a text that quotes a peer: enough to see what is wrong.
 _LONGEST = 500
-# Not ours to write to, or not there.
+# The place is missing, or this user may not write there.
 _NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.ENAMETOOLONG)
-# A full disk, or a quota or file size that is reached.
+# The disk is full, or a quota or file size is reached.
 _NO_ROOM = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG)
 
 
 class MdlError(Exception):
     """Base of every error that mdl raises on purpose; its text is one line for the user.
 
-    hint: what the user can do next, where the text does not say it; `--json` has it beside the text.
+    hint: the user's next step, where the text does not give it; `--json` prints it beside the text.
     """
 
     exit_code = 4
@@ -25,9 +25,9 @@ class MdlError(Exception):
 
 
 class UnfinishedError(MdlError):
-    """A command that did not get to its end, or found what it looked for: as 4 or 130, with what it has all the same.
+    """A command did not finish, or found a problem that it looked for (exit code 4 or 130); it keeps its result so far.
 
-    result: what it would have printed with `--json`; that object then says `error`, `hint` and `exit_code` too.
+    result: the command's output with `--json`; that object then has `error`, `hint` and `exit_code` too.
     """
 
     def __init__(self, problem: str, exit_code: int, result: Mapping[str, object], hint: str = "") -> None:
@@ -38,7 +38,7 @@ class UnfinishedError(MdlError):
 
 
 class LocalProtocolError(MdlError):
-    """We broke the rules: a bug. The process stops; where a peer's message meets it, see `mdl.transport.barrier`."""
+    """We broke the rules: a bug. The process stops; `mdl.transport.barrier` handles one met in a peer's message."""
 
 
 class RemoteProtocolError(MdlError):
@@ -49,13 +49,13 @@ class RemoteProtocolError(MdlError):
 
 
 class ForgedError(RemoteProtocolError):
-    """Something is signed wrongly: nobody passes such a thing on in good faith, since everybody checks it first."""
+    """A wrong signature: no honest peer passes such a thing on, since every peer checks it first."""
 
 
 class StorageError(MdlError):
-    """A file cannot be written: the disk is full, or the place is none that this user can write to.
+    """A file cannot be written: the disk is full, or this user cannot write to that place.
 
-    exit_code 2: nothing can ever be written there, so that nothing was begun; 4: it gave up on the way.
+    exit_code 2: the place can never be written, so nothing was begun; 4: writing failed on the way.
     """
 
     def __init__(self, path: str | os.PathLike[str], error: OSError) -> None:
@@ -73,7 +73,7 @@ class ConfigError(MdlError):
 
 
 class NameRefusedError(ConfigError):
-    """This device's name in a mesh is another device's: it may come back under another one. name: the refused one."""
+    """Another device has this device's name in the mesh: it may come back under another one. name: the refused one."""
 
     hint = "mdl peer --name ANOTHER"
 
@@ -103,4 +103,4 @@ class MeshNotFoundError(MdlError):
 
 
 class TrainingCancelledError(MdlError):
-    """The user stopped this process in the middle of its training; nothing of it is used."""
+    """The user stopped this process in the middle of its training; nothing of that training is used."""

@@ -1,6 +1,6 @@
-"""Locks on open files: between processes, and gone with the one that has them, however it ends.
+"""Locks on open files between processes; a lock ends with its process, however that ends.
 
-flock, and LockFileEx on Windows (by filelock). Not every disk has them, as some over a network.
+flock, and LockFileEx on Windows (by filelock). Some disks have no locks, for example some over a network.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import errno
 import time
 from typing import IO
 
-# A process holds one for as long as it takes to write a small file. One that has been stopped would hold it for ever.
+# A process holds a lock while it writes a small file. A stopped process would hold it for ever.
 _WAIT_S, _LOOK_S = 20.0, 0.01
 
 
 def take_lock(file: IO[bytes]) -> None:
-    """Lock an open file until it is closed, there and in every child that has it open, too.
+    """Lock an open file until it is closed, here and in every child that has it open, too.
 
-    Raises BlockingIOError if it is another process's, or this one's; OSError where the disk has no locks.
+    Raises BlockingIOError if another process, or this one, has the lock; OSError where the disk has no locks.
     """
     from filelock import lock_descriptor
 
@@ -25,7 +25,7 @@ def take_lock(file: IO[bytes]) -> None:
 
 
 def wait_for_lock(file: IO[bytes], wait_s: float = _WAIT_S) -> None:
-    """Lock an open file once nobody else has; where the disk has no locks, go on without.
+    """Lock an open file as soon as it is free; return without a lock where the disk has none.
 
     Raises TimeoutError if others have had it for wait_s.
     """

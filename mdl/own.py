@@ -1,9 +1,9 @@
-"""The user's own functions: the one place where something is imported because a text names it.
+"""The user's own functions: the one place where mdl imports a module because a text names it.
 
-`module:function` is a command: whoever may say it runs code here. So it is followed only where the user has said it
-themselves: on the command line, in the configuration file that they name, in code. What a file, a message or a story
-says stays a text, and `build_model` and `load_data` take a text for a built-in name only: they cannot import at all.
-tests/test_layering.py lists who may call `own_model`, `own_data` and `own_policy`.
+`module:function` is a command: it runs code here. So mdl follows it only where the user said it themselves: on the
+command line, in the configuration file that they name, in code. The same words in a file, a message or a story stay a
+text. `build_model` and `load_data` take a text for a built-in name only: they cannot import at all.
+tests/test_layering.py lists the callers that `own_model`, `own_data` and `own_policy` may have.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mdl.hints import did_you_mean
 
 @dataclass(frozen=True)
 class Own:
-    """A function of the user's. text: as they named it, with options behind a ? where it makes data."""
+    """A function of the user's. text: its name as the user gave it; for data, with options behind a ?."""
 
     text: str
     function: Callable[..., object] = field(repr=False)
@@ -30,7 +30,7 @@ class Own:
 
 
 def own_model(name: str) -> str | Own:
-    """What the user said of the model: `module:function` becomes the function, any other name stays what it is.
+    """Turn the user's `module:function` for a model into the function; return any other name as it is.
 
     Raises ConfigError in one line if it cannot be imported.
     """
@@ -40,7 +40,7 @@ def own_model(name: str) -> str | Own:
 
 
 def own_data(spec: str) -> str | Own:
-    """What the user said of the data, likewise. Raises ConfigError, also if the spec is malformed."""
+    """Turn the user's spec of data likewise; built-in ones stay. Raises ConfigError, also for a malformed spec."""
     from mdl.data.sources import FACTORY, SOURCES, parse_spec
     from mdl.data.spec import describe_choices
 
@@ -52,9 +52,9 @@ def own_data(spec: str) -> str | Own:
 
 
 def own_policy(name: str) -> str | Own:
-    """What the user said on the command line of who aggregates with whom, likewise; a name with a / is a file.
+    """Turn the user's policy for pairing devices on the command line likewise; a name with a / is a file.
 
-    Not for what a configuration says: `mdl up` hands its own to other processes on their command lines.
+    Not for a policy in a configuration: `mdl up` hands its own to other processes on their command lines.
     """
     if ":" not in name or "/" in name:
         return name

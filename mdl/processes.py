@@ -1,4 +1,4 @@
-"""Processes that this one starts, on every system: out of reach of Ctrl-C, asked to end, at the lowest priority."""
+"""Child processes on every system: kept from Ctrl-C, asked to end, set to the lowest priority."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import psutil
 
-# For Popen: Ctrl-C in the terminal is for the parent alone, which ends its processes in order. Windows has groups.
+# For Popen: Ctrl-C in the terminal reaches the parent alone, which ends its processes in order. Windows has groups.
 APART: Final[dict[str, Any]] = {
     "start_new_session": True,
     "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
@@ -17,14 +17,14 @@ _LOWEST = getattr(psutil, "IDLE_PRIORITY_CLASS", 19)
 
 
 class Signalled(Protocol):
-    """A process that can be sent a signal, as subprocess.Popen."""
+    """A process that can receive a signal, like subprocess.Popen."""
 
     def send_signal(self, sig: int, /) -> None:
-        """Send it if the process still runs."""
+        """Send the signal if the process still runs."""
 
 
 def ask_to_end(process: Signalled) -> None:
-    """Have a process that was started with APART finish and save. SIGTERM would end it at once on Windows."""
+    """Ask a process that was started with APART to finish and save. SIGTERM would end it at once on Windows."""
     process.send_signal(getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM))
 
 

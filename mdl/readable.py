@@ -1,4 +1,4 @@
-"""Check what mdl writes and says against the bounds of its readers, before a byte of it leaves. Pure."""
+"""Checks mdl's own output against the bounds of its readers, before a byte of it leaves. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mdl.errors import ConfigError
 
 
 def encode_readable(value: object, kind: Any, what: str) -> bytes:
-    """Encode as MessagePack what a reader with the bounds of `kind` takes. Raises ConfigError that names `what`."""
+    """Encode a value as MessagePack that a reader of `kind` accepts. Raises ConfigError naming `what` otherwise."""
     encoded = msgspec.msgpack.encode(value)
     try:
         msgspec.msgpack.decode(encoded, type=kind)

@@ -1,7 +1,7 @@
-"""How mdl reads files that anybody may have made: regular files alone, never more than expected, never a traceback.
+"""Safe reading of files that anybody may have made: regular files alone, never more than expected, never a traceback.
 
-A file that was given to mdl may be a pipe that nobody writes to, a device without an end, gigabytes of one line, or
-JSON a hundred thousand brackets deep. Whoever opens one does it here; `DataError` names the file and what was expected.
+A file that was given to mdl may be a pipe without a writer, a device without an end, gigabytes of one line, or JSON a
+hundred thousand brackets deep. All of mdl opens such files here; `DataError` names the file and what was expected.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from mdl.descriptors import open_descriptor
 from mdl.errors import DataError
 
 _Kind = TypeVar("_Kind")
-# Of a reason that quotes the file: more is no help, and may be megabytes.
+# Length of a reason that quotes the file: more is no help, and may be megabytes.
 _LONGEST_REASON = 300
 _PIECE_BYTES = 1 << 16
-# A configuration of ours has 2 KB, and no line of 100. tomllib takes half a minute for a key of 20,000 dots.
+# Our configurations have 2 KB, and no line of 100 characters. tomllib takes half a minute for a key of 20,000 dots.
 LARGEST_TOML_BYTES, LONGEST_TOML_LINE = 64 << 10, 4096
 _KINDS = {
     stat.S_IFDIR: "folder",
@@ -35,9 +35,9 @@ _KINDS = {
 
 
 def open_regular(path: Path, expected: str = "") -> BinaryIO:
-    """A file's bytes. expected: what should be there, for the error. Raises DataError for a pipe, device or folder."""
+    """Open a file's bytes. expected: named in the error. Raises DataError for a pipe, device or folder."""
     try:
-        # Before it is opened: opening a pipe waits for whoever writes to it, opening a device may do something.
+        # Check before opening: opening a pipe waits for its writer, and opening a device may have effects.
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             kind = _KINDS.get(stat.S_IFMT(mode), "special file")
@@ -49,11 +49,11 @@ def open_regular(path: Path, expected: str = "") -> BinaryIO:
 
 
 def read_bytes(path: Path, largest: int, expected: str = "") -> bytes:
-    """All of a file of at most `largest` bytes. Raises DataError naming it, its size and `expected`."""
+    """Read a whole file of at most `largest` bytes. Raises DataError naming it, its size and `expected`."""
     with open_regular(path, expected) as file:
         try:
             size = os.fstat(file.fileno()).st_size
-            # No buffer of the largest size for a small file; what grows, or tells no size, comes piece by piece.
+            # A small file needs no buffer of the largest size; one that grows, or tells no size, comes piece by piece.
             content = file.read(size + 1) if size <= largest else b""
             while len(content) <= largest and size <= largest and (piece := file.read(_PIECE_BYTES)):
                 content += piece
@@ -65,7 +65,7 @@ def read_bytes(path: Path, largest: int, expected: str = "") -> bytes:
 
 
 def read_text(path: Path, largest: int, expected: str = "") -> str:
-    """The same as UTF-8 text."""
+    """Read a file like `read_bytes`, as UTF-8 text. Raises DataError likewise, also for other bytes."""
     try:
         return read_bytes(path, largest, expected).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -73,14 +73,14 @@ def read_text(path: Path, largest: int, expected: str = "") -> str:
 
 
 def read_lines(path: Path, largest: int, expected: str = "") -> Iterator[tuple[int, bytes]]:
-    """Number (from 1) and bytes of each line that is not empty."""
+    """Yield number (from 1) and bytes of each line that is not empty."""
     for number, line in enumerate(read_bytes(path, largest, expected).split(b"\n"), 1):
         if line.strip():
             yield number, line
 
 
 def decode_json(content: bytes | str, kind: type[_Kind], where: str, expected: str = "") -> _Kind:
-    """JSON as `kind`. Raises DataError naming `where` and the reason: also for depth, and numbers of 5,000 digits."""
+    """Decode JSON as `kind`. Raises DataError naming `where` and why: also for depth, and numbers of 5,000 digits."""
     try:
         return msgspec.json.decode(content, type=kind)
     except RecursionError:
@@ -90,19 +90,19 @@ def decode_json(content: bytes | str, kind: type[_Kind], where: str, expected: s
 
 
 def decode_toml(text: str, where: str) -> dict[str, Any]:
-    """TOML of mdl. Raises DataError likewise, also for a line that is too long."""
+    """Decode TOML of mdl. Raises DataError likewise, also for a line that is too long."""
     if any(len(line) > LONGEST_TOML_LINE for line in text.splitlines()):
         raise DataError(f"{where}: a line of more than {LONGEST_TOML_LINE} characters")
     try:
         return tomllib.loads(text)
     except RecursionError:
         raise DataError(f"{where}: nested too deep") from None
-    except ValueError as error:  # its own error, and a number of more digits than Python reads
+    except ValueError as error:  # a TOML error, or a number of more digits than Python reads
         raise DataError(f"{where}: {shorten(error)}") from None
 
 
 def shorten(reason: Any) -> str:
-    """What an error says, in one printable line of bounded length: it may quote the very bytes that were wrong."""
+    """Return an error's text in one printable line of bounded length: it may quote the very bytes that were wrong."""
     return printable(" ".join(str(reason)[: 4 * _LONGEST_REASON].split()), _LONGEST_REASON)
 
 

@@ -1,4 +1,4 @@
-"""What every table of the configuration is made of: a struct whose numbers have ranges. It imports no torch."""
+"""The base of every table of the configuration: a struct of numbers with ranges. It imports no torch."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import msgspec
 
 from mdl.errors import ConfigError
 
-# Of rounds, windows, people and the like: far beyond any run, and no sum of them leaves 64 bits.
+# The limit for rounds, windows, people and the like: far beyond any run, and no sum of them leaves 64 bits.
 MANY = 1_000_000_000
-MEMBERS = 1024  # as many as a mesh may have
+MEMBERS = 1024  # the most that a mesh may have
 # 11 days: longer than anybody waits, and a timer of 32 bits in milliseconds still holds it.
 LONGEST_S = 1_000_000
-LARGEST_SEED = 2**63 - 1  # what TOML can write, and every random generator takes
-_SHOWN_DIGITS = 24  # of a number that an error repeats
+LARGEST_SEED = 2**63 - 1  # the largest that TOML can write; every random generator takes it
+_SHOWN_DIGITS = 24  # digits of a number that an error repeats
 
 
 class Range(msgspec.Struct, frozen=True):
-    """What a number may be, both ends included, unless it must be above the low or below the high one.
+    """The valid values of a number, both ends included, unless it must be above the low or below the high one.
 
-    note: what a special value means.
+    note: the meaning of a special value.
     """
 
     low: float
@@ -31,7 +31,7 @@ class Range(msgspec.Struct, frozen=True):
     below: bool = False
 
     def holds(self, value: float) -> bool:
-        """False for what is not a number, too."""
+        """Return True if the value lies in the range; NaN does not."""
         return (self.low < value or (value == self.low and not self.above)) and (
             value < self.high or (value == self.high and not self.below)
         )
@@ -46,7 +46,7 @@ Many: TypeAlias = Annotated[int, Range(1, MANY)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of every table. Every number has a `Range` in its type; ConfigError names the first one that is beyond."""
+    """Base of every table. Every number has a `Range` in its type; ConfigError names the first one out of its range."""
 
     table: ClassVar[str] = ""
 
@@ -59,7 +59,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 @cache
 def ranges_of(section: type[Section]) -> dict[str, Range]:
-    """The range of every number of a table, by its key."""
+    """Return the range of every number of a table, by its key."""
     hints = get_type_hints(section, include_extras=True).items()
     notes = ((name, note) for name, hint in hints for note in getattr(hint, "__metadata__", ()))
     return {name: note for name, note in notes if isinstance(note, Range)}

@@ -1,6 +1,7 @@
-"""The signals by which somebody ends a process: Ctrl-C, a service manager's or a script's word, a terminal that closes.
+"""The signals that end a process: Ctrl-C, a service manager's or a script's request, a terminal that closes.
 
-What they do to a command is `peers/interrupts.py`'s; this is for whoever starts processes. Imports next to nothing.
+`peers/interrupts.py` defines their effect on a command; this module is for code that starts processes. It imports next
+to nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _HAS_MASKS = hasattr(signal, "pthread_sigmask")
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """A process started meanwhile hears of no signal until it calls `unblock`; this one hears of it afterwards."""
+    """Block the signals within: a process started here gets none until it calls `unblock`, this one gets them after."""
     if not _HAS_MASKS:
         yield
         return
@@ -29,6 +30,6 @@ def blocked() -> Iterator[None]:
 
 
 def unblock(*numbers: int) -> None:
-    """This process hears of them from here on, also of those that came before."""
+    """Let these signals reach this process from now on, also those that came before."""
     if _HAS_MASKS:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

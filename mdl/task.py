@@ -1,8 +1,7 @@
-"""What a model is for, in one line: model, window, channels, classes; and in words where two such lines differ.
+"""A model's task in one line: model, window, channels, classes; and in words the difference of two such lines.
 
-Two devices whose vectors have one size may still mean different things by them: `hash_task` (`mdl/learning/flat.py`)
-tells that they differ, the lines tell their users how. The line is made to be read; whoever brings an own module has
-another one.
+Two devices may have vectors of one size that mean different things: `hash_task` (`mdl/learning/flat.py`) tells that
+they differ, the lines tell their users in what. The line is made to be read; a user's own module has another one.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from typing import Literal, TypeAlias
 
 from mdl.bounds import printable
 
-# What is learned of a window: its class, numbers (regression), or which of several labels hold (multi-label).
+# The learning target of a window: its class, numbers (regression), or several labels that may hold (multi-label).
 Targets: TypeAlias = Literal["classes", "numbers", "labels"]
-# Together they stay below the 256 characters of a text in a message, with the rest of a sentence around them.
+# Widths that together stay below the 256 characters of a text in a message, with the rest of a sentence around them.
 _MODEL, _CHANNELS, _CLASSES, _NAMED, _UNITS = 40, 90, 65, 70, 24
 _LINE = re.compile(
     r"(?P<model>.+?)(?: of \S+)? (?P<shape>\d+(?:x\d+)+)(?: at (?P<rate>[\d.,e+-]+) Hz)?"
     r"(?: in (?P<units>[^\[\]]+?))?(?: \[(?P<channels>.*)\])?"
     r" -> (?P<classes>.*)"
 )
-# Rates are told apart in ten steps a decade, 26 % each, so that clocks that drift are at one rate: what sensors have
-# (25, 26, 50, 52, 60, 100, 104) lies 5 % or more from the end of its step. Near an end `rate=` says which it is.
+# Two rates on one step count as equal: ten steps a decade, 26 % each, so that drifting clocks agree. Usual sensor
+# rates (25, 26, 50, 52, 60, 100, 104) lie 5 % or more from the end of their step. Near an end `rate=` decides.
 _STEPS_A_DECADE = 10
 
 
@@ -39,10 +38,11 @@ def describe_task(
     targets: Targets = "classes",
     channel_units: Sequence[str] = (),
 ) -> str:
-    """ "lenet 3x128 at 50 Hz in m/s2 [ax, ay, az] -> run, sit". shape: (channels, time), or (channels, height, width).
+    """Return "lenet 3x128 at 50 Hz in m/s2 [ax, ay, az] -> run, sit".
 
-    channels: () if they have no names. rate_hz: samples a second; None if it is not known. targets: what
-    `classes` names, told if it is something else. channel_units: () if none is known; neighbours' are told once.
+    shape: (channels, time), or (channels, height, width). channels: () if they have no names.
+    rate_hz: samples a second; None if it is not known. targets: what `classes` names; shown unless it is "classes".
+    channel_units: () if none is known; equal neighbours appear once.
     """
     rate = f" at {describe_rate(rate_hz)}" if rate_hz else ""
     named = f" [{_shorten(channels, _CHANNELS)}]" if channels else ""
@@ -53,36 +53,36 @@ def describe_task(
 
 
 def unit_runs(channel_units: Sequence[str]) -> list[str]:
-    """Return the units with neighbours that are alike told once, "?" for those that nobody knows."""
+    """Return the units, equal neighbours once, with "?" for unknown ones."""
     return [unit or "?" for unit, _ in itertools.groupby(channel_units)]
 
 
 def describe_rate(rate_hz: float) -> str:
-    """ "50 Hz": three digits are more than jitter leaves."""
+    """Return "50 Hz", to three digits below 1,000 Hz: jitter leaves no more."""
     return f"{rate_hz:.3g} Hz" if rate_hz < 1000 else f"{rate_hz:,.0f} Hz"
 
 
 def rate_step(rate_hz: float) -> int:
-    """Which of the steps a rate is on; two rates on one step are the same."""
+    """Return the number of the step that a rate is on; two rates on one step count as the same."""
     return round(_STEPS_A_DECADE * math.log10(rate_hz))
 
 
 def is_one_rate(one_hz: float | None, other_hz: float | None) -> bool:
-    """None: it is not known, which is not the same as any that is."""
+    """Return True if both rates are on one step. None, an unknown rate, equals only None."""
     if one_hz is None or other_hz is None:
         return one_hz is other_hz
     return rate_step(one_hz) == rate_step(other_hz)
 
 
 def rates_difference(mine: float | None, theirs: float | None) -> str:
-    """Of two rates that are both known; else empty."""
+    """Return in words the difference of two known rates; empty if they agree or one is not known."""
     if mine is None or theirs is None or is_one_rate(mine, theirs):
         return ""
     return f"{describe_rate(mine)} here and {describe_rate(theirs)} there"
 
 
 def task_difference(yours: str, ours: str) -> str:
-    """Return in what two `describe_task` lines differ: rate, units, channels or classes; empty if in something else."""
+    """Return the difference of two `describe_task` lines in rate, units, channels or classes; "" for any other."""
     one, other = _LINE.fullmatch(yours), _LINE.fullmatch(ours)
     if not one or not other or (one["model"], one["shape"]) != (other["model"], other["shape"]):
         return ""
@@ -100,13 +100,13 @@ def task_difference(yours: str, ours: str) -> str:
 
 
 def channels_of(line: str) -> list[str]:
-    """Return the names of channels that a `describe_task` line tells, the first of them where they are many."""
+    """Return the names of channels in a `describe_task` line; of many only the first."""
     found = _LINE.fullmatch(line)
     return (found["channels"] or "").removesuffix(" ...").split(", ") if found else []
 
 
 def channels_difference(mine: Sequence[str], theirs: Sequence[str]) -> str:
-    """The first channel that has two names; empty if there is none, or where the names are not known."""
+    """Return the first channel that has two names; empty if there is none, or where the names are not known."""
     for number, (one, other) in enumerate(zip(mine, theirs, strict=False), 1):
         if one != other:
             return printable(f"channel {number} is {one!r} here and {other!r} there")
@@ -114,7 +114,7 @@ def channels_difference(mine: Sequence[str], theirs: Sequence[str]) -> str:
 
 
 def _rate(line: re.Match[str]) -> float | None:
-    """Lines are other peoples', and may say anything."""
+    """Return the rate in a line, or None: lines come from other devices, and may hold anything."""
     try:
         rate_hz = float((line["rate"] or "").replace(",", ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""A pool of processes that work for this one. Ctrl-C is this process's to answer, and they end when it does."""
+"""A pool of worker processes. This process handles Ctrl-C, and the workers end when it does."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ T = TypeVar("T")
 
 
 class Workers(ProcessPoolExecutor):
-    """prepare: called once in each process."""
+    """A pool of spawned processes. prepare: called once in each of them."""
 
     def __init__(self, processes: int, prepare: Callable[[], None] | None = None) -> None:
         context = multiprocessing.get_context("spawn")
         super().__init__(processes, mp_context=context, initializer=_prepare, initargs=(prepare,))
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        with blocked():  # it starts processes, and each would end its imports with a traceback
+        with blocked():  # submit starts processes, and a signal would end each one's imports with a traceback
             return super().submit(fn, *args, **kwargs)
 
 
 def result_of(future: Future[T]) -> T:
-    """What a worker made of it. Raises MdlError if one is gone, and with it all that was under way."""
+    """Return a worker's result. Raises MdlError if a worker is gone, and with it all work in progress."""
     try:
         return future.result()
     except BrokenProcessPool:
@@ -40,7 +40,7 @@ def result_of(future: Future[T]) -> T:
 
 
 def _prepare(prepare: Callable[[], None] | None) -> None:
-    """SIGTERM stays: it is how a pool ends the others when one is gone."""
+    """Ignore Ctrl-C and follow the parent. SIGTERM stays: a pool ends the other workers by it when one is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     unblock(signal.SIGTERM)
     threading.Thread(target=_follow_parent, name="mdl-lifeline", daemon=True).start()
@@ -49,7 +49,7 @@ def _prepare(prepare: Callable[[], None] | None) -> None:
 
 
 def _follow_parent() -> None:
-    """A killed parent says nothing: without this its workers would wait for work for ever."""
+    """End this worker with its parent: a killed parent says nothing, and its workers would wait for work for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])

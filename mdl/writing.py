@@ -1,11 +1,11 @@
-"""How mdl writes files: for this user alone, and whole or not at all.
+"""Safe writing of files: for this user alone, and whole or not at all.
 
-A large one is written piece by piece, each on the disk before the next: a disk serves what is to be synced in turn, and
-a device's promises must not wait for a whole model (200 MB take ten seconds of a memory card).
+A large file is written in pieces, each synced before the next. A disk syncs in turn, and a device's promises must not
+wait for a whole model (200 MB take ten seconds of a memory card).
 
-A model, a cache, a story or a run directory tells of its owner's data, a code opens their mesh. So what is made here
-has mode 600 (folders 700) from the moment it exists: there is no time in which somebody else could open it. What was
-there before with a wider mode is narrowed when it is written or used. Folders that the user had stay as they are.
+A model, a cache, a story or a run directory tells of its owner's data; a code opens their mesh. So new files have mode
+600 (folders 700) from the moment they exist: no other user can open them at any time. A file that was there before with
+a wider mode is narrowed when it is written or used. Folders that the user had stay as they are.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _OTHERS = 0o077
 _HALF_WRITTEN = re.compile(r"\..+\.\d+\.part")
 # A policy has 100 KB, a description far less.
 _PROBE_BYTES = 128 << 10
-# Of one piece of a file: seconds of the disk, for which all else that is to be synced waits, and bytes. Longer ones
-# would hold that up; with shorter ones a disk that takes long for the least would do little else.
+# Disk time (s) and size (bytes) of one piece of a file; everything else to be synced waits for one piece. Longer pieces
+# would hold that up; shorter ones would keep a slow disk busy with little else.
 _PIECE_S = 0.1, 0.2
 _PIECE_BYTES = 2 << 20, 16 << 20
 
@@ -48,7 +48,7 @@ _waited = _Waited()
 
 @contextlib.contextmanager
 def on_disk() -> Iterator[None]:
-    """Count what is done here as time of the disk; not within itself."""
+    """Count the time spent within as time of the disk; do not nest it."""
     began = time.monotonic()
     try:
         yield
@@ -57,12 +57,12 @@ def on_disk() -> Iterator[None]:
 
 
 def disk_s() -> float:
-    """Return for how long this thread has waited for its disk so far, to tell a disk that hangs from other pauses."""
+    """Return this thread's seconds of waiting for its disk so far, to tell a disk that hangs from other pauses."""
     return _waited.seconds
 
 
 def make_private_folder(path: Path) -> None:
-    """The folder and those above it that are missing, each for this user alone. Raises OSError."""
+    """Make the folder and its missing parents, each for this user alone. Raises OSError."""
     if path.is_dir():
         return
     make_private_folder(path.parent)
@@ -74,7 +74,7 @@ def make_private_folder(path: Path) -> None:
 
 
 def open_private(path: Path, mode: str) -> IO[bytes]:
-    """Open to write ("wb", "ab", "xb", "r+b") in a folder that is there; from now on for this user alone."""
+    """Open to write ("wb", "ab", "xb", "r+b") in an existing folder; from now on for this user alone."""
     file: IO[bytes] = open(path, mode, opener=_open_for_this_user)  # noqa: SIM115
     return file
 
@@ -82,7 +82,7 @@ def open_private(path: Path, mode: str) -> IO[bytes]:
 def append_line(path: Path, line: bytes) -> None:
     """Add a line, without its end, to the end of a file, all of it or nothing. Raises OSError.
 
-    It takes the place of a last line that is not whole: a power cut has torn that.
+    It replaces an incomplete last line, which a power cut has torn.
     """
     with on_disk(), open_private(path, "a+b") as file:
         before = _end_of_lines(file)
@@ -92,13 +92,13 @@ def append_line(path: Path, line: bytes) -> None:
             file.flush()
         except OSError:
             with contextlib.suppress(OSError):
-                file.close()  # it tries once more what it holds
+                file.close()  # close tries once more to write its buffer
             os.truncate(path, before)
             raise
 
 
 def remove_leftovers(folder: Path) -> None:
-    """What killed processes have half written there, as large as a model each. For a folder that is this process's."""
+    """Remove half-written files of killed processes, each as large as a model. The folder must be this process's."""
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):
             if _HALF_WRITTEN.fullmatch(path.name):
@@ -106,15 +106,14 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """A small file that is never half a file; raises MdlError if the disk refuses."""
+    """Write a small file that is never half a file; raises MdlError if the disk refuses."""
     write_whole(path, lambda file: file.write(content))
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path | None = None) -> None:
     """Let `write` fill a new file, and put it in the place of `path` once it is on the disk.
 
-    previous: the name that an existing file at `path` has afterwards. Raises MdlError if the disk refuses; `path` is as
-    it was then.
+    previous: the new name of an existing file at `path`. Raises MdlError if the disk refuses; `path` is then as before.
     """
     try:
         with on_disk():
@@ -128,7 +127,7 @@ def _write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path
     make_private_folder(path.parent)
     temporary.unlink(missing_ok=True)
     try:
-        # "x": whatever is there, a link of somebody else's among it, is not written through.
+        # "x": an existing file, such as somebody else's link, is not written through.
         with io.BufferedWriter(_PacedFile(str(temporary), "xb", opener=_open_for_this_user)) as file:
             write(file)
             file.flush()
@@ -142,7 +141,7 @@ def _write_whole(path: Path, write: Callable[[BinaryIO], object], previous: Path
 
 
 def _name_also(path: Path, previous: Path) -> None:
-    """Give a file a second name, so that it is under one of them whatever happens; a disk without links moves it."""
+    """Give a file a second name, so that it keeps one of them whatever happens; a disk without links moves it."""
     aside = previous.with_name(f".{previous.name}.{os.getpid()}.part")
     aside.unlink(missing_ok=True)
     try:
@@ -155,13 +154,13 @@ def _name_also(path: Path, previous: Path) -> None:
 
 
 class _PacedFile(io.FileIO):
-    """A file whose content is on the disk but for the last piece."""
+    """A file that syncs its content piece by piece: all but the last piece is on the disk."""
 
     _piece = _left = _PIECE_BYTES[0]
     _took_s = 0.0
 
     def write(self, data: Any) -> int:
-        """Of the data no more than there is left of the piece: whoever buffers goes on."""
+        """Write no more of the data than is left of the piece; the buffered writer above calls again for the rest."""
         begun = time.monotonic()
         written = super().write(memoryview(data)[: self._left])
         self._left -= written
@@ -179,7 +178,7 @@ class _PacedFile(io.FileIO):
 
 
 def check_writable(path: Path) -> None:
-    """Before hours of work: that a file can be written there. Raises StorageError if it cannot."""
+    """Check before hours of work that a file can be written there. Raises StorageError if it cannot."""
     probe = path.with_name(f".{path.name}.{os.getpid()}.probe")
     try:
         write_bytes(probe, bytes(_PROBE_BYTES))
@@ -189,14 +188,14 @@ def check_writable(path: Path) -> None:
 
 
 def spare_place(path: Path, process: int | None = None) -> Path:
-    """Where `save_or_rescue` of a process, of this one by default, puts what its disk refuses."""
+    """Return the path that `save_or_rescue` uses if the disk refuses. process: its id; None: this process."""
     return Path(tempfile.gettempdir()) / f"mdl-{process or os.getpid()}-{path.name}"
 
 
 def save_or_rescue(path: Path, save: Callable[[Path], None]) -> None:
-    """Save what took long to compute; where the disk refuses by now, in a temporary directory.
+    """Save a result that took long to compute; where the disk now refuses, save it in a temporary directory.
 
-    Raises MdlError that names both places; if neither takes it, what the first one said.
+    Raises MdlError that names both places; if both refuse, the first error.
     """
     try:
         save(path)
@@ -210,9 +209,9 @@ def save_or_rescue(path: Path, save: Callable[[Path], None]) -> None:
 
 
 def narrow(path: Path) -> bool:
-    """Take a file or folder of this user's away from everybody else; whether it was open to them.
+    """Deny all other users a file or folder of this user's; return True if it was open to them and is not now.
 
-    On a disk that knows no modes, or of another owner's file, it stays as it is.
+    On a disk without modes, and for another owner's file, it stays as it is.
     """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -225,7 +224,7 @@ def narrow(path: Path) -> bool:
 
 
 def _end_of_lines(file: IO[bytes]) -> int:
-    """Where the last whole line ends: usually the end."""
+    """Return the place where the last whole line ends: usually the end."""
     start = end = file.seek(0, os.SEEK_END)
     size = 1
     while start:
@@ -239,22 +238,22 @@ def _end_of_lines(file: IO[bytes]) -> int:
 def _open_for_this_user(path: str, flags: int) -> int:
     descriptor = open_descriptor(path, flags, _FILE_MODE)
     found = os.fstat(descriptor)
-    # A file that is there already keeps its mode when it is opened. A terminal or /dev/null is nobody's to narrow.
+    # An existing file keeps its mode when it is opened. A terminal or /dev/null is not narrowed.
     if os.name != "nt" and stat.S_ISREG(found.st_mode) and found.st_mode & _OTHERS and found.st_uid == os.geteuid():
         os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~_OTHERS)
     return descriptor
 
 
 def sync_content(descriptor: int) -> None:
-    """What was written there is on the disk once this is done, and can be found; when it was written may not be.
+    """Sync the content of a file, so that it is on the disk and can be found; its times may not be.
 
-    So nothing waits for what else of the disk's journal is to be written, unless the file has grown. Raises OSError.
+    Nothing waits for other writes of the disk's journal, unless the file has grown. Raises OSError.
     """
     (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(descriptor)
 
 
 def sync_directory(directory: Path) -> None:
-    """A new file's name is on the disk, too, once this is done."""
+    """Sync a directory, so that a new file's name is on the disk, too."""
     if os.name == "nt":
         return
     descriptor = open_descriptor(str(directory), os.O_RDONLY)

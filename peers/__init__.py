@@ -1,1 +1,1 @@
-"""peers: the roles, the command line, and what `import mdl` gives to programs."""
+"""peers: the roles, the command line, and the API that `import mdl` gives to programs."""

@@ -1,4 +1,4 @@
-"""The Python API behind `mdl.join`: what a program says of its model, its loop, and the mesh it belongs to."""
+"""The Python API behind `mdl.join`: a program gives its model, its loop, and the mesh it belongs to."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["Member", "ModelDescription", "Replay", "Round", "RoundDone", "join",
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> tuple[nn.Module, ModelDescription]:
-    """Return a trained model in evaluation mode, on the processor, and what goes into it and comes out.
+    """Return a trained model in evaluation mode, on the processor, and the description of its inputs and outputs.
 
-    path: a run directory, or a file that `mdl peer` or `mdl up` wrote (`global.safetensors`). model: the
-    module to fill, where it is one of your own; a built-in one is built as the file describes it. The module takes
-    float32 (windows, channels, time), or (images, channels, height, width), in `description.channel_units`, at
-    `description.rate_hz`, and gives a column for each of `description.class_names`. Raises DataError, which names the
-    file, if it is missing, damaged or of another model; ConfigError if only the caller can say what the model is.
+    path: a run directory, or a file that `mdl peer` or `mdl up` wrote (`global.safetensors`). model: the module to
+    fill, if it is one of your own; a built-in one is built as the file describes it. The module takes float32 (windows,
+    channels, time), or (images, channels, height, width), in `description.channel_units`, at `description.rate_hz`. It
+    gives a column for each of `description.class_names`. Raises DataError, which names the file, if it is missing,
+    damaged or of another model. Raises ConfigError if only the caller can say what the model is.
     """
     return import_model(find_model_file(Path(path)), model)
 
@@ -67,21 +67,21 @@ def join(
     quiet: bool = False,
     check: bool = False,
 ) -> Member:
-    """A member of the mesh `mesh`, whose join code is given, in MDL_CODE, or known to `mdl mesh list`.
+    """Join the mesh `mesh` as a member; its join code is given, in MDL_CODE, or known to `mdl mesh list`.
 
     run: of that mesh, beside others, as `--run`; `mesh` may be NAME/RUN, too.
 
-    model: float32 where it is trained, the same on every device; what is frozen (requires_grad is False) is neither
-    sent nor merged, and must be equal on all devices. optimizer, scheduler, scaler: whatever has `state_dict`; their
-    state is kept with the file cache, and a restart goes on with it. data, loss, accumulate (batches a step), precision
-    (of the forward pass: float32, bfloat16, float16), proximal (mu of FedProx): for `run()` only, which steps the
-    scheduler once a round. batch_norm: "own" leaves them on each device (FedBN). overlap: the next round is trained
+    model: float32 in its trained parts, the same on every device. Frozen parameters (requires_grad is False) are
+    neither sent nor merged, and must be equal on all devices. optimizer, scheduler, scaler: objects with `state_dict`;
+    their state is kept with the file cache, and a restart goes on with it. data, loss, accumulate (batches a step),
+    precision (of the forward pass: float32, bfloat16, float16), proximal (mu of FedProx): for `run()` only, which steps
+    the scheduler once a round. batch_norm: "own" leaves them on each device (FedBN). overlap: the next round is trained
     while the deltas of one travel. rounds: after so many this device leaves; 0: until the mesh ends. until, every: when
     the mesh ends and rounds begin, if this device leads: "minutes=30,no-better=5", "10m". theta: its weight (3.2.2).
     addresses: HOST:PORT of members, where multicast is blocked. port: to listen on; 0: any. interface: the only one to
-    use, by name. classes: what the outputs stand for: devices with others are refused by a hash of them. fresh: what
-    this device has of an earlier run is set aside. progress: called in the loop's thread with a `RoundDone` for each
-    round whose result has come. quiet: no lines but warnings. check: judge what others give. Raises ConfigError.
+    use, by name. classes: names of the outputs; devices with other names are refused, by a hash of them. fresh: sets
+    aside the files of an earlier run of this device. progress: called in the loop's thread with a `RoundDone` for each
+    finished round. quiet: only warnings. check: judge others' deltas. Raises ConfigError.
     """
     section = MeshSection(join=tuple(addresses), port=port, listen=interface, loopback=loopback)
     config = _configure(section, rounds, until, every, check, batch_norm, overlap)

@@ -1,14 +1,14 @@
 """Ctrl-C, SIGTERM and a closed terminal, from the first line of a command to its last.
 
-An exception that comes up in the middle of somebody's import, or while a command says how it ended, is shown as a
-traceback or lost. So in those moments a command just leaves, and who has something to keep waits for the next moment:
+An exception in the middle of an import, or while a command reports its end, is shown as a traceback or lost. In those
+moments a command just leaves; a command with something to keep waits for the next moment:
 
-- at the start, and where modules are imported: leave at once, nothing has been begun;
-- in a command: KeyboardInterrupt, which closes and removes what is half done; the second one leaves at once;
-- in a command with something to keep (`handled`): what it says itself, mostly `interrupt`;
+- at the start, and at imports of modules: leave at once, nothing has been begun.
+- in a command: KeyboardInterrupt, which closes and removes half-done work; the second one leaves at once.
+- in a command with something to keep (`handled`): its own handler, mostly `interrupt`.
 - at the end: leave with the exit code that was found.
 
-What the caller has this process ignore (`nohup`, a job in a shell's background) stays ignored.
+Signals that the caller has this process ignore (`nohup`, a job in a shell's background) stay ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from types import FrameType, TracebackType
 from mdl.signals import SIGNALS, unblock
 
 INTERRUPTED = 130
-# An import under way is looked at again: soon for people, seldom for the processor.
+# An import under way is checked again: soon for people, seldom for the processor.
 _LOOK_AGAIN_S = 0.02
 _CAN_WAIT = hasattr(signal, "setitimer")
 
@@ -32,38 +32,38 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 class _Phase:
-    """Of this process's command. may_raise: KeyboardInterrupt would be caught. exit_code: once all is said."""
+    """The phase of this process's command. may_raise: KeyboardInterrupt would be caught. exit_code: set at the end."""
 
     may_raise = False
     exit_code: int | None = None
 
 
 def begin() -> None:
-    """The first line of a process: from here on every interrupt is answered, those that waited for it too."""
+    """Answer every interrupt from here on, also the ones that waited; call this in the first line of a process."""
     for number in _heeded():
         signal.signal(number, _interrupt_once)
     unblock(*SIGNALS)
-    atexit.register(_ignore)  # the first one registered is the last one called: the rest is the interpreter's
+    atexit.register(_ignore)  # registered first, so called last: what follows is the interpreter's
 
 
 def allow() -> None:
-    """The command begins: the next interrupt is a KeyboardInterrupt."""
+    """Begin the command: the next interrupt is a KeyboardInterrupt."""
     _Phase.may_raise = True
 
 
 def hurry() -> None:
-    """The command is over: an interrupt leaves at once."""
+    """End the command: an interrupt leaves at once."""
     _Phase.may_raise = False
 
 
 def end(exit_code: int) -> None:
-    """All is said: an interrupt ends the process with this code, and says nothing."""
+    """End all output: an interrupt ends the process with this code, and says nothing."""
     _Phase.exit_code = exit_code
 
 
 @contextmanager
 def handled(handler: Handler) -> Iterator[None]:
-    """`handler` takes all interrupts meanwhile. In the main thread only."""
+    """Give all interrupts to `handler` meanwhile. In the main thread only."""
     before = {number: signal.signal(number, handler) for number in _heeded()}
     try:
         yield
@@ -73,7 +73,7 @@ def handled(handler: Handler) -> Iterator[None]:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """A handler: raises KeyboardInterrupt, after an import that is under way."""
+    """Raise KeyboardInterrupt, after an import that is under way. This is a handler."""
     if not _CAN_WAIT or not _would_be_lost(frame):
         raise KeyboardInterrupt
 
@@ -87,7 +87,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def interrupted_quietly(problem: KeyboardInterrupt) -> None:
-    """If nobody catches it, the program ends by it as ever, without a traceback: what there is to say has been said."""
+    """Suppress the traceback of this interrupt; uncaught, it still ends the program. All is said already."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
@@ -114,10 +114,10 @@ def _interrupt_once(_: int, frame: FrameType | None) -> None:
 
 
 def _would_be_lost(frame: FrameType | None) -> bool:
-    """Whether what is under way would swallow the exception, or tell of it in its own way.
+    """Return True if the running code would swallow the exception, or report it in its own way.
 
-    An import, a finalizer; the evaluation of a text, which typer does with annotations: `python -m` remembers a
-    KeyboardInterrupt that went through one, and ends by SIGINT whatever exit code it is given.
+    Such code is an import, a finalizer, or the evaluation of a text, as typer evaluates annotations. `python -m`
+    remembers a KeyboardInterrupt that went through one, and ends by SIGINT with any exit code.
     """
     while frame is not None:
         place, name = frame.f_code.co_filename, frame.f_code.co_name

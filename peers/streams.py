@@ -1,7 +1,7 @@
-"""stdin, stdout and stderr of a command: whatever they are, what it says never ends it.
+"""stdin, stdout and stderr of a command: no state of them, and no text, ends the command.
 
-A closed one leads nowhere. What the encoding of the other side lacks is written with characters that it has: an arrow
-as `->`, any other as its escape. Names of files that are no UTF-8 appear so, too.
+A closed stream leads nowhere. Characters that the encoding of the other side lacks are replaced: an arrow by `->`, any
+other by its escape. Names of files that are no UTF-8 appear so, too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 
 _HANDLER = "mdl.shown"
-# What mdl's own lines and drawings use beyond ASCII.
+# Characters beyond ASCII in mdl's own lines and drawings.
 _STAND_INS = dict(zip("▁▂▃▄▅▆▇█‘’“”–—×·≤≥", "_.-=+*%#''\"\"--x-<>", strict=True)) | {
     "→": "->",
     "←": "<-",
@@ -34,7 +34,7 @@ def open_streams() -> None:
 
 
 def show_otherwise(error: UnicodeError) -> tuple[str, int]:
-    """Handle an error of encoding: return what to write instead, in ASCII, and where to go on."""
+    """Handle an error of encoding: return an ASCII replacement, and the position to go on at."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     part = error.object[error.start : error.end]
@@ -43,8 +43,8 @@ def show_otherwise(error: UnicodeError) -> tuple[str, int]:
 
 
 def _open_closed(number: int) -> None:
-    """Where a descriptor is closed, the next file that is opened would take its place, and what is said go into it."""
+    """Open /dev/null in place of a closed descriptor: else the next opened file would receive the output."""
     try:
         os.fstat(number)
     except OSError:
-        os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one, as those below are open
+        os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one, as those below are open

@@ -1,8 +1,8 @@
-"""Bound what a message costs that meets a bug here: its sender is not heard for a while, and this node goes on.
+"""Bound the cost of a message that meets a bug here: this node ignores its sender for a while and goes on.
 
-A message that raises anything but RemoteProtocolError has met a bug, ours or its sender's making. The sender's device
-has its place back after a minute, and after twice as long each further time. Who tells the same to many does not
-multiply by names: whoever is out is out as a device, by its key. Pure: `now` is an argument.
+A message that raises anything but RemoteProtocolError has met a bug: ours, or one that its sender provokes. The
+sender's device is ignored for a minute, and for twice as long each further time. Further names do not help a device
+that sends the same message to many: the device is put out by its key. Pure: `now` is an argument.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 
 from mdl.bounds import MAX_MEMBERS
 
-# Long enough that rounds go on between two of them, short enough that an honest device with a rare message is back.
+# Long enough for rounds to go on between two bugs; short enough that an honest device with a rare message comes back.
 FIRST_S, LONGEST_S = 60.0, 86_400.0
-# Devices that are remembered, with how often they met a bug: all that a mesh has.
+# Devices remembered with the number of bugs that they met: as many as a mesh has.
 _REMEMBERED = MAX_MEMBERS
-# So many rebuilds of a node in so long, and the cause is taken to be in what it is rebuilt from: it stops, with its
-# story. A single device comes to four, as long as it is out twice as long each time.
+# After so many rebuilds in this time the cause is taken to be in the data that the node is rebuilt from: it stops and
+# saves its story. A single device causes four at most, since each mute is twice as long as the last.
 MOST_REBUILDS, REBUILDS_S = 8, 900.0
 
-# Told with a traceback, as often as `mdl.transport.loglimit` allows.
+# Logged with a traceback, as often as `mdl.transport.loglimit` allows.
 MET_BUG = "a message of %s met a bug here: that device is not heard for %.0f s, this one goes on"
 MET_BUG_AT_DOOR = "an introduction met a bug here, and is dropped"
 
 
 @dataclass
 class _Out:
-    """until: when its device is heard again. times: that it met a bug."""
+    """A device that is ignored. until: the end of that time. times: the number of bugs that its messages met."""
 
     peer_id: str
     until: float
@@ -36,7 +36,7 @@ class _Out:
 
 
 class Barrier:
-    """met: messages that met a bug since the process started."""
+    """The devices that this node ignores. met: messages that met a bug since the process started."""
 
     def __init__(self) -> None:
         self.met = 0
@@ -44,7 +44,7 @@ class Barrier:
         self._rebuilt: deque[float] = deque(maxlen=MOST_REBUILDS)
 
     def put_out(self, device: Hashable, peer_id: str, now: float) -> float:
-        """Note that a message of this device met a bug; return for how many seconds it is not heard."""
+        """Note that a message of this device met a bug; return for how many seconds the device is ignored."""
         self.met += 1
         before = self._out.pop(device, None)
         times = before.times + 1 if before else 1
@@ -55,21 +55,21 @@ class Barrier:
         return for_s
 
     def note_unknown(self) -> int:
-        """Note a message that met a bug and puts nobody out; return how many met one."""
+        """Note a message of an unknown sender that met a bug; return the number of such messages so far."""
         self.met += 1
         return self.met
 
     def is_out(self, device: Hashable, now: float) -> bool:
-        """Return True while this device is not heard."""
+        """Return True while this device is ignored."""
         out = self._out.get(device)
         return out is not None and now < out.until
 
     def unheard(self, now: float) -> tuple[str, ...]:
-        """Return the names of those that are not heard now."""
+        """Return the names of the peers that are ignored now."""
         return tuple(sorted({out.peer_id for out in self._out.values() if now < out.until}))
 
     def may_rebuild(self, now: float) -> bool:
-        """Note a rebuild of the node; False where so many came lately that the cause is its own."""
+        """Note a rebuild of the node; return False if so many came lately that the cause must be in the node itself."""
         is_worn_out = len(self._rebuilt) == MOST_REBUILDS and now - self._rebuilt[0] < REBUILDS_S
         self._rebuilt.append(now)
         return not is_worn_out

@@ -1,8 +1,8 @@
-"""The datagrams of one node: a socket, a flow with each peer, and how two peers agree on one.
+"""The datagrams of one node: a socket, a flow with each peer, and how two peers agree on a flow.
 
-Of two peers the one with the smaller name begins: FlowOffered goes by the link, which is encrypted, with a key for what
-is to come back; FlowAnswered brings the other key. When nothing has been heard by the flow for a while it begins anew:
-the other may have forgotten it. Datagrams of no flow are dropped unread, and nobody is answered who has no key.
+The peer with the smaller name begins. It sends FlowOffered by the link, which is encrypted, with a key for what is to
+come back; FlowAnswered brings the other key. A flow that nothing arrives by for a while begins anew: the other peer may
+have forgotten it. Datagrams of unknown flows are dropped unread, and a sender without a key gets no answer.
 Never blocks; not thread-safe.
 """
 
@@ -25,22 +25,22 @@ from mdl.transport.discovery.directory import Address
 from mdl.transport.discovery.scopes import socket_address
 from mdl.transport.wire.codec import FlowAnswered, FlowOffered
 
-# Flows at a time: of a device's partners in a round, as the links that are made ready (outbox.READY_LINKS).
+# Flows at a time, for a device's partners in a round: as many as links that are made ready (outbox.READY_LINKS).
 MOST_FLOWS = 32
-# A flow by which nothing comes begins anew, at first soon: the offer or the answer may have been lost with its link.
+# A flow that nothing arrives by begins anew, at first soon: its offer or answer may have been lost with the link.
 ANEW_S, ANEW_MOST_S = 5.0, 60.0
-# One that was heard before: longer than a link is away that only flaps, and than its probes rest.
+# A flow that worked before: longer than a flapping link is away, and longer than its probes rest.
 GIVEN_UP_S = 25.0
-# Datagrams handled in one turn of the loop; the others wait in the system's buffer, or are lost and sent again.
+# Datagrams handled in one turn of the loop. The others wait in the system's buffer, or are lost and sent again.
 TURN = 256
 BUFFER_BYTES = 1 << 20
 
-# No process has so many.
+# No process has so many descriptors.
 _NO_DESCRIPTOR = 1 << 30
 
 
 class DatagramFrame(zmq.Frame):
-    """A frame that came by a flow, and says of itself what one of a connection does: which key its peer has shown."""
+    """A frame that came by a flow; like a frame of a connection, it tells which key its peer has shown."""
 
     _key = b""
 
@@ -54,8 +54,11 @@ class DatagramFrame(zmq.Frame):
 
 @dataclass
 class _Partner:
-    """peer: with whom. key: that its link has shown. number: its UDP port, 0 before it is known. tries: flows before
-    this one that were not heard.
+    """The flow with one peer.
+
+    key: the key that the peer's link has shown.
+    number: the peer's UDP port, 0 before it is known.
+    tries: the flows before this one that nothing arrived by.
     """
 
     peer: Contributor
@@ -71,16 +74,17 @@ class _Partner:
         return self.flow.heard_at > -inf
 
     def ends_at(self) -> float:
-        """When it begins anew, unless it is heard."""
+        """Return the time at which the flow begins anew unless something arrives by it."""
         if self.was_heard():
             return self.flow.heard_at + GIVEN_UP_S
         return self.flow.begun_at + min(ANEW_S * (1 << min(self.tries, 8)), ANEW_MOST_S)
 
 
 class DatagramPort:
-    """host, port: where the node's links listen; UDP takes the same number if it is free, else any.
+    """The UDP socket of a node and its flows.
 
-    draw: so many random bytes. Raises OSError without a socket.
+    host, port: where the node's links listen; UDP takes the same number if it is free, else any.
+    draw: returns that many random bytes. Raises OSError if no socket can be opened.
     """
 
     def __init__(self, me: str, host: str, port: int, draw: Callable[[int], bytes]) -> None:
@@ -94,9 +98,9 @@ class DatagramPort:
         self.socket.close()
 
     def move(self, host: str) -> None:
-        """Listen at another address of this machine: by another socket, at the same number if it is free there.
+        """Listen at another address of this machine: with a new socket, at the same number if it is free there.
 
-        Raises OSError if that cannot be; then everything stays as it is.
+        Raises OSError if that is impossible; everything stays unchanged then.
         """
         if host == self._host:
             return
@@ -105,11 +109,11 @@ class DatagramPort:
         self.socket, self._host = found, host
         if (number := int(found.getsockname()[1])) != self.number:
             self.number = number
-            for peer_id in list(self._partners):  # they have been told the old one
+            for peer_id in list(self._partners):  # the peers know the old number
                 self.forget(peer_id)
 
     def begin(self, peer: Contributor, now: float) -> FlowOffered | None:
-        """What to say to a peer that is heard, so that a flow begins, or begins anew; None if nothing is to be said."""
+        """Return the offer that begins a flow with this peer, or begins it anew; None if there is none to make."""
         known = self._partners.get(peer.peer_id)
         if self._me > peer.peer_id or (known is None and len(self._partners) >= MOST_FLOWS):
             return None
@@ -120,7 +124,10 @@ class DatagramPort:
         return FlowOffered(self.number, partner.flow.own.flow_id, key)
 
     def take_offer(self, peer: Contributor, offered: FlowOffered, key: bytes, now: float) -> FlowAnswered | None:
-        """The answer; the peer seals with our key from now on, and we with its. key: that its link has shown."""
+        """Return the answer to an offer; from now on the peer seals with our key, and we seal with its key.
+
+        key: the key that the peer's link has shown. Returns None with MOST_FLOWS flows to others.
+        """
         if peer.peer_id not in self._partners and len(self._partners) >= MOST_FLOWS:
             return None
         partner, ours = self._open(peer, now)
@@ -129,7 +136,7 @@ class DatagramPort:
         return FlowAnswered(self.number, partner.flow.own.flow_id, ours, offered.flow_id)
 
     def take_answer(self, peer: Contributor, answered: FlowAnswered, key: bytes, now: float) -> None:
-        """Nothing happens unless it answers the offer that was made last."""
+        """Connect the flow if this answers the latest offer; otherwise do nothing."""
         partner = self._partners.get(peer.peer_id)
         if partner is None or partner.peer != peer or partner.flow.is_connected:
             return
@@ -138,23 +145,23 @@ class DatagramPort:
             partner.flow.connect(Seal(answered.flow_id, answered.key), now)
 
     def flow_with(self, peer_id: str) -> Flow | None:
-        """The flow that is the better way to this peer, None if its link is good enough."""
+        """Return the flow if it is the better way to this peer; None if the peer's link is good enough."""
         partner = self._partners.get(peer_id)
         return partner.flow if partner is not None and partner.flow.is_wanted else None
 
     def is_heard(self, peer_id: str) -> bool | None:
-        """Whether datagrams have got to this peer and back; None before they are agreed on."""
+        """Return True if datagrams have reached this peer and come back; None before a flow is agreed on."""
         partner = self._partners.get(peer_id)
         return None if partner is None or not partner.flow.is_connected else partner.was_heard()
 
     def silent_for(self, seconds: float, now: float) -> list[str]:
-        """Peers that were heard by datagrams, and are not since so many seconds."""
+        """Return the peers that acknowledged datagrams before, but none for more than so many seconds."""
         return [
             name for name, each in self._partners.items() if each.was_heard() and now - each.flow.heard_at > seconds
         ]
 
     def ways_s(self) -> dict[str, float]:
-        """Peer id -> its flow's round trip, as far as it is known."""
+        """Return the round trip in seconds of each peer's flow, by peer id, as far as it is known."""
         return {peer_id: way_s for peer_id, each in self._partners.items() if (way_s := each.flow.way_s) < inf}
 
     def forget(self, peer_id: str) -> None:
@@ -164,16 +171,17 @@ class DatagramPort:
     def receive(
         self, now: float, on_bug: Callable[[str, float], None] = lambda peer_id, now: None
     ) -> tuple[list[list[zmq.Frame]], list[RemoteProtocolError]]:
-        """Whole messages, as a ROUTER would give them, and what was wrong with what else came.
+        """Return whole messages, as a ROUTER would give them, and what was wrong with other datagrams.
 
-        on_bug: told, where it is handled, whose datagram met a bug here; its flow is forgotten.
+        on_bug: called in the exception handler with the sender of a datagram that met a bug here; that flow is
+        forgotten.
         """
         messages: list[list[zmq.Frame]] = []
         problems: list[RemoteProtocolError] = []
         for _ in range(TURN):
             try:
                 datagram = self.socket.recv(LARGEST_BYTES + 1)
-            except OSError:  # nothing more; or a word that somebody is not there, which his silence tells as well
+            except OSError:  # nothing more, or an error that a peer is not there: its silence tells that as well
                 break
             flow_id = flow_id_of(datagram)
             partner = None if flow_id is None else self._by_flow.get(flow_id)
@@ -189,12 +197,15 @@ class DatagramPort:
         return messages, problems
 
     def send(self, where: Callable[[str], Address | None], now: float) -> int:
-        """Let out whatever is to leave by now; the bytes of it. where: a peer is, None if nobody knows."""
+        """Send every packet that is due by now; return the number of bytes sent.
+
+        `where` returns the address of a peer, None if it is unknown.
+        """
         sent_bytes = 0
         for peer_id, partner in self._partners.items():
             for datagram in partner.flow.packets(now):
                 if (address := where(peer_id)) is not None:
-                    with contextlib.suppress(OSError):  # no way, no room: as if the network had lost it
+                    with contextlib.suppress(OSError):  # no route or no room: as if the network had lost it
                         to = socket_address(self.socket.family, address.host, partner.number)
                         sent_bytes += self.socket.sendto(datagram, to)
         return sent_bytes
@@ -203,7 +214,7 @@ class DatagramPort:
         return min((partner.flow.deadline(now) for partner in self._partners.values()), default=inf)
 
     def _open(self, peer: Contributor, now: float) -> tuple[_Partner, bytes]:
-        """A new flow, in the place of an earlier one, and the key that the peer is to seal with."""
+        """Open a flow in place of an earlier one; return it with the key that the peer is to seal with."""
         self.forget(peer.peer_id)
         key = self._draw(KEY_BYTES)
         partner = _Partner(peer, Flow(Seal(self._draw(FLOW_ID_BYTES), key), now))
@@ -222,7 +233,7 @@ def _open_socket(host: str, port: int) -> socket.socket:
             found.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
         try:
             found.bind(socket_address(family, host, port))
-        except OSError:  # somebody else has that one
+        except OSError:  # the number is taken
             found.bind(socket_address(family, host, 0))
     except OSError:
         found.close()

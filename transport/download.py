@@ -1,4 +1,4 @@
-"""One file from the web, whole and proven, or nothing: streamed, bounded in size, resumed, checked, then renamed."""
+"""One file from the web, complete and verified, or none: streamed, bounded in size, resumed, checked, then renamed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mdl.errors import DataError, StorageError
 
 # Read in pieces of this size: large enough to keep a link busy, small enough that progress moves.
 _PIECE_BYTES = 256 << 10
-# A server that says nothing for this long is gone; what has arrived is kept, and the next attempt goes on from there.
+# A server that is silent for this long counts as gone; what has arrived is kept, and the next attempt resumes there.
 _SILENCE_S = 30.0
 
 Progress = Callable[[int, int], None]
@@ -51,7 +51,7 @@ def fetch(url: str, target: Path, sha256: str, size_bytes: int, on_progress: Pro
 
 
 def digest_file(file: Path) -> str:
-    """SHA-256 of a file, in hex."""
+    """Return the SHA-256 of a file, in hex."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -68,7 +68,7 @@ def _receive(url: str, part: Path, size_bytes: int, on_progress: Progress) -> No
             return
         raise
     with response:
-        # Where the server does not go on from our part, it starts from the beginning.
+        # A server that does not resume after our part starts from the beginning.
         start = done if response.status == HTTPStatus.PARTIAL_CONTENT else 0
         length = response.headers.get("Content-Length")
         with part.open("ab" if start else "wb") as file:

@@ -1,7 +1,7 @@
-"""Log lines about what others do, so that nobody can fill a disk by doing it often.
+"""Log lines about what others do, limited so that nobody can fill a disk by doing it often.
 
-The first lines of a kind about a peer are written as they come, the rest of the period is counted and told in one line.
-Pure but for the logger: `now` is an argument, in seconds of any clock. A kind is the constant text of a line.
+The first lines of a kind about a peer are written as they come. One line counts the rest at the end of the period. Pure
+but for the logger: `now` is an argument, in seconds of any clock. A kind is the constant text of a line.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import logging
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-# Enough to see what goes wrong; who breaks the protocol once has rarely more to say.
+# Enough to see what goes wrong; later violations of the protocol rarely tell more than the first.
 LINES = 3
 PERIOD_S = 10.0
-# Kinds and peers told apart at a time; all others share a key for each kind. With LINES and 200 bytes a line this is
-# 2.6 KB/s at most, whatever comes.
+# Pairs of kind and peer counted apart at a time; all others share one key for each kind. With LINES and 200 bytes a
+# line this is 2.6 KB/s at most, whatever comes.
 MAX_KEYS = 32
-# Of one text a whole process writes no more in a period: a round of 100 devices has as many hops.
+# A process writes at most so many lines of one text in a period: a round of 100 devices has as many hops.
 LINES_OF_A_TEXT = 200
-# The program has some hundred constant texts; a library that makes up its own shares the last one.
+# The program has some hundred constant texts; a library that makes up its own texts shares the last key.
 _MAX_TEXTS = 512
 
 
 @dataclass
 class _Heard:
-    """One key's period. like: the last line that was written, level: its level."""
+    """One key's period. like: the last line that was written. level: the level of that line."""
 
     since: float
     level: int
@@ -34,7 +34,7 @@ class _Heard:
 
 
 class LogLimit:
-    """At most `lines` for each (text, peer) in PERIOD_S. peer: whoever caused it, as well as that can be told."""
+    """At most `lines` lines for each (text, peer) in PERIOD_S. peer: the peer that caused it, if that is known."""
 
     def __init__(self, logger: logging.Logger, lines: int = LINES) -> None:
         self._logger = logger
@@ -45,17 +45,17 @@ class LogLimit:
         self.log(logging.WARNING, now, peer, text, *fields)
 
     def bug(self, now: float, peer: Hashable, text: str, *fields: object, error: BaseException | None = None) -> None:
-        """Write an error with the traceback of `error`, or of what is being handled, or count it."""
+        """Write or count an error, with the traceback of `error` or of the exception being handled."""
         self.log(logging.ERROR, now, peer, text, *fields, traced=error or True)
 
     def log(
         self, level: int, now: float, peer: Hashable, text: str, *fields: object, traced: BaseException | bool = False
     ) -> None:
-        """Write a line, or count it. text, fields: as for `logging`; fields are not formatted in vain."""
+        """Write a line, or count it. text, fields: as for `logging`; lines that are only counted are not formatted."""
         self.on_time(now)
         key = (text, peer)
         if key not in self._heard and len(self._heard) >= MAX_KEYS:
-            key = (text, None)  # as many as there are texts
+            key = (text, None)  # at most one key for each text
         heard = self._heard.setdefault(key, _Heard(now, level))
         if heard.written >= self._lines:
             heard.unwritten += 1
@@ -65,7 +65,7 @@ class LogLimit:
         self._logger.log(level, text, *fields, exc_info=traced)
 
     def on_time(self, now: float) -> None:
-        """Tell what was not written of the periods that are over."""
+        """Log the number of unwritten lines of each period that is over."""
         for key, heard in list(self._heard.items()):
             if now - heard.since < PERIOD_S:
                 continue
@@ -76,9 +76,9 @@ class LogLimit:
 
 
 class FloodFilter(logging.Filter):
-    """For a process's handler, or a logger: of one text no more than LINES_OF_A_TEXT in PERIOD_S, whoever writes it.
+    """A filter for a handler or logger: at most LINES_OF_A_TEXT lines of one text in PERIOD_S, from all sources.
 
-    The next line of this text says how many were left out.
+    The next line of this text tells how many were left out.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class FloodFilter(logging.Filter):
         self._heard: dict[str, _Heard] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is written."""
+        """Return True if the line is written."""
         key = str(record.msg) if record.msg in self._heard or len(self._heard) < _MAX_TEXTS else ""
         heard = self._heard.setdefault(key, _Heard(record.created, record.levelno))
         left_out = 0

@@ -1,7 +1,7 @@
-"""The driver that runs one machine on real links, real time and a worker thread.
+"""The driver that runs one machine on real links, real time and worker threads.
 
-One loop, in the thread that calls `run`, owns the machine and the links: it waits for messages, posted events and the
-next deadline, hands events to the machine and carries its effects out. Everything slow runs in the worker.
+One loop, in the thread that calls `run`, owns the machine and the links. It waits for messages, posted events and the
+next deadline, hands events to the machine and carries its effects out. Everything slow runs in worker threads.
 Knows no roles: any machine of `mdl.protocol.machine` runs here as it does in the simulator.
 """
 
@@ -50,26 +50,26 @@ from mdl.writing import disk_s
 
 logger = logging.getLogger(__name__)
 
-# Deadlines that a machine has due again at once are handled this often before messages get their turn.
+# A machine's deadlines that are due at once are handled this often before messages get their turn.
 _TICKS_PER_TURN = 8
-# A machine that is built once more begins at the last model that is on the disk: one being written is waited for.
+# A rebuilt machine begins at the last model on the disk, so the runtime waits this long for one that is being written.
 _SETTLE_S = 5.0
-# Nothing waits longer than this for the loop to look around, should a wake-up ever be missed.
+# The loop wakes at least this often, should a wake-up ever be missed.
 _LONGEST_WAIT_S = 1.0
-# A turn takes milliseconds. After one that took so long others may count as silent that only were not heard.
+# A turn takes milliseconds. After one that took this long, peers may seem silent only because nobody listened to them.
 _HELD_UP_S = 2.0
 
 
 @dataclass(frozen=True)
 class _Moved:
-    """This machine's addresses have changed; kept: those it had all along."""
+    """This machine's addresses have changed. kept: the addresses that it had all along."""
 
     kept: frozenset[str]
 
 
 @dataclass(frozen=True)
 class _Met:
-    """Work that a message of this peer asked for has met a bug."""
+    """Work that a message of the peer `cause` asked for has met a bug."""
 
     error: BaseException
     cause: str
@@ -77,7 +77,7 @@ class _Met:
 
 @dataclass(frozen=True)
 class _Done:
-    """The result of work. start: of the machine, that asked for it."""
+    """The result of work. start: the number of the machine that asked for it."""
 
     event: Event
     start: int
@@ -92,8 +92,9 @@ Observer = Callable[[float, Event, list[Effect]], None]
 
 
 class Endpoint(Protocol):
-    """What connects a node with others: `mdl.transport.links.mesh_links` in a mesh, `mdl.transport.links.hub` between a
-    cloud and learners.
+    """A node's connections.
+
+    `mdl.transport.links.mesh_links` in a mesh, `mdl.transport.links.hub` between a cloud and learners.
     """
 
     counts: LinkCounts
@@ -127,7 +128,7 @@ LinksT = TypeVar("LinksT", bound=Endpoint)
 
 @dataclass(frozen=True)
 class Renewed:
-    """A machine that begins again. first: what it has to hear at once. header: of its story."""
+    """A machine that begins again. first: events that it handles at once. header: of its story."""
 
     machine: Machine
     first: Sequence[Event] = ()
@@ -140,16 +141,17 @@ Renew: TypeAlias = Callable[[LinksT], Renewed]
 class Runtime(Generic[LinksT]):
     """Runs `machine` until it finishes.
 
-    work: what carries out each kind of effect but Send and Finish, in threads beside the loop (`Workers`); its event
-    goes back to the machine. What works on whole vectors is `VECTOR_WORK` unless it is given. SaveBallot is carried out
-    in the loop's thread, before the effects behind it; if it fails, the machine hears of it before anything else, and
-    of those behind it work on vectors alone is done.
-    sample: called in the loop's thread every sample_interval_s with what the links count; must be quick.
-    renew: builds the machine once more from what there is, as after a restart, with links that begin again, and gives
-    what it has to hear first. It is asked where a peer's message has met a bug, since the machine may be half changed;
-    without it such a bug ends the loop, as every other one does.
-    observe: called after each step with the time, the event and the effects; must not change anything. flush_s: how
-    long a finishing node lets messages out; drain_s: and its worker work. story_path: its last events, if it crashes.
+    work: carries out each kind of effect but Send and Finish, in threads beside the loop (`Workers`); the resulting
+    event goes back to the machine. Work on whole vectors is `VECTOR_WORK` unless it is given. SaveBallot is carried out
+    in the loop's thread, before the effects behind it. If it fails, the machine hears of that before anything else, and
+    only vector work is done of the effects behind it.
+    sample: called in the loop's thread every sample_interval_s with the counts of the links; must be quick.
+    renew: builds the machine once more from what is stored, as after a restart, with links that begin again, and gives
+    the events that it handles first. It is called after a peer's message has met a bug, since the machine may be half
+    changed. Without it such a bug ends the loop, as every other bug does.
+    observe: called after each step with the time, the event and the effects; must not change anything.
+    story_path: the file for the last events if the node crashes.
+    flush_s: how long a finishing node sends remaining messages; drain_s: how long it finishes work.
     """
 
     def __init__(
@@ -182,7 +184,7 @@ class Runtime(Generic[LinksT]):
         self._posted: queue.SimpleQueue[Event | _Moved | _OnLinks | _Met | _Done | Stated | BaseException] = (
             queue.SimpleQueue()
         )
-        self._wake_writer: socket.socket | None = None  # while `run` runs; what is posted before waits for it
+        self._wake_writer: socket.socket | None = None  # only while `run` runs; events posted before wait
         self._stops = 0
         self._is_over = False
         self._finish: Finish | None = None
@@ -200,28 +202,28 @@ class Runtime(Generic[LinksT]):
         self._wake()
 
     def move(self, kept: frozenset[str]) -> None:
-        """This machine's addresses have changed, from any thread; kept: those that were there all along."""
+        """Tell the links, from any thread, that this machine's addresses changed; kept: addresses it had all along."""
         self._posted.put(_Moved(kept))
         self._wake()
 
     def state(self, stated: Stated) -> None:
-        """Tell the mesh, from any thread; see `Links.state`."""
+        """State something in the mesh, from any thread; see `Links.state`."""
         self._posted.put(stated)
         self._wake()
 
     def with_links(self, act: Callable[[LinksT, float], None]) -> None:
-        """Have this done to the links in the loop's thread, from any thread."""
+        """Call `act` with the links and the time in the loop's thread, from any thread."""
         self._posted.put(_OnLinks(act))
         self._wake()
 
     def stop(self) -> None:
-        """The user wants to stop: the machine finishes cleanly; a second call ends the loop at once."""
+        """Ask the machine to finish cleanly, as the user wants; a second call ends the loop at once."""
         self._stops += 1
         self.post(StopRequested())
 
     @property
     def is_over(self) -> bool:
-        """Whether `run` has returned: what is saved now takes a moment, and nothing listens to `stop` any more."""
+        """True once `run` has returned: saving takes a moment then, and nothing reacts to `stop` any more."""
         return self._is_over
 
     def run(self) -> Finish:
@@ -247,19 +249,19 @@ class Runtime(Generic[LinksT]):
             writer.close()
 
     def close(self) -> None:
-        """Of a runtime that is not run after all: closes the links."""
+        """Close the links of a runtime that is not run after all."""
         self._is_over = True
         self.links.close()
 
     def save_story(self, path: Path) -> None:
-        """Write the last events and effects as JSON lines, without bulk values; told if the disk refuses."""
+        """Write the last events and effects as JSON lines, without bulk values; log it if the disk refuses."""
         try:
             self.story.save(path)
-        except MdlError as error:  # no reason to end otherwise than the node does
+        except MdlError as error:  # a lost story changes nothing about how the node ends
             logger.warning("the story is lost: %s", error)
 
     def _turn(self, reader: socket.socket) -> None:
-        """One look around: messages (a bounded number), posted events (likewise), then whatever is due."""
+        """Take one look around: messages (a bounded number), posted events (likewise), then whatever is due."""
         self._watch_links()
         self._poller.poll(self._wait_ms())
         with contextlib.suppress(BlockingIOError):
@@ -274,7 +276,7 @@ class Runtime(Generic[LinksT]):
             self._held_up = HeldUp(took_s, disk_s() - waited_s)
 
     def _handle(self, now: float) -> None:
-        """Hand on what has come by now, and what is due."""
+        """Hand the machine what has arrived by now, and what is due."""
         for event in self.links.receive(now):
             self._step(event, now)
         for event in self._take_posted(now):
@@ -289,7 +291,7 @@ class Runtime(Generic[LinksT]):
             self._step(self._sample(self.links.counts), now)
 
     def _watch_links(self) -> None:
-        """Wait on what the links have now: a socket may rest for a moment, or be another where this machine moved."""
+        """Poll the sockets that the links have now: a socket may rest for a moment, or be replaced after a move."""
         endpoints = self.links.pollable()
         if endpoints != self._polled:
             for endpoint in self._polled:
@@ -299,7 +301,7 @@ class Runtime(Generic[LinksT]):
             self._polled = endpoints
 
     def _wait_ms(self) -> int:
-        """Milliseconds until something is due, rounded up so that the loop does not spin."""
+        """Return the milliseconds until something is due, rounded up so that the loop does not spin."""
         if not self._posted.empty():
             return 0
         times = [self._machine.deadline(), self.links.deadline()]
@@ -310,7 +312,7 @@ class Runtime(Generic[LinksT]):
         return int(wait_s * 1000) + (1 if wait_s > 0 else 0)
 
     def _take_posted(self, now: float) -> list[Event]:
-        """What other threads posted. A PeerFound is learned first: only news goes on to the machine."""
+        """Return the events that other threads posted. The links learn a PeerFound first; only news goes on."""
         events: list[Event] = []
         for _ in range(TURN):
             try:
@@ -378,7 +380,8 @@ class Runtime(Generic[LinksT]):
             if type(effect) is not SaveBallot:
                 self._carry_out(effect, now, cause)
             elif problem := self._keep(effect):
-                # Nobody may hear of it: not from the effects behind it, nor from what the next event would have it say.
+                # No peer may learn of a ballot that is not on the disk: neither from the effects behind it nor from
+                # later events.
                 self._take_step(WorkFailed(SaveBallot.__name__, problem), now)
                 for begun in effects[place + 1 :]:
                     if isinstance(begun, VectorWork):  # the machine waits for it before it leaves
@@ -386,10 +389,10 @@ class Runtime(Generic[LinksT]):
                 break
 
     def _meet_bug(self, cause: str, error: BaseException, now: float) -> None:
-        """Put the peer out whose message met a bug, and go on with a machine that is built once more.
+        """Ignore the peer that sent a message which met a bug, and go on with a rebuilt machine.
 
-        The former one may be half changed. Raises the error where there is no way to build it, or where so many had to
-        be built lately that the cause is in what they are built from.
+        The former machine may be half changed. Raises the error if the machine cannot be rebuilt, or if so many
+        rebuilds came lately that the cause must be in the data they start from.
         """
         renew = self._renew
         if renew is None or not isinstance(error, Exception) or not self.links.barrier.may_rebuild(now):
@@ -416,7 +419,7 @@ class Runtime(Generic[LinksT]):
                 self._workers.put(effect, cause)
 
     def _keep(self, effect: SaveBallot) -> str:
-        """What the disk says against it; "" if it is there."""
+        """Write the ballot; return the disk's error, "" if the ballot is written."""
         try:
             self._work[SaveBallot](effect)
         except MdlError as error:
@@ -424,7 +427,7 @@ class Runtime(Generic[LinksT]):
         return ""
 
     def _leave(self) -> Finish:
-        """Let queued work and messages out, both for a bounded time, unless a second stop came."""
+        """Finish queued work and send the last messages, both for a bounded time, unless a second stop came."""
         if self._stops < 2:
             give_up_at = self._clock() + self._flush_s
             while self.links.is_sending() and self._clock() < give_up_at and self._stops < 2:
@@ -440,12 +443,12 @@ class Runtime(Generic[LinksT]):
         return self._finish if self._finish is not None else Finish("stopped at once, as asked twice", 130)
 
     def crash(self, error: BaseException) -> None:
-        """Something that belongs to this node has failed in another thread: `run` raises it."""
+        """Make `run` raise an error of this node's code that occurred in another thread."""
         self._posted.put(error)
         self._wake()
 
     def _post_done(self, event: Event) -> None:
-        """An event of this runtime's own work, from its threads."""
+        """Post an event of this runtime's own work, from its threads."""
         self._posted.put(_Done(event, self._starts))
         self._wake()
 
@@ -463,7 +466,7 @@ class Runtime(Generic[LinksT]):
 
 
 def _cause_of(event: Event) -> str:
-    """The peer whose word an event is, or follows from; "" for what this node has by itself."""
+    """Return the peer that an event comes or follows from; "" for an event of this node itself."""
     if isinstance(event, PeerFound):
         return event.info.peer_id
     sender = getattr(event, "sender", None)

@@ -1,10 +1,10 @@
-"""The last things a machine was told and what it decided: a failure in the field that can be read, and replayed.
+"""The last events of a machine and its decisions: a record of a failure in the field that can be read and replayed.
 
-Each entry is one line of JSON, encoded when it happens, so that no model is kept alive by it: bulk data appears as
-its length. Of values that are compared with a digest the event has it (`Received.digest`), so that a story costs no
-hash of its own. Steps that only pass segments on are rows in the next entry's line (`mdl.transport.story_rows`), a
-fifth as long. A story that still has its beginning and says in its header how the machine was built can be stepped
-through the same machine again (`mdl replay`).
+Each entry is one line of JSON. It is encoded at once, so that it keeps no model in memory: bulk data appears as its
+length. Values that are compared by digest appear with it (`Received.digest`), so that a story computes no hash of its
+own. Steps that only pass segments on are rows in the next entry's line (`mdl.transport.story_rows`), a fifth as long.
+`mdl replay` steps the same machine through a story again, if the story still has its beginning and its header says how
+the machine was built.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from mdl.writing import write_whole
 
 # About ten minutes of a trainer that reports once a second to an agent, at some 300 bytes each.
 STORY_LENGTH = 2_000
-# Ticks that decided nothing, between two entries: half an hour of an agent that looks at its clock four times a second.
+# Ticks without effects between two entries: half an hour of an agent that looks at its clock four times a second.
 _MOST_TICKS = 8_000
 # Steps that pass segments on, between two entries and in all: seventy rounds of eight devices, some 100 bytes each.
 _MOST_ROWS, STORY_ROWS = 4_000, 40_000
 
 
 class Story:
-    """A bounded record of (time, event, effects). header: what it takes to build the machine again, set at the start.
+    """A bounded record of (time, event, effects). header: the data to build the machine again, set at the start.
 
-    The file: if there is a header, a first line with it and with how many steps are left out at the beginning; then
-    the entries. What came before an entry's own step is its `before`: the times of ticks that decided nothing, and
-    rows. The last line may be of these alone.
+    The file begins with a line for the header, if there is one, and the number of steps left out at the beginning. The
+    entries follow. An entry's `before` holds the steps before its own: times of ticks without effects, and rows. The
+    last line may hold these alone.
     """
 
     def __init__(self, length: int = STORY_LENGTH, header: msgspec.Struct | None = None) -> None:
         self.header = header
         self.left_out = 0
         self._length = length
-        self._lines: deque[tuple[int, bytes]] = deque()  # how many rows are in each
+        self._lines: deque[tuple[int, bytes]] = deque()  # with the number of rows in each
         self._rows = 0
         self._before: list[float | Row] = []
         self._rows_before = 0
-        # Sets in order: the same run gives the same bytes.
+        # Sets are sorted: the same run gives the same bytes.
         self._encode = msgspec.json.Encoder(enc_hook=_shorten, order="deterministic").encode
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class Story:
     def add(self, now: float, event: Event, effects: list[Effect]) -> None:
         """Record one step. now: seconds of the driver's clock.
 
-        A tick that decided nothing is no entry; the next one says when it was, since it may have changed the machine.
+        A tick without effects is no entry; the next entry tells its time, since the tick may have changed the machine.
         """
         if isinstance(event, Tick) and not effects:
             if len(self._before) - self._rows_before < _MOST_TICKS:
@@ -91,7 +91,7 @@ def _named(item: Event | Effect) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=16)
 def _name_of(dtype: np.dtype[Any]) -> str:
-    """Kept: numpy puts it together anew each time, and each step's effects have some."""
+    """Return the name of a dtype. Cached: numpy builds it anew each time, and the effects of every step have some."""
     return str(dtype)
 
 

@@ -1,7 +1,7 @@
-"""Steps that only pass segments on, as rows of a story's line: hundreds of them a round, and each alike.
+"""Steps that only pass segments on, as rows of a story's line: a round has hundreds of them, all alike.
 
-A row is a list: [at_s, sender, its incarnation, [kind of message, its fields...], size of its values or null, effects],
-an effect [receiver, [kind, fields...], size or null]. Nothing is left out: `unpack_row` gives what a line of its own
+A row is a list: [at_s, sender, its incarnation, [kind of message, its fields...], size of its values or null, effects].
+An effect is [receiver, [kind, fields...], size or null]. Nothing is left out: `unpack_row` returns what a separate line
 would hold.
 """
 
@@ -21,7 +21,7 @@ Row: TypeAlias = tuple[float, str, int, list[Any], int | None, list[tuple[str, l
 
 
 def pack_row(now: float, event: Event, effects: list[Effect]) -> Row | None:
-    """The step as a row; None if it is more than a segment that comes, and others that go."""
+    """Return the step as a row; None if it does more than receive one segment message and send others."""
     if type(event) is not Received or type(event.message) not in _PASSED or event.digest:
         return None
     said: list[tuple[str, list[Any], int | None]] = []
@@ -33,7 +33,7 @@ def pack_row(now: float, event: Event, effects: list[Effect]) -> Row | None:
 
 
 def unpack_row(row: Row) -> tuple[float, dict[str, Any], list[dict[str, Any]]]:
-    """Time, event and effects as in a line of their own. Raises ValueError if there are no such messages."""
+    """Return time, event and effects as in a separate line. Raises ValueError if there are no such messages."""
     at_s, peer_id, incarnation, message, size, said = row
     sender = {"peer_id": peer_id, "incarnation": incarnation}
     heard = {"sender": sender, "message": _message(message), "values": _described(size), "digest": ""}

@@ -1,6 +1,6 @@
-"""The threads that do what is slow, so that the loop with the heartbeats never waits.
+"""The threads for slow work, so that the loop with the heartbeats never waits.
 
-One trains, one tests, one works on whole vectors, one writes files: each in order, and beside the others.
+One thread trains, one tests, one works on whole vectors and one writes files. Each works in order, beside the others.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from mdl.transport.loglimit import LogLimit
 
 logger = logging.getLogger(__name__)
 
-# What a bug in it raised, and the peer whose message asked for it; "" if none did.
+# Takes the exception that a bug raised, and the peer that asked for the work; "" if none did.
 Crashed: TypeAlias = Callable[[BaseException, str], None]
 Work: TypeAlias = Mapping[type[Effect], Callable[[Any], Event | None]]
 
-# Vectors of so many bytes are worked on in the loop: that takes a millisecond, and a thread to be woken takes as long.
+# Vectors up to this size are processed in the loop: that takes a millisecond, and waking a thread takes as long.
 _SMALL_VECTOR_BYTES = 1 << 20
 _FILES = (SaveModel, KeepDelta, RecordRound)
-# A round asks for five things at most; whoever has this many waiting asks without end, or its disk hangs.
+# A round asks for five things at most; with this many waiting the machine asks without end, or the disk hangs.
 MAX_WAITING = 64
-# A model being written is waited for, even on a slow disk; longer than this it hangs.
+# A stop waits this long for a model being written, even on a slow disk; a longer write hangs.
 _WRITE_S = 10.0
-# Between two rounds all devices wait for messages, and a test would hold up those of its device and of others beside it
-# on the machine: it waits for the next training to begin, but no longer than this.
+# Between two rounds all devices wait for messages, and a test would delay those of its device and of others on the same
+# machine. It waits for the next training to begin, but no longer than this.
 _HELD_S = 1.0
-# What a stop need not wait for: its result would come too late for anyone.
+# A stop need not wait for these: their results would come too late.
 _IDLE_AFTER_STOP = (TrainLocally, Evaluate, StudyLesson, TeachCycle)
 
 
 class Workers:
-    """See the module; post and crashed as of each `Worker`.
+    """The four workers of a node; post and crashed are those of each `Worker`.
 
-    What a device has trained is told once the model that it began at is written and tested. So whoever is killed has
-    the model that its last delta began at, however slow its disk is; a test is told in the round that follows, before
-    the delta; and nothing that comes after the delta takes the memory of a model that is tested.
+    A local delta is posted only once the model that training began at is written and tested. So a device that is killed
+    has this model on its disk, however slow the disk is. The result of a test is posted in the following round, before
+    the delta. No model under test takes memory that work after the delta needs.
     """
 
     def __init__(self, work: Work, post: Callable[[Event], None], crashed: Crashed) -> None:
@@ -67,28 +67,31 @@ class Workers:
         self._trains = Worker({**self._work, TrainLocally: self._train}, post, crashed, prepare=_begun)
 
     def put(self, effect: Effect, cause: str = "") -> None:
-        """Raises LocalProtocolError as `Worker.put` does. cause: the peer whose message asks for it; "": none does."""
+        """Queue an effect for its worker. Raises LocalProtocolError as `Worker.put` does.
+
+        cause: the peer that sent the message which asks for it; "" if none does.
+        """
         if type(effect) not in self._work:
             raise LocalProtocolError(f"nothing here can carry out {type(effect).__name__}")
         if isinstance(effect, VectorWork):
             self._work_on(effect, cause)
         else:
-            # Of models that wait for a slow disk, or to be tested, the newest counts, and each is a vector.
+            # Only the newest counts of the models that wait for a slow disk or for a test, and each is a whole vector.
             self._worker_of(effect).put(effect, isinstance(effect, SaveModel | Evaluate), cause)
             if isinstance(effect, Evaluate) and effect.is_awaited:
                 self._tests.release()
 
     def finish(self, timeout_s: float) -> None:
-        """Of each: what is written is written, what is computed would come too late for anyone."""
+        """Stop all workers. Queued files are still written; results of computation would come too late."""
         self._vectors.abandon()
         self._tests.abandon()
         self._files.finish(timeout_s)
         self._trains.finish(timeout_s)
 
     def begin_again(self, most_s: float) -> None:
-        """Forget what the former machine asked for; what it had to be written is written first, as far as time allows.
+        """Forget all that the former machine asked for, but first finish its writes, as far as time allows.
 
-        What is being trained or merged ends for nobody: its result is dropped.
+        The results of training and merging under way are dropped.
         """
         for worker in (self._vectors, self._tests, self._trains):
             worker.forget()
@@ -116,13 +119,13 @@ class Workers:
         done = self._work[TrainLocally](replace(effect, earlier=()))
         self._files.settle()
         self._tests.settle()
-        if effect.earlier and isinstance(done, LocalDeltaReady):  # a vector more, so not before
+        if effect.earlier and isinstance(done, LocalDeltaReady):  # needs another vector of memory, so not before
             done = replace(done, earlier=effect.earlier, summed=sum_up(done.delta.values, effect.earlier))
         return done
 
 
 def _begun(effect: Effect) -> Effect:
-    """With what training begins at alone: while it lasts, what that is made of may go."""
+    """Return the effect with only the vector that training begins at, so that its parts can be freed meanwhile."""
     if not isinstance(effect, TrainLocally):
         return effect
     return replace(effect, parameters=where_it_begins(effect.parameters, effect.ahead), ahead=None)
@@ -131,10 +134,11 @@ def _begun(effect: Effect) -> Effect:
 class Worker:
     """Carries out effects through `work`, one after the other.
 
-    post: takes the resulting events, from the worker's thread. crashed: takes an exception that is no MdlError, or a
-    LocalProtocolError: a bug, which must stop the node. Any other MdlError becomes a WorkFailed event, and what the
-    system refuses does. held_s: what is queued begins so much later, or as soon as it is let go (`release`). prepare:
-    makes of an effect what is carried out, in the worker's thread; the effect itself is kept no longer.
+    post: takes the resulting events, from the worker's thread.
+    crashed: takes an exception that is no MdlError, or a LocalProtocolError: a bug, which must stop the node. Any other
+    MdlError, and any OSError, becomes a WorkFailed event.
+    held_s: queued effects begin this much later, or as soon as they are released (`release`).
+    prepare: turns an effect into the one that is carried out, in the worker's thread; the original is kept no longer.
     """
 
     def __init__(
@@ -150,17 +154,17 @@ class Worker:
         self._post = post
         self._crashed = crashed
         self._waiting: deque[tuple[Effect, str]] = deque()
-        self._is_for_nobody = False  # what is under way
+        self._is_for_nobody = False  # the result of the effect under way
         self._changed = threading.Condition()
         self._running: type[Effect] | None = None
         self._closed = False
         self._lines = LogLimit(logger, 1)
-        self._thread: threading.Thread | None = None  # from the first effect on: who is never asked leaves nothing
+        self._thread: threading.Thread | None = None  # starts with the first effect: an unused worker leaves no thread
 
     def put(self, effect: Effect, replaces: bool = False, cause: str = "") -> None:
-        """Queue an effect; replaces: those of its kind that wait. Raises LocalProtocolError if too much waits.
+        """Queue an effect; replaces: drop waiting effects of its kind. Raises LocalProtocolError if too many wait.
 
-        Also if nothing is there to carry it out. The oldest record of a round that waits makes room: no metrics are
+        Raises it also if `work` has nothing to carry it out. The oldest waiting RecordRound makes room: no metrics are
         worth the process.
         """
         if type(effect) not in self._work:
@@ -188,29 +192,29 @@ class Worker:
         return True
 
     def release(self) -> None:
-        """What is queued by now begins as soon as it can."""
+        """Let queued effects begin as soon as they can."""
         with self._changed:
             self._held_until = 0.0
             self._changed.notify_all()
 
     def settle(self, most_s: float | None = None) -> None:
-        """Wait until nothing is left to do, or nobody wants it any more; most_s: no longer than this."""
+        """Wait until nothing is left to do or this worker is closed; most_s: no longer than this."""
         self.release()
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not (self._waiting or self._running), most_s)
 
     def forget(self) -> None:
-        """Drop what waits, and the result of what is under way."""
+        """Drop waiting effects, and the result of the one under way."""
         with self._changed:
             self._waiting.clear()
             self._is_for_nobody = self._running is not None
             self._changed.notify_all()
 
     def finish(self, timeout_s: float) -> None:
-        """Forget queued training, do the rest, at most `timeout_s` long; what a long training blocks is done here.
+        """Drop queued training and do the rest within `timeout_s`; this thread does what a long training blocks.
 
-        Training that has begun cannot be interrupted: its thread is a daemon and ends with the process. What is being
-        written is let finish.
+        Training that has begun cannot be interrupted: its thread is a daemon and ends with the process. A write under
+        way may finish.
         """
         with self._changed:
             self._closed = True
@@ -226,7 +230,7 @@ class Worker:
             self._carry_out(effect, cause)
 
     def abandon(self) -> None:
-        """Forget all that is queued, of a node that has crashed: what is under way is the thread's last."""
+        """Drop all queued effects of a node that has crashed; the effect under way is the thread's last."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
@@ -268,7 +272,7 @@ class Worker:
                 self._tell(event)
 
     def _tell(self, event: Event) -> None:
-        """Under the lock: once `forget` has returned, nothing of before is posted."""
+        """Post an event under the lock: once `forget` has returned, no earlier event is posted."""
         with self._changed:
             if not self._is_for_nobody:
                 self._post(event)

@@ -1,1 +1,1 @@
-"""Colla: what a cloud teaches, and what it learns from the devices."""
+"""Colla: a cloud that teaches devices and learns from them."""

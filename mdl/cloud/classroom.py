@@ -1,10 +1,10 @@
 """The cloud's learning (Colla 3.1 to 3.3): it boots on its own data, learns from its pupils' models, and teaches them.
 
-A pupil is a client's model as the cloud decoded it. In a cycle the pupils are scored on the cloud's data, those below
-the share that teaches are left out (Fig. 14), and the base model learns from all others (stage 4, Eq. 4), so that a
-new device gains from the crowd. They are also grouped (3.2), and the base model taught by a group's pupils alone is
-that group's teacher. Each teacher is compressed to the size that devices pull. Stage 3: mdl/cloud/client_update.py.
-Pure: what is drawn follows from the seed and the cycle's number alone, so that a cycle can be done again after a crash.
+A pupil is a client's model as the cloud decoded it. In a cycle the pupils are scored on the cloud's data, and those
+below the teaching share are left out (Fig. 14). The base model learns from all others (stage 4, Eq. 4), so that a new
+device gains from the crowd. The pupils are also grouped (3.2): the base model taught by a group's pupils alone is that
+group's teacher. Each teacher is compressed to the size that devices pull. Stage 3: mdl/cloud/client_update.py. Pure:
+all draws follow from the seed and the cycle's number alone, so that a cycle can be done again after a crash.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from mdl.cloud.model_kinds import ModelKind
 from mdl.cloud.settings import TeachingSettings
 from mdl.errors import DataError
 
-# The teacher of whoever belongs to no group: a new device.
+# The teacher of a device without a group, such as a new one.
 BASE = -1
 
 
 class Teacher(NamedTuple):
-    """large: learns from the pupils, and teaches them. small: where a new device starts, the large one compressed."""
+    """large: learns from the pupils, and teaches them. small: the large one compressed; a new device starts from it."""
 
     large: nn.Module
     small: nn.Module
@@ -52,10 +52,10 @@ class Pupil(msgspec.Struct, frozen=True):
 
 
 class Cycle(msgspec.Struct, frozen=True):
-    """What came of a cycle. teachers: by group, BASE among them. groups: whose teacher each pupil pulls next.
+    """The result of a cycle. teachers: by group, BASE among them. groups: by pupil, the group of its next teacher.
 
     silhouettes: by K, empty where the pupils are one group. scores: share of the cloud's examples that each pupil gets
-    right. left_out: names of those that did not teach, for their score, or because their outputs are not finite.
+    right. left_out: names of the pupils that did not teach, for their score, or for outputs that are not finite.
     """
 
     teachers: dict[int, Teacher]
@@ -66,7 +66,7 @@ class Cycle(msgspec.Struct, frozen=True):
 
 
 class _Heard(NamedTuple):
-    """What a pupil says of the cloud's examples. compared: probabilities, float32 (compared rows, C)."""
+    """A pupil's answers for the cloud's examples. compared: probabilities, float32 (compared rows, C)."""
 
     compared: NDArray[np.float32]
     score: float
@@ -76,7 +76,7 @@ class _Heard(NamedTuple):
 class Classroom:
     """The cloud's examples and settings; it keeps no model.
 
-    x: what the models take, (n, ...); y: class numbers, int64 (n,). seed: all that it draws follows from it.
+    x: the models' inputs, (n, ...); y: class numbers, int64 (n,). seed: all draws follow from it.
     without_groups: why pupils are not grouped, for people; "" if they are. Raises DataError without examples.
     """
 
@@ -91,12 +91,12 @@ class Classroom:
         self._kind, self._settings, self._seed = kind, settings, seed
         rows = torch.randperm(len(y), generator=_draw(seed, 0))[: settings.rows]
         self._x, self._y = x[rows], y[rows]
-        # The same in stage 1 and in every cycle: what stops a training is nothing that any model here has learned from.
+        # The same in stage 1 and in every cycle: no model here ever learns from the examples that stop a training.
         self._held = draw_held(len(self._y), _draw(seed, 3))
         self._update_x, self._update_y = self._x[: settings.update_rows], self._y[: settings.update_rows]
 
     def bootstrap(self, stopped: Callable[[], bool] = lambda: False) -> Teacher:
-        """Stages 1 and 2's model: the large one trained on the cloud's examples, and the small one made from it.
+        """Return stages 1 and 2's models: the large one trained on the cloud's examples, the small one made from it.
 
         Raises TrainingCancelledError if `stopped`, which is asked before each epoch.
         """
@@ -113,9 +113,9 @@ class Classroom:
     def teach(
         self, number: int, base: Teacher, pupils: Sequence[Pupil], stopped: Callable[[], bool] = lambda: False
     ) -> Cycle:
-        """Stage 4 of cycle `number`: what came of the base models and of the pupils, whose names must differ.
+        """Run stage 4 of cycle `number` on the base models and the pupils, which must have different names.
 
-        Where all pupils are one group its teacher is the new base. Without pupils that may teach the base stays.
+        If all pupils are one group, its teacher is the new base. Without pupils that may teach the base stays.
         Raises TrainingCancelledError if `stopped`, which is asked before each epoch; nothing is half done then.
         """
         every = self._kind.class_ids(base.large)
@@ -141,30 +141,30 @@ class Classroom:
         )
 
     def _hold(self, examples: Examples, settings: DistillSettings) -> tuple[Examples, Examples | None]:
-        """`hold_examples` of all examples or of the first ones."""
+        """Split all examples, or the first ones, by `hold_examples`."""
         return hold_examples(examples, settings, self._held[: len(examples.y)])
 
     def _answer(self, model: nn.Module, every: Tensor) -> Tensor:
-        """A pupil's probabilities for the cloud's classes (C,) on the rows it teaches with, (n, C)."""
+        """Return a pupil's probabilities for the cloud's classes (C,) on the rows it teaches with, (n, C)."""
         probabilities = predict_probabilities(model, self._update_x, self._settings.cloud_update.temperature)
         return pad_classes(probabilities, self._kind.class_ids(model), every)
 
     def _hear(self, model: nn.Module, every: Tensor) -> _Heard:
         answer = self._answer(model, every)
-        # A copy: what all pupils say of all rows would be too much to keep.
+        # A copy, so that the answers of all pupils for all rows need not stay in memory.
         compared = answer[: self._settings.compared_rows].nan_to_num().numpy().copy()
         score = float((answer.argmax(1) == self._update_y).float().mean())
         return _Heard(compared, score, bool(torch.isfinite(answer).all()))
 
     def _choose(self, heard: Sequence[_Heard], least: float) -> list[int]:
-        """Who teaches (Fig. 14), out of those whose outputs are finite and who know enough to be listened to."""
+        """Return the pupils that teach (Fig. 14), out of those with finite outputs and a sufficient score."""
         able = [index for index, one in enumerate(heard) if one.is_finite and one.score >= least]
         if not able:
             return []
         return [able[at] for at in keep_best([heard[index].score for index in able], float(self._settings.keep))]
 
     def _group(self, heard: Sequence[_Heard], teaching: Sequence[int]) -> tuple[list[int], dict[int, float]]:
-        """Each pupil's group. Those left out shape none: they go to the group whose exemplar answers most alike."""
+        """Return each pupil's group. A pupil left out shapes none: it joins the group of the most similar exemplar."""
         if not teaching:
             return [BASE] * len(heard), {}
         if self.without_groups or len(teaching) < 2:
@@ -185,7 +185,7 @@ class Classroom:
         generator: torch.Generator,
         stopped: Callable[[], bool],
     ) -> Teacher:
-        """Eq. 4 with the mean of the members' outputs, and compression."""
+        """Return a teacher trained by Eq. 4 with the mean of the members' outputs, and compressed."""
         settings = self._settings
         large, small = copy.deepcopy(before.large), copy.deepcopy(before.small)
         examples = Examples(self._update_x, self._update_y, self._average(members, every))
@@ -196,7 +196,7 @@ class Classroom:
         return Teacher(large, small)
 
     def _average(self, members: Sequence[Pupil], every: Tensor) -> Tensor:
-        """`average_teachers`, one pupil at a time: only what each says of a few rows was kept."""
+        """Return the mean of `average_teachers`, one pupil at a time: only answers for a few rows were kept."""
         mean = torch.zeros(len(self._update_y), len(every))
         for pupil in members:
             mean += self._answer(pupil.model, every) * (1 / len(members))
@@ -211,7 +211,7 @@ class Classroom:
         generator: torch.Generator,
         stopped: Callable[[], bool],
     ) -> None:
-        """Compression (3.2): the small model learns the large one's probabilities on the cloud's examples."""
+        """Compress (3.2): the small model learns the large one's probabilities on the cloud's examples."""
         x, y = examples
         soft = teacher_probabilities(self._kind, large, x, self._kind.class_ids(small), settings.temperature)
         train, validation = self._hold(Examples(x, y, soft), settings)

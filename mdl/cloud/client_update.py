@@ -1,7 +1,7 @@
 """A device's update (Colla 3.3, stage 3; 5.4): its own model goes on learning, taught by its group's large model.
 
-Which classes its last layer has, and how much of it learns, is an `UpdateMode`; the paper's three have its names.
-Pure: what is drawn comes from the generator.
+An `UpdateMode` says the classes of its last layer, and how much of it learns; the paper's three modes have its names.
+Pure: all draws come from the generator.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from mdl.cloud.model_kinds import ModelKind
 from mdl.cloud.update_modes import UpdateMode
 from mdl.errors import DataError
 
-# One in so many examples tells when to stop (4.2: training and validation 16 : 4); with fewer examples than
+# One in so many examples decides when to stop (4.2: training and validation 16 : 4); with fewer examples than
 # _FEWEST_TO_HOLD that tells nothing.
 _HELD_SHARE, _FEWEST_TO_HOLD = 5, 20
 
 
 class ClientUpdate(msgspec.Struct, frozen=True):
-    """model: the device's new one. training: how many epochs it took, and which one was kept."""
+    """model: the device's new one. training: its number of epochs, and the one that was kept."""
 
     model: nn.Module
     training: StudentTraining
@@ -48,10 +48,10 @@ def update_client(
     generator: torch.Generator,
     stopped: Callable[[], bool] = lambda: False,
 ) -> ClientUpdate:
-    """Stage 3 (Eq. 3). start: this device's model, or the small one it pulled first; teacher: what it pulled, or None.
+    """Run stage 3 (Eq. 3). start: this device's model, or the small one it pulled first; teacher: pulled, or None.
 
     x, y: this period's examples, y class numbers (n,). A drawn fifth of them stops the training early if
-    `settings.patience` is not 0. stopped: asked before each batch of all that is run here, may wait. Raises DataError
+    `settings.patience` is not 0. stopped: asked before each batch of all passes here, may wait. Raises DataError
     without examples, or if the loss is not finite; TrainingCancelledError.
     """
     if not len(y):
@@ -70,7 +70,7 @@ def update_client(
 def accuracy_of(
     kind: ModelKind, model: nn.Module, x: Tensor, y: Tensor, stopped: Callable[[], bool] = lambda: False
 ) -> float:
-    """Share of the examples whose class number is predicted; a class the model lacks is always wrong.
+    """Return the share of examples with the right predicted class; a class the model lacks is always wrong.
 
     stopped: as in `run_in_batches`.
     """
@@ -86,13 +86,16 @@ def teacher_probabilities(
     temperature: float = 1.0,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Tensor:
-    """What the teacher says of the student's classes, renormalised: float32 (n, K). stopped: as in `run_in_batches`."""
+    """Return the teacher's probabilities for the student's classes, renormalised: float32 (n, K).
+
+    stopped: as in `run_in_batches`.
+    """
     told = predict_probabilities(teacher, x, temperature, stopped)
     return pick_classes(told, kind.class_ids(teacher), student_class_ids)
 
 
 def draw_held(count: int, generator: torch.Generator) -> Tensor:
-    """Which of `count` examples tell when to stop, a drawn fifth of them: bool (n,). None of too few."""
+    """Draw the fifth of `count` examples that decides when to stop: bool (n,); none if there are too few."""
     held = torch.zeros(count, dtype=torch.bool)
     if count >= _FEWEST_TO_HOLD:
         held[torch.randperm(count, generator=generator)[: count // _HELD_SHARE]] = True
@@ -100,10 +103,10 @@ def draw_held(count: int, generator: torch.Generator) -> Tensor:
 
 
 def hold_examples(examples: Examples, settings: DistillSettings, held: Tensor) -> tuple[Examples, Examples | None]:
-    """Examples to train on, and those that stop the training; all and None where nothing stops it.
+    """Return examples to train on, and those that stop the training; all and None if nothing stops it.
 
-    held: as `draw_held` gives it. Whoever trains a model again on examples that it knows holds back the same ones:
-    on others the start is judged by what it was trained on, and every step away from it looks like a loss.
+    held: as `draw_held` gives it. Training a model again on known examples must hold back the same ones: otherwise the
+    start is judged by its own training examples, and every step away from it looks like a loss.
     """
     if not settings.patience or not held.any():
         return examples, None

@@ -1,8 +1,8 @@
 """Dual distillation (Colla 3.3): a device learns from the cloud's model, and the cloud's from its devices' models.
 
-Only outputs are compared, so teacher and student may differ in size, and in the classes they tell apart: classes are
-known by their numbers in the label space of the mesh. Eq. 2: `soft_cross_entropy`; Eq. 3: `client_loss`; Eq. 4:
-`cloud_loss`. docs/colla-notes.md says how each is read. Fits any model; knows nothing of peers, rounds or messages.
+Only outputs are compared, so teacher and student may differ in size, and in their classes, which the label space of the
+mesh numbers. Eq. 2: `soft_cross_entropy`; Eq. 3: `client_loss`; Eq. 4: `cloud_loss`. docs/colla-notes.md explains our
+reading of each. Fits any model; knows nothing of peers, rounds or messages.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from mdl.errors import ConfigError, DataError, TrainingCancelledError
 from mdl.learning.soft_labels import soft_cross_entropy
 from mdl.section import Section
 
-# Examples that a model only reads at once: bounds the memory of activations, and is past where more would be quicker.
+# Examples that a model only reads at once: bounds the memory of activations; more would not be quicker.
 _RUN_AT_ONCE = 512
 
 
 class DistillSettings(Section, frozen=True):
-    """How a student learns. Raises ConfigError that names the first value out of range.
+    """The settings of a student's training. Raises ConfigError that names the first value out of range.
 
     label_weight: lambda of Eq. 2 to 4, the hard label's part of the loss; the teacher has the rest.
     temperature: above 1 softens teacher and student alike.
@@ -49,7 +49,7 @@ class DistillSettings(Section, frozen=True):
 
 
 class Examples(msgspec.Struct, frozen=True):
-    """x: what the model takes, (n, ...). y: int64 (n,), positions in the student's last layer.
+    """x: the model's inputs, (n, ...). y: int64 (n,), positions in the student's last layer.
 
     teacher: float32 (n, K), the teacher's probabilities for the student's classes, or None without a teacher.
     """
@@ -60,7 +60,7 @@ class Examples(msgspec.Struct, frozen=True):
 
 
 class StudentTraining(msgspec.Struct, frozen=True):
-    """epochs: trained; best_epoch: whose parameters the student kept, from 1; losses: validation loss of each epoch."""
+    """epochs: trained; best_epoch: the one that the student kept, from 1; losses: validation loss of each epoch."""
 
     epochs: int
     best_epoch: int
@@ -68,12 +68,12 @@ class StudentTraining(msgspec.Struct, frozen=True):
 
 
 def soften(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Probabilities softmax(z / T), the same shape as the logits (n, K)."""
+    """Return the probabilities softmax(z / T), the same shape as the logits (n, K)."""
     return torch.softmax(logits / temperature, dim=-1)
 
 
 def pick_classes(probabilities: Tensor, teacher_classes: Tensor, student_classes: Tensor) -> Tensor:
-    """The teacher's probabilities (n, C) for the student's classes, renormalised: (n, K).
+    """Return the teacher's probabilities (n, C) for the student's classes, renormalised: (n, K).
 
     teacher_classes, student_classes: distinct class numbers, int64 (C,) and (K,). A class the teacher does not know
     gets 0. A row in which the teacher gives all of the student's classes nothing stays 0: it teaches nothing there.
@@ -84,22 +84,22 @@ def pick_classes(probabilities: Tensor, teacher_classes: Tensor, student_classes
 
 
 def locate_classes(y: Tensor, classes: Tensor) -> Tensor:
-    """Class numbers (n,) as positions in a last layer that knows `classes` (K,); -1 for a class it does not know."""
+    """Return class numbers (n,) as positions in a last layer with `classes` (K,); -1 for a class it lacks."""
     equal = y[:, None] == classes[None, :]
     position: Tensor = torch.where(equal.any(dim=1), equal.int().argmax(dim=1), -1)
     return position
 
 
 def pad_classes(probabilities: Tensor, client_classes: Tensor, cloud_classes: Tensor) -> Tensor:
-    """A client's probabilities (n, K) among the cloud's classes, zero for those it lacks: (n, C).
+    """Return a client's probabilities (n, K) among the cloud's classes, zero for those it lacks: (n, C).
 
-    What the client gives to classes the cloud does not know is left out, and not renormalised.
+    The client's share for classes that the cloud does not know is left out, and not renormalised.
     """
     return _place(probabilities, client_classes, cloud_classes)
 
 
 def average_teachers(padded: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
-    """The weighted mean of the clients' padded probabilities, each (n, C); equal weights if none are given.
+    """Return the weighted mean of the clients' padded probabilities, each (n, C); equal weights if none are given.
 
     Cross-entropy is linear in the teacher, so one mean teacher stands for the mean of the clients' terms in Eq. 4.
     """
@@ -116,7 +116,7 @@ def average_teachers(padded: Sequence[Tensor], weights: Sequence[float] | None =
 
 
 def keep_best(scores: Sequence[float], keep: int | float) -> list[int]:
-    """Which client models may teach (Colla Fig. 14): the best by score, in their order. Ties go to the earlier one.
+    """Return the client models that may teach (Colla Fig. 14): the best by score, in their order; ties: the earlier.
 
     keep: an int is a number of models ("Top-70"), a float a share of them, at least one model.
     """
@@ -128,7 +128,7 @@ def keep_best(scores: Sequence[float], keep: int | float) -> list[int]:
 
 
 def client_loss(logits: Tensor, y: Tensor, teacher: Tensor | None, settings: DistillSettings) -> Tensor:
-    """Eq. 3: lambda CE(y, p) + (1 - lambda) CE(q, p); plain cross-entropy without a teacher. Scalar.
+    """Return Eq. 3: lambda CE(y, p) + (1 - lambda) CE(q, p); plain cross-entropy without a teacher. Scalar.
 
     logits (n, K), y int64 (n,), teacher (n, K) as `pick_classes` gives it.
     """
@@ -140,7 +140,7 @@ def client_loss(logits: Tensor, y: Tensor, teacher: Tensor | None, settings: Dis
 
 
 def cloud_loss(logits: Tensor, y: Tensor, clients: Sequence[Tensor], settings: DistillSettings) -> Tensor:
-    """Eq. 4: lambda CE(y, p) + (1 - lambda) CE(1/N sum_i pad(q_i), p). Scalar.
+    """Return Eq. 4: lambda CE(y, p) + (1 - lambda) CE(1/N sum_i pad(q_i), p). Scalar.
 
     logits (n, C), y int64 (n,), clients: N tensors (n, C) as `pad_classes` gives them.
     """
@@ -157,11 +157,11 @@ def train_student(
 ) -> StudentTraining:
     """Train with Adam on Eq. 3 (or 4: the teacher is then the clients' mean), stop early, keep the best epoch.
 
-    Epochs are judged by the same loss on the validation examples, and compared with one another alone: the start is
-    none of them, so that an update always stands.
-    Without validation examples, or with patience 0, all epochs are trained and the last is kept. Only parameters that
-    require a gradient move. generator draws the batches and the dropout. stopped: asked before each batch, those of the
-    validation among them, may wait. Raises DataError if the loss is not finite, TrainingCancelledError.
+    The same loss on the validation examples judges the epochs. They are compared with one another alone: the start is
+    not among them, so that an update always stands. Without validation examples, or with patience 0, all epochs are
+    trained and the last is kept. Only parameters that require a gradient move. generator draws the batches and the
+    dropout. stopped: asked before each batch, also in validation, may wait. Raises DataError if the loss is not finite,
+    TrainingCancelledError.
     """
     trainable = [parameter for parameter in student.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(trainable, settings.learning_rate, weight_decay=settings.weight_decay)
@@ -187,7 +187,7 @@ def train_student(
 def predict_probabilities(
     model: nn.Module, x: Tensor, temperature: float = 1.0, stopped: Callable[[], bool] = lambda: False
 ) -> Tensor:
-    """softmax(z / T), float32 (n, K), without gradients; every submodule's training mode is left as it was.
+    """Return softmax(z / T), float32 (n, K), without gradients; leave every submodule's training mode as it was.
 
     stopped: as in `run_in_batches`.
     """
@@ -195,8 +195,10 @@ def predict_probabilities(
 
 
 def run_in_batches(run: Callable[[Tensor], Tensor], x: Tensor, stopped: Callable[[], bool] = lambda: False) -> Tensor:
-    """What `run` makes of x (n, ...), without gradients. stopped: asked before each batch, may wait. Raises
-    TrainingCancelledError."""
+    """Return the results of `run` for x (n, ...), without gradients.
+
+    stopped: asked before each batch, may wait. Raises TrainingCancelledError.
+    """
     made: list[Tensor] = []
     with torch.no_grad():
         for batch in _batches(x, _RUN_AT_ONCE):
@@ -222,7 +224,7 @@ def _require(holds: bool, key: str, value: float, valid: str) -> None:
 
 
 def _place(probabilities: Tensor, here: Tensor, there: Tensor) -> Tensor:
-    """Columns for the classes `here`, moved to where `there` has the same class; 0 where it has another."""
+    """Move the columns for the classes `here` to the places of the same classes in `there`; 0 for other classes."""
     equal = there[:, None] == here[None, :]
     known = equal.any(dim=1)
     placed = probabilities.new_zeros((len(probabilities), len(there)))
@@ -234,7 +236,7 @@ def _train_epoch(
     student: nn.Module, optimizer: torch.optim.Optimizer, train: Examples, settings: DistillSettings,
     generator: torch.Generator, stopped: Callable[[], bool],
 ) -> bool:  # fmt: skip
-    """Whether it came to its end."""
+    """Train one epoch; return False if it was stopped."""
     student.train()
     for rows in _batches(torch.randperm(len(train.y), generator=generator), settings.batch_size):
         if stopped():
@@ -254,9 +256,9 @@ def _train_epoch(
 def _validate(
     student: nn.Module, validation: Examples, settings: DistillSettings, stopped: Callable[[], bool]
 ) -> float:
-    """4.2: the loss that is trained on, on the validation examples.
+    """Return the training loss on the validation examples (4.2).
 
-    The labels' part alone would see nothing of what the teacher tells, and rise with it.
+    The labels' part alone would ignore the teacher's knowledge, and rise with it.
     """
     logits = _predict_logits(student, validation.x, stopped)
     return float(client_loss(logits, validation.y, validation.teacher, settings))

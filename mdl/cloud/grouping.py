@@ -1,8 +1,8 @@
-"""Which devices' models are of a kind (Colla 3.2): distances of their outputs, groups by affinity propagation.
+"""Groups of devices with similar models (Colla 3.2): distances of their outputs, groups by affinity propagation.
 
-All models answer the same rows of the cloud's data; who answers alike belongs together, and each group gets a teacher
-of its own. Affinity propagation takes no K: a preference decides how many exemplars arise, and it is searched for each
-K of the paper's {2, 3, 5, 10}. Needs scikit-learn, which only a cloud has (the extra `cloud`).
+All models answer the same rows of the cloud's data; models with similar answers belong together, and each group gets a
+teacher of its own. Affinity propagation takes no K: a preference decides how many exemplars arise, and it is searched
+for each K of the paper's {2, 3, 5, 10}. Needs scikit-learn, which only a cloud has (the extra `cloud`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mdl.errors import ConfigError, DataError
 Matrix = NDArray[np.float64]
 
 GROUP_COUNTS = (2, 3, 5, 10)
-# A client gives classes it lacks exactly 0, and the logarithm of 0 would outweigh all else: 1 in 1,000 is "never".
+# A client gives missing classes exactly 0, and the logarithm of 0 would outweigh all else: 1 in 1,000 is "never".
 _LEAST_PROBABILITY = 1e-3
 # Halvings of the preference's range: the last step is a millionth of it.
 _HALVINGS = 20
@@ -31,7 +31,7 @@ _HALVINGS = 20
 
 class Grouping(msgspec.Struct, frozen=True):
     """groups: each model's group, 0..k-1. exemplars: the model at the centre of each. silhouettes: by every K that
-    affinity propagation could be brought to; empty when there were too few models or no K was reached: one group.
+    affinity propagation could be brought to; empty if there were too few models or no K was reached: one group.
     """
 
     groups: tuple[int, ...]
@@ -44,16 +44,16 @@ class Grouping(msgspec.Struct, frozen=True):
 
 
 def can_group() -> bool:
-    """Whether scikit-learn is installed."""
+    """Return True if scikit-learn is installed."""
     return importlib.util.find_spec("sklearn") is not None
 
 
 def model_distances(outputs: NDArray[np.floating]) -> Matrix:
-    """Distances (M, M) of M models from their probabilities (M, N, C) for the same N rows; classes padded alike.
+    """Return distances (M, M) of M models from their probabilities (M, N, C) for the same N rows; classes padded alike.
 
-    Mean over the rows of the cross-entropy H(p_i, p_j), made symmetric, less the mean of the two models' own entropies:
-    then a model is at 0 from itself. Without this, the vaguest model would be the furthest from everybody.
-    Raises DataError if a probability is negative or not finite.
+    A distance is the mean over the rows of the cross-entropy H(p_i, p_j), made symmetric, less the mean of the two
+    models' own entropies: a model is at 0 from itself. Without this, the vaguest model would be the furthest from all
+    others. Raises DataError if a probability is negative or not finite.
     """
     if outputs.ndim != 3 or not outputs.size:
         raise DataError(f"outputs of shape {outputs.shape}: expected (models, rows, classes), none of them 0")
@@ -70,10 +70,10 @@ def model_distances(outputs: NDArray[np.floating]) -> Matrix:
 
 
 def group_models(distances: Matrix, counts: Iterable[int] = GROUP_COUNTS, seed: int = 0) -> Grouping:
-    """The grouping with the highest silhouette among those that have K groups for a K in `counts`; ties: fewer groups.
+    """Return the grouping with the highest silhouette among those of K groups for a K in `counts`; ties: fewer groups.
 
     A K that no preference yields is left out, as is one that is not below the number of models.
-    Raises ConfigError if scikit-learn is missing, DataError if `distances` (M, M) are none.
+    Raises ConfigError if scikit-learn is missing, DataError if `distances` is not a matrix of distances (M, M).
     """
     _check_distances(distances)
     (_, metrics), found = _import_cluster(), {}
@@ -90,10 +90,10 @@ def group_models(distances: Matrix, counts: Iterable[int] = GROUP_COUNTS, seed: 
 
 
 def propagate_affinity(distances: Matrix, count: int, seed: int = 0) -> tuple[list[int], list[int]] | None:
-    """(group of each model, exemplars) with exactly `count` groups, or None if no preference tried yields them.
+    """Return (group of each model, exemplars) with exactly `count` groups, or None if no preference tried yields them.
 
     A higher preference makes more exemplars, roughly: the range is halved towards `count`, from "one group for all" to
-    "each its own". Where the count jumps over `count`, an even scan of the range has the last word.
+    "each its own". If the count jumps over `count`, an even scan of the range decides.
     """
     low, high = preference_range(distances)
     ends = low, high
@@ -115,17 +115,17 @@ def propagate_affinity(distances: Matrix, count: int, seed: int = 0) -> tuple[li
 
 
 def preference_range(distances: Matrix) -> tuple[float, float]:
-    """From where one exemplar is best for all, to where every model is its own (similarities are -distances)."""
+    """Return the range from one exemplar for all to every model its own (similarities are -distances)."""
     off_diagonal = distances[~np.eye(len(distances), dtype=bool)]
     # One exemplar costs the smallest column sum; two save at most that.
     return -float(distances.sum(axis=0).min()) - 1e-9, -float(off_diagonal.min()) + 1e-9
 
 
 def _run(distances: Matrix, preference: float, seed: int) -> tuple[list[int], list[int]]:
-    """([], []) where the messages do not converge."""
+    """Run affinity propagation; return ([], []) if its messages do not converge."""
     cluster, _ = _import_cluster()
     with warnings.catch_warnings():
-        # It says by a warning what the labels of -1 say too.
+        # Its warning only repeats the labels of -1.
         warnings.simplefilter("ignore")
         fitted = cluster.AffinityPropagation(
             damping=0.8, max_iter=500, preference=preference, affinity="precomputed", random_state=seed
@@ -148,7 +148,7 @@ def _medoid(distances: Matrix) -> int:
 
 
 def _import_cluster() -> tuple[ModuleType, ModuleType]:
-    """sklearn.cluster and sklearn.metrics."""
+    """Import sklearn.cluster and sklearn.metrics. Raises ConfigError if scikit-learn is missing."""
     try:
         return importlib.import_module("sklearn.cluster"), importlib.import_module("sklearn.metrics")
     except ImportError:

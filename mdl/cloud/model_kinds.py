@@ -1,8 +1,8 @@
 """Families of models that a cloud teaches: its own large one, and the small one its clients train (Colla 3.1, 3.2).
 
 RecurrentKind: the M-RNN for sequences of places; a device's last layer has the classes its owner has seen, and only
-what changed is uploaded. WindowKind: any two models for windows of sensor data; all classes always, one flat vector.
-Whatever comes as bytes is checked fully before a model is built from it. Knows nothing of peers, rounds or messages.
+changes are uploaded. WindowKind: any two models for windows of sensor data; all classes always, one flat vector.
+Received bytes are checked fully before a model is built from them. Knows nothing of peers, rounds or messages.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ from mdl.task import describe_task
 
 _CLASSES = "class_ids"
 _VALUES = "values"
-# What safetensors adds to the tensors: a line of JSON for each, and M-RNN has 11.
+# Bytes that safetensors adds to the tensors: a line of JSON for each, and M-RNN has 11.
 _HEADER_BYTES = 64 << 10
-# Of Adam, for the embedding of places alone: what a place has near it is learned in some 100 steps.
+# Adam's rate for the embedding of places alone: it learns a place's neighbours in some 100 steps.
 _PRETRAIN_RATE = 0.05
 
 
 class ModelKind(Protocol):
-    """What a cloud has to know of the models it teaches."""
+    """A cloud's knowledge of the models it teaches."""
 
     @property
     def schema_hash(self) -> str:
-        """Of the small model and its classes; a client with another one has another task."""
+        """The hash of the small model and its classes; a client with another one has another task."""
 
     @property
     def older_hashes(self) -> tuple[str, ...]:
-        """The same as older versions wrote it."""
+        """The same hash as older versions wrote it."""
 
     @property
     def large(self) -> str:
-        """Which model the cloud's own is."""
+        """The name of the cloud's own model."""
 
     @property
     def summary(self) -> str:
@@ -70,51 +70,51 @@ class ModelKind(Protocol):
 
     @property
     def largest_bytes(self) -> int:
-        """No packed small model, and no update, is longer."""
+        """The limit for a packed small model, and for an update."""
 
     def build_large(self, seed: int) -> nn.Module:
-        """The cloud's model, all classes, its parameters fixed by `seed`."""
+        """Build the cloud's model, all classes, its parameters fixed by `seed`."""
 
     def build_small(self, seed: int) -> nn.Module:
-        """The clients' model, all classes, its parameters fixed by `seed`."""
+        """Build the clients' model, all classes, its parameters fixed by `seed`."""
 
     def pretrain(self, model: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
-        """What a large or a small model learns before it is trained as a whole; nothing for most kinds."""
+        """Train the part of a model that learns before the whole; most kinds have none."""
 
     def class_ids(self, model: nn.Module) -> Tensor:
-        """Class numbers of the last layer's rows, int64 (K,)."""
+        """Return the class numbers of the last layer's rows, int64 (K,)."""
 
     def pack(self, model: nn.Module) -> bytes:
-        """The whole model as safetensors."""
+        """Return the whole model as safetensors."""
 
     def unpack(self, data: bytes, *, large: bool = False) -> nn.Module:
-        """The packed model. Raises RemoteProtocolError in one line if it does not fit."""
+        """Return the packed model. Raises RemoteProtocolError in one line if it does not fit."""
 
     def unpack_large(self, data: bytes, name: str) -> nn.Module:
-        """A cloud's large model, which it says is `name`: this kind's own, or a built-in one; no name is imported.
+        """Return a cloud's large model called `name`: this kind's own, or a built-in one; no name is imported.
         Raises RemoteProtocolError in one line."""
 
     def customize(
         self, start: nn.Module, seen: Sequence[int], mode: UpdateMode, generator: torch.Generator
     ) -> nn.Module:
-        """A copy to train on, for a device that has now seen these classes. Raises ConfigError for another mode than
-        this kind has."""
+        """Return a copy to train on, for a device that has now seen these classes. Raises ConfigError for a mode that
+        this kind lacks."""
 
     def split_last_layer(
         self, model: nn.Module, x: Tensor, stopped: Callable[[], bool] = lambda: False
     ) -> tuple[nn.Module, Tensor]:
-        """The last layer itself, and what it sees of x where nothing else learns. stopped: as in `run_in_batches`."""
+        """Return the last layer, and its inputs for x, if nothing else learns. stopped: as in `run_in_batches`."""
 
     def encode_update(self, model: nn.Module, pulled: nn.Module) -> bytes:
-        """What a client uploads of its model when `pulled` is what the cloud knows that it began with."""
+        """Return a client's upload of its model. pulled: the model it began with, as the cloud knows it."""
 
     def apply_update(self, pulled: nn.Module, update: bytes) -> nn.Module:
-        """The client's model. Raises RemoteProtocolError naming what is wrong: garbage, NaN, another shape, values
+        """Return the client's model. Raises RemoteProtocolError naming the problem: garbage, NaN, another shape, values
         beyond any model's."""
 
 
 class RecurrentKind:
-    """M-RNN, 32-128 in the cloud and 4-16 on the devices, whose last layer may have classes of their own (3.1).
+    """M-RNN, 32-128 in the cloud and 4-16 on the devices; a device's last layer may have classes of its own (3.1).
 
     classes: names of all places.
     """
@@ -164,7 +164,7 @@ class RecurrentKind:
     def customize(
         self, start: nn.Module, seen: Sequence[int], mode: UpdateMode, generator: torch.Generator
     ) -> RecurrentModel:
-        """With own classes a model that knows all places, which is the cloud's, is cut to `seen`; another one grows."""
+        """Return a copy: with own classes the cloud's model of all places is cut to `seen`, a smaller one grows."""
         model, every = _recurrent(start), range(len(self._names))
         if mode.own_classes and len(model.class_ids) < len(every):
             made = grow_classes(model, seen, generator)
@@ -194,11 +194,10 @@ class RecurrentKind:
 
 
 class WindowKind:
-    """Two models of `mdl.learning.models` for windows (channels, length); clients have all classes and upload all
-    values.
+    """Two models of `mdl.learning.models` for windows (channels, length); clients have all classes, upload all values.
 
-    classes, channel_names: their names. seed: of the module that received values are put into, as a user's own factory
-    may draw. Raises ConfigError if a model does not fit the windows.
+    classes, channel_names: their names. seed: of the module that takes received values, as a user's own factory may
+    draw. Raises ConfigError if a model does not fit the windows.
     """
 
     def __init__(
@@ -232,13 +231,13 @@ class WindowKind:
         return build_model(self._models[0], *self._shape, len(self._names), seed)
 
     def pretrain(self, model: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
-        """Nothing: a convolutional model has no part that is trained before."""
+        """Do nothing: no part of a convolutional model is trained before the whole."""
 
     def class_ids(self, model: nn.Module) -> Tensor:
         return torch.arange(len(self._names))
 
     def pack(self, model: nn.Module) -> bytes:
-        """One float32 vector under the name "values": what `FlatModel.load` takes, batch-norm statistics included."""
+        """Return one float32 vector called "values", as `FlatModel.load` takes it, with batch-norm statistics."""
         return save({_VALUES: torch.from_numpy(_flat_values(model))})
 
     def unpack(self, data: bytes, *, large: bool = False) -> nn.Module:
@@ -262,7 +261,7 @@ class WindowKind:
     def customize(
         self, start: nn.Module, seen: Sequence[int], mode: UpdateMode, generator: torch.Generator
     ) -> nn.Module:
-        """A copy with all classes: peers of a mesh exchange models of one shape."""
+        """Return a copy with all classes: peers of a mesh exchange models of one shape."""
         self._check_mode(mode)
         return copy.deepcopy(start)
 
@@ -276,11 +275,11 @@ class WindowKind:
             raise ConfigError("models of windows learn as a whole: cloud.update can only be same-whole")
 
     def encode_update(self, model: nn.Module, pulled: nn.Module) -> bytes:
-        """The whole model as little-endian float32: after an epoch no value is what it was."""
+        """Return the whole model as little-endian float32: after an epoch every value has changed."""
         return self.encode_values(_flat_values(model))
 
     def encode_values(self, values: Vector) -> bytes:
-        """The upload of a model whose values, float32 (P,), are there already."""
+        """Return the upload for a model's values, float32 (P,)."""
         return values.astype("<f4", copy=False).tobytes()
 
     def apply_update(self, pulled: nn.Module, update: bytes) -> nn.Module:
@@ -294,9 +293,9 @@ class WindowKind:
 
 
 def kind_of(data: DataSet, small: str | Own, large: str | Own, seed: int) -> ModelKind:
-    """The kind that fits `data`; "" for the sizes or models that are usual for it. Raises ConfigError.
+    """Return the kind that fits `data`; "" for the usual sizes or models. Raises ConfigError.
 
-    Places: M-RNN of sizes EMBEDDING-HIDDEN. Windows: what `build_model` takes.
+    Places: M-RNN of sizes EMBEDDING-HIDDEN. Windows: models that `build_model` takes.
     """
     if is_places(data):
         return RecurrentKind(data.classes, str(small) or DEVICE_SIZE, str(large) or CLOUD_SIZE)
@@ -308,7 +307,7 @@ def kind_of(data: DataSet, small: str | Own, large: str | Own, seed: int) -> Mod
 
 
 def is_places(data: DataSet) -> bool:
-    """Whether its windows are sequences of stays."""
+    """Return True if the data's windows are sequences of stays."""
     return data.name == "places" and data.shape[0] == len(FEATURES)
 
 
@@ -328,7 +327,7 @@ def _shapes(model: nn.Module) -> Schema:
 
 
 def _largest_bytes(model: RecurrentModel) -> int:
-    """Of this model packed, and of any update of it: only less of it, or rows that take less."""
+    """Return the limit for this model packed, and for any update of it, which has fewer tensors or smaller rows."""
     return sum(int(tensor.nbytes) for tensor in model.state_dict().values()) + _HEADER_BYTES
 
 
@@ -341,7 +340,7 @@ def _flat_values(model: nn.Module) -> Vector:
 
 
 def _check_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """The same names, shapes, float32, and no value that could not be a parameter's. Raises RemoteProtocolError."""
+    """Raise RemoteProtocolError unless names and shapes agree, and all values are float32 and possible parameters."""
     for name in sorted(tensors.keys() ^ shapes.keys()):
         raise RemoteProtocolError(
             f"tensor {name[:60]!r} is {'no tensor of this model' if name in tensors else 'missing'}"

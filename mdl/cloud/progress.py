@@ -1,7 +1,7 @@
-"""What a device that learns by itself keeps between its studies: its own model, and what its updates are changes of.
+"""The models that a single device keeps between its studies: its own, and the origin of its updates.
 
 personal.safetensors    its model, for people and `mdl predict`
-own.safetensors         the same as the next study goes on from it, and the origin that the cloud has too
+own.safetensors         the same for the next study, and the origin that the cloud has too
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from mdl.protocol.cloud_messages import LessonMessage
 
 PERSONAL, OWN = "personal.safetensors", "own.safetensors"
 _PAIR = "own and origin"
-# A cloud keeps 16 versions; well before it forgets this one, a device makes a newer one its origin.
+# A cloud keeps 16 versions; a device takes a newer origin well before the cloud forgets the present one.
 _OLDEST_ORIGIN = 8
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """own: the device's model. origin: the small model that it pulled, and the lesson it came with."""
+    """own: the device's model. origin: the small model that it pulled; version, group: of that one's lesson."""
 
     own: nn.Module
     origin: nn.Module
@@ -36,9 +36,9 @@ class Progress(msgspec.Struct, frozen=True):
     group: int
 
     def fits(self, lesson: LessonMessage, studied: int) -> bool:
-        """Whether updates can still be changes of the origin. studied: version of the lesson that was studied last.
+        """Return True if updates can still be changes of the origin. studied: version of the last lesson studied.
 
-        A lesson that comes again was asked for again: the cloud may not know the origin any more.
+        If the same lesson comes again, the device asked for it again: the cloud may not know the origin any more.
         """
         return lesson.version != studied and 0 <= lesson.version - self.version < _OLDEST_ORIGIN
 
@@ -50,7 +50,7 @@ def write_progress(folder: Path, kind: ModelKind, progress: Progress) -> None:
 
 
 def read_progress(folder: Path, kind: ModelKind) -> Progress | None:
-    """None where there is none, as in the directories of older versions. Raises DamagedError."""
+    """Read the progress; None if there is none, as in the directories of older versions. Raises DamagedError."""
 
     def read(path: Path) -> Progress:
         try:
@@ -65,6 +65,6 @@ def read_progress(folder: Path, kind: ModelKind) -> Progress | None:
 
 
 def write_personal(folder: Path, model: nn.Module, metadata: dict[str, str]) -> None:
-    """The model as named tensors."""
+    """Write the model as named tensors."""
     named: dict[str, NDArray[Any]] = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
     write_safetensors(folder / PERSONAL, named, metadata)

@@ -3,7 +3,7 @@
 Layout: six embeddings of E, concatenated; an LSTM of H over them, with one bias a gate; a linear last layer with a row
 a class. E-H of the paper: 4-16, 8-32, 16-64, 32-128. docs/colla-notes.md has the parameter counts.
 
-The last layer is a device's own: `class_ids` are the class numbers of its rows, and it grows with what the device sees.
+The last layer is a device's own: `class_ids` are the class numbers of its rows, and it grows with the seen classes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from mdl.errors import ConfigError
 
 SIZES = ("4-16", "8-32", "16-64", "32-128")
 CLOUD_SIZE, DEVICE_SIZE = SIZES[-1], SIZES[0]
-# Places of windows at most so many before or after one are its context when the embedding of places is pre-trained; as
-# in word2vec.
+# The context of a window in pre-training the embedding of places: windows at most so many before or after it, as in
+# word2vec.
 _CONTEXT_WINDOWS = 5
 
 
 class RecurrentSize(msgspec.Struct, frozen=True):
-    """embedding: E, of each of the six features; hidden: H, what the LSTM remembers."""
+    """embedding: E, the size of each of the six features; hidden: H, the size of the LSTM's memory."""
 
     embedding: int
     hidden: int
@@ -37,7 +37,7 @@ class RecurrentSize(msgspec.Struct, frozen=True):
 class RecurrentModel(nn.Module):
     """(batch, 6, steps) codes as float32 -> logits (batch, K) for the classes `class_ids` (K,), in their order.
 
-    Sequences may be of different length: steps that are NO_STAY stand at the end, and are not read.
+    Sequences may be of different length: NO_STAY steps stand at the end, and are not read.
     """
 
     def __init__(self, size: RecurrentSize, places: int, class_ids: Sequence[int]) -> None:
@@ -56,26 +56,26 @@ class RecurrentModel(nn.Module):
         return logits
 
     def read_sequences(self, x: Tensor) -> Tensor:
-        """What the last layer sees: the LSTM's output at each sequence's last step, (batch, hidden)."""
+        """Return the last layer's inputs: the LSTM's output at each sequence's last step, (batch, hidden)."""
         last = ((x[:, 0] != NO_STAY).sum(dim=1) - 1).clamp_min(0)
         outputs, _ = self.lstm(self.embed_steps(x[:, :, : int(last.max()) + 1]))
         read: Tensor = outputs[torch.arange(len(x)), last]
         return read
 
     def embed_steps(self, x: Tensor) -> Tensor:
-        """X_n of every step (Eq. 1): (batch, steps, 6 * embedding + 1), the last column 1."""
+        """Return X_n of every step (Eq. 1): (batch, steps, 6 * embedding + 1), the last column 1."""
         codes = x.long().clamp_min(0)
         joined = torch.cat([table(codes[:, index]) for index, table in enumerate(self.embed)], dim=-1)
         return torch.cat([joined, joined.new_ones(*joined.shape[:2], 1)], dim=-1)
 
     def train_body(self, trains: bool) -> None:
-        """Whether all but the last layer learns on; where it does not, a device uploads none of it (Colla 5.4)."""
+        """Let all but the last layer learn, or freeze it; a device uploads no frozen part (Colla 5.4)."""
         self.embed.requires_grad_(trains)
         self.lstm.requires_grad_(trains)
 
 
 def parse_size(text: str) -> RecurrentSize:
-    """ "EMBEDDING-HIDDEN", as in 32-128. Raises ConfigError."""
+    """Parse "EMBEDDING-HIDDEN", as in 32-128. Raises ConfigError."""
     match = re.fullmatch(r"([1-9][0-9]{0,3})-([1-9][0-9]{0,3})", text)
     if not match:
         raise ConfigError(f"model size {text[:40]!r}: expected EMBEDDING-HIDDEN, as in {CLOUD_SIZE} or {DEVICE_SIZE}")
@@ -83,9 +83,9 @@ def parse_size(text: str) -> RecurrentSize:
 
 
 def build_recurrent(size: str, places: int, class_ids: Sequence[int], seed: int) -> RecurrentModel:
-    """A model with fresh parameters that follow from `seed`; the global random state is left as it was.
+    """Build a model with fresh parameters that follow from `seed`; leave the global random state as it was.
 
-    places: how many there are in the mesh; class_ids: distinct numbers below it. Raises ConfigError.
+    places: their number in the mesh; class_ids: distinct numbers below it. Raises ConfigError.
     """
     parsed = parse_size(size)
     _check_classes(class_ids, places)
@@ -103,15 +103,15 @@ def recurrent_shapes(size: str, places: int, classes: int) -> dict[str, tuple[in
 
 
 def count_parameters(model: nn.Module) -> int:
-    """All parameters, frozen ones too."""
+    """Return the number of all parameters, frozen ones too."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def customize_classes(model: RecurrentModel, class_ids: Sequence[int], generator: torch.Generator) -> RecurrentModel:
-    """A copy whose last layer has these classes, in this order (Colla 3.1, customised last layer).
+    """Return a copy with these classes in its last layer, in this order (Colla 3.1, customised last layer).
 
-    Rows of classes the model knows are kept; those of others are drawn small from `generator`, with the lowest bias
-    there is, so that a class nobody has taught is not guessed. Used both to pick classes and to grow.
+    Rows of classes the model knows are kept. Other rows are drawn small from `generator`, with the lowest present bias,
+    so that a class without training is not guessed. Used both to pick classes and to grow.
     """
     _check_classes(class_ids, model.places)
     made = copy.deepcopy(model)
@@ -130,16 +130,16 @@ def customize_classes(model: RecurrentModel, class_ids: Sequence[int], generator
 
 
 def grow_classes(model: RecurrentModel, seen: Sequence[int], generator: torch.Generator) -> RecurrentModel:
-    """A copy that also knows the classes `seen`: the old rows first and unchanged, new ones after them by number."""
+    """Return a copy that also knows the classes `seen`: the old rows first and unchanged, then new ones by number."""
     old = model.class_ids.tolist()
     return customize_classes(model, [*old, *sorted(set(seen) - set(old))], generator)
 
 
 def pretrain_places(model: RecurrentModel, x: Tensor, y: Tensor, steps: int, learning_rate: float) -> float:
-    """Teach the embedding of places alone (2.2), as word2vec does words: a place tells which places are near in time.
+    """Teach the embedding of places alone (2.2), like word2vec: a place predicts the places near in time.
 
-    x: (n, 6, steps) and y (n,) of one or more people: each sequence's last stay and the place after it are cut into
-    windows of 10 minutes, which are the words. The softmax is over all places, its layer is thrown away after.
+    x: (n, 6, steps) and y (n,) of one or more people. Each sequence's last stay and the place after it are cut into
+    windows of 10 minutes, which are the words. The softmax is over all places; its layer is thrown away after.
     Returns the last step's loss in nats a pair. Raises ConfigError without sequences.
     """
     if not len(y):
@@ -161,7 +161,7 @@ def pretrain_places(model: RecurrentModel, x: Tensor, y: Tensor, steps: int, lea
 
 
 def count_neighbours(x: Tensor, y: Tensor, places: int) -> Tensor:
-    """How often a window of 10 minutes at one place has one at another (or the same) in its context: (places, places).
+    """Count pairs of 10-minute windows by place: one window, and one in its context: (places, places).
 
     Windows that are nowhere are between the two stays; the stay that follows is taken to outlast the context.
     """

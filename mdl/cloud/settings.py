@@ -1,6 +1,6 @@
-"""How a cloud and its clients learn (Colla 3.1 to 3.3): the paper's values, and those measured for each kind of models.
+"""Settings of a cloud and its clients (Colla 3.1 to 3.3): the paper's, and those measured for each kind of models.
 
-docs/colla-notes.md says how they were chosen.
+docs/colla-notes.md explains the choice.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from mdl.section import Section
 
 
 class TeachingSettings(Section, frozen=True):
-    """How the cloud learns; a preset has values for a kind. Raises ConfigError.
+    """The settings of the cloud's learning; a preset has values for a kind. Raises ConfigError.
 
     bootstrap: stage 1. compress: large to small, with the large model's probabilities. cloud_update: stage 4.
-    compress_update_epochs: of compressing an updated teacher, which goes on from the small model it had.
-    rows: the cloud learns from at most so many of its examples; update_rows: of them, with its pupils; compared_rows:
-    and compares its pupils on so many. keep: the share of the pupils that teach, 1 for all. least_score: who teaches is
-    right on at least so many of the cloud's examples, as a share of what the base model is right on.
-    groups: whether pupils are grouped; group_counts: the K that are tried. pretrain_steps: of the embedding of places.
+    compress_update_epochs: of compressing an updated teacher, starting from its former small model.
+    rows: the most examples that the cloud learns from; update_rows: the most of them with its pupils; compared_rows:
+    the most for comparing pupils. keep: the share of the pupils that teach, 1 for all. least_score: the least score of
+    a teaching pupil, as a share of the base model's score on the cloud's examples.
+    groups: group the pupils; group_counts: the K that are tried. pretrain_steps: of the embedding of places.
     """
 
     bootstrap: DistillSettings = DistillSettings(epochs=15, learning_rate=0.002, patience=4)
@@ -49,7 +49,7 @@ class TeachingSettings(Section, frozen=True):
 
 
 class Preset(Section, frozen=True):
-    """teaching: the cloud. client: a device's update (stage 3), in the way that `update` names (`UPDATE_MODES`)."""
+    """teaching: the cloud. client: a device's update (stage 3), in the mode called `update` (`UPDATE_MODES`)."""
 
     teaching: TeachingSettings
     client: DistillSettings
@@ -57,7 +57,7 @@ class Preset(Section, frozen=True):
 
 
 def suggest(kind: ModelKind, preset: str) -> Preset:
-    """The settings of this name for this kind. Raises ConfigError that names what there is."""
+    """Return the settings of this name for this kind. Raises ConfigError that names the valid ones."""
     presets = PLACES_PRESETS if isinstance(kind, RecurrentKind) else WINDOWS_PRESETS
     if preset not in presets:
         raise ConfigError(f"cloud.preset is {preset[:40]!r}: for this data expected one of {', '.join(presets)}")
@@ -69,9 +69,9 @@ def _require(holds: bool, key: str, value: object, valid: str) -> None:
         raise ConfigError(f"{key} is {value}: it must be {valid}")
 
 
-# Below the checks that they have to pass.
-# 4.2: Adam 0.1, batches of 32, lambda 0.5, an end after 20 epochs without a better validation loss; the cap is ours,
-# and so is that stage 4 goes over all of the cloud's data.
+# The presets stand below the checks that they have to pass.
+# 4.2: Adam 0.1, batches of 32, lambda 0.5, an end after 20 epochs without a better validation loss. The cap is ours,
+# and so is the use of all of the cloud's data in stage 4.
 _PAPER = DistillSettings(label_weight=0.5, learning_rate=0.1, batch_size=32, epochs=500, patience=20)
 _EVERYTHING = 1_000_000
 PLACES_PRESETS: Mapping[str, Preset] = MappingProxyType(
@@ -103,7 +103,7 @@ PLACES_PRESETS: Mapping[str, Preset] = MappingProxyType(
 )
 WINDOWS_PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
-        # A mesh whose devices have seen few activities each knows less than the cloud for many rounds.
+        # In a mesh of devices with few activities each device knows less than the cloud for many rounds.
         "measured": Preset(
             TeachingSettings(least_score=0.8), DistillSettings(epochs=5, learning_rate=0.001, patience=0), "same-whole"
         ),

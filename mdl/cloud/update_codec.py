@@ -1,8 +1,8 @@
-"""What a device uploads of its model: only what has changed since it was pulled (Colla 3.1), as safetensors bytes.
+"""A device's upload of its model: only the changes since it was pulled (Colla 3.1), as safetensors bytes.
 
-A matrix of which few rows changed travels as those rows and their numbers, whichever is smaller. Both sides hold what
-was pulled; applying the update to it gives the device's model, bit for bit. Bytes from a device are checked fully
-before anything is built from them. Knows nothing of how they travel.
+A matrix with few changed rows travels as those rows and their numbers, if that is smaller. Both sides hold the pulled
+model; applying the update to it gives the device's model, bit for bit. Bytes from a device are checked fully before
+anything is built from them. Knows nothing of how they travel.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _LAST_LAYER = ("classify.weight", "classify.bias")
 
 
 class OtherOriginError(RemoteProtocolError):
-    """Nothing is wrong with the update, or with its device: it has to pull again."""
+    """The update has another origin: neither it nor its device is at fault, but the device has to pull again."""
 
 
 def changed_tensors(model: RecurrentModel, pulled: RecurrentModel) -> dict[str, Tensor]:
-    """The tensors of `model` that differ from `pulled`; the last layer's rows are compared class by class.
+    """Return the tensors of `model` that differ from `pulled`; the last layer's rows are compared class by class.
 
-    NAME: the whole tensor. NAME@rows (int32) and NAME@values: changed rows only. class_ids (int32): whenever the
-    classes are not the pulled ones.
+    NAME: the whole tensor. NAME@rows (int32) and NAME@values: changed rows only. class_ids (int32): if the classes are
+    not the pulled ones.
     """
     changed: dict[str, Tensor] = {}
     if model.class_ids.tolist() != pulled.class_ids.tolist():
@@ -44,15 +44,16 @@ def changed_tensors(model: RecurrentModel, pulled: RecurrentModel) -> dict[str, 
 
 
 def encode_update(model: RecurrentModel, pulled: RecurrentModel) -> bytes:
-    """The upload; its length is what a cycle costs. Beside what has changed it names `pulled`, in eight bytes."""
+    """Return the upload; its length is a cycle's cost. It names `pulled` in eight bytes, beside the changes."""
     changed = {name: tensor.contiguous() for name, tensor in changed_tensors(model, pulled).items()}
     return save({_ORIGIN: _name_origin(pulled), **changed})
 
 
 def apply_update(pulled: RecurrentModel, update: bytes, longest: int) -> RecurrentModel:
-    """The device's model. longest: bytes of any update. Raises RemoteProtocolError, naming the tensor, if the update
-    does not fit `pulled`, and OtherOriginError if it is a change of another model: of a cloud that began anew, for
-    one."""
+    """Return the device's model. longest: bytes of any update.
+
+    Raises RemoteProtocolError, naming the tensor, if the update does not fit `pulled`, and OtherOriginError if it is a
+    change of another model, for example of a cloud that began anew."""
     tensors = decode_tensors(update, longest, "update")
     origin = tensors.pop(_ORIGIN, None)
     if origin is not None and origin.tolist() != _name_origin(pulled).tolist():
@@ -75,7 +76,7 @@ def apply_update(pulled: RecurrentModel, update: bytes, longest: int) -> Recurre
 
 
 def _name_origin(pulled: RecurrentModel) -> Tensor:
-    """uint8 (8,): a digest of all values."""
+    """Return a digest of all values, uint8 (8,)."""
     digest = hashlib.blake2b(digest_size=8)
     for _, tensor in sorted(pulled.state_dict().items()):
         digest.update(tensor.detach().contiguous().numpy().tobytes())
@@ -83,7 +84,7 @@ def _name_origin(pulled: RecurrentModel) -> Tensor:
 
 
 def _align_last_layer(pulled: RecurrentModel, class_ids: Tensor) -> dict[str, Tensor]:
-    """The pulled tensors, with the last layer's rows in the order of `class_ids`; NaN for a class that is new."""
+    """Return the pulled tensors, with the last layer's rows in the order of `class_ids`; NaN for a new class."""
     state = {name: parameter.detach().clone() for name, parameter in pulled.named_parameters()}
     at = {label: row for row, label in enumerate(pulled.class_ids.tolist())}
     rows = [at.get(label, -1) for label in class_ids.tolist()]
@@ -95,7 +96,7 @@ def _align_last_layer(pulled: RecurrentModel, class_ids: Tensor) -> dict[str, Te
 
 
 def _difference(name: str, now: Tensor, before: Tensor) -> dict[str, Tensor]:
-    # NaN, a row that is new, differs from everything.
+    # NaN, a new row, differs from everything.
     rows = torch.nonzero((now != before).reshape(len(now), -1).any(dim=1))[:, 0]
     if not len(rows):
         return {}
@@ -106,7 +107,7 @@ def _difference(name: str, now: Tensor, before: Tensor) -> dict[str, Tensor]:
 
 
 def decode_tensors(data: bytes, longest: int, what: str) -> dict[str, Tensor]:
-    """Bytes from elsewhere as named tensors. Raises RemoteProtocolError that names `what`, also beyond `longest`."""
+    """Decode received bytes as named tensors. Raises RemoteProtocolError that names `what`, also beyond `longest`."""
     if len(data) > longest:
         raise RemoteProtocolError(f"{what} of {len(data)} bytes; at most {longest} can be one")
     try:
@@ -119,7 +120,7 @@ def decode_tensors(data: bytes, longest: int, what: str) -> dict[str, Tensor]:
 def _read_classes(tensors: dict[str, Tensor], pulled: RecurrentModel) -> Tensor:
     if _CLASSES not in tensors:
         return pulled.class_ids
-    # Taken out: what is left names parameters.
+    # Taken out: all other keys name parameters.
     given = tensors.pop(_CLASSES)
     numbers = given.tolist() if given.dtype == torch.int32 and given.ndim == 1 else []
     if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0 or max(numbers) >= pulled.places:

@@ -1,4 +1,4 @@
-"""The ways in which a device's model may learn (Colla 5.4): which classes it has, and how much of it learns."""
+"""The modes of a device's learning (Colla 5.4): the classes of its model, and the part of it that learns."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from mdl.errors import ConfigError
 
 
 class UpdateMode(msgspec.Struct, frozen=True):
-    """own_classes: the last layer has the classes this device has seen, and grows with them; else all there are.
+    """own_classes: the last layer has the classes this device has seen, and grows with them; else all classes.
 
-    whole: all of the model learns and travels; else the last layer alone.
+    whole: the whole model learns and travels; else the last layer alone.
     """
 
     own_classes: bool
     whole: bool
 
 
-# The first three are the paper's; the last is today's answer where a frozen body does not fit a device's data.
+# The first three are the paper's; the last is our answer where a frozen body does not fit a device's data.
 UPDATE_MODES: Mapping[str, UpdateMode] = MappingProxyType(
     {
         "same-whole": UpdateMode(own_classes=False, whole=True),
@@ -32,7 +32,7 @@ UPDATE_MODES: Mapping[str, UpdateMode] = MappingProxyType(
 
 
 def find_mode(name: str) -> UpdateMode:
-    """Raises ConfigError that names what there is."""
+    """Return the mode of this name. Raises ConfigError that names the valid ones."""
     if name not in UPDATE_MODES:
         raise ConfigError(f"cloud.update is {name[:40]!r}: expected one of {', '.join(UPDATE_MODES)}")
     return UPDATE_MODES[name]

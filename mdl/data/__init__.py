@@ -1,4 +1,4 @@
-"""Data: from a spec such as "uci-har:PATH" to windows, and who holds which of them."""
+"""Data: from a spec such as "uci-har:PATH" to windows, and their split among devices."""
 
 from mdl.data.describe import describe_data, measure_channels
 from mdl.data.readers.catalogue import default_cache_dir

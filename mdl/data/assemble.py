@@ -14,7 +14,7 @@ from mdl.data.windows import DataSet, Integers, make_windows
 
 
 def number_names(values: NDArray[np.generic]) -> tuple[tuple[str, ...], Integers]:
-    """Distinct values in order, as text, and each row's index among them."""
+    """Return the distinct values in order, as text, and each row's index among them."""
     distinct, inverse = np.unique(values, return_inverse=True)
     return tuple(str(value) for value in distinct.tolist()), inverse.reshape(-1).astype(np.int64)
 
@@ -41,11 +41,11 @@ def assemble_data(
     is_converted: bool = False,
     left_out: tuple[str, ...] = (),
 ) -> DataSet:
-    """A data set from rows (n, channels, time) in recording order; keeps a fifth for testing (`hold_out`).
+    """Make a data set from rows (n, channels, time) in recording order; keep a fifth for testing (`hold_out`).
 
-    take: the chosen rows, for a side, "train" or "test"; all else has a value for each row. A class may have none.
-    labels: the names and the values of classes, numbers or labels. units: of the numbers. given: the rows to test on,
-    where the source says them and `how` is "auto".
+    take: returns the chosen rows of a side, "train" or "test"; all else has a value for each row. A class may have no
+    rows. labels: the names and the values of classes, numbers or labels. units: of the numbers. given: the rows to test
+    on, if the source names them and `how` is "auto".
     """
     classes, y = labels
     subject_names, subject_ids = ((), np.zeros(len(y), np.int64)) if subject is None else number_names(subject)
@@ -55,7 +55,7 @@ def assemble_data(
         held_out, test, dropped = hold_out(
             strata_of(y), None if subject is None else subject_ids, recording, group, how=how, gap=gap, seed=seed
         )
-    # A stretch that a cut in time goes through becomes two groups: the gap between them has been dropped.
+    # A stretch with a cut in time becomes two groups: the gap between them has been dropped.
     apart = group * 2 + test if held_out == "time" else group
     sides = (("train", ~test & ~dropped), ("test", test))
     train, tested = (make_windows(take(rows, side), y[rows], subject_ids[rows], apart[rows]) for side, rows in sides)

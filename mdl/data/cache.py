@@ -1,7 +1,7 @@
 """Parsed windows kept as arrays on disk and memory-mapped, so that text is parsed once (MDLdroid Fig. 11d).
 
 An entry is one directory: eight .npy files and meta.json, which states their sizes. It is written aside and renamed, so
-that it is there completely or not at all, however many processes build it at once; a torn entry is built again.
+that it appears completely or not at all, however many processes build it at once; a torn entry is built again.
 Nothing is ever unpickled.
 """
 
@@ -55,7 +55,7 @@ class _Meta(msgspec.Struct, frozen=True):
 
 
 def load_cached(cache_dir: Path, label: str, key: Iterable[object], build: Callable[[Path], DataSet]) -> DataSet:
-    """The data set stored under `key`, memory-mapped; calls `build` and stores its result if there is none.
+    """Return the data set stored under `key`, memory-mapped; if there is none, call `build` and store its result.
 
     label names the directory for people; key is everything that the content depends on. build: gets a folder, where it
     may leave the windows x of a side as SIDE_x.npy, mapped, so that they are never in memory.
@@ -75,22 +75,22 @@ def load_cached(cache_dir: Path, label: str, key: Iterable[object], build: Calla
             logger.warning("windows not cached in %s: %s", cache_dir, error.strerror)
             return built
     finally:
-        # What is mapped stays readable.
+        # Mapped files stay readable after this.
         shutil.rmtree(aside, ignore_errors=True)
         if is_new:
-            with contextlib.suppress(OSError):  # something is in it: the entry
+            with contextlib.suppress(OSError):  # the entry is in it
                 cache_dir.rmdir()
-    # Another process may have removed what we wrote (a cleaned cache): then what we hold in memory still serves.
+    # Another process may have removed our entry (a cleaned cache): then the data in memory still serves.
     return _read(entry) or built
 
 
 def stamp_files(files: Iterable[Path]) -> list[tuple[str, int, int]]:
-    """Name, size and modification time of each file: a changed file is a changed key."""
+    """Return name, size and modification time of each file: a changed file is a changed key."""
     return [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(files)]
 
 
 def _read(entry: Path) -> DataSet | None:
-    """The entry, or None if it is missing or torn."""
+    """Return the entry, or None if it is missing or torn."""
     try:
         meta = decode_json(read_bytes(entry / "meta.json", _LARGEST_META_BYTES), _Meta, str(entry))
         if any((entry / file).stat().st_size != size for file, size in meta.sizes_bytes.items()):
@@ -108,7 +108,7 @@ def _read(entry: Path) -> DataSet | None:
 
 
 def _fits(windows: Windows) -> bool:
-    """Whether the arrays are what `_write` makes; what is in them was checked before they were written."""
+    """Return True if the arrays have the types of `_write`; their content was checked before they were written."""
     rest = (windows.subject, windows.group)
     fits = (windows.x.dtype.name, windows.x.ndim) in _KINDS and (windows.y.dtype.name, windows.y.ndim) in _TARGETS
     return (
@@ -124,7 +124,7 @@ def _map(entry: Path, side: str) -> Windows:
 
 
 def _make_aside(entry: Path) -> Path:
-    """A folder beside the entry, to become it; where none can be made, one for temporary files."""
+    """Make a folder beside the entry, to become it; if that is impossible, a temporary folder."""
     try:
         make_private_folder(entry.parent)
         return Path(tempfile.mkdtemp(prefix=f".{entry.name}.", dir=entry.parent))
@@ -146,7 +146,7 @@ def _write(aside: Path, entry: Path, data: DataSet) -> None:
 
 
 def _put(aside: Path, entry: Path) -> None:
-    """Move a finished entry into place. Whoever comes second finds it filled, and keeps what is there."""
+    """Move a finished entry into place. If another process was faster, keep its entry."""
     if entry.exists() and _read(entry) is None:
         torn = aside.with_name(f"{aside.name}.torn")
         with contextlib.suppress(OSError):

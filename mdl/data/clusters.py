@@ -1,9 +1,8 @@
-"""Places as clusters of fixes: found once, in a cloud's data, and told to every device as a file.
+"""Places as clusters of fixes: found once, in a cloud's data, and given to every device as a file.
 
-A device cannot know what clusters other people's fixes make, and a place must have the same number for everybody. So
-whoever has the data finds them (`find_clusters`, HDBSCAN's leaves), and the file says where they are: latitude and
-longitude of each and how many metres it reaches. A place that few people have been to is somebody's home, and is not
-told. Knows nothing of stays.
+A device cannot know the clusters of other people's fixes, and a place must have the same number for everybody. So the
+owner of the data finds them (`find_clusters`, HDBSCAN's leaves), and the file gives latitude, longitude and reach in
+metres of each. A place that few people have been to is somebody's home, and is left out. Knows nothing of stays.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from mdl.writing import write_bytes
 Floats64: TypeAlias = NDArray[np.float64]
 HEADER = ("latitude", "longitude", "reach_m")
 METRES_A_DEGREE = 111_320.0
-# Each is a class of the model, and a distance to each fix.
+# Each cluster is a class of the model, and a distance to each fix.
 _MOST_CLUSTERS = 4096
 _WIDEST_M = 100_000.0
-# A tree over them is searched for each: half a minute for so many.
+# A tree of all fixes is searched for each fix: half a minute for so many.
 _MOST_FIXES = 100_000
-# Distances at once, 8 MB.
+# Distances computed at once, 8 MB.
 _BLOCK = 1_000_000
 # Fixes near enough to be dense: below the smallest cluster that is worth a place.
 _NEIGHBOURS = 10
@@ -50,19 +49,19 @@ class Clusters:
 
     @property
     def name(self) -> str:
-        """Tells files apart whose clusters are other places, without saying where they are."""
+        """A short digest that tells files with different clusters apart, without revealing the places."""
         return hashlib.blake2b(_write(self).encode(), digest_size=3).hexdigest()
 
 
 def to_metres(fixes: Floats64, centre: Floats64) -> Floats64:
-    """North and east of the centre, (n, 2); flat, as far as a city is."""
+    """Return metres north and east of the centre, (n, 2), on a plane: good enough for a city."""
     north = (fixes[:, 0] - centre[0]) * METRES_A_DEGREE
     east = (fixes[:, 1] - centre[1]) * METRES_A_DEGREE * math.cos(math.radians(float(centre[0])))
     return np.stack([north, east], axis=1)
 
 
 def assign(fixes: Floats64, clusters: Clusters) -> Integers:
-    """The nearest cluster of each fix that reaches it, int64 (n,); -1 where none does."""
+    """Return the nearest cluster that reaches each fix, int64 (n,); -1 if none does."""
     middle = np.median(clusters.centres, axis=0)
     distinct, inverse = np.unique(fixes, axis=0, return_inverse=True)
     points, centres = to_metres(distinct, middle), to_metres(clusters.centres, middle)
@@ -77,9 +76,9 @@ def assign(fixes: Floats64, clusters: Clusters) -> Integers:
 
 
 def find_clusters(fixes: Floats64, people: Integers, smallest: int, reach_m: float, least_people: int) -> Clusters:
-    """Where fixes (n, 2) are dense, those that most people have been to first.
+    """Find the clusters of dense fixes (n, 2), those that most people have been to first.
 
-    people: whose each fix is, int64 (n,). smallest: fixes of a cluster, at least. Raises ConfigError without
+    people: the person of each fix, int64 (n,). smallest: fixes of a cluster, at least. Raises ConfigError without
     scikit-learn, DataError if there is no cluster or too many fixes.
     """
     if len(fixes) > _MOST_FIXES:
@@ -99,12 +98,12 @@ def find_clusters(fixes: Floats64, people: Integers, smallest: int, reach_m: flo
 
 
 def write_clusters(path: Path, clusters: Clusters) -> None:
-    """A CSV of HEADER, a metre fine. Raises MdlError if the disk refuses."""
+    """Write a CSV of HEADER, to the nearest metre. Raises MdlError if the disk refuses."""
     write_bytes(path, _write(clusters).encode())
 
 
 def read_clusters(path: Path) -> Clusters:
-    """What `write_clusters` wrote. Raises DataError naming file and line."""
+    """Read the file of `write_clusters`. Raises DataError naming file and line."""
     rows: list[tuple[float, ...]] = []
     with open_text(path, newline="") as lines:
         reader = csv.reader(lines)
@@ -142,19 +141,19 @@ def _write(clusters: Clusters) -> str:
 
 
 def _label(points: Floats64, smallest: int) -> Integers:
-    """The cluster of each point, -1 for none."""
+    """Return the cluster of each point, -1 for none."""
     try:
         cluster = importlib.import_module("sklearn.cluster")
     except ImportError:
         raise ConfigError("clusters of fixes need scikit-learn: pip install 'mdl[cloud]'") from None
     if len(points) < max(2, smallest):
         return np.full(len(points), -1, np.int64)
-    # Leaves, not the most lasting ones: those are a whole campus.
+    # Leaves, not the most lasting clusters, which are a whole campus.
     fitted = cluster.HDBSCAN(
         min_cluster_size=smallest,
         min_samples=min(_NEIGHBOURS, smallest),
         cluster_selection_method="leaf",
-        # What is its default from scikit-learn 1.10 on.
+        # The default from scikit-learn 1.10 on.
         copy=True,
     ).fit(points)
     labels: Integers = np.asarray(fitted.labels_, np.int64)

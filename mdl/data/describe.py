@@ -1,4 +1,4 @@
-"""What a data set holds, in numbers that fit on one screen."""
+"""The contents of a data set, in numbers that fit on one screen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OF_NUMBERS = ("least", "mean", "most", "deviation")
 
 
 def describe_data(data: DataSet) -> dict[str, Any]:
-    """Shapes, classes, subjects, balance and per-channel mean and deviation, as plain JSON values.
+    """Return shapes, classes, subjects, balance and per-channel mean and deviation, as plain JSON values.
 
     Pixels count from 0 to 1.
     """
@@ -44,7 +44,7 @@ def describe_data(data: DataSet) -> dict[str, Any]:
 def measure_channels(
     windows: Windows,
 ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]:
-    """(mean, standard deviation) of each channel, float64 (channels,), in bounded memory."""
+    """Return (mean, standard deviation) of each channel, float64 (channels,), in bounded memory."""
     total = np.zeros(windows.x.shape[1])
     squares = np.zeros(windows.x.shape[1])
     for some in iterate_blocks(windows.x):
@@ -69,7 +69,7 @@ def _describe_side(data: DataSet, windows: Windows) -> dict[str, Any]:
 
 
 def _describe_targets(data: DataSet, y: NDArray[Any]) -> dict[str, Any]:
-    """Windows of each class, or with each label; of numbers their range, mean and deviation."""
+    """Count the windows of each class, or with each label; for numbers return their range, mean and deviation."""
     if data.targets == "numbers":
         found = zip(*(pick.tolist() for pick in (y.min(0), y.mean(0), y.max(0), y.std(0))), strict=True)
         named = ({key: round(value, 6) for key, value in zip(_OF_NUMBERS, each, strict=True)} for each in found)

@@ -1,4 +1,4 @@
-"""A window as a line of text for each channel, or an image in shades: what is wrong is seen before it is trained on."""
+"""A window as a line of text for each channel, or an image in shades: errors are seen before training."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from mdl.data.windows import DataSet
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 _SHADES = " ░▒▓█"
-# Of a line, and of a screen: a suit of sensors has more channels than anybody looks at.
+# Limits of a line, and of a screen: a suit of sensors has more channels than anybody looks at.
 _WIDTH, _MOST_CHANNELS, _MOST_CLASSES, _LONGEST_NAME, _IMAGE_WIDTH = 48, 9, 8, 16, 32
 
 
 def draw_classes(data: DataSet) -> list[str]:
-    """The first training window of each class: a line a channel, with its lowest and highest value; or the image.
+    """Draw the first training window of each class: a line a channel, with its lowest and highest value; or the image.
 
-    Of labels the first that has each, of numbers those with the least, a middle and the greatest of the first one.
+    For labels draw the first window with each, for numbers those with the least, a middle and the greatest first
+    number.
     """
     lines = []
     for name, row in _choose(data):
@@ -32,7 +33,7 @@ def draw_classes(data: DataSet) -> list[str]:
 
 
 def _choose(data: DataSet) -> list[tuple[str, int | None]]:
-    """What is drawn: its name, and its row among the training windows; None if no window is of it."""
+    """Return the names to draw, each with its row among the training windows; None if it has no window."""
     y = data.train.y
     if data.targets == "numbers":
         order = np.argsort(y[:, 0], kind="stable")
@@ -45,7 +46,7 @@ def _choose(data: DataSet) -> list[tuple[str, int | None]]:
 
 
 def draw_window(x: NDArray[np.floating], channels: Sequence[str] = ()) -> list[str]:
-    """x: (channels, time). Each column shows the mean of its samples, between the channel's lowest and highest."""
+    """Draw x (channels, time). Each column is the mean of its samples, between the channel's lowest and highest."""
     names = [name[:_LONGEST_NAME] for name in channels] or [f"channel {number}" for number in range(1, len(x) + 1)]
     wide = max(map(len, names[:_MOST_CHANNELS]))
     lines = [
@@ -56,7 +57,7 @@ def draw_window(x: NDArray[np.floating], channels: Sequence[str] = ()) -> list[s
 
 
 def draw_image(x: NDArray[Any]) -> list[str]:
-    """x: (channels, height, width), in shades of grey. A character is twice as high as wide."""
+    """Draw x (channels, height, width) in shades of grey. A character is twice as high as wide."""
     grey = x.mean(axis=0, dtype=np.float64)
     wide = min(_IMAGE_WIDTH, grey.shape[1])
     high = max(1, round(wide * grey.shape[0] / grey.shape[1] / 2))
@@ -68,7 +69,7 @@ def draw_image(x: NDArray[Any]) -> list[str]:
 
 
 def sparkline(values: NDArray[np.floating]) -> str:
-    """At most 48 columns."""
+    """Draw values as one line of at most 48 columns."""
     means = np.array([part.mean() for part in np.array_split(values, min(_WIDTH, len(values)))])
     low, high = float(means.min()), float(means.max())
     if high <= low:

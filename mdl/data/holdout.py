@@ -1,7 +1,7 @@
-"""Which windows are kept for testing when the source does not say: never one that overlaps a training window.
+"""The choice of test windows if the source makes none: never one that overlaps a training window.
 
-The choice depends on the data and on the source's own `seed` option alone, never on the seed of a run: every peer and
-every run of a mesh keep the same windows apart, or one peer would train on what another is tested with.
+The choice depends on the data and on the source's own `seed` option alone, never on the seed of a run. So every peer
+and every run of a mesh keep the same windows apart; else one peer would train on another's test windows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Mask = NDArray[np.bool_]
 
 
 def hold_out_keys(key: Integers, y: Integers, seed: int) -> Mask | None:
-    """True where a row is for testing: a fifth of the distinct keys (subjects or recordings), at least one.
+    """Return True for test rows: a fifth of the distinct keys (subjects or recordings), at least one.
 
     None if there is one key only, or if any choice would leave a class without training rows.
     """
@@ -43,10 +43,10 @@ def hold_out_keys(key: Integers, y: Integers, seed: int) -> Mask | None:
 
 
 def hold_out_time(y: Integers, group: Integers, gap: int) -> tuple[Mask, Mask]:
-    """(test, dropped): the last fifth in time of each class is for testing, `gap` rows before it are dropped.
+    """Return (test, dropped): the last fifth in time of each class is for testing, `gap` rows before it are dropped.
 
-    Rows must be in recording order. A group that the cut goes through gets the gap; `gap` rows must be enough that
-    the rows on its two sides do not overlap. Raises DataError if a class has too few rows to be cut.
+    Rows must be in recording order. A group with the cut in it gets the gap; `gap` rows must suffice that the rows on
+    its two sides do not overlap. Raises DataError if a class has too few rows to be cut.
     """
     test = np.zeros(len(y), dtype=bool)
     dropped = np.zeros(len(y), dtype=bool)
@@ -65,7 +65,7 @@ def hold_out_time(y: Integers, group: Integers, gap: int) -> tuple[Mask, Mask]:
 def hold_out(
     y: Integers, subject: Integers | None, recording: Integers | None, group: Integers, *, how: str, gap: int, seed: int
 ) -> tuple[str, Mask, Mask]:
-    """(how, test, dropped) by subject, else by recording, else by time; `how` forces one, "auto" takes the first fit.
+    """Return (how, test, dropped) by subject, else by recording, else by time; `how` forces one unless it is "auto".
 
     Raises DataError if the forced way cannot leave every class with training rows.
     """

@@ -1,7 +1,7 @@
-"""Windows on their way from one of a person's devices to another, as a plain .npz, and where they are kept there.
+"""Windows in transit from one of a person's devices to another, as a plain .npz, and their place there.
 
-`shared:MESH` reads what this device was given in a mesh, or keeps of what it shares. It goes through no cache: when a
-sharing ends, one file is deleted and nothing is left.
+`shared:MESH` reads the windows that this device was given in a mesh, or keeps of those it shares. It goes through no
+cache: when a sharing ends, one file is deleted and nothing is left.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from mdl.devices.offer import apportion
 from mdl.errors import ConfigError, DataError
 from mdl.writing import write_whole
 
-# The run of a mesh in which its devices meet to share; what they keep is in its folder.
+# The run of a mesh in which its devices meet to share; its folder has their parcels.
 SHARED_RUN = "shared"
 _FILE = "from-{}.npz"
-# Of a window beside its values and targets: its stretch as int64, and which side it is on.
+# Bytes of a window beside its values and targets: its stretch as int64, and its side.
 _NUMBER_BYTES = 9
-# Of a parcel beside its windows: names of classes and channels, headers of arrays.
+# Bytes of a parcel beside its windows: names of classes and channels, headers of arrays.
 NAMES_BYTES = 1 << 20
 _MESH = re.compile(r"[a-z0-9-]{1,31}")
 
 
 class SharedOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """source: the words of the device's key, where windows of several are here."""
+    """source: the words of the device's key, if windows of several devices are here."""
 
     source: Annotated[str, msgspec.Meta(pattern=r"^[a-z-]{0,80}\Z")] = ""
 
 
 def shared_home(mesh: str) -> Path:
-    """Where this user's devices keep what is shared in a mesh."""
+    """Return the folder in which this user's devices keep the parcels of a mesh."""
     return Path(platformdirs.user_state_dir("mdl")) / f"{mesh}--{SHARED_RUN}"
 
 
 def shared_file(mesh: str, words: str) -> Path:
-    """The windows from the device whose key has these words."""
+    """Return the file with the windows from the device with these words for its key."""
     return shared_home(mesh) / _FILE.format(words)
 
 
 def find_shared(mesh: str, source: str = "") -> Path:
-    """The windows that are here. Raises ConfigError if there are none, or of several devices and none is named."""
+    """Return the file of windows. Raises ConfigError if there is none, or several devices' and no source is given."""
     if not _MESH.fullmatch(mesh):
         raise ConfigError(f"data 'shared:{mesh[:40]}': expected the name of a mesh, as in shared:home")
     found = {path.name[5:-4]: path for path in sorted(shared_home(mesh).glob(_FILE.format("*")))}
@@ -67,10 +67,10 @@ def find_shared(mesh: str, source: str = "") -> Path:
 
 
 def deal_windows(data: DataSet, shares: Sequence[int], seed: int) -> list[tuple[Integers, Integers]]:
-    """(training rows, test rows) of each device, ascending, drawn at random: disjoint, and together all of them.
+    """Draw (training rows, test rows) of each device, ascending: disjoint, and together all of them.
 
-    shares: training windows of each. Of the test windows each has as large a share, so that each is tested once; who
-    trains has one at least, as far as there are enough.
+    shares: training windows of each. Each has as large a share of the test windows, so that each is tested once; a
+    device that trains has at least one, as far as there are enough.
     """
     rng = np.random.default_rng([seed, len(data.train)])
     tested = apportion(len(data.test), [float(share) for share in shares])
@@ -82,7 +82,7 @@ def deal_windows(data: DataSet, shares: Sequence[int], seed: int) -> list[tuple[
 
 
 def window_bytes(data: DataSet) -> int:
-    """What a training window takes in a parcel, with its part of the test windows."""
+    """Return the bytes of a training window in a parcel, with its part of the test windows."""
     name_bytes = 4 * max(map(len, data.subject_names), default=2)
     one: int = data.train.x[0].nbytes + data.train.y[:1].nbytes + name_bytes + _NUMBER_BYTES
     return one * (len(data.train) + len(data.test)) // len(data.train) + 1
@@ -119,9 +119,9 @@ def write_parcel(path: Path, data: DataSet, train: Integers, test: Integers) -> 
 
 
 def read_parcel(path: Path) -> DataSet:
-    """What `write_parcel` wrote. Raises DataError for anything else."""
+    """Read the file of `write_parcel`. Raises DataError for anything else."""
     arrays = load_arrays(path)
-    # Whole numbers are what their type says here: nobody is there to be asked.
+    # The type of whole numbers decides here: nobody is there to be asked.
     targets = targets_of(arrays["y"]) if "y" in arrays else None
     data = build_data(path.stem, arrays, str(path), ArrayOptions(targets=targets), as_written=True)
     try:

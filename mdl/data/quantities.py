@@ -1,4 +1,4 @@
-"""Quantities that channels measure, and the units that they are written in.
+"""Quantities that channels measure, and their units.
 
 mdl keeps one unit for each quantity: the SI unit, with the prefix that sensors use where one is usual (µT, hPa, mV). A
 unit that is not in the table is not known, and nothing is converted to or from it.
@@ -23,7 +23,7 @@ G_MS2 = 9.80665
 class Quantity:
     """unit: the one that mdl keeps. others: of each other unit (factor, offset): kept = factor * value + offset.
 
-    spellings: how else a unit is written, beyond what `find_unit` evens out.
+    spellings: other forms of a unit, beyond those that `find_unit` evens out.
     """
 
     name: str
@@ -87,9 +87,9 @@ QUANTITIES = (
         {"degree": "deg", "degrees": "deg", "radian": "rad", "radians": "rad"},
     ),
 )
-# By unit as mdl writes it. No unit belongs to two quantities.
+# By unit in mdl's spelling. No unit belongs to two quantities.
 _QUANTITY = {unit: each for each in QUANTITIES for unit in (each.unit, *each.others)}
-# By spelling, evened out: first as mdl writes it, then without regard to case.
+# By spelling, evened out: first mdl's own, then any case.
 _SPELLED = {
     **{unit.casefold(): unit for unit in _QUANTITY},
     **{spelling: unit for each in QUANTITIES for spelling, unit in each.spellings.items()},
@@ -101,11 +101,11 @@ _LONGEST = 32
 
 
 def find_unit(text: str) -> str:
-    """Return the unit that a header spells so, as mdl writes it ("m/s^2" -> "m/s2"); empty if it is not known."""
+    """Return the unit of a header's spelling, as mdl writes it ("m/s^2" -> "m/s2"); empty if it is not known."""
     if len(text) > _LONGEST:
         return ""
     even = text.translate(_EVEN).replace("−", "-").replace("°", "deg")
-    # Case tells a millitesla from a megatesla, but hardly anybody has the latter.
+    # Case tells a millitesla from a megatesla, but hardly any file has the latter.
     return even if even in _QUANTITY else _SPELLED.get(even.casefold(), "")
 
 
@@ -134,7 +134,7 @@ def conversion(here: str, there: str) -> tuple[float, float] | None:
 
 
 def convert_channels(x: NDArray[np.float32], here: Sequence[str], there: Sequence[str]) -> NDArray[np.float32] | None:
-    """Return windows (n, channels, time) in other units, the same array if nothing changes; None if that cannot be.
+    """Return windows (n, channels, time) in other units, the same array if nothing changes; None if impossible.
 
     here, there: a unit for each channel; () if none is known.
     """
@@ -150,7 +150,7 @@ def convert_channels(x: NDArray[np.float32], here: Sequence[str], there: Sequenc
 
 
 def read_units(said: Sequence[str], channels: int, where: object) -> tuple[str, ...]:
-    """Return the unit of each channel as a user or a file says them, "" for "-"; () where nobody says any.
+    """Return the unit of each channel from a user or a file, "" for "-"; () if none is given.
 
     said: one for all channels, or one for each. Raises ConfigError for another number, or a unit that is not known.
     """
@@ -170,7 +170,7 @@ def describe_units(
 ) -> str:
     """Return "ax, ay, az in m/s2; temperature in degC": neighbours of one unit together; empty if no unit is known.
 
-    written: of a channel's place the other units that its values were written in, which are told, too.
+    written: returns the other units that values of a channel's place were written in, for the text.
     """
     told = []
     runs = itertools.groupby(range(len(units)), lambda place: (units[place], sorted(set(written(place)))))

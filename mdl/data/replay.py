@@ -1,7 +1,7 @@
-"""What a device keeps of recordings that go on: a bounded sample in which each window so far is as likely as any other.
+"""A bounded sample of recordings that go on, in which each window so far is as likely as any other.
 
-Algorithm R (Vitter, ACM TOMS 1985). A device that trained on its newest windows alone would forget what they do not
-show; so yesterday's are trained again beside today's, in the proportion in which they came.
+Algorithm R (Vitter, ACM TOMS 1985). A device that trained on its newest windows alone would forget the older ones; so
+it trains yesterday's again beside today's, in the proportion in which they came.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Rows = NDArray[Any]
 
 
 class Reservoir:
-    """See the module. capacity: windows that are kept at most. seen: windows that have come so far."""
+    """See the module. capacity: windows to keep at most. seen: windows that have come so far."""
 
     def __init__(self, capacity: int, seed: int) -> None:
         self.capacity, self.seen = capacity, 0
@@ -30,7 +30,7 @@ class Reservoir:
 
     @property
     def x(self) -> Rows:
-        """(len, ...): a view, which changes with `add`."""
+        """The kept windows, (len, ...): a view, which changes with `add`."""
         assert self._x is not None, "nothing was added yet"
         return self._x[: len(self)]
 
@@ -39,7 +39,7 @@ class Reservoir:
         return self._y[: len(self)]
 
     def add(self, x: Rows, y: Rows) -> None:
-        """Windows in the order in which they came. Raises DataError if they have another shape than those before."""
+        """Add windows in the order in which they came. Raises DataError if their shape differs from earlier ones."""
         if self._x is None:
             self._x = np.empty((self.capacity, *x.shape[1:]), x.dtype)
             self._y = np.empty((self.capacity, *y.shape[1:]), y.dtype)
@@ -47,7 +47,7 @@ class Reservoir:
             raise DataError(f"windows of shape {x.shape[1:]} with {len(y)} labels, where {self._x.shape[1:]} are kept")
         room = max(0, min(len(y), self.capacity - self.seen))
         self._x[self.seen : self.seen + room], self._y[self.seen : self.seen + room] = x[:room], y[:room]
-        # Of the others, window number n (from 1) stays with probability capacity / n, in a random one's place.
+        # Among the rest, window number n (from 1) stays with probability capacity / n, in a random one's place.
         numbers = np.arange(self.seen + room, self.seen + len(y)) + 1
         places = self._random.integers(0, numbers, endpoint=False) if len(numbers) else numbers
         for row in np.flatnonzero(places < self.capacity):

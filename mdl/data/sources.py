@@ -1,4 +1,4 @@
-"""The built-in sources of data, and which of them a spec names."""
+"""The built-in sources of data, and their names in a spec."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import re
 from mdl.data.spec import Spec, describe_choices, read_options
 from mdl.errors import ConfigError
 
-# The folder is for what does not fit into memory: `load_cached`.
+# The folder is for windows that do not fit into memory: `load_cached`.
 Prepared: TypeAlias = "tuple[list[object], Callable[[Path], DataSet]]"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One kind of data. prepare: what the windows depend on, and how to make them, by the spec and the seed.
+    """One kind of data. prepare: returns the key of the windows and a function to make them, by the spec and the seed.
 
     takes_path, needs_path: `NAME:PATH`. is_own: recorded by the user, so that its channels may hold mistakes.
     is_cached: parsed windows may be kept; not those that another device may take back.
@@ -120,7 +120,7 @@ def _shared(spec: Spec, seed: int) -> Prepared:
     return [], lambda _: read_parcel(path)
 
 
-# Readers are imported when one of them is wanted: whoever only takes a spec apart needs no numpy.
+# Readers are imported on demand: taking a spec apart needs no numpy.
 SOURCES = {
     "motion": Source(_motion, takes_path=False),
     "uci-har": Source(_uci_har),
@@ -135,11 +135,11 @@ SOURCES = {
     "places": Source(_places, needs_path=True),
     "shared": Source(_shared, needs_path=True, is_cached=False),
 }
-# What `Spec.source` says of a function of the user's.
+# The `Spec.source` of a user's function.
 FACTORY = "factory"
 
 
-# A path alone says what it is by its ending.
+# The ending tells the kind of a path alone.
 _ENDINGS = {"csv": (".csv", ".tsv", ".csv.gz", ".tsv.gz"), "npz": (".npz",)}
 _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -147,7 +147,7 @@ _FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 def parse_spec(text: str) -> Spec:
     """Take a data spec apart. Raises ConfigError on an unknown source, a missing path or a malformed option.
 
-    Nothing stands for the synthetic `motion`: whoever trains on data that nobody recorded has asked for it.
+    No default stands for the synthetic `motion`: training on unrecorded data takes an explicit request.
     """
     if not text:
         raise ConfigError(
@@ -171,9 +171,9 @@ def parse_spec(text: str) -> Spec:
 
 
 def names_built_in(text: str) -> bool:
-    """Whether a spec names built-in data alone: no path and no function. Such a spec may come from a file.
+    """Return True if a spec names built-in data alone: no path and no function. Such a spec may come from a file.
 
-    What `mdl data get` kept counts as built in; a path would let a file say what is opened on this machine.
+    Data that `mdl data get` kept counts as built in; a path would let a file decide what this machine opens.
     """
     try:
         spec = parse_spec(text)
@@ -188,11 +188,11 @@ def _forms() -> list[str]:
 
 
 def split_options(text: str, what: str = "data") -> tuple[str, dict[str, str]]:
-    """BODY and the options behind its last ?. Raises ConfigError for one that is not name=value.
+    """Return BODY and the options behind its last ?. Raises ConfigError for one that is not name=value.
 
-    what: such a text says, for the error.
+    The error calls the text `what`.
     """
-    # A glob may hold a "?" too: only what looks like name=value behind the last one is an option.
+    # A glob may hold a "?" too: only name=value behind the last one is an option.
     body, mark, tail = text.rpartition("?")
     if not mark or not re.match(r"\w+=", tail):
         return text, {}

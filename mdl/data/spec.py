@@ -1,8 +1,8 @@
-"""The one line that says which data to use: SOURCE[:PATH][?option=value&option=value].
+"""The one line that names the data to use: SOURCE[:PATH][?option=value&option=value].
 
 Examples: "motion", "motion?people=12&windows=60", "uci-har:UCI_HAR_Dataset.zip",
-"csv:rec/*.csv?columns=ax,ay,az&label=activity&rate=50". Where no source has that name, `package.module:factory` is one;
-`mdl.own` alone follows it, and only where the user has said it.
+"csv:rec/*.csv?columns=ax,ay,az&label=activity&rate=50". Other sources are functions, `package.module:factory`;
+`mdl.own` alone follows one, and only if the user has said it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Options = TypeVar("_Options", bound=msgspec.Struct)
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """A data spec, taken apart. source is one of SOURCES or FACTORY; path is empty where none was given."""
+    """A data spec, taken apart. source is one of SOURCES or FACTORY; path is empty if none was given."""
 
     text: str
     source: str
@@ -29,7 +29,7 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 def read_options(spec: Spec, kind: type[_Options]) -> _Options:
-    """The options of a spec as a struct. Raises ConfigError naming the option, its value and what would be valid."""
+    """Return the options of a spec as a struct. Raises ConfigError naming option, value and what would be valid."""
     kinds = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
     for name in spec.options:
         if name not in kinds:
@@ -46,7 +46,7 @@ def read_options(spec: Spec, kind: type[_Options]) -> _Options:
 
 
 def describe_choices(given: str, valid: Iterable[str]) -> str:
-    """ "did you mean X? valid: A, B, C": the closest valid choice, then all of them."""
+    """Return "did you mean X? valid: A, B, C": the closest valid choice, then all of them."""
     choices = list(valid)
     stems = {re.split(r"[:.]", choice)[0]: choice for choice in choices}
     close = did_you_mean(given, stems, "{}")
@@ -55,5 +55,5 @@ def describe_choices(given: str, valid: Iterable[str]) -> str:
 
 
 def split_names(text: str) -> list[str]:
-    """ "ax, ay" as names; empty ones are left out."""
+    """Split "ax, ay" into names; leave out empty ones."""
     return [name.strip() for name in text.split(",") if name.strip()]

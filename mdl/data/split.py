@@ -1,7 +1,7 @@
-"""Who holds what: training windows shared out to devices, test windows dealt out for evaluation.
+"""The split of a data set: training windows shared out to devices, test windows dealt out for evaluation.
 
-Everything here is a pure function of the windows, the number of devices and a seed: every peer computes the same split
-and takes its own share, and nothing about it needs to be sent.
+Everything here is a pure function of the windows, the number of devices and a seed. Every peer computes the same split
+and takes its own share, and no part of it needs to be sent.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Shard(msgspec.Struct, frozen=True):
 
 
 def parse_shard(text: str) -> Shard:
-    """ "2/6" as Shard(2, 6). Raises ConfigError."""
+    """Parse "2/6" as Shard(2, 6). Raises ConfigError."""
     if (match := _SHARD.fullmatch(text)) and 1 <= int(match[1]) <= int(match[2]) <= MEMBERS:
         return Shard(int(match[1]), int(match[2]))
     raise ConfigError(f"shard {text[:40]!r}: expected I/N with 1 <= I <= N <= {MEMBERS}, as in 2/6")
 
 
 def split_windows(windows: Windows, how: str, count: int, seed: int) -> list[Integers]:
-    """Row numbers of each of `count` devices: int64, ascending, disjoint, together all rows; no group is divided
+    """Return row numbers of each of `count` devices: int64, ascending, disjoint, together all rows; groups stay whole
     (a group belongs to one subject: `check_data`).
 
     "subject": whole people, as many to each as possible. "iid": groups at random, as many windows to each as possible.
@@ -65,17 +65,17 @@ def split_windows(windows: Windows, how: str, count: int, seed: int) -> list[Int
 
 
 def private_part(data: DataSet, people: int, seed: int) -> DataSet:
-    """Without the training windows of `people` people, drawn, who gave theirs to a cloud. Raises ConfigError."""
+    """Return the data without the training windows of `people` drawn people, given to a cloud. Raises ConfigError."""
     return _take_people(data, people, seed, given=False) if people else data
 
 
 def donated_part(data: DataSet, people: int, seed: int) -> DataSet:
-    """What `private_part` leaves out; with people 0 all of it: a public data set. Raises ConfigError."""
+    """Return the windows that `private_part` leaves out; all data if people is 0: a public set. Raises ConfigError."""
     return _take_people(data, people, seed, given=True) if people else data
 
 
 def shard_test(count: int, shard: Shard) -> Integers:
-    """Rows of `count` test windows that this peer evaluates: over all N shards each row exactly once, evenly."""
+    """Return the rows of `count` test windows that this peer evaluates: over all N shards each row once, evenly."""
     return np.arange(shard.index - 1, count, shard.count, dtype=np.int64)
 
 
@@ -108,7 +108,7 @@ def _deal_groups(windows: Windows, count: int, rng: np.random.Generator) -> tupl
         )
     owner = np.empty(len(groups), dtype=np.int64)
     held = np.zeros(count, dtype=np.int64)
-    # Largest first, each to whoever holds least: shares end within one group of each other.
+    # Largest first, each to the device that holds least: shares end within one group of each other.
     shuffled = rng.permutation(len(groups))
     for index in shuffled[np.argsort(-sizes[shuffled], kind="stable")]:
         poorest = int(np.argmin(held))

@@ -13,16 +13,16 @@ from mdl.data.windows import Windows, iterate_blocks
 
 # A short stretch of any signal may rise by chance; so many steps in a row in all windows do not.
 _FEWEST_STEPS = 100
-# A value so many deviations from the middle was not measured: a start time, a counter, an error code.
+# A value so many deviations from the middle is no measurement: a start time, a counter, an error code.
 _FAR = 1000.0
-# Of so many bytes of windows the middle and the deviation are taken, without the outermost hundredths on both sides.
+# Bytes of windows that give the middle and the deviation, without the outermost hundredths on both sides.
 _SAMPLE_BYTES, _OUTER, _OUTER_DEVIATIONS = 16 << 20, (1, 50, 99), 2 * 2.326
 # Channels named in one line.
 _MOST_NAMED = 8
 
 
 def suspect_channels(windows: Windows, names: Sequence[str]) -> tuple[str, ...]:
-    """A line for the user on each kind of suspicious channel. names: of the channels, or none."""
+    """Return a line for the user on each kind of suspicious channel. names: of the channels, or none."""
     count = windows.x.shape[1]
     low, high = np.full(count, np.inf), np.full(count, -np.inf)
     in_time = windows.x.ndim == 3
@@ -48,7 +48,7 @@ def _far_values(
     high: NDArray[np.float64],
     called: Callable[[NDArray[np.bool_]], str],
 ) -> list[str]:
-    """A line on each channel with a value that lies thousands of deviations away. low, high: (channels,)."""
+    """Return a line on each channel with a value thousands of deviations away. low, high: (channels,)."""
     count = max(1, min(len(windows), _SAMPLE_BYTES // max(1, windows.x[:1].nbytes)))
     some = windows.x[np.linspace(0, len(windows) - 1, count).astype(np.int64)]
     first, middle, last = np.percentile(some, _OUTER, axis=(0, 2))
@@ -64,7 +64,7 @@ def _far_values(
 
 
 def suspect_targets(train: NDArray[Any], test: NDArray[Any], names: Sequence[str]) -> tuple[str, ...]:
-    """A line on numbers that are constant, and on labels that hold everywhere or nowhere on a side."""
+    """Return a line on numbers that are constant, and on labels that hold everywhere or nowhere on a side."""
     if targets_of(train) == "classes":
         return ()
     what = "number" if targets_of(train) == "numbers" else "label"

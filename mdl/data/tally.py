@@ -1,4 +1,4 @@
-"""Counts what a reader of data read, and what it left out and why: one line at its end, with samples."""
+"""Counts the rows that a reader of data read or left out, by reason: one line at its end, with samples."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import Counter
 
 from mdl.reading import shorten
 
-# Samples kept of each reason.
+# Samples kept for each reason.
 _SAMPLES = 3
 
 
 class Tally:
-    """Counts rows, or whatever `what` names in the plural."""
+    """Counts rows, or the things that `what` names in the plural."""
 
     def __init__(self, what: str = "rows") -> None:
         self._what = what
@@ -20,18 +20,18 @@ class Tally:
         self._samples: dict[str, list[str]] = {}
 
     def see(self, count: int = 1) -> None:
-        """Count what there is, whatever becomes of it."""
+        """Count all things there, used or left out."""
         self._seen += count
 
     def leave(self, why: str, count: int = 1, sample: str = "") -> None:
-        """Count what is left out. sample: where it is, and what it holds."""
+        """Count things that are left out. sample: the place of one, and its content."""
         self._left[why] += count
         kept = self._samples.setdefault(why, [])
         if sample and len(kept) < _SAMPLES:
             kept.append(shorten(sample))
 
     def wants(self, why: str) -> bool:
-        """Return True if fewer samples of a reason are kept than can be."""
+        """Return True if there is room for another sample of a reason."""
         return len(self._samples.get(why, ())) < _SAMPLES
 
     def line(self) -> str:
@@ -43,5 +43,5 @@ class Tally:
         return f"read {max(0, self._seen - gone):,} {self._what}, left out {told}"
 
     def samples(self) -> tuple[str, ...]:
-        """Return a line for each sample that is kept: the reason, then where it is."""
+        """Return a line for each kept sample: the reason, then its place."""
         return tuple(f"{why}: {sample}" for why, kept in self._samples.items() for sample in kept)

@@ -1,7 +1,7 @@
-"""What is to be learned of a window: its class, numbers (regression), or which of several labels hold (multi-label).
+"""The learning target of a window: its class, numbers (regression), or several labels that may hold (multi-label).
 
-The array itself tells which: int64 (n,) are classes, float32 (n, k) are k numbers, uint8 (n, k) are k labels, 1 where a
-label holds. The names of classes, numbers or labels are beside it, in this order.
+The type of the array tells the kind: int64 (n,) are classes, float32 (n, k) are k numbers, uint8 (n, k) are k labels,
+1 if a label holds. The names of classes, numbers or labels are beside it, in this order.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from mdl.bounds import MAX_NUMBERS
 from mdl.errors import DataError
 from mdl.task import Targets
 
-# Their mean is averaged with the model's values, and is refused beyond (`mdl.protocol.delta`).
+# The mean of the numbers is averaged with the model's values, and refused beyond this (`mdl.protocol.delta`).
 LARGEST_NUMBER = 1e6
 
 
 def targets_of(y: NDArray[Any]) -> Targets:
-    """What an array of targets holds."""
+    """Return the kind of an array of targets."""
     kind: Targets = "numbers" if y.dtype.kind == "f" else "labels" if y.ndim == 2 else "classes"
     return kind
 
 
 def as_targets(y: NDArray[Any]) -> NDArray[Any]:
-    """In the type that everybody relies on."""
+    """Return the targets in the standard type of their kind."""
     return np.ascontiguousarray(
         y, dtype={"classes": np.int64, "numbers": np.float32, "labels": np.uint8}[targets_of(y)]
     )
 
 
 def strata_of(y: NDArray[Any]) -> NDArray[np.int64]:
-    """Of which each part of a split should have some: the classes; numbers and labels are all one."""
+    """Return the strata that each part of a split should have: the classes; numbers and labels are all one."""
     return np.asarray(y, np.int64) if targets_of(y) == "classes" else np.zeros(len(y), np.int64)
 
 
 def check_targets(y: NDArray[Any], names: int, where: str) -> None:
-    """Raises DataError unless they are what so many names stand for. y: not empty."""
+    """Raise DataError unless the targets fit so many names. y: not empty."""
     kind = targets_of(y)
     if kind == "classes":
         if y.min() < 0 or y.max() >= names:

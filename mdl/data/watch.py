@@ -1,7 +1,7 @@
-"""A folder of CSV recordings that goes on: what is new in it joins training between two rounds.
+"""A folder of CSV recordings that goes on: new files in it join training between two rounds.
 
-A file counts when nobody has written to it for a moment, and is read once; what cannot be read, or is of another kind
-than the files before, is told and left out. Of all windows a bounded sample is kept (`mdl/data/replay.py`).
+A file counts when nobody has written to it for a moment, and is read once. An unreadable file, or one of another kind
+than the files before, is logged and left out. A bounded sample of all windows is kept (`mdl/data/replay.py`).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from mdl.errors import ConfigError, DataError, MdlError
 
 logger = logging.getLogger(__name__)
 
-# Nobody writes a recording in larger pieces than that.
+# Loggers write more often than that.
 _QUIET_S = 2.0
 # Files read before one round: a folder that somebody fills must not keep a device from training.
 _AT_ONCE = 16
-# Of the windows that are kept to train on, how many are kept to test on.
+# One test window is kept for so many training windows.
 _TESTED = 4
 
 
 def watched_folder(spec: str, data: DataSet, train: Windows, test: Windows, seed: int) -> Watched | None:
-    """The folder that `csv:FOLDER?...&watch=N` names, with what was read of it; None if it is not to be watched.
+    """Return the folder that `csv:FOLDER?...&watch=N` names, with its first windows; None if it is not to be watched.
 
-    Raises ConfigError for what is no folder, or does not say its classes.
+    Raises ConfigError if it is no folder, or the spec does not name its classes.
     """
     if (parsed := parse_spec(spec)).source != "csv":
         return None
@@ -48,20 +48,20 @@ def watched_folder(spec: str, data: DataSet, train: Windows, test: Windows, seed
 
 
 class Watched:
-    """See the module. data: what was read at the start, of which this device has these windows (train, test)."""
+    """See the module. data: read at the start; windows: this device's part of it (train, test)."""
 
     def __init__(
         self, path: str, options: CsvOptions, data: DataSet, windows: tuple[Windows, Windows], seed: int
     ) -> None:
         self._path, self._options, self._data = path, options, data
         self._known = set(find_recordings(path))
-        self._ahead: dict[Path, tuple[float, float]] = {}  # when it was changed, and since when we see that
+        self._ahead: dict[Path, tuple[float, float]] = {}  # time of its change, and our time when we first saw that
         self._kept = Reservoir(options.watch, seed), Reservoir(max(1, options.watch // _TESTED), seed + 1)
         self._add(*windows)
 
     @property
     def train(self) -> Windows:
-        """What is kept by now: the same arrays each time, which change with `look`."""
+        """The training windows kept by now: the same arrays each time, which change with `look`."""
         return _as_windows(self._kept[0])
 
     @property
@@ -69,7 +69,7 @@ class Watched:
         return _as_windows(self._kept[1])
 
     def look(self, now_s: float) -> bool:
-        """Read what is new and quiet, at most some files; whether windows have come. now_s: seconds since 1970."""
+        """Read new, quiet files, at most some; return True if windows have come. now_s: seconds since 1970."""
         try:
             new = [file for file in find_recordings(self._path) if file not in self._known]
         except MdlError as error:
@@ -83,7 +83,7 @@ class Watched:
         return came
 
     def _is_quiet(self, file: Path, now_s: float) -> bool:
-        """By when it was changed; where the clock of its disk is ahead of ours, by how long that time has stayed."""
+        """Return True if its last change is old enough; if its disk's clock is ahead, count from our first sight."""
         changed_s = _changed_at(file)
         if changed_s <= now_s:
             return now_s - changed_s >= _QUIET_S
@@ -104,7 +104,7 @@ class Watched:
         return True
 
     def _check(self, found: DataSet) -> None:
-        """Raises ConfigError if it is not of the same kind as what was read at the start."""
+        """Raise ConfigError if the recording is of another kind than those read at the start."""
         for what in ("channels", "shape", "rate_hz", "classes", "units", "channel_units"):
             if (here := getattr(found, what)) != (before := getattr(self._data, what)):
                 raise ConfigError(f"its {what} is {here}, of the recordings before it is {before}")
@@ -120,8 +120,8 @@ def _as_windows(kept: Reservoir) -> Windows:
 
 
 def _changed_at(file: Path) -> float:
-    """Seconds since 1970, of a folder those of its last file; of a file that is gone by now: just now."""
+    """Return the file's time of change, seconds since 1970; of a folder, its last file's; inf if it is gone."""
     try:
         return max(each.stat().st_mtime for each in list_files(on_disk(file)))
-    except (OSError, ValueError, DataError):  # ValueError: a folder that is empty by now
+    except (OSError, ValueError, DataError):  # ValueError: the folder is empty by now
         return float("inf")

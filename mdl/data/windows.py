@@ -1,7 +1,7 @@
 """Windows of sensor data or images, and a data set made of training and test windows.
 
-A group is what must stay together: windows that overlap, or that come from one uninterrupted stretch, share a group id,
-so that no sample is ever on both sides of a split. Knows nothing of files, devices or models.
+Windows that must stay together share a group id: windows that overlap, or that come from one uninterrupted stretch. So
+no sample is ever on both sides of a split. Knows nothing of files, devices or models.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Floats: TypeAlias = NDArray[np.float32]
 Integers: TypeAlias = NDArray[np.int64]
 
 
-# Of any sampling; what is faster is a mistake in a unit.
+# The highest rate of any sampling; a higher one is a mistake in a unit.
 FASTEST_HZ = 1e6
-# Windows looked at together: 512 of 9 x 128 in float32 are 2.4 MB.
+# Windows processed together: 512 of 9 x 128 in float32 are 2.4 MB.
 _BLOCK = 512
-# Of them at most: images are larger.
+# Bytes of windows processed together: images are larger.
 _BLOCK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Windows:
-    """x: float32 (n, channels, time), or images (n, channels, height, width) in float32, or in uint8 as their pixels
-    are kept; C-contiguous, possibly memory-mapped. y: classes, numbers or labels (`mdl.data.targets`). subject, group:
-    int64 (n,).
+    """x: float32 (n, channels, time), or images (n, channels, height, width) in float32, or in uint8 as stored pixels;
+    C-contiguous, possibly memory-mapped. y: classes, numbers or labels (`mdl.data.targets`). subject, group: int64
+    (n,).
 
     Mapped arrays are copy-on-write: writing to one never reaches the file.
     """
@@ -51,16 +51,16 @@ class Windows:
 
 @dataclass(frozen=True)
 class DataSet:
-    """Training windows, test windows, and what the numbers in them mean.
+    """Training windows, test windows, and the meaning of their numbers.
 
-    held_out says by what the test windows were kept apart: "subject", "recording", "time" or "given".
-    subject_names[id] names a subject where the source names them; otherwise it is empty. channels: names of the rows of
-    a window in their order; empty if the source does not name them. rate_hz: samples a second in a window; None if the
-    source does not know. classes: their names, or those of the numbers or labels. units: of the numbers, where the
-    source names them. channel_units: of the channels, as `find_unit` writes them, "" where nobody knows, () if none is
-    known. is_converted: a channel's values were written in another unit. notes: what was found out while reading and
-    nobody has said, last what was read; warnings: what is likely a mistake; left_out: samples of what was left out and
-    why. All for the user, a line each.
+    held_out names the way in which the test windows were kept apart: "subject", "recording", "time" or "given".
+    subject_names[id] names a subject if the source names them; otherwise it is empty. channels: names of the rows of a
+    window in their order; empty if the source does not name them. rate_hz: samples a second in a window; None if the
+    source does not know. classes: their names, or those of the numbers or labels. units: of the numbers, if the source
+    names them. channel_units: of the channels, as `find_unit` writes them, "" for an unknown one, () if none is known.
+    is_converted: a channel's values were written in another unit. notes: facts that reading found out and the user
+    did not give; the last one says what was read. warnings: likely mistakes. left_out: samples of rows left out, with
+    the reason. All three are for the user, a line each.
     """
 
     name: str
@@ -82,12 +82,12 @@ class DataSet:
 
     @property
     def targets(self) -> Targets:
-        """What `classes` names."""
+        """The kind of things that `classes` names."""
         return targets_of(self.train.y)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(channels, time) of every window, or (channels, height, width) of every image."""
+        """The shape (channels, time) of every window, or (channels, height, width) of every image."""
         return tuple(self.train.x.shape[1:])
 
     @property
@@ -96,12 +96,12 @@ class DataSet:
 
 
 def take_windows(windows: Windows, rows: NDArray[np.integer] | NDArray[np.bool_]) -> Windows:
-    """The windows at these rows, copied."""
+    """Return the windows at these rows, copied."""
     return Windows(np.ascontiguousarray(windows.x[rows]), windows.y[rows], windows.subject[rows], windows.group[rows])
 
 
 def make_windows(x: NDArray[np.generic], y: NDArray[Any], subject: Integers, group: Integers) -> Windows:
-    """Windows with the types and the memory layout that everybody relies on; x: (n, channels, time), or images."""
+    """Return windows with the standard types and memory layout; x: (n, channels, time), or images."""
     return Windows(
         np.ascontiguousarray(x, dtype=np.uint8 if x.ndim == 4 and x.dtype == np.uint8 else np.float32),
         as_targets(y),
@@ -111,7 +111,7 @@ def make_windows(x: NDArray[np.generic], y: NDArray[Any], subject: Integers, gro
 
 
 def to_input(x: NDArray[np.generic]) -> Floats:
-    """What a model is given of some windows, copied: float32, pixels from 0 to 1."""
+    """Return windows as a model takes them, copied: float32, pixels from 0 to 1."""
     return np.divide(x, 255, dtype=np.float32) if x.dtype == np.uint8 else np.array(x, np.float32)
 
 
@@ -155,7 +155,7 @@ def _check_side(windows: Windows, where: str, class_count: int) -> None:
 
 
 def iterate_blocks(x: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Windows one after the other, some hundred at a time; of a mapped file no page stays in memory behind them."""
+    """Yield windows in order, some hundred at a time; no page of a mapped file stays in memory behind them."""
     row_bytes = x.nbytes // max(1, len(x))
     name = x.filename if isinstance(x, np.memmap) and isinstance(x.base, mmap.mmap) and x.flags.c_contiguous else None
     mapped = name is not None and Path(name).exists()
@@ -171,7 +171,7 @@ def iterate_blocks(x: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 def first_bad_row(x: NDArray[Any]) -> int | None:
-    """The first row that holds NaN or infinity, or None. The sum carries both along, so a good array costs one pass."""
+    """Return the first row with NaN or infinity, or None. A sum carries both along, so a good array costs one pass."""
     if x.dtype.kind != "f":
         return None
     done = 0

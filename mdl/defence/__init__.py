@@ -1,1 +1,1 @@
-"""Whether what another device gives may be merged (MDLdroid 5: a poisoning check at each device)."""
+"""The check of other devices' work before it is merged (MDLdroid 5: a poisoning check at each device)."""

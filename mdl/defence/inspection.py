@@ -1,8 +1,8 @@
-"""Whose delta is not like the others', by the word of several devices that have looked at each. Pure.
+"""Finds deltas unlike the others', from the reports of several devices that have tested each. Pure.
 
-What one delta does to the losses of several devices tells lies from other data: a lie raises all of them, other data
-raise some and lower others. So those devices count that agree with half of the others on the same deltas; if these are
-no majority, data differ too much to tell.
+The effect of one delta on the losses of several devices tells lies from other data: a lie raises all of them, other
+data raise some and lower others. So only devices count that agree with half of the others on the same deltas; if these
+are no majority, data differ too much to tell.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import msgspec
 from mdl.bounds import within
 from mdl.defence.limits import spread
 
-# Two devices agree if their words on the same deltas differ by no more than this share of what deltas do to losses, or
-# of the loss of guessing; more harm than so many times that of guessing is not told apart.
+# Two devices agree if their reports on the same deltas differ by no more than this share of the deltas' usual effect on
+# losses, or of the loss of guessing. Rises beyond the last number times that of guessing are not told apart.
 _AGREE, _CLOSE, _WORST = 0.6, 0.03, 10.0
-# Fewer that agree may do so by chance, and tell little of how much honest deltas differ.
+# Fewer devices may agree by chance, and tell little of how much honest deltas differ.
 FEWEST = 5
-# So many standard deviations above the median, and this share of the loss of guessing, make a delta stand out.
+# A delta stands out so many standard deviations above the median, and above it by this share of the loss of guessing.
 _DEVIATIONS, _RISE = 4.0, 0.2
 
 
 class Word(msgspec.Struct, frozen=True):
-    """What one device tells of another's delta: both peer ids, and rise as in `Seen`."""
+    """One device's report on another's delta: both peer ids, and rise as in `Seen`."""
 
     judge: str
     sender: str
@@ -34,7 +34,10 @@ class Word(msgspec.Struct, frozen=True):
 
 
 def find_odd(words: Collection[Word]) -> dict[str, str] | None:
-    """Who stands out, by peer id, and why; None if that cannot be told. Of words on one device the median counts."""
+    """Return the devices that stand out, by peer id, with the reason; None if that cannot be told.
+
+    The median of several reports on one device counts.
+    """
     words = [msgspec.structs.replace(word, rise=within(word.rise, -_WORST, _WORST)) for word in words]
     trusted = find_agreeing(words)
     heard = [word for word in words if word.judge in trusted]
@@ -51,7 +54,7 @@ def find_odd(words: Collection[Word]) -> dict[str, str] | None:
 
 
 def find_agreeing(words: Collection[Word]) -> frozenset[str]:
-    """The devices that agree with half of those who have looked at the same; nobody if they are not most."""
+    """Return the devices that agree with half of those that tested the same deltas; none if they are no majority."""
     size = median(abs(word.rise) for word in words) if words else 0.0
     differ: dict[tuple[str, str], list[float]] = {}
     for sender in _senders(words):

@@ -1,7 +1,7 @@
-"""Whether a partial mean is merged, merged in part, or refused: by limits that a mesh has learned. Pure.
+"""Judges a partial mean by limits that a mesh has learned: merge it, merge it in part, or refuse it. Pure.
 
-`mdl/defence/limits.py` has the limits; where they are not known yet this device's own delta is the measure.
-docs/design-notes.md says where the numbers come from.
+`mdl/defence/limits.py` has the limits; while they are not known this device's own delta is the measure.
+docs/design-notes.md gives the sources of the numbers.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import msgspec
 from mdl.defence.limits import Limits
 from mdl.defence.marks import Marks
 
-# Above the limit of lengths they are clipped to it, above 1.25 times that refused. As long as the mesh's is not known
-# it is so many times the receiver's own.
+# Deltas above the limit of lengths are clipped to it, above 1.25 times the limit refused. While the mesh's limit is not
+# known, it is so many times the receiver's own length.
 REFUSED, ALONE = 1.25, 4.0
-# What one refusal for length weighs of one for direction: late in a run others have little left to learn, and one has.
+# Blame of a refusal for length (direction: 1): late in a run one honest device may still learn when others hardly do.
 _LONG = 0.3
-# Work of rounds that did not count comes in one delta, which is so much longer.
+# One delta may carry the work of uncounted rounds, and is so much longer.
 MOST_ROUNDS = 16
-# Where no global delta is known yet, a cosine to the receiver's own that is clearly against it.
+# Without a known global delta: a cosine to the receiver's own that is clearly against it.
 _CLEARLY_AGAINST = -0.3
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """scale: what of it is merged; 1: as it is, 0: nothing, it is refused. reason: why it is not 1, in words.
+    """The decision on a partial mean. scale: the part to merge; 1: as it is, 0: refused. reason: for a scale below 1.
 
-    blame: how much a refusal says of its device, from 0 to 1.
+    blame: the weight of a refusal against its device, from 0 to 1.
     """
 
     scale: float = 1.0
@@ -48,19 +48,19 @@ def judge(marks: Marks, limits: Limits = Limits()) -> Verdict:  # noqa: B008
 
 
 def without_clipping(verdict: Verdict, rounds: int) -> Verdict:
-    """Where means are to be exact: what would be clipped is merged whole if it is of so many rounds, else refused."""
+    """Replace clipping where means must be exact: merge whole if so many rounds explain the length, else refuse."""
     if verdict.is_refused or verdict.scale == 1.0:
         return verdict
     return Verdict() if verdict.scale * rounds_allowed(rounds) >= 1.0 else Verdict(0.0, verdict.reason, verdict.blame)
 
 
 def most_length(own_norm: float, limits: Limits) -> float:
-    """Longer ones are clipped to it."""
+    """Return the length to which longer deltas are clipped."""
     return limits.length or ALONE * own_norm
 
 
 def rounds_allowed(rounds: int) -> int:
-    """Of how many rounds work may come at once: who was away is clipped for that, and not refused."""
+    """Return how many rounds of work may come at once: a device that was away is clipped for that, and not refused."""
     return min(max(rounds, 1), MOST_ROUNDS)
 
 

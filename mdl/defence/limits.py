@@ -1,7 +1,7 @@
-"""Limits that a mesh learns: from what its devices' own deltas are like to whoever judges them. Pure.
+"""Limits that a mesh learns from the receivers' reports on its devices' own deltas. Pure.
 
-One device judges few others, and by these cannot tell lies from other data; all of them together can. Less than a third
-of them cannot move a limit far, and where devices have different data it is far away.
+One device judges few others, and cannot tell lies from other data by these; all devices together can. Less than a third
+of them cannot move a limit far, and where devices have different data the limit is far away.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import msgspec
 
 from mdl.bounds import MAX_LENGTH, MAX_LOSS, Length, Loss, within
 
-# Rounds that count: each device comes alone in every second one or so. Of fewer than FEW devices nothing is known.
+# Rounds that count: each device comes alone in about every second one. Fewer than FEW devices give no limit.
 RECENT, FEW = 2, 3
-# So many standard deviations from the median; a cosine above the second is never held against a device.
+# Standard deviations from the median; and a cosine above the second number is never held against a device.
 _DEVIATIONS, AGAINST = 4.0, -0.2
-# A delta may be so many times as long as those of two thirds of the devices are at most. On UCI HAR that of an honest
-# one is 1.8 times the median, also where classes differ much (docs/design-notes.md).
+# A delta may be so many times as long as the longest of the shortest two thirds. On UCI HAR an honest one is 1.8
+# times the median, also where classes differ much (docs/design-notes.md).
 LONGER = 2.0
 # 1.4826 median absolute deviations are a standard deviation of normal values.
 NORMAL = 1.4826
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a receiver tells of a device's own delta that came alone, merged or not.
+    """A receiver's report on a device's own delta that came alone, merged or not.
 
-    rise: by how much it would raise the loss of the receiver's windows, as a share of that of guessing, ln(classes);
-    None: not tested.
+    rise: how much it would raise the loss of the receiver's windows, as a share of that of guessing, ln(classes); None:
+    not tested.
     angle: its cosine to the last global delta; None: not known.
     """
 
@@ -39,7 +39,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """By what a round's deltas are judged.
+    """The limits for a round's deltas.
 
     angle: the least cosine to the last global delta.
     length: the greatest; 0.0: not known.
@@ -51,18 +51,18 @@ class Limits(msgspec.Struct, frozen=True):
 
 @dataclass
 class Known:
-    """Of a mesh, as its agent hears of it. angles: peer id -> in which round, and its cosine to the last result."""
+    """An agent's knowledge of its mesh. angles: peer id -> round, and the delta's cosine to the last result."""
 
     angles: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def note(self, round_id: int, seen: Mapping[str, Seen]) -> set[str]:
-        """Of a round; returns who stands out, now that all of them are known."""
+        """Add the reports of a round; return the devices that stand out, now that all of them are known."""
         self.angles |= {who: (round_id, each.angle) for who, each in seen.items() if each.angle is not None}
         least = self.least_angle(round_id + 1)
         return {who for who, each in seen.items() if each.angle is not None and each.angle < least}
 
     def least_angle(self, round_id: int) -> float:
-        """Of this round, from the RECENT ones before it."""
+        """Return the least cosine allowed in this round, from the RECENT rounds before it."""
         self.angles = {who: each for who, each in self.angles.items() if each[0] >= round_id - RECENT}
         angles = [angle for _, angle in self.angles.values()]
         least = median(angles) - _DEVIATIONS * spread(angles) if len(angles) >= FEW else AGAINST
@@ -70,14 +70,14 @@ class Known:
 
 
 def greatest_length(lengths: Collection[float]) -> float:
-    """From those that devices have told of their own deltas; 0.0: too few have."""
+    """Return the greatest length allowed, from the devices' reports of their own deltas; 0.0: too few reports."""
     if len(lengths) < FEW:
         return 0.0
     return within(LONGER * sorted(lengths)[ceil(2 * len(lengths) / 3) - 1], 0.0, MAX_LENGTH)
 
 
 def spread(values: Iterable[float]) -> float:
-    """A standard deviation that less than half of the values cannot move: by median absolute deviation."""
+    """Return a standard deviation that less than half of the values cannot move: by median absolute deviation."""
     known = list(values)
     middle = median(known)
     return NORMAL * median(abs(value - middle) for value in known)

@@ -1,7 +1,7 @@
-"""What a receiver measures of a partial mean before it merges it (MDLdroid 5). Knows vectors, and nothing of a mesh.
+"""A receiver's measures of a partial mean before it merges it (MDLdroid 5). Knows vectors, and nothing of a mesh.
 
-Lengths are of whole vectors. Angles are of values at places that the receiver has drawn and tells nobody: 64 Ki of them
-give a cosine to 0.4 %, take a millisecond, and whoever wants to hide something among the others has to guess.
+Lengths are of whole vectors. Angles are of values at secret places that the receiver has drawn. 64 Ki of them give a
+cosine to 0.4 % in a millisecond. An attacker that hides something among the other values has to guess the places.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MOST_PLACES = 1 << 16
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """Of one partial mean, or of a device's pieces of one.
+    """The measures of one partial mean, or of a device's pieces of one. None: not known.
 
     norm: its length. own_norm: of the receiver's own delta of this round. contributors: how many are in it.
-    cosine: to what the receiver holds itself. cosine_global: to the last global delta. rounds: of work in it at most.
-    loss: of the receiver's windows at w, in nats. loss_theirs: after a step along this, for its rounds the mean of
-    them. None: not known. classes: that these windows are of.
+    cosine: to the receiver's own partial mean. cosine_global: to the last global delta. rounds: the most work in it.
+    loss: of the receiver's windows at w, in nats. loss_theirs: likewise after a step along this delta, or along its
+    mean over its rounds. classes: of these windows.
     """
 
     norm: float
@@ -39,28 +39,28 @@ class Marks(msgspec.Struct, frozen=True):
 
     @property
     def rise(self) -> float | None:
-        """By how much it raises the receiver's loss; below 0 where it is of use to the receiver."""
+        """The rise of the receiver's loss; below 0 where the delta is of use to the receiver."""
         return None if self.loss is None or self.loss_theirs is None else self.loss_theirs - self.loss
 
 
 def draw_places(size: int, rng: np.random.Generator) -> Places | None:
-    """Where a vector of `size` values is looked at, sorted int64; None: everywhere."""
+    """Draw the places at which a vector of `size` values is examined, sorted int64; None: everywhere."""
     if size <= MOST_PLACES:
         return None
     return np.unique(rng.integers(0, size, MOST_PLACES))
 
 
 def look_at(values: Values, places: Places | None) -> Values:
-    """The values at these places; a view if that is everywhere."""
+    """Return the values at these places; a view if that is everywhere."""
     return values if places is None else values[places]
 
 
 def length(values: Values) -> float:
-    """Euclidean; inf or nan if there is such a value in it."""
+    """Return the Euclidean length; inf or nan if the values contain one."""
     return sqrt(float(np.vdot(values, values)))
 
 
 def cosine(some: Values, others: Values) -> float | None:
-    """None if one of them is nothing but zeros, where there is no angle."""
+    """Return the cosine of two vectors; None if one of them is all zeros and has no angle."""
     lengths = length(some) * length(others)
     return float(np.vdot(some, others)) / lengths if lengths > 0.0 else None

@@ -1,7 +1,7 @@
-"""Whether the pieces that a device gives to the owner of some segments may be merged, one after the other. Pure.
+"""Judges a device's pieces of some segments before their owner merges them, one after the other. Pure.
 
-An owner sees a part of each delta, in which a device with other data may well pull the other way, so that it judges
-length and a clear turn alone. Who is refused here is judged as a whole: the agent has the round go on by hops.
+An owner sees a part of each delta, in which a device with other data may well pull the other way. So it judges only
+length and a clear turn. A device refused here is judged as a whole: the agent has the round go on by hops.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from mdl.defence.judge import ALONE, REFUSED, rounds_allowed
 from mdl.defence.marks import Places, Values, length
 
-# Clearly against both what this device holds and the last global delta, over no fewer values than these.
+# Cosine clearly against both this device's own delta and the last global delta, over no fewer values than these.
 _TURNED, _FEWEST = -0.3, 1024
 
 
 @dataclass
 class _Seen:
-    """Sums over the pieces of one device: squares of the values, and what they have in common with others."""
+    """Sums over the pieces of one device: squares of the values, and products with other vectors."""
 
     squares: float = 0.0
     with_own: float = 0.0
@@ -31,9 +31,9 @@ class _Seen:
 
 @dataclass
 class PieceJudge:
-    """Of one exchange. own: this device's delta. owned: the segments that it merges. last: global delta, at places.
+    """The judge of one exchange. own: this device's delta. owned: its segments to merge. last: global delta, at places.
 
-    times: as long as its own a device's pieces may be. refused: who is, by peer id, and why.
+    times: a device's pieces may be so many times as long as its own. refused: peer id -> reason.
     """
 
     own: Values
@@ -53,7 +53,7 @@ class PieceJudge:
             self._last_norm = sqrt(sum(length(self._last_at(bounds)[0]) ** 2 for bounds in self.owned))
 
     def look(self, peer_id: str, rounds: int, bounds: slice, values: Values) -> str:
-        """Why this piece is not merged, "" if it is. rounds: of work that the device may bring at once."""
+        """Return why this piece is refused, "" if it may be merged. rounds: of work that may come at once."""
         if peer_id in self.refused:
             return self.refused[peer_id]
         seen = self._seen.setdefault(peer_id, _Seen())
@@ -77,7 +77,7 @@ class PieceJudge:
         return f"its pieces are {norm / self._own_norm:.3g} times as long as ours; at most {limit / self._own_norm:.3g}"
 
     def _judge_angle(self, seen: _Seen) -> str:
-        """Once all of it is here."""
+        """Judge the angle once all pieces of the device are here."""
         lengths, last = sqrt(seen.squares) * self._own_norm, sqrt(seen.at_places) * self._last_norm
         count = sum(bounds.stop - bounds.start for bounds in self.owned)
         if seen.pieces < len(self.owned) or count < _FEWEST or not (lengths and last):
@@ -88,7 +88,7 @@ class PieceJudge:
         return ""
 
     def _last_at(self, bounds: slice) -> tuple[Values, Places | None]:
-        """The last global delta in a segment, and at which of its values; None: at all."""
+        """Return the last global delta in a segment, and its places there; None: all of them."""
         assert self.last is not None
         if self.places is None:
             return self.last[bounds], None

@@ -1,9 +1,9 @@
-"""Who is suspected in a mesh, and who is left out for that: from what its devices say of each other. Pure.
+"""Suspicion in a mesh and quarantine of the suspected, from its devices' reports on each other. Pure.
 
-A refused delta accuses its device. A refused mean of several only makes them doubted: what each of them gives next is
-judged alone. Suspicion fades: it halves in HALF_LIFE rounds. To have a device left out of rounds it takes half of a
-mesh that suspects it, so that a minority cannot have anybody left out, and a device with data of its own, which some
-others refuse, is not. Who is left out has no say.
+A refused delta accuses its device. A refused mean of several devices only makes them doubted: the next delta of each is
+judged alone. Suspicion fades: it halves in HALF_LIFE rounds. Half of a mesh must suspect a device before it is left out
+of rounds. So a minority cannot exclude a device, and a device with data of its own, which some others refuse, stays. A
+device that is left out has no say.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import msgspec
 from mdl.bounds import PeerId, Round, Share, Text
 
 HALF_LIFE = 10
-# A device suspects another from SUSPECTED on: after one refusal of its own work alone. Who was left out for that is so
-# down to STILL. A mean that it had part in makes it DOUBTED at most. Below FAINT nobody speaks of it any more.
+# A device suspects another from SUSPECTED on: after one refusal of its own work alone. An excluded device stays out
+# down to STILL. Part in a refused mean makes it DOUBTED at most. Below FAINT a suspicion is forgotten.
 SUSPECTED, STILL, DOUBTED, FAINT = 0.5, 0.25, 0.2, 0.05
-# How the reason begins where devices have got different results of a round: the work of the named one is not in doubt.
+# The beginning of the reason where devices have got different results of a round: the named one's work is not in doubt.
 DIFFERS = "results differ: "
 # Devices that one device suspects at a time; the least suspected are forgotten.
 MOST_SUSPECTS = 64
 
 
 class Suspicion(msgspec.Struct, frozen=True):
-    """What one device has against another: `weight` (0..1) as of round `round_id`, for the last of these reasons."""
+    """One device's suspicion of another: `weight` (0..1) in round `round_id`, for the last of these reasons."""
 
     weight: float
     round_id: int
@@ -38,11 +38,11 @@ class Suspicion(msgspec.Struct, frozen=True):
 
 
 class Accusation(msgspec.Struct, frozen=True):
-    """What a device has against another one, whose work it has refused, as it travels.
+    """A device's accusation of another one after refusing its work, as it travels.
 
     peer_id: the other.
-    weight: 1 for work of this device alone, less where others had a part in it or where it was long ago.
-    round_id: of which round the weight is.
+    weight: 1 for work of this device alone, less if others had a part in it or it was long ago.
+    round_id: the round of the weight.
     reason: of the last refusal, in words.
     """
 
@@ -54,12 +54,12 @@ class Accusation(msgspec.Struct, frozen=True):
 
 @dataclass
 class Suspects:
-    """Of one device. known: peer id -> what there is against it."""
+    """The suspicions of one device. known: peer id -> what there is against it."""
 
     known: dict[str, Suspicion] = field(default_factory=dict)
 
     def accuse(self, peer_ids: Iterable[str], round_id: int, reason: str, blame: float = 1.0) -> None:
-        """What these gave together is refused; of several it is not known which it was."""
+        """Record that the joint work of these is refused; among several the culprit is not known."""
         accused = list(peer_ids)
         for peer_id in accused:
             known = self._weight(peer_id, round_id)
@@ -67,7 +67,7 @@ class Suspects:
             self._put(peer_id, weight, round_id, reason)
 
     def clear(self, peer_ids: Iterable[str], round_id: int) -> None:
-        """What these gave is as it should be: half of what there is against them is gone."""
+        """Halve the suspicion against these, since their work is as it should be."""
         for peer_id in peer_ids:
             if known := self.known.get(peer_id):
                 self._put(peer_id, known.now(round_id) / 2, round_id, known.reason)
@@ -85,30 +85,31 @@ class Suspects:
 
 
 def accusers_needed(devices: int) -> int:
-    """How many of so many must refuse what a device gives in a round: more than a third of them, two at least."""
+    """Return how many devices must refuse one's work in a round: more than a third of them, two at least."""
     return max(2, devices // 3 + 1)
 
 
 def suspects_needed(devices: int) -> int:
-    """How many of so many must suspect a device, to have it left out of the rounds to come: half, two at least."""
+    """Return how many devices must suspect one before it is left out of the rounds to come: half, two at least."""
     return max(2, (devices + 1) // 2)
 
 
 @dataclass
 class Quarantine:
-    """Who is left out of the rounds of a mesh, as its agent sees it. out: peer id -> why, in words."""
+    """The devices left out of the rounds of a mesh, as its agent sees it. out: peer id -> reason, in words."""
 
     out: dict[str, str] = field(default_factory=dict)
 
     def look(self, said: Mapping[str, Mapping[str, Suspicion]], round_id: int) -> dict[str, str]:
-        """Who is left out from round_id on, and why. said: accuser -> accused -> suspicion.
+        """Return the devices left out from round_id on, with reasons. said: accuser -> accused -> suspicion.
 
-        Who is out is not judged, so that suspicion fades: it comes back after 2 HALF_LIFE rounds at the latest.
+        A device that is out is not judged, so that suspicion fades: it comes back after 2 HALF_LIFE rounds at the
+        latest.
         """
         needed = suspects_needed(len(said))
         for peer_id in [peer for peer in self.out if len(accusers(peer, said, round_id, STILL)) < needed]:
             del self.out[peer_id]
-        # Whom most accuse first, and then who accuses most: a liar refuses everybody, and is refused by everybody.
+        # The most accused first, among them the most accusing: a liar refuses everybody, and everybody refuses it.
         for peer_id in sorted(said, key=lambda peer: (-len(accusers(peer, said, round_id)), -len(said[peer]))):
             suspecting = [who for who in accusers(peer_id, said, round_id) if who not in self.out]
             if peer_id not in self.out and len(suspecting) >= needed:
@@ -121,7 +122,7 @@ class Quarantine:
 def accusers(
     peer_id: str, said: Mapping[str, Mapping[str, Suspicion]], round_id: int, least: float = SUSPECTED
 ) -> list[str]:
-    """Who of the others suspects this device at least so much."""
+    """Return the other devices that suspect this one at least so much."""
     return [
         accuser
         for accuser, suspects in said.items()

@@ -1,4 +1,4 @@
-"""When a device has time: work stands still while it, or its partner, is busy. Pure."""
+"""Free time of devices: work stands still while a device, or its partner, is busy. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Periods = tuple[tuple[float, float], ...]
 
 
 def active_end_s(busy: tuple[Periods, ...], start_s: float, work_s: float) -> float:
-    """When work that stands still while any of these is busy ends, if it starts then."""
+    """Return the time at which work ends that starts at start_s and stands still while any of these is busy."""
     at_s, left_s = start_s, work_s
     while True:
         blocked_until_s, next_start_s = at_s, inf
@@ -29,7 +29,7 @@ def active_end_s(busy: tuple[Periods, ...], start_s: float, work_s: float) -> fl
 
 
 def active_s(busy: tuple[Periods, ...], start_s: float, end_s: float) -> float:
-    """Seconds between the two in which none of these is busy."""
+    """Return the seconds between the two in which none of these is busy."""
     total_s, at_s = 0.0, start_s
     blocking = sorted(period for periods in busy for period in _overlapping(periods, start_s, end_s))
     for begin_s, until_s in blocking:
@@ -43,5 +43,5 @@ def _overlapping(periods: Periods, start_s: float, end_s: float) -> Periods:
 
 
 def periods_begun(periods: Periods, at_s: float) -> int:
-    """How many of the periods have begun by then."""
+    """Return how many of the periods have begun by then."""
     return bisect_right(periods, (at_s, inf))

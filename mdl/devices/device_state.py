@@ -1,4 +1,4 @@
-"""Where a device stands in a round, as the simulator plays it and a policy sees it."""
+"""The states of a device in a round, as the simulator plays it and a policy sees it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class DeviceState(Enum):
-    """Where a device stands in this round. Only FREE devices may be paired."""
+    """The state of a device in this round. Only FREE devices may be paired."""
 
     TRAINING = "training"
     FREE = "free"

@@ -1,10 +1,10 @@
-"""When a device may train by itself: the conditions its owner gave (`--when`), held against what its sensors say. Pure.
+"""Conditions under which a device trains by itself: its owner gives them (`--when`), its sensors check them. Pure.
 
     idle,charging,wifi,battery>50,hours=22-6      all of them must hold
-    charging,file:/run/sensors.json               what the file says counts instead of the system's own sensors
+    charging,file:/run/sensors.json               the file's values count instead of the system's own sensors
 
-A sensor that a device does not have is None in a `Reading`, and `ASSUMED` says what counts then; one that it has and
-that does not answer forbids what depends on it, since nobody knows what it would say.
+A sensor that a device does not have is None in a `Reading`, and `ASSUMED` says what counts then. A sensor that exists
+but does not answer forbids training under its condition, since its value is unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
 
 GRAMMAR = "idle, charging, wifi, battery>N, hours=A-B and file:PATH, with commas between them"
-# What counts where a device has no such sensor.
+# The value that counts where a device has no such sensor.
 ASSUMED = {
     "idle": "it counts as idle",
     "charging": "it counts as charging",
@@ -32,10 +32,10 @@ _WORDS = ("idle", "charging", "wifi", "battery", "hours", "file")
 
 
 class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the sensors say at one moment; None: the device has no such sensor.
+    """The sensors' values at one moment; None: the device has no such sensor.
 
-    idle: nobody uses it. wifi: on a network that costs nothing. failed: why a sensor that is there did not answer, by
-    the names in ASSUMED.
+    idle: nobody uses it. wifi: on a network that costs nothing. failed: why an existing sensor did not answer, by the
+    names in ASSUMED.
     """
 
     idle: bool | None = None
@@ -46,7 +46,7 @@ class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hours(msgspec.Struct, frozen=True):
-    """From one minute of the day to another, the second not included; over midnight if it is the earlier one."""
+    """From one minute of the day to another, the second excluded; over midnight if that is the earlier one."""
 
     start: int
     end: int
@@ -61,7 +61,7 @@ class Hours(msgspec.Struct, frozen=True):
 
 
 class Gate(msgspec.Struct, frozen=True):
-    """What must hold while a device trains. file: where a script writes a `Reading`, "" for none."""
+    """Conditions that must hold while a device trains. file: a script's file with a `Reading`, "" for none."""
 
     idle: bool = False
     charging: bool = False
@@ -71,13 +71,13 @@ class Gate(msgspec.Struct, frozen=True):
     file: str = ""
 
     def wants(self) -> frozenset[str]:
-        """The sensors that any condition depends on, by the names in ASSUMED."""
+        """Return the sensors that any condition depends on, by the names in ASSUMED."""
         asked = {"idle": self.idle, "charging": self.charging, "wifi": self.wifi}
         asked["battery"] = self.battery_above is not None
         return frozenset(name for name, is_asked in asked.items() if is_asked)
 
     def forbids(self, reading: Reading, minute: float) -> str:
-        """Which conditions do not hold, in words; "" if the device may train. minute: of the local day, 0..1440."""
+        """Return the failing conditions in words; "" if the device may train. minute: of the local day, 0..1440."""
         told = [f"{name} is not known: {why}" for name, why in reading.failed.items() if name in self.wants()]
         if self.idle and reading.idle is False:
             told.append("in use")
@@ -98,7 +98,7 @@ class Gate(msgspec.Struct, frozen=True):
         return f"{'charging' if reading.charging else 'on battery'} ({compared})" if is_low else ""
 
     def lacks(self, reading: Reading) -> list[str]:
-        """A line for each sensor that a condition depends on and the device does not have: what counts instead."""
+        """Return a line for each missing sensor that a condition depends on: the value that counts instead."""
         values: dict[str, object] = {"idle": reading.idle, "charging": reading.charging, "wifi": reading.wifi}
         values["battery"] = reading.battery_percent
         missing = (name for name, value in values.items() if value is None and name not in reading.failed)
@@ -114,7 +114,7 @@ _TELLS = {
 
 
 def parse_when(text: str, where: str = "--when") -> Gate:
-    """The conditions of a `--when`. Raises ConfigError in one line: which part of it, and what would be valid."""
+    """Parse the conditions of a `--when`. Raises ConfigError in one line: the wrong part, and what would be valid."""
     found: dict[str, Any] = {}
     for part in (piece.strip() for piece in text.split(",")):
         field, value = _parse_part(part, where)
@@ -125,7 +125,7 @@ def parse_when(text: str, where: str = "--when") -> Gate:
 
 
 def _parse_part(part: str, where: str) -> tuple[str, object]:
-    """Which field of a Gate it sets, to what."""
+    """Return the field of a Gate that a part sets, and its value."""
     if part in ("idle", "charging", "wifi"):
         return part, True
     if part.startswith("file:") and part != "file:":
@@ -164,7 +164,7 @@ def _hours(part: str, where: str) -> Hours:
 
 
 def _minute(clock: str) -> int | None:
-    """Minutes since midnight of H or H:MM, 0 to 24 o'clock; None if it is no time of day."""
+    """Return minutes since midnight of H or H:MM, 0 to 24 o'clock; None if it is no time of day."""
     hour, colon, minute = clock.strip().partition(":")
     if not (hour.isascii() and hour.isdigit() and len(hour) <= 2) or (colon and not _is_minute(minute)):
         return None

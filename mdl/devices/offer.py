@@ -1,8 +1,8 @@
-"""What a device offers to train with, and how many of another one's windows it takes for that. Pure.
+"""A device's offer to train, and its share of another device's windows. Pure.
 
 One person's devices share data (MDLdroid 1, the individual model), so that all train equally long: windows follow speed
-and power, up to the memory that is offered. Shares are disjoint and together the whole; what nobody else takes stays
-where it is.
+and power, up to the memory that is offered. Shares are disjoint and together the whole; windows that no other device
+takes stay in place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mdl.bounds import Bytes, Percent
 
 # On battery a device takes half of what it would take on its charger, and less the emptier it is.
 ON_BATTERY = 0.5
-# Below it takes nothing: it is to last until its owner charges it.
+# Below this level a device takes nothing: its battery is to last until its owner charges it.
 LEAST_BATTERY_PERCENT = 20.0
 # Beyond any processor: windows are at least some multiplications.
 FASTEST_WINDOWS_S = 1e9
@@ -41,7 +41,7 @@ class Offer(msgspec.Struct, frozen=True):
     charging: bool | None = None
 
     def weight(self) -> float:
-        """Its speed, by what its battery allows."""
+        """Return the device's speed, scaled by its battery."""
         if self.charging or self.battery_percent is None:
             return self.windows_s
         if self.battery_percent < LEAST_BATTERY_PERCENT:
@@ -53,10 +53,10 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 def share_out(total: int, window_bytes: int, own: Offer, others: Sequence[Offer]) -> list[int]:
-    """Windows of each device, the one that has them first: in proportion to `Offer.weight`, up to its memory.
+    """Return each device's number of windows, the present holder first: by `Offer.weight`, up to its memory.
 
-    They add up to `total`: what the others have no room for is divided anew among those that have, and in the end stays
-    with the first, which has all of it already.
+    They add up to `total`. Windows for which some have no room are divided anew among those with room; in the end they
+    stay with the first device, which has all of them already.
     """
     weights = [own.weight(), *(offer.weight() for offer in others)]
     most = [math.inf, *(offer.most_windows(window_bytes) for offer in others)]
@@ -79,7 +79,7 @@ def share_out(total: int, window_bytes: int, own: Offer, others: Sequence[Offer]
 
 
 def apportion(total: int, weights: Sequence[float]) -> list[int]:
-    """Whole numbers that add up to `total`, by largest remainder; of equal remainders the first. [] of no weights."""
+    """Return whole numbers adding up to `total`, by largest remainder, the first of equal ones; [] without weights."""
     ideal = _divide(total, weights)
     shares = [math.floor(share) for share in ideal]
     by_rest = sorted(range(len(ideal)), key=lambda place: (shares[place] - ideal[place], place))

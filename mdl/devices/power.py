@@ -1,6 +1,6 @@
-"""Power of a device at work, in watts, on top of what its owner does with it."""
+"""Power of a device at work, in watts, on top of its owner's use."""
 
 from __future__ import annotations
 
-# Given: power of a device while it sends, receives and merges (on top of what its owner does with it).
+# Given: power of a device while it sends, receives and merges (on top of its owner's use).
 SEND_W, RECEIVE_W, MERGE_W = 1.0, 0.8, 1.5

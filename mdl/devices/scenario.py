@@ -1,7 +1,8 @@
 """A scenario: one iteration of N devices as the scheduler is judged on it, kept as JSON lines. Pure.
 
-It knows everything, also what a policy must not see: when a device is busy, and when its battery gives out. Scenarios
-are drawn (`mdl.sim.timing.scenario`), or rebuilt from a recorded round (`mdl.scheduler.explain.recorded_round`).
+A scenario knows everything, also what a policy must not see: a device's busy periods, and the end of its battery.
+Scenarios are drawn (`mdl.sim.timing.scenario`), or rebuilt from a recorded round
+(`mdl.scheduler.explain.recorded_round`).
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from mdl.errors import DataError
 from mdl.reading import decode_json, read_lines
 from mdl.writing import write_whole
 
-# Ten thousand scenarios of nine devices; no chart or policy takes more devices.
+# Bytes of ten thousand scenarios of nine devices; no chart or policy takes more devices.
 _LARGEST_FILE_BYTES, MOST_DEVICES = 64 << 20, 256
-# Far beyond what could be measured, and no sum or quotient of it is infinite.
+# Far beyond any measurable value, and no sum or quotient of it is infinite.
 _LEAST, _MOST = 1e-9, 1e12
 
 
@@ -29,7 +30,7 @@ class ScenarioDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One device.
 
     busy: its busy periods (start, end), disjoint and sorted.
-    dies_at_s: its battery gives out then.
+    dies_at_s: the time at which its battery gives out.
     may_receive: its owner's limits leave room for one more delta (Eq. 4).
     """
 
@@ -47,7 +48,7 @@ class ScenarioDevice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One iteration of N devices. energy_j of a device: what it has spent in earlier rounds."""
+    """One iteration of N devices. energy_j of a device: its use in earlier rounds."""
 
     scenario_id: str
     family: str
@@ -57,12 +58,12 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def save_scenarios(scenarios: Iterable[Scenario], path: Path) -> None:
-    """Raises MdlError if the disk refuses."""
+    """Write scenarios as JSON lines. Raises MdlError if the disk refuses."""
     write_whole(path, lambda file: file.writelines(msgspec.json.encode(scenario) + b"\n" for scenario in scenarios))
 
 
 def load_scenarios(path: Path) -> list[Scenario]:
-    """Raises DataError with the file and the line that is no scenario."""
+    """Read scenarios. Raises DataError with the file and the malformed line."""
     scenarios = []
     for number, line in read_lines(path, _LARGEST_FILE_BYTES, "scenarios, one JSON object a line"):
         scenario = decode_json(line, Scenario, f"{path}, line {number}: no scenario")
@@ -90,7 +91,7 @@ def _check(scenario: Scenario, where: str) -> None:
 
 
 def _check_numbers(scenario: Scenario, where: str) -> None:
-    """Raises DataError for a number that no device could have."""
+    """Raise DataError for a number that no device could have."""
     rates = [scenario.size_mb, *(rate for each in scenario.devices for rate in (each.link_mb_s, each.merge_mb_s))]
     numbers = [scenario.latency_s, *rates]
     for device in scenario.devices:

@@ -1,4 +1,4 @@
-"""How a device's owner keeps it busy: kinds of use, draws of busy periods, and what may be known of them.
+"""Use of a device by its owner: kinds of use, draws of busy periods, and what a policy may know of them.
 
 Free and busy stretches alternate (a renewal process): free ones are exponential with the kind's mean gap, busy ones
 follow the kind's law. A policy sees the kind and how long a period has lasted, never when it ends. Pure: a seeded
@@ -16,7 +16,7 @@ Periods = tuple[tuple[float, float], ...]
 
 
 class UsageKind(IntEnum):
-    """What occupies a device; the order is the one of the `kind` field in an observation."""
+    """The kinds of use that occupy a device, in the order of the `kind` field in an observation."""
 
     IDLE = 0
     SYNC = 1
@@ -32,7 +32,7 @@ INTERACTIVE_MEDIAN_S = 2.0
 CALL_RANGE_S = (6.0, 14.0)
 BIMODAL_SHORT_S = 0.3
 BIMODAL_LONG_RANGE_S = (8.0, 12.0)
-# In units of one transfer over the median link, since that is what the start of the paper's family is measured in.
+# In units of one transfer over the median link, the unit of the start in the paper's family.
 ONCE_RANGE_TRANSFERS = (0.5, 4.0)
 # Assumed: short and long periods of the bimodal kind are as frequent.
 BIMODAL_LONG_SHARE = 0.5
@@ -46,17 +46,17 @@ BUSY_SHARES = {
     UsageKind.CALL: 0.24,
     UsageKind.BIMODAL: 0.13,
 }
-# Beyond so many deviations from the median a log-normal period has no more to tell (and float64 runs out).
+# Beyond so many deviations from the median a log-normal period tells nothing more (and float64 runs out).
 _LONGEST_DEVIATION = 8.0
 
 
 def expected_busy_s(kind: UsageKind, transfer_s: float = 1.0) -> float:
-    """Mean length of one busy period in seconds; `transfer_s` scales the kind "once" alone."""
+    """Return the mean length of one busy period in seconds; `transfer_s` scales the kind "once" alone."""
     return expected_rest_s(kind, 0.0, transfer_s)
 
 
 def expected_rest_s(kind: UsageKind, busy_for_s: float, transfer_s: float = 1.0) -> float:
-    """Mean seconds until a period ends that has lasted `busy_for_s` (mean residual life); 0 once it must be over."""
+    """Return the mean seconds until a period of age `busy_for_s` ends (mean residual life); 0 once it must be over."""
     match kind:
         case UsageKind.IDLE:
             return 0.0
@@ -69,19 +69,19 @@ def expected_rest_s(kind: UsageKind, busy_for_s: float, transfer_s: float = 1.0)
         case UsageKind.BIMODAL:
             return _bimodal_rest(busy_for_s)
         case UsageKind.ONCE:
-            if not transfer_s:  # of transfers that take no time such a period takes none either
+            if not transfer_s:  # such a period takes no time if transfers take none
                 return 0.0
             return transfer_s * _uniform_rest(ONCE_RANGE_TRANSFERS, busy_for_s / transfer_s)
 
 
 def busy_rate(kind: UsageKind, gap_scale: float = 1.0) -> float:
-    """Share of time, 0..1, that a device of this kind is busy in the long run; 0 for idle and once."""
+    """Return the share of time, 0..1, that a device of this kind is busy in the long run; 0 for idle and once."""
     gap_s = gap_scale * mean_gap_s(kind)
     return 0.0 if math.isinf(gap_s) else expected_busy_s(kind) / (expected_busy_s(kind) + gap_s)
 
 
 def mean_gap_s(kind: UsageKind) -> float:
-    """Mean free time in seconds from the end of a busy period to the start of the next; infinite for idle and once."""
+    """Return the mean free time in seconds between two busy periods; infinite for idle and once."""
     share = BUSY_SHARES.get(kind, 0.0)
     return expected_busy_s(kind) * (1.0 - share) / share if share else math.inf
 
@@ -89,11 +89,11 @@ def mean_gap_s(kind: UsageKind) -> float:
 def draw_busy_periods(
     kind: UsageKind, horizon_s: float, rng: np.random.Generator, *, gap_scale: float = 1.0, transfer_s: float = 1.0
 ) -> Periods:
-    """Busy periods (start_s, end_s) that touch [0, horizon_s), sorted and disjoint; the process is stationary at 0.
+    """Draw busy periods (start_s, end_s) touching [0, horizon_s), sorted and disjoint; the process is stationary at 0.
 
-    A period under way at 0 has a negative start, so that `t - start` is how long it has lasted; the last one may
-    end after the horizon. `gap_scale` stretches the mean gap (below 1: busier than the recordings). "once" is one
-    period that starts at 0 and lasts 0.5 to 4 times `transfer_s`.
+    A period under way at 0 has a negative start, so that `t - start` is its age; the last may end after the horizon.
+    `gap_scale` stretches the mean gap (below 1: busier than the recordings). "once" is one period that starts at 0 and
+    lasts 0.5 to 4 times `transfer_s`.
     """
     if kind is UsageKind.IDLE:
         return ()
@@ -114,7 +114,7 @@ def _uniform_rest(bounds: tuple[float, float], age: float) -> float:
 
 
 def _log_normal_rest(age_s: float) -> float:
-    """Mean residual life of the log-normal law: E[X; X > a] / P(X > a) - a, both by the normal distribution."""
+    """Return the mean residual life of the log-normal law: E[X; X > a] / P(X > a) - a, by the normal distribution."""
     if age_s <= 0.0:
         return INTERACTIVE_MEDIAN_S * math.exp(INTERACTIVE_SIGMA**2 / 2.0)
     deviation = min(math.log(age_s / INTERACTIVE_MEDIAN_S) / INTERACTIVE_SIGMA, _LONGEST_DEVIATION)
@@ -141,14 +141,14 @@ def _draw_length(kind: UsageKind, rng: np.random.Generator) -> float:
 
 
 def _period_under_way(kind: UsageKind, rng: np.random.Generator) -> tuple[float, float]:
-    """The period that covers an arbitrary instant: long ones are met more often, and equally likely at any point."""
+    """Draw the period that covers a random instant: long ones are met more often, each point of them equally."""
     length_s = _draw_met_length(kind, rng)
     age_s = length_s * float(rng.random())
     return -age_s, length_s - age_s
 
 
 def _draw_met_length(kind: UsageKind, rng: np.random.Generator) -> float:
-    """A length from the law weighted by length (density proportional to x f(x))."""
+    """Draw a length from the law weighted by length (density proportional to x f(x))."""
     if kind is UsageKind.SYNC:
         return _draw_met_uniform(SYNC_RANGE_S, rng)
     if kind is UsageKind.INTERACTIVE:

@@ -1,1 +1,1 @@
-"""Files: written so that a crash leaves the old or the new one, read with a limit."""
+"""Files: a crash leaves the old or the new one; reading has a limit."""

@@ -1,10 +1,10 @@
-"""What a device has promised, on its disk: read again at its next start, so that it never promises otherwise.
+"""A device's promises on its disk: read again at its next start, so that it never promises otherwise.
 
-Where the file may not be the last one that the device wrote, after a power cut or from a backup, its next start relies
-on less of it (`mdl.protocol.kept_ballot`). Two slots of fixed size are written in turn, in place: a torn write leaves
-the other one, and on a disk that has become full since the file has its room already. Small, since it is synced before
-any message tells of it. A slot that is damaged may have held the last ballot, and the older one does not take its
-place: the device relies on less then too.
+After a power cut or from a backup the file may not be the last one that the device wrote; its next start then relies on
+less of it (`mdl.protocol.kept_ballot`). Two slots of fixed size are written in turn, in place. A torn write leaves the
+other one, and on a disk that has become full the file has its room already. The file is small, since it is synced
+before any message tells of it. A damaged slot may have held the last ballot, and the older one does not take its place:
+the device then relies on less, too.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class BallotFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._number = 0
-        self._damage = ""  # what is wrong with the file, for people
+        self._damage = ""  # the damage of the file, for people
         self._boot = name_boot()
 
     def begin(self) -> Ballot | None:
-        """Return what a new process may rely on of what was written last; None if nothing is known.
+        """Return the part of the last ballot that a new process may rely on; None if nothing is known.
 
-        The file says from now on that a process of this boot has begun: this reading is for one process alone.
+        From now on the file says that a process of this boot has begun: this reading is for one process alone.
         """
         kept = self._read()
         if kept is None:
@@ -70,7 +70,7 @@ class BallotFile:
         return ballot
 
     def load(self) -> Ballot | None:
-        """Return what was written last; None if nothing is known."""
+        """Return the ballot that was written last; None if nothing is known."""
         kept = self._read()
         return None if kept is None else kept.ballot
 
@@ -88,7 +88,7 @@ class BallotFile:
             raise MdlError(f"cannot save {self.path}: {error.strerror or error}") from error
 
     def end(self) -> None:
-        """Mark what was written last as this process's last word; told in the log if the disk refuses."""
+        """Mark the ballot that was written last as this process's last word; only log a warning if the disk refuses."""
         try:
             if (ballot := self.load()) is not None:
                 self.save(ballot, is_last=True)
@@ -117,14 +117,14 @@ class BallotFile:
         return newest
 
     def _changed_s(self) -> float:
-        """When anything changed the file last; 0.0 where the system does not tell, or lets users set it."""
+        """Return the time of the file's last change; 0.0 where the system does not tell, or lets users set it."""
         return 0.0 if os.name == "nt" else self.path.stat().st_ctime
 
     def _write(self, slot: bytes, offset: int) -> None:
         is_new = not self.path.exists()
         with open_private(self.path, "xb" if is_new else "r+b") as file:
             if is_new:
-                file.write(bytes(_SLOTS * _SLOT_BYTES))  # its room is taken while there is some
+                file.write(bytes(_SLOTS * _SLOT_BYTES))  # take the room while there is some
             file.seek(offset)
             file.write(slot)
             file.flush()

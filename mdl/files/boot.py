@@ -1,4 +1,4 @@
-"""Names the start of this machine: what was written during it is still there, unless the disk has failed."""
+"""Names this start of the machine: the writes of one start are still there, unless the disk has failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-# Linux deals out a new random one at each start of the kernel; a container has its host's.
+# Linux makes a new random one at each start of the kernel; a container has its host's.
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LONGEST = 100
 _ANSWERS_S = 2.0

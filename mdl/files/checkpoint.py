@@ -1,7 +1,7 @@
-"""What a device keeps on disk: the file cache of its w(t), and the named export of the global model.
+"""A device's files on disk: the file cache of its w(t), and the named export of the global model.
 
-Both are safetensors files, so that nothing on disk can run code. A file appears whole or not at all; a cache file whose
-bytes changed is recognised by its checksum, and the one before it is used. Knows nothing of rounds beyond their number.
+Both are safetensors files, so that nothing on disk can run code. A file appears whole or not at all. A checksum finds
+changed bytes in a cache file, and the file before it is used. Knows nothing of rounds beyond their number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
-# safetensors names of what a state_dict can hold here; of floats that are trained the flat model takes float32 only.
+# safetensors names of the types that a state_dict can hold here; the flat model takes only float32 for trained floats.
 _TYPE_NAMES = {
     "float32": "F32",
     "float64": "F64",
@@ -45,19 +45,19 @@ _TYPE_NAMES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-# In the JSON of a header, where quotes in a text are escaped.
+# The checksum in the JSON of a header, where quotes in a text are escaped.
 _SEAL = re.compile(rb'"mdl_checksum": ?"([0-9a-f]{64})"')
 _PACKED = "packed"
-# What a header adds to a packed model.
+# Bytes that a header adds to a packed model.
 _AROUND_BYTES = 4096
-# Read at once: 50 ms of a memory card.
+# Values to read at once: 50 ms of a memory card.
 _PIECE_VALUES = 1 << 18
 
 
 class CachedModel(msgspec.Struct, frozen=True):
-    """w(round_id) of one peer. values: float32, shape (P,). extra: what else the peer wants back, as strings.
+    """w(round_id) of one peer. values: float32, shape (P,). extra: more of the peer's data to keep, as strings.
 
-    digest: of values and momentum, if it is known already: whoever writes the file need not hash them once more.
+    digest: of values and momentum, if it is known already; writing the file then need not hash them once more.
     momentum: of the outer optimizer, float32 (P,); None if it has none.
     """
 
@@ -79,7 +79,7 @@ class ModelCache:
         self._current_is_whole = False
 
     def save(self, model: CachedModel) -> None:
-        """Write atomically; what was there becomes the previous state, unless it is torn."""
+        """Write atomically; the former file becomes the previous state, unless it is torn."""
         metadata = {
             **{f"extra.{key}": value for key, value in model.extra.items()},
             "round_id": str(model.round_id),
@@ -94,13 +94,13 @@ class ModelCache:
         self._current_is_whole = True
 
     def load(self) -> CachedModel | None:
-        """The newest whole state, or None; a torn file is skipped with a warning that names it."""
+        """Return the newest whole state, or None; skip a torn file with a warning that names it."""
         current = _read_cache(self.path)
         self._current_is_whole = current is not None
         return current or _read_cache(self.previous_path)
 
     def find(self, digest: str) -> CachedModel | None:
-        """Of the two states the one with this digest, in hexadecimal; None: neither has it, or it is torn."""
+        """Return the one of the two states with this hexadecimal digest; None if neither has it, or it is torn."""
         found = (_read_cache(path) for path in (self.path, self.previous_path) if _told_digest(path) == digest)
         return next((model for model in found if model), None)
 
@@ -111,8 +111,8 @@ def write_safetensors(
     """Write through a temporary file, so that `path` is never half a file; raises MdlError if the disk refuses.
 
     The arrays are streamed, never copied into one buffer: a small device has no second model's worth of memory.
-    previous: the name that an existing file at `path` has afterwards.
-    sealed: with its checksum (`mdl/files/kept.py`) in the metadata; False where the caller keeps one of its own.
+    previous: the new name of an existing file at `path`.
+    sealed: put a checksum (`mdl/files/kept.py`) into the metadata; False where the caller keeps one of its own.
     """
     write_whole(path, lambda file: _write_arrays(file, arrays, metadata, sealed), previous)
 
@@ -128,16 +128,19 @@ def write_packed(path: Path, packed: bytes) -> None:
 
 
 def read_packed(path: Path, largest: int) -> bytes:
-    """Return what `write_packed` wrote; of an older version, which wrote no checksum, the file. Raises DataError."""
+    """Return the bytes that `write_packed` wrote; older versions wrote no checksum: return their whole file.
+
+    Raises DataError.
+    """
     content = read_bytes(path, largest + _AROUND_BYTES)
     arrays, _ = read_safetensors(path)
     return arrays[_PACKED].tobytes() if arrays.keys() == {_PACKED} else content
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Arrays and metadata. Raises DataError naming the file if it is missing, torn, changed, or no safetensors file.
+    """Return arrays and metadata. Raises DataError naming the file if it is missing, torn, changed or of another kind.
 
-    Its header cannot claim more than the file has, so that no more memory is taken than that.
+    The header cannot claim more than the file has, so that no more memory is taken than that.
     """
     try:
         if not path.exists():
@@ -152,12 +155,12 @@ def read_safetensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist") from error
     except (OSError, SafetensorError, TypeError, ValueError, KeyError, AttributeError) as error:
-        # The last four: types that numpy has not, and tensors that are none.
+        # The last four: types that numpy lacks, and malformed tensors.
         raise DataError(f"{path} is not a whole safetensors file: {shorten(error)}") from error
 
 
 def _read_array(file: Any, name: str) -> NDArray[Any]:
-    """Piece by piece: the interpreter stands still while one is read, and with it the loop that says heartbeats."""
+    """Read an array piece by piece: each read stops the interpreter, and with it the loop that sends heartbeats."""
     part = file.get_slice(name)
     shape = part.get_shape()
     rows = max(1, _PIECE_VALUES // max(1, math.prod(shape[1:])))
@@ -166,13 +169,13 @@ def _read_array(file: Any, name: str) -> NDArray[Any]:
         return whole
     whole = np.empty(shape, part[:1].dtype)
     for start in range(0, shape[0], rows):
-        stop = min(start + rows, shape[0])  # no slice beyond the end is taken there
+        stop = min(start + rows, shape[0])  # a slice beyond the end is refused there
         whole[start:stop] = part[start:stop]
     return whole
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Of a safetensors file, without its arrays; empty if there is none, or it is torn."""
+    """Return the metadata of a safetensors file without reading its arrays; {} if the file is missing or torn."""
     try:
         with safe_open(path, framework="numpy") as file:
             return {key: text for key, text in (file.metadata() or {}).items() if key != CHECKSUM}
@@ -215,7 +218,7 @@ def _check_cache(path: Path, arrays: Arrays, metadata: dict[str, str]) -> Cached
 
 
 def _digest_of(values: Vector, momentum: Vector | None) -> bytes:
-    """As of the two behind one another."""
+    """Return the digest of the values, with momentum of both one after the other."""
     if momentum is None:
         return digest_of(values)
     both = new_hash()
@@ -225,14 +228,14 @@ def _digest_of(values: Vector, momentum: Vector | None) -> bytes:
 
 
 def _is_of(values: Vector, digest: bytes, metadata: Mapping[str, str]) -> bool:
-    """Whether these are the values that were written; older files have another digest of them."""
+    """Return True if these values were written; older files have another digest of them."""
     if "blake3" in metadata:
         return digest.hex() == metadata["blake3"]
     return hashlib.blake2b(values.tobytes(), digest_size=16).hexdigest() == metadata.get("digest")
 
 
 def _checksum(metadata: Mapping[str, str]) -> str:
-    """Over the description, which holds the values' digest: together they cover the file."""
+    """Return the checksum of the description, which holds the values' digest: together they cover the file."""
     return hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -244,7 +247,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _read_header(path: Path) -> bytes:
-    """The length and the text that a file begins with; less of a file that is none."""
+    """Return the length and the text that a file begins with; only the length if the file is too short for the text."""
     with open_regular(path) as file:
         length = file.read(8)
         size = int.from_bytes(length, "little")
@@ -252,7 +255,7 @@ def _read_header(path: Path) -> bytes:
 
 
 def _is_as_sealed(header: bytes, arrays: Arrays) -> bool:
-    """Return False if the file has another content than its checksum says; True if it has none."""
+    """Return False if the content does not fit the file's checksum; True if it fits, or the file has none."""
     found = _SEAL.search(header)
     if found is None:
         return True

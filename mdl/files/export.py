@@ -1,7 +1,7 @@
 """The global model as a file with named tensors and a description, for `mdl eval`, `mdl predict` and anyone else.
 
-A model file may come from anybody. Its description is data: it names a built-in model, and data without a path, or the
-user has to say both; and nothing is built that is larger than the tensors beside it.
+A model file may come from anybody, so its description is only data: it names a built-in model, and data without a path,
+or else the user has to name both. Nothing is built that is larger than the tensors beside it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _Seed = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class ModelDescription(msgspec.Struct, frozen=True):
-    """What a stranger needs to use the parameters: how to build the model, what goes in and what comes out.
+    """The facts that a stranger needs to use the parameters: how to build the model, its inputs and its outputs.
 
-    time: samples of a window; of images the width, and height is theirs. model, data: as the user named them where it
-    was trained: for people to read. seed: as given to `load_data`, so that the same test windows are found again.
+    time: samples of a window, or the width of an image; height: of an image. model, data: the user's names for them in
+    training, for people to read. seed: as given to `load_data`, so that the same test windows are found again.
     channel_names: empty if the data did not name them. channel_units: likewise; "" for a channel without a known one.
-    rate_hz: of the windows; None if it was not known. targets: what class_names names; units: of numbers, where they
-    are known.
+    rate_hz: of the windows; None if it was not known. targets: the kind of things that class_names names. units: of
+    numbers, where they are known.
     own_batch_norm: the weights and statistics of batch norms are those of the one device that wrote the file.
     """
 
@@ -61,19 +61,19 @@ class ModelDescription(msgspec.Struct, frozen=True):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(channels, time) of a window, or (channels, height, width) of an image."""
+        """The shape (channels, time) of a window, or (channels, height, width) of an image."""
         return (self.channels, self.time) if self.height is None else (self.channels, self.height, self.time)
 
     @property
     def meaning(self) -> tuple[str, ...]:
-        """What `hash_task` has to know beyond classes, channels and rate; none for classes of windows."""
+        """The facts for `hash_task` beyond classes, channels and rate; () for classes of windows."""
         image = () if self.height is None else (f"image {self.height}x{self.time}",)
         targets = () if self.targets == "classes" else (f"targets {self.targets}",)
         return (*image, *targets, *(f"unit {number} {unit}" for number, unit in enumerate(self.units)))
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What comes out, with the units of numbers, for people."""
+        """The names of the outputs, with the units of numbers, for people."""
         units = (f" ({unit})" if unit else "" for unit in self.units)
         return tuple(map("".join, zip(self.class_names, units, strict=True))) if self.units else self.class_names
 
@@ -83,7 +83,7 @@ class ModelDescription(msgspec.Struct, frozen=True):
 
     @property
     def built_in_data(self) -> str:
-        """The data to load because the file says so: empty if that would open a path or call a function."""
+        """The data that may be loaded because the file says so; "" if that would open a path or call a function."""
         return self.data if names_built_in(self.data) else ""
 
 
@@ -95,13 +95,13 @@ def export_model(path: Path, module: nn.Module, description: ModelDescription) -
 def export_state(
     path: Path, state: Mapping[str, torch.Tensor], description: ModelDescription, told: Mapping[str, str] = {}
 ) -> None:
-    """Likewise of a state_dict. told: what else stands in the file's metadata."""
+    """Write a state_dict likewise. told: more entries for the file's metadata."""
     text = msgspec.json.encode(description).decode()
     write_safetensors(path, _arrays_of(state), {**told, "mdl": text, "format": "pt"})
 
 
 def save_tensors(path: Path, model: FlatModel, told: dict[str, str]) -> None:
-    """Write the module's state_dict without what is frozen. Raises MdlError if the disk refuses."""
+    """Write the module's state_dict without frozen tensors. Raises MdlError if the disk refuses."""
     kept = {name: t for name, t in unwrap(model.module).state_dict().items() if name not in model.frozen.names}
     write_safetensors(path, _arrays_of(kept), {**told, "format": "pt"})
 
@@ -112,16 +112,16 @@ def find_model_file(path: Path) -> Path:
 
 
 def read_description(path: Path) -> ModelDescription:
-    """Raises DataError that names the file if it is missing, torn, or has no description."""
+    """Read a model's description. Raises DataError naming the file if it is missing, torn, or has none."""
     return _decode(path, read_safetensors(path)[1])
 
 
 def import_model(path: Path, model: str | Own | nn.Module | None = None) -> tuple[nn.Module, ModelDescription]:
-    """Build the described model and load its parameters; in evaluation mode.
+    """Build the described model and load its parameters; return it in evaluation mode.
 
-    model: what the user says it is, instead of what the file says: a name, a function that builds it, or the module
-    itself. Raises DataError that names the file, or ConfigError if the model cannot be built here, or is a function
-    that only the file names.
+    model: the user's choice in place of the file's: a name, a function that builds it, or the module itself.
+    Raises DataError that names the file, or ConfigError if the model cannot be built here, or is a function that only
+    the file names.
     """
     arrays, metadata = read_safetensors(path)
     description = _decode(path, metadata)
@@ -151,7 +151,7 @@ def _name_of(model: str | Own | nn.Module) -> str:
 
 
 def _arrays_of(state: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
-    """numpy has no bfloat16: what is frozen may be of it, and is written as float32, which it comes back from."""
+    """Return numpy arrays. Frozen bfloat16 tensors become float32, and can come back: numpy has no bfloat16."""
     here = {name: tensor.detach().to("cpu") for name, tensor in state.items()}
     return {name: (t.float() if t.dtype is torch.bfloat16 else t).numpy() for name, t in here.items()}
 
@@ -159,7 +159,7 @@ def _arrays_of(state: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
 def _check_shapes(
     path: Path, model: str, sizes: tuple[int, int, int], targets: Targets, given: dict[str, tuple[int, ...]]
 ) -> None:
-    """Before any memory is taken for it: a few bytes of description may claim a model of terabytes."""
+    """Check shapes before any memory is taken: a few bytes of description may claim a model of terabytes."""
     for name, shape in built_in_shapes(model, *sizes, targets).items():
         if given.get(name, shape) != shape:
             raise DataError(f"{path} does not fit model {model!r}: {name} is {given[name]}, described is {shape}")

@@ -1,7 +1,7 @@
 """A file that grows by a line now and then, beside something more important: it never ends its process.
 
-What the system refuses (a full disk, no descriptor left, a folder that is gone) is kept in memory, told in one line,
-and written with the next line, or at the end.
+Lines that the system refuses (a full disk, no descriptor left, a folder that is gone) stay in memory. One log line
+tells of it, and they are written with the next line, or at the end.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from mdl.writing import append_line
 
 logger = logging.getLogger(__name__)
 
-# Lines that wait for a disk: a night of rounds, at some kilobytes each. Then the oldest are lost.
+# Lines that wait for a disk: a night of rounds, at some kilobytes each. Beyond that the oldest are lost.
 MAX_WAITING = 1_000
 
 
 class Journal:
-    """path: made with the first line. waiting: lines that are not in the file yet."""
+    """A growing file of lines. path: made with the first line. waiting: lines that are not in the file yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -27,12 +27,12 @@ class Journal:
         self._said = ""
 
     def add(self, line: bytes) -> None:
-        """Write a line, without its end, and those that wait before it."""
+        """Write a line, without its end, after those that still wait."""
         self.waiting.append(line)
         self.flush()
 
     def flush(self) -> None:
-        """Try to write what waits; each line is in the file as a whole or not at all."""
+        """Try to write the waiting lines; each is in the file as a whole or not at all."""
         try:
             while self.waiting:
                 append_line(self.path, self.waiting[0])

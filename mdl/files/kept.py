@@ -1,11 +1,11 @@
 """Files that mdl keeps from one start to the next: each has its checksum, and the version before it beside it.
 
-The checksum is BLAKE3 of the whole file, with the checksum's own 64 digits as zeros. It stands where everybody else
-still reads the file: in the metadata of safetensors (`mdl/files/checkpoint.py`), as the last member of a JSON object,
+The checksum is BLAKE3 of the whole file, with the checksum's own 64 digits as zeros. Its place keeps the file readable
+for other programs: in the metadata of safetensors (`mdl/files/checkpoint.py`), as the last member of a JSON object,
 behind a # at the end of anything else. A file without one is of an older version, and is read as it stands.
 
 The version before is the former file itself under another name: it takes no second copy in memory, and on a full disk
-both stay as they are. docs/files.md lists which files have one.
+both stay as they are. docs/files.md lists the files that have one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mdl.writing import write_whole
 
 logger = logging.getLogger(__name__)
 
-# What the checksum is called in every form.
+# The checksum's name in every form.
 CHECKSUM = "mdl_checksum"
 NO_DIGITS = b"0" * 64
 # Far above any file that is written in one piece: the roster has 8 MiB, a catalogue 16.
@@ -62,12 +62,12 @@ def unseal(content: bytes, where: object) -> bytes:
 
 
 def changed(where: object) -> DataError:
-    """Return the error of a file whose checksum does not fit."""
+    """Return the error for a file with a wrong checksum."""
     return DataError(f"{where} has changed since it was written: its checksum is wrong")
 
 
 def previous_of(path: Path) -> Path:
-    """Return where the version before stands: cloud.previous.json beside cloud.json."""
+    """Return the path of the version before: cloud.previous.json beside cloud.json."""
     return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
@@ -83,17 +83,17 @@ def write_kept(path: Path, content: bytes) -> None:
 
 
 def read_sealed(path: Path, largest: int, expected: str = "") -> bytes:
-    """Return what `write_kept` wrote. Raises DataError as `read_bytes`, and if it has changed."""
+    """Return the content that `write_kept` wrote. Raises DataError as `read_bytes`, and if it has changed."""
     return unseal(read_bytes(path, largest, expected), path)
 
 
 def read_kept(path: Path, read: Callable[[Path], _Read], lost: str, cure: str = "") -> _Read | None:
-    """Return what `read` makes of a kept file, or of the version before it; None if neither is there.
+    """Return the result of `read` for a kept file, or for the version before it; None if neither is there.
 
-    read: raises DataError for a file that is damaged.
-    lost: what is lost with the newest version, for the warning.
-    cure: what to do where no version is whole.
-    Raises DamagedError there.
+    read: raises DataError for a damaged file.
+    lost: the loss without the newest version, for the warning.
+    cure: the user's way out if no version is whole.
+    Raises DamagedError if no version is whole.
     """
     before = previous_of(path)
     if not path.exists() and not before.exists():
@@ -113,7 +113,7 @@ def read_kept(path: Path, read: Callable[[Path], _Read], lost: str, cure: str = 
 
 
 def damaged(path: Path, problem: str, cure: str = "") -> DamagedError:
-    """Return the error of a kept file that is damaged, and has no whole version before it."""
+    """Return the error for a damaged kept file without a whole version before it."""
     before = f" and {previous_of(path).name}" if previous_of(path).exists() else ""
     way = cure or f"remove {path}{before} to begin anew"
     return DamagedError(f"{problem}; there is no whole version before it: put a copy of it back, or {way}")

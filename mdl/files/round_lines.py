@@ -9,13 +9,13 @@ from mdl.reading import decode_json, open_regular
 
 
 def read_run(out: Path) -> list[RoundSummary]:
-    """Return the rounds of all nodes, each once: every device that is in the mesh then has the line of each."""
+    """Return the rounds of all nodes, each once: every device that was in the mesh then has a line for it."""
     rounds = {summary.round: summary for path in sorted(out.glob("*/metrics.jsonl")) for summary in read_rounds(path)}
     return [rounds[number] for number in sorted(rounds)]
 
 
 def read_rounds(path: Path) -> list[RoundSummary]:
-    """The rounds that are wholly written; none if there is no such file. Raises DataError for a line that is none."""
+    """Return the completely written rounds; [] if there is no such file. Raises DataError for a malformed line."""
     if not path.exists():
         return []
     with open_regular(path) as file:

@@ -1,6 +1,6 @@
-"""One live process for a run directory: a lock that ends with its process, wherever the clock goes meanwhile.
+"""One live process for a run directory: a lock that ends with its process, even if the clock jumps.
 
-Two of one name would promise on one ballot file, and each would forget what the other has promised.
+Two processes of one name would promise on one ballot file, and each would forget the other's promises.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from mdl.writing import open_private
 logger = logging.getLogger(__name__)
 
 _FILE = "pid"
-# What a file system says that has no locks, as some over a network.
+# The errors of a file system without locks, for example over a network.
 _NO_LOCKS = errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP
-# Whoever lets a directory go removes the file; who has opened it before tries again with the new one.
+# Releasing a directory removes the file; a process that opened it before tries again with the new one.
 _TRIES = 3
 
 _held: dict[Path, IO[bytes]] = {}
 
 
 def take(directory: Path) -> bool:
-    """Whether this process has the directory, from now on. Raises OSError if its file cannot be written."""
+    """Take the directory for this process; return False if it is taken. Raises OSError if its file is not writable."""
     path = directory / _FILE
     for _ in range(_TRIES):
         file = open_private(path, "ab")
@@ -49,7 +49,7 @@ def take(directory: Path) -> bool:
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Raises BlockingIOError if it is another process's, or this one's."""
+    """Lock the file. Raises BlockingIOError if another process, or this one, has the lock."""
     try:
         take_lock(file)
     except OSError as error:
@@ -59,7 +59,7 @@ def _lock(file: IO[bytes]) -> None:
 
 
 def _leave_to_parent() -> None:
-    """In a forked child, which has the descriptors too: the lock would outlive the process that it is of."""
+    """Close the locks in a forked child, which shares the descriptors: a lock must not outlive its owner."""
     for file in _held.values():
         with contextlib.suppress(OSError):
             file.close()
@@ -71,7 +71,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 def let_go(directory: Path) -> None:
-    """Another process may take it from now on, if this one has it."""
+    """Release the directory, if this process has it, so that another process may take it."""
     path = (directory / _FILE).absolute()
     if (file := _held.pop(path, None)) is not None:
         with file, contextlib.suppress(PermissionError):  # Windows removes no open file: it stays, locked by nobody
@@ -79,7 +79,7 @@ def let_go(directory: Path) -> None:
 
 
 def owner_of(directory: Path) -> str:
-    """Who has a directory that could not be taken, for people."""
+    """Name the owner of a directory that could not be taken, for people."""
     try:
         number = int((directory / _FILE).read_bytes()[:20])
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What a training loop wants back after a restart: state_dicts of optimizers, schedules and gradient scalers.
+"""A training loop's state for the next start: state_dicts of optimizers, schedules and gradient scalers.
 
 A state_dict is a tree of dicts, lists, numbers, texts and tensors. The tensors become arrays of a safetensors file, the
 tree around them a JSON text in its description: nothing on disk can run code. Two states are kept, as one may be of a
@@ -28,7 +28,7 @@ from mdl.protocol.delta import new_hash
 logger = logging.getLogger(__name__)
 
 STATE_FILES = ("optimizer.safetensors", "optimizer.previous.safetensors")
-# Of dicts in dicts: a schedule of schedules has four.
+# Nesting of dicts: a schedule of schedules has four levels.
 _DEEPEST = 20
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _TYPES = {
@@ -37,7 +37,7 @@ _TYPES = {
 
 
 class StateFile:
-    """The states of one loop in one directory. schema_hash: of its model; a state of another one is not found."""
+    """The states of one loop in one directory. schema_hash: of its model; `load` ignores the state of another one."""
 
     def __init__(self, directory: Path, schema_hash: str) -> None:
         self._path, self._previous = (directory / name for name in STATE_FILES)
@@ -45,11 +45,11 @@ class StateFile:
 
     @cached_property
     def _saved_round(self) -> int | None:
-        """Of the state at _path; None: there is none, or it is not whole. All of it is read: not before it matters."""
+        """The round of the state at _path; None if missing or not whole. It reads the whole file, so only on demand."""
         return _round_of(self._path)
 
     def save(self, round_id: int, state: Mapping[str, Any]) -> None:
-        """Of a round that was trained just now. Raises ConfigError for what is no plain state, MdlError of the disk."""
+        """Save the state of a round just trained. Raises ConfigError for unsupported values, MdlError of the disk."""
         tensors: list[Tensor] = []
         tree = msgspec.json.encode(_plain(state, tensors, "state", _DEEPEST)).decode()
         arrays = {str(number): _bytes_of(tensor) for number, tensor in enumerate(tensors)}
@@ -60,7 +60,7 @@ class StateFile:
         self._saved_round = round_id
 
     def load(self, round_id: int) -> dict[str, Any] | None:
-        """The last state of this round or an earlier one; None if there is none."""
+        """Return the last state of this round or an earlier one; None if there is none."""
         for path in (self._path, self._previous):
             try:
                 if path.exists() and (found := self._read(path, round_id)) is not None:
@@ -83,9 +83,9 @@ class StateFile:
 
 
 def load_kept(part: Any, state: Mapping[str, Any]) -> None:
-    """`load_state_dict`, once the tensors are seen to fit: torch's optimizers take a moment of any shape.
+    """Call `load_state_dict` after checking the tensors' shapes: torch's optimizers accept a moment of any shape.
 
-    Raises ValueError that names the parameter; what the part itself raises.
+    Raises ValueError that names the parameter, and the errors of the part itself.
     """
     for number, parameter in enumerate(p for group in getattr(part, "param_groups", ()) for p in group["params"]):
         for name, value in state.get("state", {}).get(number, {}).items():
@@ -102,7 +102,7 @@ def _round_of(path: Path) -> int | None:
 
 
 def _read_whole(path: Path) -> tuple[Mapping[str, Any], dict[str, str]]:
-    """Raises DataError if it is not as it was written."""
+    """Return arrays and metadata. Raises DataError if the file has changed since it was written."""
     arrays, metadata = read_safetensors(path)
     try:
         is_whole = metadata.pop("blake3", "") == _digest_of(arrays, metadata)
@@ -114,7 +114,7 @@ def _read_whole(path: Path) -> tuple[Mapping[str, Any], dict[str, str]]:
 
 
 def _plain(value: object, tensors: list[Tensor], where: str, deep: int) -> object:
-    """The value as JSON; what JSON has not is an object with one key that says what it is."""
+    """Return the value as JSON; other types become an object with one key that names the type."""
     if deep == 0:
         raise ConfigError(f"{where} cannot be kept: it lies too deep")
     if value is None or isinstance(value, bool | int | str):
@@ -167,6 +167,6 @@ def _digest_of(arrays: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
 
 
 def _bytes_of(tensor: Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """uint8 (bytes,): numpy has no bfloat16."""
+    """Return the tensor's bytes, uint8 (bytes,): numpy has no bfloat16."""
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy()

@@ -1,4 +1,4 @@
-"""Figures as CSV: one head, one row each, for spreadsheets and whatever else draws them."""
+"""Figures as CSV: one head, one line per row, for spreadsheets and plotting programs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mdl.writing import write_bytes
 
 
 def write_table(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
-    """Columns are those of the first row, which all must have; None is an empty cell. UTF-8, lines end in a newline.
+    """Write rows as CSV in UTF-8, with newline line ends. None is an empty cell.
 
-    Raises MdlError if the disk refuses.
+    The first row gives the columns, which all rows must have. Raises MdlError if the disk refuses.
     """
     told = list(rows)
     text = io.StringIO(newline="")

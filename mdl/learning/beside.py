@@ -1,7 +1,7 @@
-"""A module with other values, beside the one that trains: tests need no turn with training, and no second model.
+"""A second module with other values, beside the one that trains: tests need neither a turn nor a second model.
 
-It is the same tree of modules with tensors of its own, which are views of the values it computes with: a few kilobytes.
-What the vector leaves out (frozen parameters, counts) is shared. Importing it never changes the module.
+It is the same tree of modules with its own tensors, which are views of given values: a few kilobytes. Tensors outside
+the vector (frozen parameters, counts) are shared. Importing this module never changes the one that trains.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _Entry = TypeVar("_Entry")
 
 
 def beside(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Another module that computes as this one with these tensors, by their names in its `state_dict`.
+    """Return another module that computes as this one with these tensors, by their names in its `state_dict`.
 
-    This one may train meanwhile in another thread. To be used for inference alone.
+    This one may train meanwhile in another thread. Use the returned module for inference alone.
     """
     return _copy(module, "", tensors, {})
 
 
 def _copy(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor], known: dict[int, nn.Module]) -> nn.Module:
-    """known: copies that there are, by the id of what they copy: a part may have two names."""
+    """Copy a module and its parts. known: existing copies, by the id of the original: a part may have two names."""
     if id(module) in known:
         return known[id(module)]
     copied: nn.Module = object.__new__(type(module))

@@ -1,9 +1,9 @@
-"""A convolutional network for windows by its sizes alone, without a line of Python (MDLdroid's stage 1).
+"""A convolutional network for windows, defined by its sizes alone, without a line of Python (MDLdroid's stage 1).
 
-`cnn?channels=32,64&kernel=5&pool=2&hidden=128&dropout=0.5`: a batch norm over the input; for each number of channels a
-convolution over time with a batch norm, ReLU and pooling; for each number of hidden units dropout and a dense layer
-with ReLU; a dense layer to the outputs. kernel, pool: one for all convolutions, or one for each. LeNet and AlexNet here
-are two such networks.
+`cnn?channels=32,64&kernel=5&pool=2&hidden=128&dropout=0.5` is a batch norm over the input, and for each number of
+channels a convolution over time with a batch norm, ReLU and pooling. Each number of hidden units adds dropout and a
+dense layer with ReLU; a dense layer to the outputs follows. kernel, pool: one for all convolutions, or one for each.
+LeNet and AlexNet here are two such networks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mdl.data.sources import split_options
 from mdl.data.spec import describe_choices
 from mdl.errors import ConfigError
 
-# Of one layer and of all: what trains on a phone has a thousandth of it.
+# Limits of one layer and of the network: models that train on a phone have a thousandth of it.
 _MOST_CHANNELS, _MOST_HIDDEN, _LONGEST_KERNEL, _MOST_POOL = 1024, 4096, 63, 16
 _MOST_CONVOLUTIONS, _MOST_DENSE = 12, 6
 MOST_PARAMETERS = 100_000_000
@@ -25,7 +25,7 @@ MOST_PARAMETERS = 100_000_000
 
 @dataclass(frozen=True)
 class CnnSizes:
-    """kernels, pools: of each convolution. pool 1 is none. dropout: before each dense layer, or the outputs."""
+    """kernels, pools: of each convolution; pool 1 is none. dropout: before each dense layer, or the outputs."""
 
     channels: tuple[int, ...] = (32, 64)
     kernels: tuple[int, ...] = (5, 5)
@@ -34,13 +34,13 @@ class CnnSizes:
     dropout: float = 0.5
 
     def time_left(self, time: int) -> int:
-        """Samples of a window behind all pooling."""
+        """Return the samples of a window that are left after all pooling."""
         for pool in self.pools:
             time //= pool
         return time
 
     def count(self, channels: int, time: int, outputs: int) -> int:
-        """Parameters, without any memory for them."""
+        """Return the number of parameters, without taking memory for them."""
         total, before = 2 * channels, channels
         for filters, kernel in zip(self.channels, self.kernels, strict=True):
             total, before = total + filters * (before * kernel + 3), filters
@@ -60,12 +60,12 @@ def is_configured(name: str) -> bool:
 
 
 def plain_sizes(name: str) -> tuple[str, ...]:
-    """What two devices have to agree on beside the shapes of the parameters; () for any other model."""
+    """Return the sizes of a `cnn`, on which devices must agree beside its parameters' shapes; () for other models."""
     return (f"model {parse_sizes(name)}",) if is_configured(name) else ()
 
 
 def parse_sizes(name: str) -> CnnSizes:
-    """The sizes that `cnn?...` names. Raises ConfigError naming the option, its value and what would be valid."""
+    """Parse the sizes that `cnn?...` names. Raises ConfigError naming the option, its value and what would be valid."""
     given = split_options(name, "model")[1]
     options = ("channels", "kernel", "pool", "hidden", "dropout")
     for option in given:
@@ -103,7 +103,7 @@ def parse_sizes(name: str) -> CnnSizes:
 
 
 def check_sizes(name: str, sizes: CnnSizes, channels: int, time: int, outputs: int) -> None:
-    """Before any memory is taken. Raises ConfigError for windows that are too short, and for too many parameters."""
+    """Check before any memory is taken. Raises ConfigError for windows that are too short, and too many parameters."""
     if not sizes.time_left(time):
         pooled = math.prod(sizes.pools)
         raise ConfigError(
@@ -114,7 +114,7 @@ def check_sizes(name: str, sizes: CnnSizes, channels: int, time: int, outputs: i
 
 
 def build_cnn(sizes: CnnSizes, channels: int, time: int, outputs: int) -> nn.Module:
-    """The network of these sizes; maps (batch, channels, time) to (batch, outputs)."""
+    """Build the network of these sizes; it maps (batch, channels, time) to (batch, outputs)."""
     layers: list[nn.Module] = [nn.BatchNorm1d(channels)]
     before = channels
     for filters, kernel, pool in zip(sizes.channels, sizes.kernels, sizes.pools, strict=True):
@@ -131,7 +131,7 @@ def build_cnn(sizes: CnnSizes, channels: int, time: int, outputs: int) -> nn.Mod
 
 
 def convolve(channels: int, filters: int, kernel: int, pool: int = 2) -> list[nn.Module]:
-    """One convolution over time with what follows it; it keeps the length but for the pooling."""
+    """Return one convolution over time with its batch norm, ReLU and pooling; only the pooling changes the length."""
     layers = [nn.Conv1d(channels, filters, kernel, padding=kernel // 2), nn.BatchNorm1d(filters), nn.ReLU()]
     return [*layers, nn.MaxPool1d(pool)] if pool > 1 else layers
 

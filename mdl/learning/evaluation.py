@@ -1,4 +1,4 @@
-"""How good a model is on test windows, as counts that add up over devices. Importing it never imports torch."""
+"""The quality of a model on test windows, as counts that add up over devices. Importing it never imports torch."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from mdl.protocol.delta import Vector
 
-# Windows evaluated at once. Of the LeNet 256 are no faster and take 20 MB more for activations, which is much on a
+# Windows evaluated at once. With the LeNet 256 are no faster and take 20 MB more for activations, which is much on a
 # small computer; a recurrent model would be some 15 % faster with them.
 _BATCH = 64
 
 
 def count_predictions(truth: NDArray[np.int64], predicted: NDArray[np.int64], classes: int, loss: float) -> Evaluation:
-    """Counts per class from labels 0..classes-1, both of shape (n,). loss: summed over the n windows."""
+    """Count hits and errors per class from labels 0..classes-1, both of shape (n,). loss: summed over the n windows."""
     hits = np.bincount(truth[truth == predicted], minlength=classes)
     wrong = np.bincount(predicted, minlength=classes) - hits
     missed = np.bincount(truth, minlength=classes) - hits
@@ -36,10 +36,10 @@ def count_predictions(truth: NDArray[np.int64], predicted: NDArray[np.int64], cl
 def evaluate(
     module: nn.Module, x: NDArray[Any], y: NDArray[Any], classes: int, stopped: Callable[[], bool] = lambda: False
 ) -> Evaluation:
-    """Evaluate in batches without gradients; every submodule's training mode is left as it was.
+    """Evaluate in batches without gradients; leave every submodule's training mode as it was.
 
-    x, y: as in `Windows`. classes: how many outputs there are. stopped: asked before each batch. Raises DataError if a
-    label lies outside, TrainingCancelledError.
+    x, y: as in `Windows`. classes: number of outputs. stopped: asked before each batch. Raises DataError if a label
+    lies outside, TrainingCancelledError.
     """
     if targets_of(y) != "classes":
         return _evaluate_columns(module, x, y, stopped)
@@ -59,7 +59,7 @@ def evaluate(
 
 
 def _evaluate_columns(module: nn.Module, x: Vector, y: NDArray[Any], stopped: Callable[[], bool]) -> Evaluation:
-    """Of numbers or labels, y (n, k)."""
+    """Evaluate numbers or labels, y (n, k)."""
     import torch
 
     from mdl.learning.targets import loss_of, to_tensor
@@ -80,7 +80,7 @@ def _evaluate_columns(module: nn.Module, x: Vector, y: NDArray[Any], stopped: Ca
 
 
 def count_labels(truth: NDArray[np.uint8], found: NDArray[np.bool_], loss: float) -> Evaluation:
-    """Of labels (n, k). loss: summed over the n windows."""
+    """Count hits and errors of labels (n, k). loss: summed over the n windows."""
     wanted = truth.astype(bool)
     hits, wrong, missed = (_counts(each.sum(axis=0)) for each in (found & wanted, found & ~wanted, ~found & wanted))
     exact = int((found == wanted).all(axis=1).sum())
@@ -88,7 +88,7 @@ def count_labels(truth: NDArray[np.uint8], found: NDArray[np.bool_], loss: float
 
 
 def sum_errors(truth: NDArray[np.float32], found: NDArray[np.float32], loss: float) -> Evaluation:
-    """Of numbers (n, k). loss: summed over the n windows. What is not finite counts as the largest error."""
+    """Sum the errors of numbers (n, k). loss: summed over the n windows. A non-finite value is the largest error."""
     wanted = truth.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         away = found.astype(np.float64) - wanted
@@ -100,7 +100,7 @@ def sum_errors(truth: NDArray[np.float32], found: NDArray[np.float32], loss: flo
 
 
 def predict_logits(module: nn.Module, x: NDArray[Any]) -> Vector:
-    """Logits of a few windows or images at once, float32 (n, classes); training mode is left as it was."""
+    """Return logits of a few windows or images at once, float32 (n, classes); leave training mode as it was."""
     import torch
 
     modes = [(part, part.training) for part in module.modules()]
@@ -116,7 +116,7 @@ def predict_logits(module: nn.Module, x: NDArray[Any]) -> Vector:
 
 
 def _cross_entropy(logits: Vector, y: NDArray[np.int64]) -> np.float64:
-    """Summed over the batch, in float64 so that sums over any number of devices agree."""
+    """Return the sum over the batch, in float64 so that sums over any number of devices agree."""
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     picked = shifted[np.arange(len(y)), y]
     total: np.float64 = np.sum(np.log(np.exp(shifted).sum(axis=1)) - picked)
@@ -124,7 +124,7 @@ def _cross_entropy(logits: Vector, y: NDArray[np.int64]) -> np.float64:
 
 
 def _confusion(truth: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> tuple[tuple[int, ...], ...]:
-    """Windows of each true class (rows) by the class that was predicted."""
+    """Count the windows of each true class (rows) by predicted class."""
     cells = np.bincount(truth * classes + predicted, minlength=classes * classes).reshape(classes, classes)
     return tuple(_counts(row) for row in cells)
 

@@ -1,12 +1,11 @@
 """One flat float32 vector that a torch module lives in.
 
-Parameters and float buffers (batch-norm statistics) become views of one buffer: reading w is free, loading w(t) is one
-copy, and what the mesh averages is exactly what the module computes with. Integer buffers are counters of one device
-and stay where they are, as do buffers the module itself leaves out of its state_dict: they are constants. Parameters
-that are frozen when the module is handed over stay too, and buffers without a mean (`mdl/learning/tensors.py`). What is
-on a GPU is copied.
+Parameters and float buffers (batch-norm statistics) become views of one buffer. Reading w is free, loading w(t) is one
+copy, and the mesh averages exactly the values that the module computes with. Integer buffers are counters of one device
+and stay in place. So do the constants: buffers that the module leaves out of its state_dict, parameters that are frozen
+when the module is handed over, and buffers without a mean (`mdl/learning/tensors.py`). Tensors on a GPU are copied.
 Much of torch moves a tensor elsewhere without a word (`.to()`, `p.data = ...`, `share_memory()`, a buffer that is
-assigned anew): there it stays, and its values are copied, out by `load` and in by `gather`.
+assigned anew). It stays there, and its values are copied, out by `load` and in by `gather`.
 Knows nothing of training, rounds or files.
 """
 
@@ -42,18 +41,18 @@ Schema: TypeAlias = list[tuple[str, tuple[int, ...]]]
 
 _ALL_FROZEN = "every parameter of the model is frozen (requires_grad is False): there is nothing to train"
 
-# A batch norm's, of its inputs.
+# The name of a batch norm's variance of its inputs.
 _VARIANCE = "running_var"
 
 
 class FlatModel:
-    """A module whose trainable parameters and float buffers are views of one float32 vector of shape (size,).
+    """A module that keeps its trainable parameters and float buffers as views of one float32 vector of shape (size,).
 
-    Tied parameters count once. `schema` lists (name, shape) in the vector's order; `task_schema` has what is frozen
-    besides, which must be alike on all devices, and `schema_hash` is its 16 hex digits; all are the same for a module
-    and for what torch.compile or DataParallel make of it. Of a module on a GPU the vector has two memories, there and
-    here, which `load` and `gather` copy; apart: also of one on the CPU. own: tensors that stay on this device (FedBN):
-    trained as the others, in the same memory behind them, and no part of the vector. Raises ConfigError that names the
+    Tied parameters count once. `schema` lists (name, shape) in the vector's order. `task_schema` adds frozen tensors,
+    which must be alike on all devices, and `schema_hash` is its 16 hex digits. All are the same for a module and for
+    its wrapped form by torch.compile or DataParallel. For a module on a GPU the vector has two memories, there and
+    here, which `load` and `gather` copy; apart: also for one on the CPU. own: tensors that stay on this device (FedBN):
+    trained as the others, in the same memory behind the vector, and no part of it. Raises ConfigError that names the
     tensor if one is not float32, not initialised, or shares memory, and if all parameters are frozen.
     """
 
@@ -80,7 +79,7 @@ class FlatModel:
         self._places = _places(self._layout)
         is_variance = {name: _is_variance(name, tensor) for name, tensor in tensors.items()}
         self._variances = _join([self._places[name] for name, _ in self.schema if is_variance[name]], self.size)
-        # The vector, and what is this device's own behind it.
+        # The vector, and behind it this device's own tensors.
         self._whole: Vector = np.empty(sum(map(len, self._places.values())), np.float32)
         self._values: Vector = self._whole[: self.size]
         device = next(iter(tensors.values())).device
@@ -95,17 +94,17 @@ class FlatModel:
         self._pull()
 
     def values(self) -> Vector:
-        """The live vector, float32, shape (size,): a view, so it changes with the next training step or load.
+        """Return the live vector, float32, shape (size,): a view, so it changes with the next training step or load.
 
-        Of a module on a GPU it is what `load` or `gather` left there.
+        For a module on a GPU it holds the values that `load` or `gather` left there.
         """
         return self._values
 
     def named(self, values: Vector) -> dict[str, Tensor]:
-        """The module's state_dict as it is with these values, also while it trains; tensors share memory with them.
+        """Return the module's state_dict with these values, also while it trains; tensors share memory with them.
 
-        values: float32 (size,); of read-only ones a copy. A batch norm's variances below 0 count as 0, as in `load`.
-        What the vector leaves out is as it is in the module now.
+        values: float32 (size,); read-only ones are copied. A batch norm's variances below 0 count as 0, as in `load`.
+        Tensors outside the vector have their present values in the module.
         """
         cut = _cut(values if values.flags.writeable else values.copy(), self.schema)  # torch would warn
         cut |= {name: tensor.clamp(min=0.0) for name, tensor in cut.items() if name.endswith(_VARIANCE)}
@@ -113,25 +112,25 @@ class FlatModel:
         return {name: cut.get(self._tied.get(name, name), tensor) for name, tensor in state.items()}
 
     def beside(self, values: Vector, own: Mapping[str, Tensor]) -> nn.Module:
-        """A module that computes with these values, also while this one trains, but does not train itself.
+        """Return a module that computes with these values, also while this one trains, but does not train itself.
 
-        values: float32 (size,), where nothing is copied of. own: what is this device's own, by name.
+        values: float32 (size,), which a module on the CPU does not copy. own: this device's own tensors, by name.
         """
         device = self.live().device
         tensors = {name: each.to(device) for name, each in (self.named(values) | dict(own)).items()}
         return beside(unwrap(self.module), tensors)
 
     def live(self) -> Tensor:
-        """The vector where the module computes, float32, and behind it what is this device's own.
+        """Return the vector where the module computes, float32, and behind it this device's own tensors.
 
-        Who writes to it writes to the module.
+        Writing to it writes to the module.
         """
         return _as_tensor(self._memory)
 
     def load(self, vector: Vector) -> None:
         """Copy w into the module, wherever its tensors are by now; a batch norm's variances below 0 become 0.
 
-        A step along the work of several rounds, or along a lie, can take them there, where there is no loss.
+        A step along the work of several rounds, or along a lie, can make them negative, and then there is no loss.
         Raises LocalProtocolError if it is not float32 of shape (size,), ConfigError if the module's tensors changed
         (see `gather`).
         """
@@ -147,11 +146,11 @@ class FlatModel:
             if name in self._own:
                 self._views[name].copy_(tensor.detach())
             if not self._come_home(name, tensor):
-                with torch.inference_mode():  # else a tensor that was made in such a mode could not be written
+                with torch.inference_mode():  # else a tensor that was made in inference mode could not be written
                     tensor.copy_(self._views[name])
 
     def gather(self) -> Vector:
-        """The live vector, once it holds what the module's tensors hold now, wherever they are.
+        """Return the live vector after copying the present values of the module's tensors into it, wherever they are.
 
         Raises ConfigError that names the tensor if one has another shape or dtype, no values, came, went, or shares
         memory with another.
@@ -168,10 +167,10 @@ class FlatModel:
         return self._values
 
     def check_constants(self, delta: Vector) -> None:
-        """Raise ConfigError that names a buffer of this device's own values, if training leaves it at the mesh's.
+        """Raise ConfigError naming a buffer with other values than the mesh's, if training leaves it as it is.
 
-        delta: float32 (size,), what a round of training made of the values that were loaded. It counts the first time
-        that it is not 0.
+        delta: float32 (size,), the change of the loaded values by a round of training. It counts the first time that it
+        is not 0.
         """
         if self._constants.are_unchecked and delta.any():
             self._constants.check(
@@ -179,7 +178,7 @@ class FlatModel:
             )
 
     def _push(self, count: int) -> None:
-        """The first values, from here to where the module computes, if that is another memory."""
+        """Copy the first values from here to the module's memory, if that is another one."""
         if self._memory is not self._whole:
             self.live()[:count].copy_(torch.from_numpy(self._whole[:count]))
 
@@ -188,7 +187,7 @@ class FlatModel:
             torch.from_numpy(self._whole).copy_(self.live())
 
     def _moved(self) -> dict[str, Tensor]:
-        """The tensors that are not in their place in the vector any more."""
+        """Return the tensors that have left their place in the vector."""
         self.frozen.check()
         tensors = averaged_tensors(self.module, self.frozen.names)
         self._check_schema(tensors)
@@ -215,14 +214,14 @@ class FlatModel:
             raise ConfigError(f"model tensor {name} is new since the model was handed over: add it before")
 
     def _come_home(self, name: str, tensor: Tensor) -> bool:
-        """Whether the tensor lay elsewhere within the vector, where it would overwrite others: it does not any more."""
+        """Move a tensor back that lies elsewhere within the vector, where it would overwrite others; True if it did."""
         is_inside = tensor.untyped_storage().data_ptr() == self._views[name].untyped_storage().data_ptr()
         if is_inside:
             tensor.data = _cut(self._memory, self._layout)[name]
         return is_inside
 
     def trainable(self) -> list[range]:
-        """Where in the vector trainable parameters lie, in order; neighbours are one stretch. This device's own follow.
+        """Return the vector's stretches of trainable parameters, in order, neighbours joined; own ones follow.
 
         Raises ConfigError if every parameter is frozen.
         """
@@ -232,12 +231,12 @@ class FlatModel:
         return _join(sorted(trained, key=lambda place: place.start), self.size)
 
     def buffers(self) -> list[range]:
-        """Where in the vector lies what is no parameter, as a batch norm's statistics; neighbours are one stretch."""
+        """Return the vector's stretches without parameters, such as batch-norm statistics, neighbours joined."""
         parameters = {name for name, _ in self._parameters()}
         return _join([self._places[name] for name, _ in self.schema if name not in parameters], self.size)
 
     def own_state(self) -> dict[str, Tensor]:
-        """What is this device's own, by name: the module's tensors, which change with the next step."""
+        """Return this device's own tensors, by name: the module's tensors, which change with the next step."""
         tensors = averaged_tensors(self.module, self.frozen.names)
         return {name: tensors[name].detach() for name, _ in self._layout if name in self._own}
 
@@ -253,9 +252,9 @@ class FlatModel:
                 parameter.grad = self._gradient(name, stretches, gradients)
 
     def check_attached(self, stretches: list[range], gradients: list[Tensor]) -> None:
-        """Raise ConfigError that names a parameter which is not in the vector, or its gradient not in these, any more.
+        """Raise ConfigError naming a parameter that has left the vector, or a gradient that has left these vectors.
 
-        Who steps along the vector would then train something else than the module.
+        Steps along the vector would then train something else than the module.
         """
         for name, parameter in self._parameters():
             if not _is_at(parameter, self._views[name]):
@@ -268,7 +267,7 @@ class FlatModel:
                 raise ConfigError(f"the gradient of model tensor {name} was replaced in training (zero_grad, .grad)")
 
     def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those of the vector. Raises ConfigError if one that was frozen is trained now."""
+        """Yield the parameters of the vector. Raises ConfigError if a frozen one is trained now."""
         self.frozen.check()
         for name, parameter in unwrap(self.module).named_parameters():
             if (plain := plain_name(name)) not in self.frozen.names:
@@ -282,7 +281,7 @@ class FlatModel:
 
 
 def hash_schema(schema: Schema) -> str:
-    """16 hex digits that tell two models' names and shapes apart."""
+    """Return 16 hex digits that tell two models' names and shapes apart."""
     lines = "\n".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in schema)
     return hashlib.blake2b(lines.encode(), digest_size=8).hexdigest()
 
@@ -294,10 +293,10 @@ def hash_task(
     rate_hz: float | None = None,
     more: Iterable[str] = (),
 ) -> str:
-    """Of the schema, the classes, the channels and the rate: layers of one size that mean something else must not meet.
+    """Hash the schema, classes, channels and rate: layers of one size with another meaning must not meet.
 
-    more: whatever else is meant, a line each, as the size of images. Without these, channel names and a rate it is what
-    it was before there were any.
+    more: further facts, a line each, such as the size of images. Without these, channel names and a rate the hash is
+    the one of older versions.
     """
     classes, channels = (f"class {name}" for name in class_names), (f"channel {name!r}" for name in channel_names)
     rate = [] if rate_hz is None else [f"rate {rate_step(rate_hz)}"]
@@ -305,17 +304,17 @@ def hash_task(
 
 
 def units_meaning(channel_units: Iterable[str]) -> tuple[str, ...]:
-    """Return what `hash_task` is told of the channels' units; none where none is known, as before there were any."""
+    """Return the units' lines for `hash_task`; () if no unit is known, as in older versions."""
     return tuple(f"channel {number} in {unit}" for number, unit in enumerate(channel_units) if unit)
 
 
 def older_hashes(schema: Schema, class_names: Sequence[str], channel_names: Sequence[str]) -> tuple[str, ...]:
-    """Of the same task, as versions wrote it that knew no rates, or no names of channels."""
+    """Return the hashes of the same task by versions that knew no rates, or no names of channels."""
     return hash_task(schema, class_names, channel_names), hash_task(schema, class_names)
 
 
 def schema_difference(a: Schema, b: Schema) -> str:
-    """One line that names the first difference between two schemas; empty if there is none."""
+    """Return one line that names the first difference between two schemas; empty if there is none."""
     for (name_a, shape_a), (name_b, shape_b) in zip(a, b, strict=False):
         if name_a != name_b:
             return f"{name_a} {list(shape_a)} here, {name_b} {list(shape_b)} there"
@@ -328,19 +327,19 @@ def schema_difference(a: Schema, b: Schema) -> str:
 
 
 def _is_variance(name: str, tensor: Tensor) -> bool:
-    """Whether it is a batch norm's running variance."""
+    """Return True for a batch norm's running variance."""
     return name.endswith(_VARIANCE) and not isinstance(tensor, nn.Parameter)
 
 
 def _is_at(tensor: Tensor, view: Tensor) -> bool:
-    """Whether it lies where the view does, element by element."""
+    """Return True if the tensor lies where the view does, element by element."""
     return not tensor.numel() or (
         tensor.device == view.device and tensor.data_ptr() == view.data_ptr() and tensor.stride() == view.stride()
     )
 
 
 def _places(schema: Schema) -> dict[str, range]:
-    """Where in the vector each tensor lies."""
+    """Return the place of each tensor in the vector."""
     sizes = [math.prod(shape) for _, shape in schema]
     return {
         name: range(stop - size, stop) for (name, _), size, stop in zip(schema, sizes, accumulate(sizes), strict=True)
@@ -348,7 +347,7 @@ def _places(schema: Schema) -> dict[str, range]:
 
 
 def _join(places: Iterable[range], edge: int) -> list[range]:
-    """Neighbours become one, but for those that meet at the edge. places: in order."""
+    """Join neighbours, except those that meet at the edge. places: in order."""
     stretches: list[range] = []
     for place in places:
         if stretches and stretches[-1].stop == place.start and place.start != edge:
@@ -358,7 +357,7 @@ def _join(places: Iterable[range], edge: int) -> list[range]:
 
 
 def _cut(memory: Vector | Tensor, schema: Schema) -> dict[str, Tensor]:
-    """Views of the vector by name, of numpy memory in a torch storage of their own."""
+    """Return views of the vector by name; views of numpy memory have a torch storage of their own."""
     with torch.inference_mode(False):  # else autograd could never use them
         flat = _as_tensor(memory)
         places = _places(schema)

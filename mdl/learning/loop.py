@@ -1,8 +1,7 @@
 """One pass of a user's own model over its batches, as `mdl.join(...).run()` does it in every round.
 
-Gradient accumulation and mixed precision as they are known from elsewhere: a step of the optimizer every so many
-batches, each of which counts alike; a forward pass under autocast while parameters stay float32, for float16 with a
-scaled loss. Knows no rounds and no mesh.
+Gradient accumulation is a step of the optimizer every so many batches, which count alike. Mixed precision is a forward
+pass under autocast while parameters stay float32; for float16 the loss is scaled. Knows no rounds and no mesh.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ PRECISIONS: dict[str, torch.dtype] = {
 
 @dataclass
 class Loop:
-    """What a pass needs. scheduler: any with `step`, called once a pass. accumulate: batches a step of the optimizer.
+    """The parts of a pass. scheduler: any with `step`, called once a pass. accumulate: batches a step of the optimizer.
 
-    scaler: of the loss in float16; one is made where none is given. proximal: mu of FedProx, which holds what a pass
-    learns near the parameters that it began with (arXiv 1812.06127, Eq. 2). Raises ConfigError for what does not fit.
+    scaler: of the loss in float16; made here if none is given. proximal: mu of FedProx, which keeps a pass near its
+    first parameters (arXiv 1812.06127, Eq. 2). Raises ConfigError for invalid values.
     """
 
     optimizer: torch.optim.Optimizer | None = None
@@ -54,12 +53,12 @@ class Loop:
             raise ConfigError(f"precision is {self.precision!r}: expected one of {', '.join(PRECISIONS)}")
 
     def stateful(self) -> dict[str, Any]:
-        """What has a state to keep, by name."""
+        """Return the parts that have a state to keep, by name."""
         named = {"optimizer": self.optimizer, "scheduler": self.scheduler, "scaler": self.scaler}
         return {name: value for name, value in named.items() if value is not None}
 
     def prepare(self, model: nn.Module) -> None:
-        """Before the first pass. Raises ConfigError if something is missing that a pass needs."""
+        """Prepare the first pass. Raises ConfigError if a part is missing that a pass needs."""
         if self.optimizer is None or self.data is None or self.loss is None:
             raise ConfigError(
                 "run() needs optimizer, data and loss; or iterate over the rounds with a loop of your own"
@@ -68,9 +67,9 @@ class Loop:
             self.scaler = torch.amp.GradScaler(device_of(model).type)
 
     def train(self, model: nn.Module) -> tuple[float, int]:
-        """One pass over the batches, which go to the model's device: (mean loss in nats, samples).
+        """Train one pass over the batches, which go to the model's device: (mean loss in nats, samples).
 
-        Batches that do not make up a last step make a smaller one. Raises DataError if the loss is not finite.
+        Batches left over at the end make a smaller step. Raises DataError if the loss is not finite.
         """
         assert self.optimizer is not None
         assert self.data is not None
@@ -101,7 +100,7 @@ class Loop:
         return float(loss.detach())
 
     def _step(self, anchors: list[tuple[nn.Parameter, Tensor]]) -> None:
-        """anchors: trained parameters, each with its values at the beginning of the pass."""
+        """Take a step. anchors: trained parameters, each with its values at the beginning of the pass."""
         assert self.optimizer is not None
         if self.scaler and anchors:
             self.scaler.unscale_(self.optimizer)
@@ -117,5 +116,5 @@ class Loop:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where its first parameter lies."""
+    """Return the device of the model's first parameter."""
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

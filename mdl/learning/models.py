@@ -36,14 +36,13 @@ def build_model(
     height: int | None = None,
     targets: Targets = "classes",
 ) -> nn.Module:
-    """A module that maps (batch, channels, time) to logits (batch, classes), its parameters fixed by `seed`.
+    """Build a module that maps (batch, channels, time) to logits (batch, classes), its parameters fixed by `seed`.
 
     name: one of MODELS, cnn with its sizes (`mdl.learning.cnn`), or a function of the user's (`mdl.own`), called with
-    whichever of channels, time, classes it accepts. A text is never imported, whatever it looks like. height: of images
-    (batch, channels, height, time), whose width `time` is then; they need a function, which is called with height and
-    width. targets: what `classes` counts; numbers come out scaled as the data is (`Numbers`), and a function's own
-    module gives them around 0.
-    The global random state is left as it was. Raises ConfigError in one line that names what does not fit.
+    those of channels, time, classes that it accepts. A text is never imported. height: of images (batch, channels,
+    height, time), where `time` is the width; they need a function, which is called with height and width. targets: the
+    meaning of `classes`; numbers come out in the data's scale (`Numbers`), and a function's own module gives them
+    around 0. The global random state stays as it was. Raises ConfigError in one line that names the problem.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -64,7 +63,7 @@ def build_model(
 def built_in_shapes(
     name: str, channels: int, time: int, classes: int, targets: Targets = "classes"
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of a built-in model, without memory for any. Raises ConfigError as `build_model`."""
+    """Return the shape of every tensor of a built-in model, without memory. Raises ConfigError as `build_model`."""
     with torch.device("meta"):
         module = _build(name, channels, time, classes, targets)
         module = Numbers(module, classes) if targets == "numbers" else module
@@ -72,12 +71,12 @@ def built_in_shapes(
 
 
 def build_lenet(channels: int, time: int, classes: int) -> nn.Module:
-    """LeNet over time: two convolutions with pooling, two dense layers (MDLdroid trains it and AlexNet)."""
+    """Build LeNet over time: two convolutions with pooling, two dense layers (MDLdroid trains it and AlexNet)."""
     return build_cnn(LENET, channels, time, classes)
 
 
 def build_fcn(channels: int, time: int, classes: int) -> nn.Module:
-    """Convolutions alone, then the mean over time, so that it has as many parameters for windows of any length.
+    """Build a network of convolutions, then the mean over time: as many parameters for windows of any length.
 
     The shape is that of Wang et al. 2017 (arXiv 1611.06455), with pooling between and a third of the filters: 43,000
     parameters for 9 channels and 6 classes.
@@ -95,7 +94,7 @@ def build_fcn(channels: int, time: int, classes: int) -> nn.Module:
 
 
 def build_alexnet(channels: int, time: int, classes: int) -> nn.Module:
-    """AlexNet over time: five convolutions, three dense layers, dropout between them."""
+    """Build AlexNet over time: five convolutions, three dense layers, dropout between them."""
     return build_cnn(ALEXNET, channels, time, classes)
 
 
@@ -166,7 +165,7 @@ def _call_own(own: Own, offered: dict[str, int]) -> nn.Module:
 
 
 def _check_output(name: str, module: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Run two windows of zeros, in evaluation mode so that no statistic moves."""
+    """Check the output for two windows of zeros, in evaluation mode so that no statistic moves. Raises ConfigError."""
     module.eval()
     try:
         with torch.no_grad():

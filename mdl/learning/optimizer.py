@@ -1,6 +1,6 @@
 """SGD and AdamW over a flat model: the same steps as torch.optim, on one vector.
 
-Not torch.optim itself, because its first step imports torch's compiler: 800 modules, 1.3 s of processor time here and
+It avoids torch.optim, which imports torch's compiler at its first step: 800 modules, 1.3 s of processor time here and
 many seconds on a Raspberry Pi, in every peer at every start. tests/mdl/learning/test_optimizer.py holds them equal.
 """
 
@@ -39,23 +39,23 @@ class FlatOptimizer:
         self._model = model
 
     def attach(self) -> None:
-        """Let the model's gradients come here: needed before a round, as optimizers of several devices may share it.
+        """Send the model's gradients here: needed before a round, as optimizers of several devices may share the model.
 
         Raises ConfigError if other parameters are trainable than at the start.
         """
         self._model.attach_gradients(self._stretches, self._gradients)
 
     def check(self) -> None:
-        """Raise ConfigError if the module has come loose from what this steps along: it was not trained then."""
+        """Raise ConfigError if the module has come loose from the stepped vector: it was not trained then."""
         self._model.check_attached(self._stretches, self._gradients)
 
     def state_dict(self) -> dict[str, Tensor | int]:
-        """What lives between rounds, as it is now: who keeps it copies it before the next step."""
+        """Return the state that lives between rounds; copy it before the next step to keep it."""
         moments = {f"{name}.{index}": part for name, parts in self._moments() for index, part in enumerate(parts)}
         return {"steps": self._steps, **moments}
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on from what `state_dict` gave. Raises ValueError, and changes nothing, if it is of other parameters."""
+        """Go on from a `state_dict`. Raises ValueError, and changes nothing, if it is of other parameters."""
         mine, steps = self.state_dict(), state.get("steps")
         if state.keys() != mine.keys() or not isinstance(steps, int) or steps < 0:
             raise ValueError("it has other parts")
@@ -81,7 +81,7 @@ class FlatOptimizer:
     def pull_towards(self, anchor: Tensor, strength: float) -> None:
         """Add the gradient of strength/2 ||w - anchor||^2 (FedProx, arXiv 1812.06127, Eq. 2) before a step.
 
-        anchor: float32, of the vector's shape and on its device. What is the device's own behind it is not held.
+        anchor: float32, of the vector's shape and on its device. The device's own tensors behind it are left alone.
         """
         for part, parameters, gradient in zip(self._stretches, self._parameters, self._gradients, strict=True):
             if part.start >= len(anchor):
@@ -90,7 +90,7 @@ class FlatOptimizer:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """One update in place."""
+        """Take one step in place."""
         self._steps += 1
         for index in range(len(self._parameters)):
             if self._kind == "sgd":

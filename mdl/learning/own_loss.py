@@ -1,7 +1,7 @@
 """The loss of a few of a device's own windows, by which it judges others' deltas (MDLdroid 5).
 
-No other device trains on them, so that for what comes in they are held out; none is taken from training, and no test
-window decides what is merged. They are tested in a module of their own, beside the one that trains.
+No other device trains on them, so that they are held out for incoming deltas. None is taken from training, and no test
+window decides on a merge. A separate module beside the one that trains tests them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ LARGEST = 1 << 22
 
 
 class OwnLoss:
-    """See the module. make: a model, made when it is first needed. x, y: as in `Windows`.
+    """See the module. make: makes the model when it is first needed. x, y: as in `Windows`.
 
-    count: windows that are drawn, at most. classes: that the model tells apart, or how many numbers or labels it gives.
+    count: windows to draw at most. classes: the number of the model's classes, numbers or labels.
     """
 
     def __init__(
         self, make: Callable[[], FlatModel], x: NDArray[Any], y: NDArray[Any], classes: int, count: int, seed: int
     ) -> None:
-        # Of as many classes guessing costs as much as of these: numbers cost 1, a label ln(2).
+        # The number of classes for which guessing costs as much as here: numbers cost 1, a label ln(2).
         self.classes = {"classes": classes, "numbers": 3, "labels": 2}[targets_of(y)]
         self._outputs = classes
         rows = np.sort(np.random.default_rng(seed).permutation(len(y))[:count])
@@ -43,7 +43,7 @@ class OwnLoss:
         self._loss = 0.0
 
     def __call__(self, parameters: Vector, keep: bool = False) -> float:
-        """In nats a window. keep: these are asked for again, and not changed meanwhile."""
+        """Return the loss in nats a window. keep: these parameters will be asked for again, unchanged."""
         if self._kept() is parameters:
             return self._loss
         self._model = self._model or self._make()

@@ -1,4 +1,4 @@
-"""Recurrent layers under autocast to bfloat16, on processors whose libraries cannot run them in it."""
+"""Recurrent layers under autocast to bfloat16, on processors with libraries that cannot run them in it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _Steps = TypeVar("_Steps", Tensor, PackedSequence)
 
 
 def run_recurrent(layer: nn.RNNBase, steps: _Steps, state: Any = None) -> Any:
-    """Return what `layer(steps, state)` does, in single precision where the processor has no bfloat16.
+    """Return the result of `layer(steps, state)`, in single precision where the processor has no bfloat16.
 
-    oneDNN has no recurrent layer in bfloat16 there, and raises RuntimeError; all other layers it computes in some way.
+    There oneDNN raises RuntimeError for recurrent layers in bfloat16; it computes all other layers in some way.
     """
     values = steps.data if isinstance(steps, PackedSequence) else steps
     if values.device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported():

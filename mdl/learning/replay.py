@@ -1,6 +1,6 @@
-"""Batches of a stream that goes on, for `mdl.join(..., data=)`: what came since the last pass joins what is kept.
+"""Batches of a stream that goes on, for `mdl.join(..., data=)`: windows since the last pass join the kept ones.
 
-Of all windows a bounded, seeded sample is kept in which each is as likely as any other (`mdl/data/replay.py`).
+A bounded, seeded sample of all windows is kept in which each is as likely as any other (`mdl/data/replay.py`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor
 from mdl.data.replay import Reservoir
 from mdl.errors import ConfigError, DataError
 
-# Parts that one pass takes from a source which never says that there is nothing more for now.
+# Parts that one pass takes from a source that never pauses.
 _MOST_PARTS = 1_000
 
 
 class Replay:
     """See the module. source: parts (x, y) of several windows each, x float32 (n, ...), y (n,); None: no more for now.
 
-    capacity: windows that are kept at most. batch_size: of each pass over all that is kept, in an order of its own.
-    Raises ConfigError; a pass raises DataError while nothing has come.
+    capacity: windows to keep at most. batch_size: of each pass over all kept windows, in a new order each time. Raises
+    ConfigError; a pass raises DataError while nothing has come.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class Replay:
         self._batch_size, self._seed, self._passes = batch_size, seed, 0
 
     def __len__(self) -> int:
-        """Windows that are kept by now."""
+        """Return the number of windows kept by now."""
         return len(self._kept)
 
     def add(self, x: Any, y: Any) -> None:
-        """From any thread: a part for the next pass; of a thousand that wait, the oldest goes."""
+        """Add a part for the next pass, from any thread; if a thousand wait, the oldest is dropped."""
         self._waiting.append((x, y))
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One pass."""
+        """Yield the batches of one pass."""
         self._take_in()
         if not len(self._kept):
             raise DataError("nothing to train on: the stream has given no window so far")

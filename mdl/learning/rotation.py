@@ -1,6 +1,6 @@
-"""Windows as another person would have recorded them: the device sits a little differently, drawn anew each time.
+"""Windows as another person would have recorded them, with the device at a slightly different angle, redrawn each time.
 
-Axes of one sensor are channels whose names differ in a last x, y, z; all sensors of a window are in one device, so that
+Axes of one sensor are channels with names that differ in a last x, y, z. All sensors of a window are in one device, so
 they turn together (Um et al. 2017, arXiv 1706.00527, of wearables).
 """
 
@@ -19,7 +19,7 @@ _AXIS = re.compile(r"(.*?)([xyz])", re.IGNORECASE)
 
 
 def make_turn(degrees: float, channels: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
-    """What turns a batch (n, channels, time), each window about an axis of its own; None for 0 degrees.
+    """Return a function that turns a batch (n, channels, time), each window about its own axis; None for 0 degrees.
 
     degrees: standard deviation of the angle. Raises ConfigError if no channels are a sensor's three axes.
     """
@@ -44,7 +44,7 @@ def make_turn(degrees: float, channels: Sequence[str]) -> Callable[[Tensor], Ten
 
 
 def find_axes(channels: Sequence[str]) -> list[list[int]]:
-    """The places of x, y, z of each sensor that has all three, in the order of the channels."""
+    """Return the places of x, y, z of each sensor that has all three, in the order of the channels."""
     found: dict[str, dict[str, int]] = {}
     for place, name in enumerate(channels):
         if match := _AXIS.fullmatch(name.strip()):
@@ -53,7 +53,7 @@ def find_axes(channels: Sequence[str]) -> list[list[int]]:
 
 
 def draw_rotations(count: int, spread: float) -> Tensor:
-    """Matrices (count, 3, 3) about axes of any direction, by angles of this spread in radians (Rodrigues)."""
+    """Draw matrices (count, 3, 3) about axes of any direction, by angles of this spread in radians (Rodrigues)."""
     x, y, z = torch.nn.functional.normalize(torch.randn(count, 3), dim=1).T
     angle, none = (spread * torch.randn(count))[:, None, None], torch.zeros(count)
     cross = torch.stack([none, -z, y, z, none, -x, -y, x, none], dim=1).view(count, 3, 3)

@@ -1,9 +1,9 @@
-"""What a model is trained to, and how its outputs are scaled where they are numbers.
+"""The losses of training, and the scale of a model's outputs where they are numbers.
 
 The network gives numbers around 0; its outputs are those times the spread of the targets, plus their mean. Both are
-buffers of the module, and so are averaged by the mesh as a batch norm's statistics are: each device brings the mean of
-its own targets and their spread around the mesh's mean, nothing else of them leaves it, and what is exported gives
-numbers in their unit. Knows nothing of rounds.
+buffers of the module, so the mesh averages them like a batch norm's statistics. Each device brings the mean of its own
+targets and their spread around the mesh's mean; nothing else of its targets leaves it. An exported model gives numbers
+in their unit. Knows nothing of rounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 class Numbers(nn.Module):
     """A network of numbers with the scale of its targets. forward: (batch, k), in their units.
 
-    target_mean, target_deviation: float32 (k,); a deviation of 0 is one that nobody has brought yet.
+    target_mean, target_deviation: float32 (k,); a deviation of 0 means that no device has brought one yet.
     """
 
     target_mean: Tensor
@@ -42,17 +42,17 @@ class Numbers(nn.Module):
         return numbers * self.scale() + self.target_mean
 
     def scale(self) -> Tensor:
-        """(k,): the spread, 1 where it is not known."""
+        """Return the spread, (k,); 1 where it is not known."""
         return torch.where(self.target_deviation > 0, self.target_deviation, 1.0)
 
     def take(self, mean: NDArray[Any], deviation: NDArray[Any]) -> None:
-        """In place, wherever the buffers are."""
+        """Set mean and deviation in place, on any device."""
         self.target_mean.copy_(torch.from_numpy(mean.astype(np.float32)))
         self.target_deviation.copy_(torch.from_numpy(deviation.astype(np.float32)))
 
 
 class TargetScale:
-    """One device's part in the scale of numbers, before and after it trains; of other targets it does nothing.
+    """One device's part in the scale of numbers, before and after it trains; for other targets it does nothing.
 
     y: its targets, as in `Windows`.
     """
@@ -63,14 +63,14 @@ class TargetScale:
         self._y = y
 
     def begin(self) -> None:
-        """Trains by the mesh's scale; in the first round, where there is none, by its own."""
+        """Keep the mesh's scale; in the first round, where there is none, take the device's own."""
         if self._numbers is not None and not bool(self._numbers.target_deviation.any()):
             self._numbers.take(self._y.mean(axis=0, dtype=np.float64), self._y.std(axis=0, dtype=np.float64))
 
     def end(self) -> None:
-        """Brings its own mean, and the spread of its targets around the mean it trained by.
+        """Set the device's own mean, and the spread of its targets around the mean it trained by.
 
-        So the mesh's spread holds what its devices differ by, too.
+        So the mesh's spread includes the differences between devices.
         """
         if self._numbers is not None:
             around = self._numbers.target_mean.detach().to("cpu", torch.float64).numpy()
@@ -79,10 +79,9 @@ class TargetScale:
 
 
 def loss_of(module: nn.Module, y: NDArray[Any], label_smoothing: float = 0.0) -> Loss:
-    """What is minimised: cross-entropy; of labels the binary one, in nats a label; of numbers the squared error
-    where their spread is 1.
+    """Return the loss to minimise: cross-entropy of classes; for labels binary cross-entropy, in nats a label.
 
-    module: of numbers with their scale, if it is `Numbers`.
+    For numbers it is the squared error in units of their spread, by the module's scale if it is `Numbers`.
     """
     targets = targets_of(y)
     if targets == "classes":
@@ -95,5 +94,5 @@ def loss_of(module: nn.Module, y: NDArray[Any], label_smoothing: float = 0.0) ->
 
 
 def to_tensor(y: NDArray[Any]) -> Tensor:
-    """Targets of a batch as its loss takes them: int64 classes, else float32."""
+    """Return a batch's targets in their loss's type: int64 classes, else float32."""
     return torch.from_numpy(np.array(y, np.int64 if targets_of(y) == "classes" else np.float32))

@@ -1,9 +1,10 @@
-"""Which tensors of a torch module the mesh averages, and what each must be like. Knows no vector and no round.
+"""The tensors of a torch module that the mesh averages, and the demands on each. Knows no vector and no round.
 
-All trainable parameters and the float buffers of the state_dict. What is frozen (requires_grad is False) when the
-module is handed over stays as it is: it is neither sent nor merged, may be of any type and lie on any device, and must
-be the same everywhere, which its digest tells. So does a buffer that has infinite values or NaN, as a causal mask: they
-have no mean. Whether training changes a finite buffer shows in the first round alone (`Constants`).
+The mesh averages all trainable parameters and the float buffers of the state_dict. A parameter that is frozen
+(requires_grad is False) when the module is handed over stays as it is. It is neither sent nor merged, and may be of
+any type and on any device. It must be the same everywhere, which its digest tells. The same holds for a buffer with
+infinite values or NaN, such as a causal mask: it has no mean. The first round alone shows if training changes a finite
+buffer (`Constants`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from mdl.errors import ConfigError
 from mdl.protocol.delta import new_hash
 
-# Where torch.compile keeps the module that it wraps; it becomes a part of the names.
+# The attribute in which torch.compile keeps the wrapped module; it becomes a part of the names.
 _COMPILED = "_orig_mod"
 
 
@@ -41,18 +42,18 @@ class Frozen:
         self._marks = _marks_of(found)
 
     def __str__(self) -> str:
-        """ "12,288 frozen, 0f6a9b2c": how many values, and the beginning of their digest; empty if there are none."""
+        """Return "12,288 frozen, 0f6a9b2c": the number of values, and the beginning of their digest; empty if none."""
         return f"{self.size:,} frozen, {self._digest[:8]}" if self._digest else ""
 
     @property
     def digest(self) -> str:
-        """Of names, types, shapes and values, in hex digits; empty if nothing is frozen."""
+        """The digest of names, types, shapes and values, in hex digits; empty if nothing is frozen."""
         return self._digest
 
     def check(self) -> None:
-        """Raises ConfigError that names the parameter if one is trained, gone or has other values by now.
+        """Raise ConfigError naming the parameter if one is trained, gone or has other values by now.
 
-        Values are compared where the tensor was written to, or moved, since the last look.
+        Values are compared if the tensor was written to, or moved, since the last look.
         """
         found = self._tensors()
         for name in sorted(self.names - found.keys()):
@@ -85,11 +86,11 @@ class Frozen:
 class Constants:
     """The values of the buffers that training may leave as they are, as a device brings them.
 
-    Not of a batch norm, whose statistics are the mesh's, nor of the scale of targets: they are learned.
+    Buffers of batch norms and of the scale of targets are not among them: they are learned.
     """
 
     def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-        """tensors: what the mesh averages, by name."""
+        """Take the digests of the buffers. tensors: the averaged ones, by name."""
         learned = {
             f"{name}.{each}".lstrip(".")
             for name, part in unwrap(module).named_modules()
@@ -101,13 +102,13 @@ class Constants:
 
     @property
     def are_unchecked(self) -> bool:
-        """Return True while there is something to compare."""
+        """True while there is something to compare."""
         return bool(self._digests)
 
     def check(self, trained: Mapping[str, Tensor], has_changed: Callable[[str], bool]) -> None:
-        """Compare, once, what training did not change. Raises ConfigError that names a buffer with other values.
+        """Compare, once, the buffers that training did not change. Raises ConfigError naming one with other values.
 
-        trained: by name, after the first round that this device trained in, which began with the mesh's values.
+        trained: by name, after this device's first round of training, which began with the mesh's values.
         """
         digests, self._digests = self._digests, {}
         for name, digest in digests.items():
@@ -119,7 +120,7 @@ class Constants:
 
 
 def unwrap(module: nn.Module) -> nn.Module:
-    """The module itself, without what torch.compile or DataParallel put around it."""
+    """Return the module itself, without the wrappers of torch.compile or DataParallel."""
     while True:
         if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
             module = module.module
@@ -130,16 +131,16 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def averaged_tensors(module: nn.Module, frozen: frozenset[str]) -> dict[str, Tensor]:
-    """What the mesh averages, by name: the parameters and the float buffers of the state_dict, but those."""
+    """Return the averaged tensors by name: parameters and float buffers of the state_dict, without the frozen ones."""
     module = unwrap(module)
     tensors = dict(_parameters(module)) | _float_buffers(module)
     return {name: tensor for name, tensor in tensors.items() if name not in frozen}
 
 
 def own_names(module: nn.Module, batch_norm: str) -> frozenset[str]:
-    """What stays on each device: with "own" the weights and statistics of batch norms (FedBN, arXiv 2102.07623).
+    """Return the names of tensors that stay on each device: with "own" those of batch norms (FedBN, arXiv 2102.07623).
 
-    Raises ConfigError if it has none.
+    They are its weights and statistics. Raises ConfigError if the module has no batch norm.
     """
     if batch_norm != "own":
         return frozenset()
@@ -151,7 +152,7 @@ def own_names(module: nn.Module, batch_norm: str) -> frozenset[str]:
 
 
 class OwnState:
-    """What a model leaves on this device, as a part of what its training keeps for a restart.
+    """The tensors that a model leaves on this device, as a part of its training's state for a restart.
 
     tensors: of the live module, by name.
     """
@@ -163,7 +164,7 @@ class OwnState:
         return self._tensors()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Raises ValueError, and changes nothing, if it is of other tensors."""
+        """Go on from a `state_dict`. Raises ValueError, and changes nothing, if it is of other tensors."""
         mine = self._tensors()
         for name, tensor in mine.items():
             found = state.get(name)
@@ -174,7 +175,7 @@ class OwnState:
 
 
 def tied_names(module: nn.Module) -> dict[str, str]:
-    """The further names of parameters that have several, with the first of each."""
+    """Return the further names of parameters that have several, with the first name of each."""
     first: dict[int, str] = {}
     return {
         plain_name(name): plain_name(known)
@@ -188,7 +189,7 @@ def plain_name(name: str) -> str:
 
 
 def check_kind(name: str, tensor: Tensor, since: str = "") -> None:
-    """Raises ConfigError unless it is what a vector can hold: dense float32 with values."""
+    """Raise ConfigError unless a vector can hold the tensor: dense float32 with values."""
     _check_values(name, tensor, since)
     if tensor.dtype != torch.float32:
         raise ConfigError(f"model tensor {name} is {tensor.dtype}{since}: use float32 (module.float())")
@@ -198,7 +199,7 @@ def check_kind(name: str, tensor: Tensor, since: str = "") -> None:
 
 
 def check_distinct(tensors: dict[str, Tensor]) -> None:
-    """Two tensors in the same memory would come apart when they move: silently another model."""
+    """Raise ConfigError if tensors share memory: they would come apart in moving, silently another model."""
     spans = sorted((str(t.device), t.data_ptr(), _span_bytes(t), name) for name, t in tensors.items() if t.numel())
     for (device, start, size_bytes, name), (other_device, other_start, _, other) in pairwise(spans):
         if device == other_device and other_start < start + size_bytes:
@@ -216,7 +217,7 @@ def _check_values(name: str, tensor: Tensor, since: str = "") -> None:
 
 
 def _span_bytes(tensor: Tensor) -> int:
-    """From the first to the last element in memory, whatever lies between."""
+    """Return the bytes from the first to the last element in memory, with any gaps between."""
     reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return (reach + 1) * tensor.element_size()
 
@@ -248,7 +249,7 @@ def _digest_of(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _marks_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:
-    """Where each lies, and how often it was written to: both as before means that nothing has changed."""
+    """Return each tensor's address and number of writes: if both are as before, nothing has changed."""
     return {name: (tensor.data_ptr(), _version(tensor)) for name, tensor in tensors.items()}
 
 

@@ -1,7 +1,7 @@
-"""Local training: what one device does between two rounds, and the delta it brings to the mesh.
+"""Local training: one device's work between two rounds, and the delta it brings to the mesh.
 
 The windows of a round follow from (seed, round) alone, so a device that restarts trains the same batches again.
-What lives between rounds is the optimizer's momentum. Knows nothing of peers, messages or files.
+Only the optimizer's momentum lives between rounds. Knows nothing of peers, messages or files.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from mdl.learning.soft_labels import soft_cross_entropy
 from mdl.learning.targets import Loss, TargetScale, loss_of, to_tensor
 from mdl.protocol.delta import Vector, check_values
 
-# Where the cosine ends: not at 0, so that rounds beyond the planned ones still teach something.
+# The cosine's last value: above 0, so that rounds beyond the planned ones still teach something.
 _LAST_SHARE = 0.01
 
 
 class Teacher(msgspec.Struct, frozen=True):
-    """What a cloud's model says of this device's windows (Colla, Eq. 3), row by row.
+    """A cloud model's answers for this device's windows (Colla, Eq. 3), row by row.
 
     probabilities: float32 (n, classes), softened with `temperature`. label_weight: lambda, the hard label's part of the
     loss; the teacher has the rest.
@@ -43,7 +43,7 @@ class Teacher(msgspec.Struct, frozen=True):
 
 
 class LocalTraining(msgspec.Struct, frozen=True):
-    """One round on one device. values: w_i, the model's live vector; it holds until the module is loaded or trained.
+    """One round on one device. values: w_i, the model's live vector, valid until the module is loaded or trained.
 
     loss: mean over the round's windows, in nats (`loss_of`). samples: windows seen. steps: optimizer steps taken.
     """
@@ -57,8 +57,8 @@ class LocalTraining(msgspec.Struct, frozen=True):
 class LocalTrainer:
     """Trains one device's shard, 1/rounds_per_epoch of an epoch a round (Algorithm 1, lines of the trainer).
 
-    x: as in `Windows`, may be memory-mapped; y: likewise. loss: mean over a batch; that of y if None.
-    augment: what becomes of a batch's windows before they are trained on; draws from torch's random state.
+    x: as in `Windows`, may be memory-mapped; y: likewise. loss: mean over a batch; None: the usual one for y.
+    augment: changes a batch's windows before they are trained on; draws from torch's random state.
     Raises DataError for a shard that does not fit.
     """
 
@@ -81,7 +81,7 @@ class LocalTrainer:
         self.optimizer = FlatOptimizer(model, settings.optimizer, settings.momentum, settings.weight_decay)
 
     def replace_windows(self, x: NDArray[Any], y: NDArray[Any]) -> None:
-        """From the next round on the shard is this one. Raises DataError if it does not fit."""
+        """Replace the shard from the next round on. Raises DataError if it does not fit."""
         _check_shard(x, y, self.settings)
         self._x, self._y = x, y
         self._scale = TargetScale(self.model.module, y)
@@ -121,7 +121,7 @@ class LocalTrainer:
         return LocalTraining(self.model.gather(), total / samples, samples, len(batches))
 
     def _anchor(self, parameters: Vector) -> Tensor:
-        """Where the module computes; on the processor without a copy, unless torch would warn that it may not write."""
+        """Return w on the module's device; on the processor copy it only if torch would warn of read-only memory."""
         writable = parameters if parameters.flags.writeable else parameters.copy()
         return torch.from_numpy(writable).to(self.model.live().device)
 
@@ -133,9 +133,9 @@ class LocalTrainer:
         teacher: Teacher | None,
         anchor: Tensor | None,
     ) -> float:
-        """One step along the mean gradient of these batches; their loss, summed over windows.
+        """Take one step along the mean gradient of these batches; return their loss, summed over windows.
 
-        anchor: w(round_id - 1), near which FedProx holds the step; its term is not in the loss that is told.
+        anchor: w(round_id - 1), near which FedProx keeps the step; the returned loss leaves out its term.
         """
         self.optimizer.clear()
         total = 0.0
@@ -149,7 +149,7 @@ class LocalTrainer:
         return total
 
     def _measure(self, batch: NDArray[np.int64], round_id: int, teacher: Teacher | None) -> tuple[float, Tensor]:
-        """The mean loss of a batch by its labels, and what is to be stepped along."""
+        """Return the mean loss of a batch by its labels, and the loss to step along."""
         # Sorted reads are kinder to a memory-mapped file, and the order within a batch means nothing.
         rows, device = np.sort(batch), self.model.live().device
         x, y = torch.from_numpy(to_input(self._x[rows])), to_tensor(self._y[rows])
@@ -171,7 +171,7 @@ class LocalTrainer:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of `training.device`; "auto": a GPU if one is here. Raises ConfigError if it is not here."""
+    """Return the device of `training.device`; "auto": a GPU if one is here. Raises ConfigError if it is not here."""
     here: dict[str, Callable[[], bool]] = {
         "cuda": torch.cuda.is_available,
         "mps": torch.backends.mps.is_available,
@@ -185,12 +185,12 @@ def find_device(name: str) -> torch.device:
 
 
 def model_delta(parameters: Vector, trained: Vector, in_place: bool = False) -> Vector:
-    """w(t) - w_i (Eq. 1), float32, shape (P,), in memory of its own, or in that of w(t)."""
+    """Return w(t) - w_i (Eq. 1), float32, shape (P,), in memory of its own, or in that of w(t)."""
     return np.subtract(parameters, trained, out=parameters if in_place else None)
 
 
 def check_trained(delta: Vector, round_id: int) -> None:
-    """Raises MdlError for an own delta that would poison a mean: NaN, infinity, |value| > 1e6."""
+    """Raise MdlError for an own delta that would poison a mean: NaN, infinity, |value| > 1e6."""
     try:
         check_values(delta, delta.size)
     except RemoteProtocolError as error:
@@ -198,7 +198,7 @@ def check_trained(delta: Vector, round_id: int) -> None:
 
 
 def draw_batches(count: int, settings: TrainingSettings, round_id: int) -> list[NDArray[np.int64]]:
-    """The rows of each of a round's batches: its part of the epoch's permutation, drawn from (seed, epoch).
+    """Return the rows of each of a round's batches: its part of the epoch's permutation, drawn from (seed, epoch).
 
     Batches differ by at most one row, so that none is a leftover too small for a batch norm.
     """
@@ -209,7 +209,7 @@ def draw_batches(count: int, settings: TrainingSettings, round_id: int) -> list[
 
 
 def schedule_rate(settings: TrainingSettings, rounds_done: float) -> float:
-    """The learning rate after so many rounds: past the planned ones its last value, without any its first."""
+    """Return the learning rate after so many rounds: its last value past the planned ones, its first if none are."""
     if settings.schedule == "constant" or not settings.planned_rounds:
         return settings.learning_rate
     progress = min(1.0, rounds_done / settings.planned_rounds)

@@ -2,14 +2,14 @@
 
 Here, for any torch model:
 
-    output_layer    which layer is last; only it learns, the rest is a fixed feature extractor (5.4); cached features
-    compression     embedding and last layer by SVD, 10 % of the singular values (5.1)
-    vocabulary      words, places or apps a person uses replace those never used (4); unused ones are dropped (5.2)
-    online          learn from what was suggested: the inference is reused, nothing is computed again (5.5)
-    optimizer       SGD and Adam over some of a model's parameters, with a state that can be saved
-    study           incremental training (4): pausable after any batch
-    study_file      a study on disk: resumed at its next batch, bit for bit
+    output_layer    the last layer: only it learns, the rest is a fixed feature extractor (5.4); cached features.
+    compression     embedding and last layer by SVD, 10 % of the singular values (5.1).
+    vocabulary      words, places or apps a person uses replace those never used (4); unused ones are dropped (5.2).
+    online          learns from suggestions: the inference is reused, nothing is computed again (5.5).
+    optimizer       SGD and Adam over some of a model's parameters, with a state that can be saved.
+    study           incremental training (4): pausable after any batch.
+    study_file      a study on disk: resumed at its next batch, bit for bit.
 
-`words/` has next-word suggestion, the worked example. What is personal (text, words, layers) stays in this process and
+`words/` has next-word suggestion, the worked example. Personal data (text, words, layers) stays in this process and
 in its owner's directory: nothing here knows a mesh.
 """

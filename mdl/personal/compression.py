@@ -2,7 +2,7 @@
 
 With t of min(m, n) singular values kept, m n parameters become t m + t n. The paper names the last layer alone; only
 with the embedding too are its 17.0 MB reached (74.5 before). It is an approximation: train the model again afterwards.
-Of a layer whose use is known (`Seen`, ours) what matters is kept first, in place of what is large.
+If a layer's use is known (`Seen`, ours), the most used directions are kept first, in place of the largest.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from mdl.errors import ConfigError
 
 # 5.1: "only 10% of the singular values need to be kept".
 KEPT_SHARE = 0.1
-# Of the largest eigenvalue: directions that a layer hardly ever reads would be divided by nearly nothing.
+# The least share of the largest eigenvalue: hardly used directions would be divided by nearly nothing.
 _LEAST_EIGENVALUE = 1e-6
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a linear layer was used for. inputs: (n, n), the mean of x x' of what it read.
+    """The use of a linear layer. inputs: (n, n), the mean of x x' over its inputs.
 
-    uses: (m,), how often each of its outputs is the answer, all above 0.
+    uses: (m,), the number of times that each of its outputs is the answer, all above 0.
     """
 
     inputs: Tensor
@@ -57,22 +57,23 @@ class FactoredEmbedding(nn.Module):
 
 
 def factor_linear(layer: nn.Linear, rank: int, seen: Seen | None = None) -> FactoredLinear:
-    """The best approximation of that rank in the least-squares sense; exact at rank min(inputs, outputs).
+    """Return the best approximation of that rank in the least-squares sense; exact at rank min(inputs, outputs).
 
-    Of the weights (5.1); with `seen` of the outputs, each squared error as often as its output is the answer.
+    Without `seen` it approximates the weights (5.1), with `seen` the outputs: each squared error counts as often as its
+    output is the answer.
     """
     tall, wide = _factor(layer.weight, rank) if seen is None else _factor_seen(layer.weight, rank, seen)
     return FactoredLinear(make_linear(wide, None), make_linear(tall, layer.bias))
 
 
 def factor_embedding(layer: nn.Embedding, rank: int) -> FactoredEmbedding:
-    """The same for an embedding."""
+    """Factor an embedding likewise."""
     tall, wide = _factor(layer.weight, rank)
     return FactoredEmbedding(make_embedding(tall), make_linear(wide.T, None))
 
 
 def make_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A linear layer with copies of these; draws no random numbers."""
+    """Return a linear layer with copies of these; draw no random numbers."""
     layer: nn.Linear = skip_init(nn.Linear, weight.shape[1], weight.shape[0], bias=bias is not None)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         layer.weight.copy_(weight)
@@ -82,7 +83,7 @@ def make_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def make_embedding(weight: Tensor) -> nn.Embedding:
-    """The same for an embedding."""
+    """Return an embedding likewise."""
     layer: nn.Embedding = skip_init(nn.Embedding, *weight.shape)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         layer.weight.copy_(weight)
@@ -92,7 +93,7 @@ def make_embedding(weight: Tensor) -> nn.Embedding:
 def compress_layers(module: nn.Module, names: list[str], share: float = KEPT_SHARE) -> None:
     """Replace these linear layers and embeddings of any module by factored ones, in place.
 
-    share: of the singular values that are kept, at least one. Raises ConfigError for a layer of another kind.
+    share: of the singular values to keep, at least one. Raises ConfigError for a layer of another kind.
     """
     if not 0 < share <= 1:
         raise ConfigError(f"share of singular values {share}: expected more than 0, at most 1")
@@ -113,7 +114,7 @@ def replace_layer(module: nn.Module, name: str, layer: nn.Module) -> None:
 
 
 def count_bytes(module: nn.Module) -> int:
-    """What its parameters and buffers take, in memory and on disk."""
+    """Return the bytes of the module's parameters and buffers, in memory and on disk."""
     return sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
 
 
@@ -122,14 +123,14 @@ def _rank(weight: Tensor, share: float) -> int:
 
 
 def _factor(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """(m, t) and (t, n) with their product near (m, n); each has the roots of the singular values."""
+    """Return (m, t) and (t, n) with their product near (m, n); each has the roots of the singular values."""
     left, values, right = torch.linalg.svd(weight.detach(), full_matrices=False)
     roots = values[:rank].sqrt()
     return left[:, :rank] * roots, roots[:, None] * right[:rank]
 
 
 def _factor_seen(weight: Tensor, rank: int, seen: Seen) -> tuple[Tensor, Tensor]:
-    """The same for D W C^(1/2), which is undone again: the least E ||D (W - W') x||^2, with C the mean of x x'."""
+    """Factor D W C^(1/2) and undo that again: the least E ||D (W - W') x||^2, with C the mean of x x'."""
     values, vectors = torch.linalg.eigh(seen.inputs)
     roots = values.clamp_min(_LEAST_EIGENVALUE * float(values[-1])).sqrt()
     heavy = seen.uses.sqrt()[:, None]

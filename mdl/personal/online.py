@@ -1,10 +1,10 @@
 """Online training that reuses the inference (DeepType 5.5): a step after thirty words costs as much as after three.
 
-What a suggestion computed is kept: the features that the last layer saw, and the probabilities it gave. When it is
-known what was meant, the gradient of the last layer is there without a forward pass: (p - onehot(target)) x features.
-Samples are collected, 16 to a step.
+The results of a suggestion are kept: the last layer's input features, and the probabilities it gave. Once the meant
+word is known, the gradient of the last layer needs no forward pass: (p - onehot(target)) x features. Samples are
+collected, 16 to a step.
 
-Probabilities are those of the layer that gave them. Who suggested before a step and learns after it has stale ones:
+Probabilities are those of the layer that gave them. A suggestion before a step that is learned after it has stale ones:
 these are dropped, or computed again from their features, which no step of the last layer changes.
 """
 
@@ -22,7 +22,7 @@ from mdl.personal.compression import FactoredLinear
 
 # 5.5: "a pre-defined batch size (16)".
 STEP_SAMPLES = 16
-# Of one sample's suggestions: the first ones, since they can save most; a step's time is bounded by them.
+# Suggestions kept of one sample: the first ones, since they can save most; they bound a step's time.
 KEPT_SUGGESTIONS = 3
 
 
@@ -39,7 +39,7 @@ class OnlineLearner:
     """Learns the last layer of a model in place. layer: linear, or factored.
 
     learning_rate: of a step along the mean over its suggestions. samples: of a step. kept: suggestions of a sample.
-    stale: what becomes of inferences that an update came after. steps: made so far; dropped: stale suggestions.
+    stale: treatment of inferences that are older than an update. steps: made so far; dropped: stale suggestions.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class OnlineLearner:
 
     @torch.no_grad()
     def infer(self, features: Tensor) -> Inference:
-        """Probabilities of all classes, (classes,), for features (F,); to be suggested from, and perhaps learned."""
+        """Return the probabilities of all classes, (classes,), for features (F,), to suggest and perhaps to learn."""
         return Inference(features, torch.softmax(self._layer(features), dim=-1), self._version)
 
     def learn(self, suggestions: Sequence[Inference], target: int) -> bool:
-        """A sample: what was inferred for it, in order, and the class that was meant. Whether a step was made."""
+        """Add a sample: its inferences, in order, and the class that was meant. Return True if a step was made."""
         self._waiting += [(inference, target) for inference in suggestions[: self._kept]]
         self._collected += 1
         if self._collected < self._samples:
@@ -73,7 +73,7 @@ class OnlineLearner:
         return self.flush()
 
     def flush(self) -> bool:
-        """A step with the samples that are there, if there are any."""
+        """Take a step with the waiting samples; return False if there are none."""
         fresh = self._refresh()
         self._waiting, self._collected = [], 0
         if not fresh:
@@ -87,7 +87,7 @@ class OnlineLearner:
         return True
 
     def invalidate(self) -> None:
-        """Another one has changed the model, its features too: what was inferred is worth nothing any more."""
+        """Drop all inferences, since another process has changed the model and its features."""
         self._version += 1
         self.dropped += len(self._waiting)
         self._waiting, self._collected = [], 0
@@ -104,7 +104,7 @@ class OnlineLearner:
 
     @torch.no_grad()
     def _step(self, features: Tensor, error: Tensor, rate: float) -> None:
-        """Along the gradient of the cross-entropy. features: (R, F). error: (R, classes), p - onehot."""
+        """Step along the gradient of the cross-entropy. features: (R, F). error: (R, classes), p - onehot."""
         layer = self._layer
         last = layer.widen if isinstance(layer, FactoredLinear) else layer
         seen = features

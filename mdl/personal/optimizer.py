@@ -1,7 +1,7 @@
-"""SGD and Adam over the parameters of a model that learn, with a state that can be saved.
+"""SGD and Adam over the learning parameters of a model, with a state that can be saved.
 
-Not torch.optim, for the reason in `mdl.learning.optimizer`. The gradient is clipped by its norm over all parameters, as
-in the tutorial that the paper's model follows.
+It avoids torch.optim for the reason in `mdl.learning.optimizer`. The gradient is clipped by its norm over all
+parameters, as in the tutorial that the paper's model follows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Optimizer:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """One update in place; a parameter without a gradient stays."""
+        """Take one step in place; a parameter without a gradient stays."""
         self.steps += 1
         gradients = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
         if self._clip:
@@ -48,7 +48,7 @@ class Optimizer:
                 self._step_adam(name, gradient, learning_rate)
 
     def state(self) -> dict[str, Tensor]:
-        """What a later step depends on, besides `steps`."""
+        """Return the state that later steps need, besides `steps`."""
         first = {f"first.{name}": moment for name, moment in self._first.items()}
         return first | {f"second.{name}": moment for name, moment in self._second.items()}
 

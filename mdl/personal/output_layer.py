@@ -1,7 +1,7 @@
 """Fine-tuning (DeepType 5.4): only the last layer learns, the layers before it are a fixed feature extractor.
 
-For any module whose last layer is linear, or factored (`compression`). The features of a sample stay the same while
-only the last layer learns: `cache_features` computes them once for all epochs (an extra: the paper does not).
+For any module with a linear or factored last layer (`compression`). The features of a sample stay the same while only
+the last layer learns: `cache_features` computes them once for all epochs (an extra: the paper does not).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mdl.personal.compression import FactoredLinear
 
 
 def find_output_layer(module: nn.Module) -> str:
-    """The name of the linear layer that was registered last. Raises ConfigError if there is none."""
+    """Return the name of the linear layer that was registered last. Raises ConfigError if there is none."""
     factored = tuple(f"{name}." for name, layer in module.named_modules() if isinstance(layer, FactoredLinear))
     found = [
         name
@@ -29,7 +29,7 @@ def find_output_layer(module: nn.Module) -> str:
 
 
 def tune_only(module: nn.Module, name: str) -> dict[str, nn.Parameter]:
-    """Freeze all but one layer; returns what still learns, by name."""
+    """Freeze all but one layer; return the parameters that still learn, by name."""
     layer = {id(parameter) for parameter in module.get_submodule(name).parameters()}
     for parameter in module.parameters():
         parameter.requires_grad_(id(parameter) in layer)
@@ -37,7 +37,7 @@ def tune_only(module: nn.Module, name: str) -> dict[str, nn.Parameter]:
 
 
 def tune_all(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Let every parameter learn (again)."""
+    """Let every parameter learn (again); return them by name."""
     module.requires_grad_(True)
     return trainable(module)
 
@@ -47,7 +47,7 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def cache_features(module: nn.Module, name: str, inputs: Iterable[Tensor]) -> Tensor:
-    """What goes into a layer for these batches of inputs, one after the other: (n, features); in evaluation mode.
+    """Return the inputs of a layer for these batches, one after the other: (n, features); in evaluation mode.
 
     The layer's own result is not computed twice: `module.get_submodule(name)(features)` is the module's answer.
     """

@@ -1,8 +1,8 @@
 """Incremental training (DeepType 4): go on from a global model, a batch at a time, pausable after any of them.
 
-A study is a model, the parameters of it that learn, and a task: what the batches of an epoch are, and what the loss of
-one is. Batches follow from the seed and the epoch, so a study that was saved goes on at its next batch, and ends with
-the same parameters bit for bit. Knows no files and no clock: who runs it asks before each batch whether it may.
+A study is a model, its learning parameters, and a task, which gives an epoch's batches and the loss of each. Batches
+follow from the seed and the epoch, so a saved study goes on at its next batch, and ends with the same parameters bit
+for bit. Knows no files and no clock: the caller decides before each batch whether it may run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StudySettings(msgspec.Struct, frozen=True):
     """epochs: 5 converge (3.2). batch: samples of a step, 128 globally and 16 personally. decay: of the rate an epoch.
 
     learning_rate: of a step along the mean over all target words of a batch. clip: the longest gradient, 0 for any.
-    bfloat16: layers are computed in it; what learns, and its optimizer, stay as they are.
+    bfloat16: layers are computed in it; learning parameters and their optimizer stay as they are.
     """
 
     epochs: int = 5
@@ -42,7 +42,7 @@ class StudySettings(msgspec.Struct, frozen=True):
 
 
 class Task(Protocol):
-    """What is learned from. draw: the batches of an epoch. loss: of one of them, in nats."""
+    """The data of a study. draw: the batches of an epoch. loss: of one of them, in nats."""
 
     def draw(self, generator: np.random.Generator) -> Sequence[Any]: ...
 
@@ -50,7 +50,7 @@ class Task(Protocol):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a study is: batch of epoch is the next one. total: of the losses of this epoch, in nats."""
+    """The progress of a study: batch of epoch is the next one. total: of the losses of this epoch, in nats."""
 
     epoch: Count = 0
     batch: Count = 0
@@ -70,7 +70,7 @@ class Study:
 
     @property
     def batches(self) -> int:
-        """Of an epoch."""
+        """The number of batches in an epoch."""
         return len(self._batches)
 
     @property
@@ -78,7 +78,7 @@ class Study:
         return self.progress.epoch >= self.settings.epochs or not self._batches
 
     def step(self) -> float:
-        """Learn from the next batch; returns its loss. Raises DataError if that is not finite."""
+        """Learn from the next batch; return its loss. Raises DataError if that is not finite."""
         at, settings = self.progress, self.settings
         with torch.autocast("cpu", torch.bfloat16, enabled=settings.bfloat16):
             loss = self._task.loss(self._batches[at.batch])
@@ -93,7 +93,7 @@ class Study:
         return value
 
     def run(self, must_stop: Callable[[], bool] = lambda: False) -> bool:
-        """Learn to the end; must_stop is asked before each batch. Returns whether it got there."""
+        """Learn to the end; return False if must_stop, which is asked before each batch, ended it."""
         while not self.is_done:
             if must_stop():
                 return False
@@ -101,13 +101,13 @@ class Study:
         return True
 
     def state(self) -> dict[str, Tensor]:
-        """The tensors that what follows depends on, besides `progress`: live ones, not copies."""
+        """Return the tensors that the rest of the study needs, besides `progress`: live ones, not copies."""
         learned = {f"learned.{name}": parameter.detach() for name, parameter in self._optimizer.parameters.items()}
         return learned | self._optimizer.state()
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Tensor], progress: Progress) -> None:
-        """Go on where a study of the same model, task and settings was. Raises DataError for a state of another one."""
+        """Go on from the state of a study of the same model, task and settings. Raises DataError for another one's."""
         own = self.state()
         if {name: tensor.shape for name, tensor in own.items()} != {name: t.shape for name, t in state.items()}:
             raise DataError("the saved study is of another model, or other layers of it learned")
@@ -125,7 +125,7 @@ class Study:
 
 
 def check_loss(loss: Tensor, where: str, rate: float) -> float:
-    """Its value. Raises DataError if that is not finite."""
+    """Return its value. Raises DataError if that is not finite."""
     value = float(loss.detach())
     if not math.isfinite(value):
         raise DataError(f"{where}: the loss is {value}: training diverged, take a lower learning rate (it is {rate:g})")
@@ -135,7 +135,7 @@ def check_loss(loss: Tensor, where: str, rate: float) -> float:
 class FeatureTask:
     """Rows of cached features: only the last layer is computed. features: (n, F); targets: (n,) classes.
 
-    weights: (n,), how much each row counts. owner: (n,), which sample each row belongs to, in any order from 0 up.
+    weights: (n,), of the rows. owner: (n,), the sample of each row, in any order from 0 up.
     """
 
     def __init__(self, layer: nn.Module, features: Tensor, targets: Tensor, weights: Tensor, owner: Ids, size: int):

@@ -1,7 +1,7 @@
-"""A study on disk: what has learned, what the optimizer remembers, and which batch is next.
+"""A study on disk: its learned parameters, the optimizer's state, and the next batch.
 
-One safetensors file, written whole or not at all, with a checksum. It holds what learns alone: the layers that stay are
-the global model's. `origin` says what the study is of (model, text, settings); another one is refused.
+One safetensors file, written whole or not at all, with a checksum. It holds the learning parameters alone: the other
+layers are the global model's. `origin` names the study's model, text and settings; another one is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mdl.reading import decode_json
 
 
 class _Description(msgspec.Struct, frozen=True):
-    """progress: of the study. origin: what it is of. checksum: of all tensors, hexadecimal."""
+    """progress: of the study. origin: its model, text and settings. checksum: of all tensors, hexadecimal."""
 
     progress: Progress
     origin: str
@@ -29,14 +29,14 @@ class _Description(msgspec.Struct, frozen=True):
 
 
 def save_study(path: Path, study: Study, origin: str) -> None:
-    """Raises MdlError if the disk refuses; what was there before is there then."""
+    """Write the study. Raises MdlError if the disk refuses; the former file is then still there."""
     arrays: dict[str, NDArray[Any]] = {name: tensor.numpy() for name, tensor in study.state().items()}
     description = _Description(study.progress, origin, _checksum(arrays))
     write_safetensors(path, arrays, {"study": msgspec.json.encode(description).decode()})
 
 
 def load_study(path: Path, study: Study, origin: str) -> bool:
-    """Bring a new study to where it was saved; whether there was one.
+    """Bring a new study to its saved state; return False if there was none.
 
     Raises DataError that names the file if it is damaged, ConfigError if it is of another origin.
     """

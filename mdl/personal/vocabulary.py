@@ -1,8 +1,8 @@
 """A model's entries (words, places, apps) fitted to one person (DeepType 4, 5.2).
 
 Dynamic vocabulary: names that a person uses and the model lacks take the place of names they never used.
-Vocabulary compression: names they never used go, with their rows of the embedding and of the last layer. Keeping only
-what was used would lose what they use next, so the rest up to `size` is filled with the most frequent of the others.
+Vocabulary compression: names they never used go, with their rows of the embedding and of the last layer. Used names
+alone would lack the next ones, so the rest up to `size` is filled with the most frequent of the others.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from mdl.personal.compression import (
 
 # 5.2: 94.5 % of the paper's users have fewer words than this.
 PERSONAL_WORDS = 10_000
-# "more than a threshold" (4), which the paper does not give: what was written once may be a slip, and gains nothing.
+# "more than a threshold" (4), which the paper does not give: a word written once may be a slip, and gains nothing.
 LEAST_USES = 2
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """names: of all entries afterwards. rows: int64 (n,), the entry of before whose parameters each one starts from.
+    """names: of all entries afterwards. rows: int64 (n,), the former entry that gives each one its first parameters.
 
-    new: how many names were not there before.
+    new: the number of names that were not there before.
     """
 
     names: tuple[str, ...]
@@ -40,7 +40,7 @@ class Change:
     new: int = 0
 
     def then(self, other: Change) -> Change:
-        """This change, and another one of its result."""
+        """Return this change, followed by another one of its result."""
         return Change(other.names, self.rows[other.rows], self.new + other.new)
 
 
@@ -49,9 +49,9 @@ def keep_all(names: Sequence[str]) -> Change:
 
 
 def swap_unused(names: Sequence[str], uses: Mapping[str, int], least: int = LEAST_USES) -> Change:
-    """Dynamic vocabulary (4). names: the most frequent first. uses: how often the person used a name.
+    """Return the change by dynamic vocabulary (4). names: the most frequent first. uses: of each name by the person.
 
-    Those used at least `least` times replace unused ones, the most used the least frequent; it keeps its row.
+    Names used at least `least` times replace unused ones, the most used the least frequent; a new name keeps the row.
     """
     known = set(names)
     wanted = sorted((name for name in uses if uses[name] >= least and name not in known), key=lambda n: (-uses[n], n))
@@ -63,14 +63,14 @@ def swap_unused(names: Sequence[str], uses: Mapping[str, int], least: int = LEAS
 
 
 def keep_used(names: Sequence[str], uses: Mapping[str, int], size: int = PERSONAL_WORDS) -> Change:
-    """Vocabulary compression (5.2): the most used entries, then frequent others up to `size`; order stays."""
+    """Return the change by vocabulary compression (5.2): most used, then frequent entries up to `size`; order stays."""
     places = sorted(range(len(names)), key=lambda place: (-uses.get(names[place], 0), place))[:size]
     rows = np.sort(np.array(places, np.int64))
     return Change(tuple(names[row] for row in rows.tolist()), rows)
 
 
 def take_rows(layer: nn.Module, rows: NDArray[np.int64]) -> nn.Module:
-    """A layer with these rows of a linear or embedding layer (outputs, entries), factored or not."""
+    """Return a layer with these rows of a linear or embedding layer (outputs, entries), factored or not."""
     index = torch.from_numpy(np.ascontiguousarray(rows))
     match layer:
         case FactoredLinear():
@@ -86,7 +86,7 @@ def take_rows(layer: nn.Module, rows: NDArray[np.int64]) -> nn.Module:
 
 @torch.no_grad()
 def begin_rows(layer: nn.Module, source: nn.Module, groups: Mapping[int, Sequence[int] | NDArray[np.int64]]) -> None:
-    """Rows of a layer, in place: each becomes the mean of these rows of `source`, a layer of its kind and width.
+    """Set rows of a layer, in place: each becomes the mean of these rows of `source`, a layer of its kind and width.
 
     groups: row -> rows of the source. (The paper is silent: there a new entry has the parameters of the one that it
     replaces.)

@@ -1,1 +1,1 @@
-"""What devices say to each other, what a machine is, and what a round exchanges."""
+"""The messages of devices, the vocabulary of machines, and the contents of a round's exchange."""

@@ -1,4 +1,4 @@
-"""What travels beside a message that announces it: values in a mesh, packed bytes between a cloud and its learners."""
+"""The load beside a message that announces it: values in a mesh, packed bytes between a cloud and its learners."""
 
 from __future__ import annotations
 

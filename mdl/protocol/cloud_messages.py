@@ -1,4 +1,4 @@
-"""What a cloud and those who learn from it say to each other."""
+"""The messages between a cloud and its learners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_VECTOR_BYTES = 656
 class LessonWanted(Message, frozen=True):
     """A learner to the cloud (Colla, stage 2): is there anything newer than this version?
 
-    pupil: whose model it is, a device's or a whole mesh's; its members ask in its name.
+    pupil: the model's owner, a device or a whole mesh; its members ask in its name.
     schema_hash: of the pupil's model, for the cloud to compare with its own.
     model: the same in one line for people.
     version: of the lesson that the learner has; 0: none.
@@ -31,7 +31,7 @@ class LessonWanted(Message, frozen=True):
 
 
 class LessonCurrent(Message, frozen=True):
-    """The cloud to a learner: an answer, and said to all who have been heard lately when a cycle ends.
+    """The cloud to a learner: an answer, and said to all that have been heard lately when a cycle ends.
 
     pupil: as in LessonWanted.
     version: the newest there is for the pupil: 1 is the base model, each cycle makes the next; 0: nothing to teach yet.
@@ -47,7 +47,7 @@ class LessonMessage(Message, frozen=True):
     """The cloud's small model for the pupil's group, or the pair of it and the large one; carries it packed.
 
     pupil: as in LessonWanted.
-    version: of what the cloud teaches.
+    version: of the lesson.
     group: of the pupil; -1: the base.
     synchronous: as in LessonCurrent.
     """
@@ -59,9 +59,9 @@ class LessonMessage(Message, frozen=True):
 
 
 class UpdateNamed(Message, frozen=True):
-    """What names an update of a pupil (stage 3).
+    """The name of an update of a pupil (stage 3).
 
-    pupil: whose model has changed.
+    pupil: the owner of the changed model.
     schema_hash: of that model.
     number: the pupil's own count; a mesh's is the round.
     digest: of the update's bytes.
@@ -93,11 +93,11 @@ class UpdateWanted(Message, frozen=True):
 
 
 class UpdateMessage(UpdateNamed, frozen=True):
-    """What was offered; carries it as bytes."""
+    """The update that was offered; carries it as bytes."""
 
 
 class VectorMessage(UpdateNamed, frozen=True):
-    """A device to a cloud of recommenders (DCCL, Algorithm 1): what a device learned, said again until it is taken.
+    """A device to a cloud of recommenders (DCCL, Algorithm 1): the vector it learned, said again until it is taken.
 
     values: the vector and what it generates patches by, packed (`mdl.recommend.vector_codec`).
     """
@@ -106,7 +106,7 @@ class VectorMessage(UpdateNamed, frozen=True):
 
 
 class UpdateTaken(Message, frozen=True):
-    """The cloud has had this update on its disk: what it keeps of the pupil is that, or something newer.
+    """The cloud has had this update on its disk: it keeps that, or something newer of the pupil.
 
     pupil: as it was offered.
     digest: as it was offered.

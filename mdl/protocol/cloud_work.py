@@ -1,4 +1,4 @@
-"""Events and effects of the cloud and of who learns with it (`mdl.protocol.machine` has all the others)."""
+"""Events and effects of the cloud and of its learners (`mdl.protocol.machine` has all the others)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class UpdateStored(msgspec.Struct, frozen=True):
     sender: the device that it is of.
     update: the message that carried it.
     problem: why it was refused, in one line; "": it is kept.
-    pull_again: the device is to fetch what the cloud teaches before it sends another.
+    pull_again: the device is to fetch the present lesson before it sends another.
     """
 
     sender: Contributor
@@ -42,9 +42,9 @@ class UpdateStored(msgspec.Struct, frozen=True):
 
 
 class CycleTaught(msgspec.Struct, frozen=True):
-    """The cloud has learned from its pupils, and what it can teach now is on its disk.
+    """The cloud has learned from its pupils, and its new lessons are on its disk.
 
-    version: of what it teaches now.
+    version: of these lessons.
     lessons: small models by the group's number in decimal, "-1" is the base.
     groups: pupil -> the number of its group.
     learned: pupil -> the digest of its update that is in it.
@@ -105,11 +105,11 @@ class KeepVectors(msgspec.Struct, frozen=True):
 
 
 class VectorJudged(msgspec.Struct, frozen=True):
-    """What became of a vector.
+    """The outcome for a vector.
 
     received: as it came.
     problem: why it was refused, in one line; "": it is kept.
-    pull_again: the device is to fetch what the cloud teaches before it sends another.
+    pull_again: the device is to fetch the present lesson before it sends another.
     """
 
     received: VectorReceived
@@ -129,9 +129,9 @@ class VectorsKept(msgspec.Struct, frozen=True):
 
 
 class TeachCycle(msgspec.Struct, frozen=True):
-    """The cloud: make the next version of what it teaches, from the updates on its disk; answers CycleTaught.
+    """The cloud: make the next version of its lessons, from the updates on its disk; answers CycleTaught.
 
-    version: which; 1: from its own data alone.
+    version: the number of that; 1: from its own data alone.
     """
 
     version: int

@@ -1,7 +1,7 @@
 """Values of a segment in fewer bytes: float16, or int8, int4 or ternary in blocks with a scale each. Pure.
 
-What is coded travels as a float32 vector of as many bytes: links and simulator need not know. Everybody decodes the
-same bytes, so that all apply the same values.
+Coded values travel as a float32 vector of as many bytes: links and simulator need not know. Everybody decodes the same
+bytes, so that all apply the same values.
 
 Ternary: of each block the largest values, of both signs, with one size for all of them; the others are zero (sparse
 ternary compression: Sattler et al. 2019, but as many of a block as leave the least squares to round off).
@@ -31,7 +31,7 @@ _DIGITS = (np.arange(243)[:, None] // _POWERS % 3 - 1).astype(np.int8)
 
 
 def encode(values: Vector, coding: Coding) -> Vector:
-    """float32, shape (n,) -> what travels, float32, shape (coded_size(n),). float16 clips at 65,504."""
+    """Encode float32, shape (n,), to float32, shape (coded_size(n),), which travels. float16 clips at 65,504."""
     if coding == "none":
         return values
     if coding == "float16":
@@ -49,7 +49,7 @@ def encode(values: Vector, coding: Coding) -> Vector:
 
 
 def decode(coded: Vector, size: int, coding: Coding) -> Vector:
-    """What travels -> float32, shape (size,). Raises RemoteProtocolError if it is not that of so many values."""
+    """Decode to float32, shape (size,). Raises RemoteProtocolError if these are not so many coded values."""
     if coding == "none":
         return coded  # `check_values` looks at them
     if coded.size != coded_size(size, coding):
@@ -69,7 +69,7 @@ def decode(coded: Vector, size: int, coding: Coding) -> Vector:
 
 
 def coded_size(size: int, coding: Coding) -> int:
-    """How many float32 the coded values of so many take."""
+    """Return the number of float32 that so many values take when coded."""
     if coding == "none":
         return size
     if coding == "float16":
@@ -78,10 +78,10 @@ def coded_size(size: int, coding: Coding) -> int:
 
 
 class RoundedOff:
-    """What coding has rounded off of this device's pieces, and of the results it owns (error feedback).
+    """The remainder that coding has rounded off this device's pieces, and the results it owns (error feedback).
 
-    values: in the measure of an own delta, with the next of which it comes in, float32 (P,); None if nothing is coded,
-    or this device has none.
+    values: in the measure of an own delta, float32 (P,), to come in with the next one; None if nothing is coded,
+        or this device has no own delta.
     """
 
     def __init__(self, size: int, coding: Coding, has_own: bool) -> None:
@@ -89,7 +89,7 @@ class RoundedOff:
         self._coding = coding
 
     def encode(self, values: Vector, bounds: slice, weight: float = 1.0) -> tuple[Vector, Vector]:
-        """What travels of a segment, and what the others make of it. weight: of its values in an own delta."""
+        """Return a segment's values as they travel, and as the others decode them. weight: in an own delta."""
         coded = encode(values, self._coding)
         read = decode(coded, values.size, self._coding)
         if self.values is not None:
@@ -97,23 +97,23 @@ class RoundedOff:
         return coded, read
 
     def part_ways(self) -> None:
-        """This is a copy (`sim/mesh/snapshot.py`): what it changes in place is its own from here on."""
+        """Copy what is changed in place: this object is a copy of another one (`sim/mesh/snapshot.py`)."""
         self.values = None if self.values is None else self.values.copy()
 
 
 def _steps(blocks: Vector, steps: int) -> tuple[Vector, NDArray[np.int8]]:
-    """Scales, and codes from -steps to steps. blocks: float32 (blocks, values of each); it is used up."""
+    """Return scales, and codes from -steps to steps. blocks: float32 (blocks, values of each); it is used up."""
     scales = np.maximum.reduce(np.abs(blocks), axis=1) / np.float32(steps)
-    # Of a block of zeros, or of values that a scale cannot tell apart, all are zero.
+    # In a block of zeros, or of values that a scale cannot tell apart, all are zero.
     blocks /= np.where(scales > 0, scales, np.float32(1))[:, None]
     # The least of scales are rounded so much that a value may be more steps away than there are.
     return scales, np.clip(np.rint(blocks, out=blocks), -steps, steps, out=blocks).astype(np.int8)
 
 
 def _signs(blocks: Vector) -> tuple[Vector, NDArray[np.int8]]:
-    """Scales, and the signs of the values that are kept, 0 of the others.
+    """Return scales, and the signs of the values that are kept, 0 of the others.
 
-    Of k values the mean size is the best scale, and k * mean ** 2 is what it leaves less to round off.
+    The mean size of k values is their best scale, and k * mean ** 2 is what it leaves less to round off.
     """
     sizes = np.abs(blocks)
     largest = np.sort(sizes, axis=1)[:, ::-1]
@@ -124,7 +124,7 @@ def _signs(blocks: Vector) -> tuple[Vector, NDArray[np.int8]]:
 
 
 def _pack(codes: NDArray[np.int8], coding: Coding) -> NDArray[np.int8]:
-    """The codes of whole blocks, as many in a byte as it holds; of two, the first in its lower half."""
+    """Pack the codes of whole blocks, as many in a byte as it holds; of two, the first in its lower half."""
     if coding == "int8":
         return codes
     if coding == "int4":

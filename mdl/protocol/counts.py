@@ -1,4 +1,4 @@
-"""How good a model is on test windows, as counts and sums that add up over devices."""
+"""The quality of a model on test windows, as counts and sums that add up over devices."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Counts: TypeAlias = Annotated[tuple[Count, ...], Meta(max_length=MAX_CLASSES)]
 # Windows by true class (rows) and predicted class (columns); () where there are more than MAX_CONFUSED classes.
 _Row: TypeAlias = Annotated[tuple[Count, ...], Meta(max_length=MAX_CONFUSED)]
 Confusion: TypeAlias = Annotated[tuple[_Row, ...], Meta(max_length=MAX_CONFUSED)]
-# Of errors and of numbers, over all windows of a device; beyond, a model has diverged.
+# Largest sum of errors or of numbers, over all windows of a device; beyond, a model has diverged.
 MAX_SUM = 1e24
 _Sum: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_SUM)]
 # R-squared is 1 at best, and without an end below.
@@ -39,14 +39,14 @@ Score: TypeAlias = Annotated[float, Meta(ge=-MAX_LOSS, le=1.0)]
 _LOSSES = 1e6 * MAX_LOSS
 
 
-# By which models are compared: of numbers the mean over them of the share of their variance that is explained.
+# Measures by which models are compared. For numbers: the mean over them of the explained share of their variance.
 MEASURES: dict[Targets, str] = {"classes": "accuracy", "numbers": "R²", "labels": "micro F1"}
-# The same as `--until` and `Judged` name it.
+# The same measures, as `--until` and `Judged` name them.
 FIGURES: dict[Targets, str] = {"classes": "accuracy", "numbers": "r2", "labels": "f1"}
 
 
 class Errors(msgspec.Struct, frozen=True):
-    """Of one number over all windows; adding two gives those of both.
+    """The errors of one number over all windows; adding two gives those of both.
 
     squared, absolute: summed errors. total, squares: summed numbers, and their squares.
     """
@@ -62,7 +62,7 @@ class Errors(msgspec.Struct, frozen=True):
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """How near one predicted number is. rmse, mae: root of the mean squared, and mean absolute error, in its unit.
+    """The fit of one predicted number. rmse, mae: root of the mean squared, and mean absolute error, in its unit.
 
     r2: the share of its variance that is explained; None if it is constant.
     """
@@ -73,7 +73,7 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 class Labelling(msgspec.Struct, frozen=True):
-    """How well labels are found. micro_f1: over all labels and windows; exact: the share of windows with all right."""
+    """The quality of found labels. micro_f1: over all labels and windows; exact: share of windows with all right."""
 
     micro_f1: Share
     exact: Share
@@ -82,11 +82,11 @@ class Labelling(msgspec.Struct, frozen=True):
 class Evaluation(msgspec.Struct, frozen=True):
     """Per-class counts over n windows; adding two evaluations gives the evaluation of both devices' windows.
 
-    confusion: () is not told: by an older version, or with too many classes; what is told adds up all the same.
-    targets: what is counted: labels as classes are, and in `exact` the windows in which all are right; numbers have
-    `errors`.
+    confusion: () if it is not told: by an older version, or with too many classes; what is told adds up all the same.
+    targets: the kind that is counted. Labels are counted as classes, and in `exact` the windows with all labels right;
+        numbers have `errors`.
 
-    Adding raises RemoteProtocolError when the other counts other classes, or something else.
+    Adding raises RemoteProtocolError if the other counts other classes, or something else.
     """
 
     true_positive: Counts
@@ -126,19 +126,19 @@ class Evaluation(msgspec.Struct, frozen=True):
 
     @property
     def fits(self) -> tuple[Fit, ...]:
-        """Of each number; none without windows."""
+        """The fit of each number; none without windows."""
         return tuple(_fit(errors, self.n) for errors in self.errors) if self.n else ()
 
     @property
     def labelling(self) -> Labelling:
-        """0 without windows."""
+        """The quality of found labels; 0 without windows."""
         hits = sum(self.true_positive)
         wrong = sum(self.false_positive) + sum(self.false_negative)
         return Labelling(2 * hits / (2 * hits + wrong) if hits else 0.0, min(1.0, self.exact / max(self.n, 1)))
 
     @property
     def accuracy(self) -> float:
-        """Share of windows whose class was found; 0 without windows."""
+        """Share of windows in which the right class was found; 0 without windows."""
         return sum(self.true_positive) / self.n if self.n else 0.0
 
     @property
@@ -158,17 +158,17 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 def show_score(targets: Targets, score: float) -> str:
-    """ "accuracy 93.1%", "micro F1 81.0%" or "R² 0.812"."""
+    """Return "accuracy 93.1%", "micro F1 81.0%" or "R² 0.812"."""
     return f"{MEASURES[targets]} {show_value(targets, score)}"
 
 
 def show_value(targets: Targets, score: float) -> str:
-    """Without its name."""
+    """Return the score without its name."""
     return f"{score:.3f}" if targets == "numbers" else f"{score:.1%}"
 
 
 def is_sound(evaluation: Evaluation) -> bool:
-    """Whether its counts may be those of so many windows: all that is told of them is a share then."""
+    """Return True if its counts may be those of so many windows: all that is told of them is a share then."""
     hits, n = evaluation.true_positive, evaluation.n
     if len(evaluation.errors) != (len(hits) if evaluation.targets == "numbers" else 0):
         return False
@@ -176,13 +176,13 @@ def is_sound(evaluation: Evaluation) -> bool:
 
 
 def no_evaluation(classes: int) -> Evaluation:
-    """The neutral element: what to start a sum from."""
+    """Return the neutral element, to start a sum from."""
     zeros = (0,) * classes
     return Evaluation(zeros, zeros, zeros, 0.0, 0)
 
 
 def add_confusions(a: Confusion, b: Confusion) -> Confusion:
-    """Cell by cell; () changes nothing. Raises RemoteProtocolError over other classes."""
+    """Add cell by cell; () changes nothing. Raises RemoteProtocolError over other classes."""
     if not a or not b:
         return a or b
     if len(a) != len(b):
@@ -191,7 +191,7 @@ def add_confusions(a: Confusion, b: Confusion) -> Confusion:
 
 
 def is_confusion_of(evaluation: Evaluation) -> bool:
-    """Whether its matrix is square, over its classes, and says what its other counts say."""
+    """Return True if its matrix is square, over its classes, and agrees with its other counts."""
     confusion, hits = evaluation.confusion, evaluation.true_positive
     if {len(row) for row in confusion} != {len(confusion)} or len(confusion) != len(hits):
         return False
@@ -207,7 +207,7 @@ def is_confusion_of(evaluation: Evaluation) -> bool:
 
 def _fit(errors: Errors, n: int) -> Fit:
     spread = errors.squares - errors.total**2 / n
-    # What is left of a constant is rounding.
+    # A constant leaves only rounding here.
     known = spread > 1e-9 * errors.squares
     r2 = max(1 - errors.squared / spread, -MAX_LOSS) if known else None
     return Fit(min(math.sqrt(errors.squared / n), MAX_SUM), errors.absolute / n, r2)
@@ -220,7 +220,7 @@ def _add(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Judged(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How good one device finds a round's model; fields that it does not tell are None.
+    """One device's judgement of a round's model; fields that it does not tell are None.
 
     peer_id: the device.
     windows: that it tested, which its figures weigh; 1 for a training loss.
@@ -249,7 +249,7 @@ Judgements: TypeAlias = Annotated[tuple[Judged, ...], Meta(max_length=MAX_MEMBER
 
 
 def judge(peer_id: str, evaluation: Evaluation) -> Judged:
-    """Return what one device's counts say of a model."""
+    """Return one device's judgement of a model by its counts."""
     n, score = evaluation.n, evaluation.score
     if evaluation.targets == "numbers":
         return Judged(peer_id, n, r2=score, mae=max((fit.mae for fit in evaluation.fits), default=None))
@@ -271,16 +271,16 @@ def is_better(new: Judgements, old: Judgements, name: str) -> bool:
 
 
 class Course(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a run has come that ends by itself (`mdl peer --until`): another agent goes on counting from it.
+    """The progress of a run that ends by itself (`mdl peer --until`): another agent goes on counting from it.
 
     elapsed_s: since its first round was opened.
-    best_round: whose model is the best so far; 0: none is.
+    best_round: the round of the best model so far; 0: none.
     score: of that model, by the measure of its targets; None: nobody tests.
     loss: mean training loss of that round, in nats; None: none was told.
     digest: of w(best_round), in hexadecimal.
-    targets: what that model is tested for.
-    best: how each device found that model.
-    last: how each device of the run found the last model that it judged.
+    targets: the kind of test of that model.
+    best: the devices' judgements of that model.
+    last: each device's judgement of the last model that it judged.
     """
 
     elapsed_s: Seconds = 0.0

@@ -2,7 +2,7 @@
 
 A partial mean carries its weight theta and the contributors it already holds. Merging adds the thetas up and joins the
 contributors, so that the last holder of a chain has exactly the central mean, whatever the order was.
-Knows nothing of who merges with whom, or when.
+Knows nothing of merge partners and times.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BLOCK = 1 << 16
 LARGEST_VALUE = 1e6
 # Two sums of the same weights differ by the order in which they were added, by less than this part.
 THETA_ROUNDING = 1e-6
-# Values whose squares sum up to less are none of them beyond LARGEST_VALUE, whatever rounding does to the sum.
+# If the squares of values sum up to less, none of them is beyond LARGEST_VALUE, whatever rounding does to the sum.
 _SMALL_SQUARES = 0.9 * LARGEST_VALUE**2
 
 
@@ -55,7 +55,7 @@ class ModelDelta(msgspec.Struct, frozen=True):
     """A partial mean of model deltas w(t) - w_i.
 
     values: float32, shape (P,), never changed once here. theta: summed weight of the contributors, > 0 (3.2.2).
-    partial: of a result, who else is in some of its segments.
+    partial: in a result, the further contributors that are in some of its segments.
     """
 
     values: Vector
@@ -87,14 +87,14 @@ def pair_aggregate(mine: ModelDelta, theirs: ModelDelta, out: Vector | None = No
 
 
 def apply_delta(parameters: Vector, delta: Vector, eta: float, out: Vector | None = None) -> Vector:
-    """w(t+1) = w(t) - eta * delta (Algorithm 1). float32, shape (P,); a new vector, or `out`, which may be `delta`."""
+    """Return w(t+1) = w(t) - eta * delta (Algorithm 1), float32 (P,): a new vector, or `out`, which may be `delta`."""
     applied = np.multiply(delta, np.float32(-eta), out=out)
     applied += parameters
     return applied
 
 
 def central_mean(deltas: Iterable[ModelDelta]) -> NDArray[np.float64]:
-    """What a server would compute from all deltas at once (Eq. 1), in float64: the yardstick for `pair_aggregate`."""
+    """Return the mean that a server would compute from all deltas (Eq. 1), in float64: to check `pair_aggregate`."""
     total: NDArray[np.float64] | None = None
     theta = 0.0
     for delta in deltas:
@@ -107,10 +107,10 @@ def central_mean(deltas: Iterable[ModelDelta]) -> NDArray[np.float64]:
 
 
 def check_values(values: Vector, size: int) -> None:
-    """Refuse what would poison a mean. Raises RemoteProtocolError on a wrong size, NaN, infinity or |value| > 1e6."""
+    """Raise RemoteProtocolError for values that would poison a mean: a wrong size, NaN, infinity or |value| > 1e6."""
     check_size(values, size)
-    # The sum of squares is quick, and small enough for all but a few; min and max carry NaN and infinity along. What
-    # overflows is looked at then, and is no warning's affair: `vdot` gives none.
+    # The sum of squares is quick, and small enough for all but a few; min and max carry NaN and infinity along. A sum
+    # that overflows is looked at then, and is no warning's affair: `vdot` gives none.
     if (
         size
         and not np.vdot(values, values) < _SMALL_SQUARES
@@ -120,13 +120,13 @@ def check_values(values: Vector, size: int) -> None:
 
 
 def check_size(values: Vector, size: int) -> None:
-    """Raises RemoteProtocolError for another number of values than the model's."""
+    """Raise RemoteProtocolError for another number of values than the model's."""
     if values.shape != (size,):
         raise RemoteProtocolError(f"{values.size} values where the model has {size}")
 
 
 class Hash:
-    """Of values that come piece by piece, in order. BLAKE3: some four times as fast as BLAKE2b in hashlib."""
+    """The hash of values that come piece by piece, in order. BLAKE3: some four times as fast as BLAKE2b in hashlib."""
 
     __slots__ = ("_hash",)
 
@@ -137,19 +137,19 @@ class Hash:
         self._hash.update(data)
 
     def digest(self) -> bytes:
-        """16 bytes."""
+        """Return the digest, 16 bytes."""
         return self._hash.digest(length=16)
 
 
 def digest_of(values: Vector | bytes) -> bytes:
-    """16 bytes that tell two vectors, or two packed models, apart."""
+    """Return 16 bytes that tell two vectors, or two packed models, apart."""
     whole = new_hash()
     whole.update(values if isinstance(values, bytes) else np.ascontiguousarray(values).data.cast("B"))
     return whole.digest()
 
 
 def digest_of_result(values_digest: bytes, partial: tuple[Partial, ...]) -> bytes:
-    """16 bytes that name the result of a round: its values, and who is in some of its segments only."""
+    """Return 16 bytes that name the result of a round: its values, and contributors in some segments only."""
     if not partial:
         return values_digest
     whole = new_hash()
@@ -159,5 +159,5 @@ def digest_of_result(values_digest: bytes, partial: tuple[Partial, ...]) -> byte
 
 
 def new_hash() -> Hash:
-    """For a digest of values that come piece by piece, in order."""
+    """Return a hash for values that come piece by piece, in order."""
     return Hash()

@@ -1,4 +1,4 @@
-"""What is said about one hop (MDLdroid 3.2.2): the agent orders, cancels and frees; its receiver asks its sender."""
+"""The messages about one hop (MDLdroid 3.2.2): the agent orders, cancels and frees; its receiver asks its sender."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import AgentMessage
 from mdl.protocol.vocabulary import Contributors, Message
 
-# How the reason of a decision begins where what came is held for poison: the agent has another device judge it, too.
+# A decision's reason begins with this if the delta is held for poison: the agent has another device judge it, too.
 SUSPECT = "refused: suspect: "
-# Why a hop is given up by its receiver, where the sender is to be reached no more; the agent looks for another way.
+# A receiver's reason to give up a hop if its sender cannot be reached any more; the agent looks for another way.
 NOTHING_CAME = "nothing came"
 
 
@@ -20,7 +20,7 @@ class HopOrdered(AgentMessage, frozen=True):
     segment: of the model; 0 as long as a model is one.
     hop_id: unique in the mesh: a term's own numbers.
     sender: the process that is to be asked.
-    limits: by what that is judged, where it is.
+    limits: the limits that it is judged by, if it is.
     is_look: measure it and tell, and merge nothing of it.
     theta: the weight that the sender has told for its partial mean; 0: not told.
     """
@@ -79,7 +79,7 @@ class DeltaMessage(Message, frozen=True):
     segment: as in HopOrdered.
     hop_id: the hop it is given to.
     theta: summed weight of its contributors.
-    contributors: the processes whose deltas are in it.
+    contributors: the processes with deltas in it.
     """
 
     round_id: Round

@@ -13,7 +13,7 @@ from mdl.protocol.vocabulary import Ballot
 
 # A file that was changed so long after its last ballot was written was changed by something else.
 LATE_S = 30.0
-# Where a boot has no name its time stands for it. Systems tell that with a second's error; no machine boots so quickly.
+# A boot without a name is known by its time. Systems tell that with a second's error; no machine boots so quickly.
 _SAME_BOOT_S = 5.0
 
 
@@ -21,7 +21,7 @@ class KeptBallot(Struct, frozen=True):
     """One write of a ballot.
 
     number: grows by one with each write, so that the newest is known.
-    ballot: what the device had promised by then.
+    ballot: the promises of the device by then.
     boot: the start of the machine during which it was written; "": not known.
     is_last: the process wrote it as its last word, so it has promised nothing since.
     at_s: the time of writing, by the clock that dates files; 0.0: not known.
@@ -54,7 +54,7 @@ def is_same_boot(one: str, other: str) -> bool:
 
 
 def doubted(ballot: Ballot) -> Ballot:
-    """Return what still holds of a ballot when later ones may be lost: all that it says was promised.
+    """Return the part of a ballot that still holds when later ones may be lost: all promises that it tells of.
 
     It names no start of which nothing is forgotten, so the device has no vote until its new work is counted
     (docs/protocol.md, rule 7).

@@ -2,8 +2,8 @@
 
 Two drivers run the same machines: `mdl.transport.runtime` over ZeroMQ and `mdl.sim.mesh.driver` in virtual time. Slow
 work (training, evaluation, disk) is an effect; its result comes back as an event, so that a report never waits for a
-training step. Those of whole vectors stand in `mdl.protocol.vector_work`, of the cloud in `mdl.protocol.cloud_work`, of
-shared windows in `mdl.protocol.sharing.work`.
+training step. Work on whole vectors stands in `mdl.protocol.vector_work`, that of the cloud in
+`mdl.protocol.cloud_work`, that of shared windows in `mdl.protocol.sharing.work`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vector_work import VectorWork, VectorWorkDone
 from mdl.protocol.vocabulary import Ballot, History, PeerInfo, ResourceState, TrainingReport
 
-# Of a story that somebody else has made, too: so many zeros are made of it.
+# The bound holds for a story that somebody else has made, too: so many zeros are made of it.
 MAX_VECTORS = 64
 Vectors: TypeAlias = Annotated[tuple[Vector, ...], msgspec.Meta(max_length=MAX_VECTORS)]
 
@@ -35,12 +35,11 @@ class Tick(msgspec.Struct, frozen=True):
 class Received(msgspec.Struct, frozen=True):
     """A message that was checked.
 
-    sender: who said it, as its connection has shown.
-    message: what was said.
-    values: what a carrier message announced, owned by the machine from now on: float32 (P,), or packed bytes if it is
+    sender: the process that said it, as its connection has shown.
+    message: its content.
+    values: announced by a carrier message, owned by the machine from now on: float32 (P,), or packed bytes if it is
         one of PACKED. Those of one of SEGMENTS are read-only: they lie in the memory of the message.
-    digest: of the values, if the message is one whose values are compared with a digest (DIGESTED), which are finite
-        then; else empty.
+    digest: of the values, if messages of this kind are compared with one (DIGESTED): they are finite then; else empty.
     """
 
     sender: Contributor
@@ -50,9 +49,9 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class PeerFound(msgspec.Struct, frozen=True):
-    """Discovery introduced a peer of this mesh; whether it lives, only its messages tell.
+    """Discovery introduced a peer of this mesh; only its messages tell whether it lives.
 
-    info: who it is, and where it is reached.
+    info: its identity, and its address.
     """
 
     info: PeerInfo
@@ -83,8 +82,8 @@ class NameTaken(msgspec.Struct, frozen=True):
 class TransferProgressed(msgspec.Struct, frozen=True):
     """Part of a carrier message has arrived; comes at most about once a second.
 
-    sender: whose message it is.
-    received_bytes: how much of its values is here.
+    sender: of the message.
+    received_bytes: of its values, so far.
     size_bytes: of all its values.
     """
 
@@ -96,11 +95,11 @@ class TransferProgressed(msgspec.Struct, frozen=True):
 class ResourcesSampled(msgspec.Struct, frozen=True):
     """The device has looked at itself.
 
-    resources: what it has, and how it is used.
+    resources: its resources, and their use.
     sent_bytes: over all connections since the process started.
     ways_s: peer id -> the quickest round trip of a small word lately, in seconds, as far as it is known.
     bugs: messages that met a bug in this process.
-    unheard: peer ids that are not heard for a while, since theirs did.
+    unheard: peer ids that are not heard for a while, since messages of theirs met a bug.
     """
 
     resources: ResourceState
@@ -115,7 +114,7 @@ class LocalDeltaReady(msgspec.Struct, frozen=True):
 
     round_id: of the TrainLocally that it answers.
     delta: w(t) - w_i, theta and this device as the only contributor.
-    training: how it went.
+    training: the report on it.
     earlier: as of the TrainLocally.
     summed: the delta with all of that, float32 (P,); None: nobody has added it up.
     """
@@ -142,7 +141,7 @@ class Evaluated(msgspec.Struct, frozen=True):
     """A model was tested on this device's share of the test windows.
 
     round_id: of the Evaluate that it answers.
-    evaluation: how the model did.
+    evaluation: the result of the test.
     """
 
     round_id: int
@@ -163,8 +162,8 @@ class WorkFailed(msgspec.Struct, frozen=True):
 class HeldUp(msgspec.Struct, frozen=True):
     """The driver's loop could neither hear nor say anything for so long: its own work took the time.
 
-    seconds: how long.
-    disk_s: of them, those in which it waited for its disk.
+    seconds: the time.
+    disk_s: the part of it in which the loop waited for its disk.
     """
 
     seconds: Seconds
@@ -172,9 +171,9 @@ class HeldUp(msgspec.Struct, frozen=True):
 
 
 class PauseChanged(msgspec.Struct, frozen=True):
-    """Whether this device may train has changed (`--when`).
+    """This device may train no more, or again (`--when`).
 
-    reason: what forbids it, in words; "" when it may again.
+    reason: the obstacle, in words; "" when it may again.
     """
 
     reason: str = ""
@@ -221,10 +220,10 @@ Event: TypeAlias = (
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Best effort: may be lost or come twice.
+    """Send a message, best effort: it may be lost or come twice.
 
     receiver: the peer id.
-    message: what is said.
+    message: its content.
     values: with a carrier or a segment only; nobody changes them afterwards.
     """
 
@@ -251,7 +250,7 @@ class TrainLocally(msgspec.Struct, frozen=True):
 
 
 class RecallDelta(msgspec.Struct, frozen=True):
-    """What local training gave, once more; answers DeltaRecalled.
+    """Give the delta of a local training once more; answers DeltaRecalled.
 
     Merging needs the memory of the own delta; the trained model still has it.
 
@@ -279,12 +278,12 @@ class Evaluate(msgspec.Struct, frozen=True):
 
 
 class SaveModel(msgspec.Struct, frozen=True):
-    """Write a model and how it came about to the file cache.
+    """Write a model and its history to the file cache.
 
     round_id: t.
     parameters: w(t), float32 (P,).
     digest: of w(t), and of the momentum behind it.
-    history: the forks on the way to w(t), and whose work is in it.
+    history: the forks on the way to w(t), and the devices with work in it.
     momentum: of the outer optimizer, float32 (P,); None if it has none.
     """
 
@@ -296,9 +295,9 @@ class SaveModel(msgspec.Struct, frozen=True):
 
 
 class SaveBallot(msgspec.Struct, frozen=True):
-    """Write what this device has promised to the disk, before any message of the same event is sent.
+    """Write the promises of this device to the disk, before any message of the same event is sent.
 
-    ballot: all of it; replaces what was written before.
+    ballot: all of them; replaces the one written before.
     """
 
     ballot: Ballot

@@ -1,8 +1,8 @@
-"""What peers say to one another. Frozen structs: the decoder checks every type; random bytes do not become a message.
+"""The messages of peers. Frozen structs: the decoder checks every type; random bytes do not become a message.
 
 Some messages announce bulk data (`CARRIERS`), which travels raw beside the header: little-endian float32, or packed
 bytes (`PACKED`).
-A report is the sender's whole state, not a change: whoever missed ten reports knows everything after the eleventh.
+A report is the sender's whole state, not a change: a peer that missed ten reports knows everything after the eleventh.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Hello(Message, frozen=True):
 
     me: the sender, and where it listens.
     challenge: to another process of the same name: say this back, from where you listen.
-    answer: what it asked for.
+    answer: the challenge of the other one, said back.
     """
 
     me: PeerInfo
@@ -118,7 +118,7 @@ Said: TypeAlias = (
     | Hello
     | PeersKnown
 )
-# Carriers whose values the receiver compares with a digest: they are hashed on arrival, and never again.
+# Carriers with values that the receiver compares with a digest: they are hashed on arrival, and never again.
 DIGESTED = (GlobalMessage, ModelMessage)
 # Carriers of bytes; those of a mesh carry float32 values.
 PACKED = (LessonMessage, UpdateMessage, PartMessage)

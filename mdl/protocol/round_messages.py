@@ -1,4 +1,4 @@
-"""What the agent and the trainers of a mesh say to each other in a round."""
+"""The messages between the agent and the trainers of a mesh in a round."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ from mdl.protocol.vocabulary import (
     Transfer,
 )
 
-# Of the peers that one device does not hear: what a person would look at.
+# Peers named that one device does not hear: as many as a person would look at.
 MOST_UNHEARD = 16
-# Devices whose channels are unlike all others': with more, nobody could say who is right.
+# Devices named with channels unlike all others': with more, nobody could say which are right.
 MOST_UNLIKE = 16
-ATTEMPTS_TOLD = 8  # of those a device has taken part in, first of all of those whose end it has not seen
+ATTEMPTS_TOLD = 8  # that a device took part in, first of all those without an end that it has seen
 
 
 class PeerReport(Message, frozen=True):
@@ -70,32 +70,32 @@ class PeerReport(Message, frozen=True):
     schema_hash: of its model, task and classes.
     model: the same in one line for people.
     size: values of its model, P.
-    activity: what it is doing (`ACTIVITY_MOVES`).
+    activity: its present one (`ACTIVITY_MOVES`).
     open_round: the round it takes part in; 0: none.
     open_term: the term that opened that round.
     open_as: the term under which it has heard of that round last.
     entered: terms that opened the last few attempts at any round that it took part in, above all those it has left.
     agent: the peer id it obeys; "": it knows none.
     lineage: the forks on the way to w(t).
-    base: the peer ids whose work is in w(t): a majority of them decides on round t + 1.
+    base: the peer ids with work in w(t): a majority of them decides on round t + 1.
     votes: it knows what it has promised on its lineage, and has or can name its result (docs/protocol.md, rules 6, 7).
-    forgotten: how far it has been where it stands, if it is there no more; all that it knows, if it stands nowhere.
+    forgotten: its furthest point on its lineage, if it has lost that model; all such points, if it stands nowhere.
     goal: the run's last round as it was told; 0: open.
     incoming: the hop that it receives at the moment.
     holdings: its partial means, by segment, also those it has given away.
-    hops: what it has decided as a receiver in the open round.
+    hops: its decisions as a receiver in the open round.
     staged: the result it has and has not applied.
     exchange: the exchange in segments that it takes part in; None: in none.
     resources: as sampled last; None: not yet.
-    training: how local training of the open round went; None: it is not done.
-    evaluation: how the last w that it tested did.
-    transfer: how far the values have come that it waits for.
+    training: the report on local training for the open round; None: it is not done.
+    evaluation: the test of the last w that it tested.
+    transfer: the progress of the values that it waits for.
     sent_bytes: since the process started.
     away: why it may not train now (`--when`), in words; "": it may. It does everything else of a round.
-    accused: whose work it has refused lately.
-    workers: how many devices' work is in w(t), as far as its history tells.
+    accused: the devices with work that it has refused lately.
+    workers: number of devices with work in w(t), as far as its history tells.
     bugs: messages that met a bug in this process.
-    unheard: some of those whom it does not hear for a while, since theirs did.
+    unheard: some of the peers that it does not hear for a while, since messages of theirs met a bug.
     channels: of its training windows, to one significant digit; (): it does not tell (`data.tell_values`).
     accepted: the result of the round after w(t) that it has staged last, and has no more; None: it has it, or none.
     """
@@ -138,7 +138,7 @@ class PeerReport(Message, frozen=True):
 
 
 class AgentMessage(Message, frozen=True):
-    """What only the agent says. A message of an older term is dropped (fault rule 6).
+    """A message that only the agent says. One of an older term is dropped (fault rule 6).
 
     term: the agent's.
     round_id: the round it speaks of.
@@ -153,9 +153,9 @@ class AgentPresent(AgentMessage, frozen=True):
 
     lineage: the mesh's, as the agent sees it.
     quorum: a majority of its lineage's members answers it.
-    successors: the peer ids that take over if it falls silent, the resource-richest first: all who follow it.
-    yields_to: another agent that it hears and would follow, whose term is too low for that; "": nobody.
-    workers: how many devices' work is in the mesh's model: of two meshes that meet, more stand.
+    successors: the peer ids that take over if it falls silent, the resource-richest first: all that follow it.
+    yields_to: another agent that it hears and would follow, but for that one's lower term; "": nobody.
+    workers: number of devices with work in the mesh's model: of two meshes that meet, the one with more goes on.
     """
 
     lineage: Lineage = ()
@@ -180,7 +180,7 @@ class RoundOpened(AgentMessage, frozen=True):
     planned_rounds: the run's last round, which learning-rate schedules follow; 0: open.
     successors: as in AgentPresent.
     course: of a run that ends by itself, up to now; None: this one does not.
-    unlike: in words, whose channels are unlike all others'.
+    unlike: in words, the devices with channels unlike all others'.
     """
 
     digest: Digest
@@ -201,19 +201,19 @@ class BroadcastOrdered(AgentMessage, frozen=True):
 
     base_digest: of w(round_id - 1), which the result belongs to.
     version: grows within a term: a later order replaces an earlier one, never the other way round.
-    order: all who are to have it, the root first.
+    order: all that are to have it, the root first.
     theta: summed weight of the contributors.
-    contributors: the processes whose deltas are in it.
+    contributors: the processes with deltas in it.
     digest: of the result; empty as long as the agent has not heard it.
     link_mb_s: megabytes a second of each device's link, as in `order`; 0: not known. A parent feeds its children by it.
     lineage: of w(round_id - 1); two forks may stand at the same w.
-    owns: how many segments each of `order` owns; empty: the result is at order[0].
+    owns: number of segments that each of `order` owns; empty: the result is at order[0].
     segment_values: values of one segment.
-    coding: how they travel.
+    coding: of values on their way.
     began_term: the term of the order that this exchange began with; 0: this one's.
-    began: the version of that order: whoever follows that one goes on; 0: this one's.
-    lost: who was lost since then, one after the other: the others' segments stay, and what these owned is begun anew.
-    limits: by what pieces are judged, where they are.
+    began: the version of that order: a device that follows that one goes on; 0: this one's.
+    lost: contributors lost since then, one after the other: others' segments stay, and theirs are begun anew.
+    limits: the limits that pieces are judged by, if they are.
     thetas: of an exchange, the weight of each contributor's own delta, as in `contributors`; empty: not told.
     disputed_term: of an earlier order under which devices have staged this result, and others another one; 0: none.
     disputed: the version of that order.
@@ -240,7 +240,7 @@ class BroadcastOrdered(AgentMessage, frozen=True):
 
 
 def exchanging(order: BroadcastOrdered) -> Exchanging:
-    """Which exchange this order is of."""
+    """Return the exchange that this order is of."""
     return Exchanging(order.began_term or order.term, order.began or order.version, len(order.lost))
 
 
@@ -259,7 +259,7 @@ class CatchUp(AgentMessage, frozen=True):
     digest: of w(round_id).
     source: a process that has them.
     lineage: the mesh's.
-    base: the peer ids whose work is in w(round_id).
+    base: the peer ids with work in w(round_id).
     """
 
     digest: Digest
@@ -307,7 +307,7 @@ class RoundTold(AgentMessage, frozen=True):
 
 
 class GlobalWanted(Message, frozen=True):
-    """Child to parent in the broadcast tree: send the result, or what it lacks of it.
+    """Child to parent in the broadcast tree: send the result, or the part of it that is lacking.
 
     round_id: the round it is the result of.
     start: the first value that is wanted.
@@ -319,7 +319,7 @@ class GlobalWanted(Message, frozen=True):
     stop: ValueCount = 0
 
     def check(self, size: int) -> None:
-        """Raises RemoteProtocolError if that is nothing of a result of `size` values."""
+        """Raise RemoteProtocolError if that is nothing of a result of `size` values."""
         if (self.start, self.stop) != (0, 0) and not self.start < self.stop <= size:
             raise RemoteProtocolError(f"values {self.start} to {self.stop} wanted of {size}")
 
@@ -338,10 +338,10 @@ class GlobalMessage(Message, frozen=True):
 
     round_id: the round it is the result of.
     theta: summed weight of its contributors.
-    contributors: the processes whose deltas are in it.
+    contributors: the processes with deltas in it.
     term: of the order under which its sender has staged it.
     version: of that order.
-    partial: who else is in some of its segments.
+    partial: the further contributors that are in some of its segments.
     start: the first value that it carries.
     stop: the one behind the last; 0: it carries all.
     """
@@ -370,7 +370,7 @@ class ModelMessage(Message, frozen=True):
 
     round_id: of the parameters.
     digest: of these values.
-    history: how they came about.
+    history: of the parameters.
     """
 
     round_id: Round

@@ -1,4 +1,4 @@
-"""What devices say to each other while a delta travels in segments: pieces to the segments' owners, results to all."""
+"""The messages while a delta travels in segments: pieces to the segments' owners, results to all."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mdl.protocol.vocabulary import Message
 
 
 class Lost(Struct, frozen=True):
-    """A contributor that was lost in the middle of an exchange: what it gave stays where it is merged.
+    """A contributor that was lost in the middle of an exchange: its pieces stay where they are merged.
 
     contributor: the process.
     theta: the weight of its own delta.
     place: that it had in the order at first.
-    owns: how many segments it owned at first.
+    owns: number of segments that it owned at first.
     """
 
     contributor: Contributor
@@ -31,7 +31,7 @@ class Exchanging(Struct, frozen=True):
 
     term: of the order that it began with.
     version: of that order.
-    lost: how many of its devices were lost since then.
+    lost: number of its devices that were lost since then.
     """
 
     term: Term
@@ -39,7 +39,7 @@ class Exchanging(Struct, frozen=True):
     lost: Count = 0
 
     def is_same(self, other: Exchanging) -> bool:
-        """Whether both began with the same order."""
+        """Return True if both began with the same order."""
         return (self.term, self.version) == (other.term, other.version)
 
 
@@ -49,8 +49,8 @@ class SegmentsReady(Message, frozen=True):
     round_id: the round of the order.
     term: of the order.
     version: of the order.
-    has: one bit for each segment; of the sender's own 1 where the receiver's piece is in, of the receiver's where their
-        result is here: they need not come again.
+    has: one bit for each segment, 1 if it need not come again. It is one of this device's own that has the other's
+        piece, or one of the other's with its result here.
     """
 
     round_id: Round
@@ -83,7 +83,7 @@ class SegmentMessage(Message, frozen=True):
     term: as in SegmentsReady.
     version: as in SegmentsReady.
     segment: of the model.
-    without: whose pieces are not in it, by their number among those that the order has lost.
+    without: contributors with no piece in it, by their number among those that the order has lost.
     """
 
     round_id: Round

@@ -1,4 +1,4 @@
-"""How a delta is cut into segments, and which device owns which: the same table on every device of a round."""
+"""The cut of a delta into segments, and their owners: the same table on every device of a round."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import Lost
 from mdl.protocol.vocabulary import Partials
 
-# At most about so many segments: results of some go out while pieces of others come in. More cost messages.
+# Limit of about so many segments: results of some go out while pieces of others come in. More cost messages.
 _SEGMENTS = 160
-# And each keeps a link busy for so long: less than that is spent on what a message costs both ends.
+# Each keeps a link busy for at least so long: both ends spend less than that on a message.
 _SEGMENT_S = 0.004
-# Of links that nobody has measured: where rounds are over before a link is known, messages are what costs.
+# Bytes of a segment on links that nobody has measured: rounds may end before a link is known, and messages cost.
 _UNKNOWN_BYTES = 1 << 16
-# Bytes of a segment, a power of two between these. The largest is what a message carries at once, for links that carry
-# it in _SEGMENT_S: there messages are what costs. On others no model is so large that its segments are.
+# Bytes of a segment, a power of two between these. The largest is as much as a message carries at once, for links that
+# carry it in _SEGMENT_S: there messages cost most. On other links segments stay smaller, however large the model is.
 SMALLEST_SEGMENT_BYTES, LARGEST_SEGMENT_BYTES, _LARGEST_USUAL_BYTES = 1 << 14, 1 << 19, 1 << 18
 
 
 def places_of(order: BroadcastOrdered) -> list[tuple[Contributor, int]]:
-    """Each device's place when the exchange began, and how many segments it owned then; also of those lost since.
+    """Return each device's place when the exchange began, and its number of segments then; also of those lost since.
 
     Raises RemoteProtocolError if that is no table.
     """
@@ -44,7 +44,7 @@ def places_of(order: BroadcastOrdered) -> list[tuple[Contributor, int]]:
 
 
 def segment_values(size: int, mb_s: float = 0.0, owners: int = 1) -> int:
-    """float32 values of one segment, for a delta of `size` values; the last segment may have fewer.
+    """Return the float32 values of one segment, for a delta of `size` values; the last segment may have fewer.
 
     mb_s: of the links, in MB/s; 0.0: not known. owners: each should have one at least.
     """
@@ -56,16 +56,16 @@ def segment_values(size: int, mb_s: float = 0.0, owners: int = 1) -> int:
 
 
 def count_segments(size: int, values: int) -> int:
-    """Segments of `values` values that a delta of `size` values has."""
+    """Return the number of segments of `values` values in a delta of `size` values."""
     return -(-size // values)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """size: values of the delta, P. values: of one segment. owns: how many segments each place of the order owns.
+    """size: values of the delta, P. values: of one segment. owns: number of segments that each place of the order owns.
 
-    Each place owns neighbours, in the order of the places. lost: places whose segments the other owners have taken over
-    since, one after the other. Raises RemoteProtocolError if that is not all of them, or no owner is left.
+    Each place owns neighbours, in the order of the places. lost: places that the other owners have taken over since,
+    one after the other. Raises RemoteProtocolError if the segments are not those of the delta, or no owner is left.
     """
 
     size: int
@@ -85,17 +85,17 @@ class Cut:
         return self._ends[-1]
 
     def bounds(self, segment: int) -> slice:
-        """The values of a segment. Raises RemoteProtocolError if there is none of this number."""
+        """Return the bounds of a segment's values. Raises RemoteProtocolError if there is none of this number."""
         if not 0 <= segment < self.segments:
             raise RemoteProtocolError(f"segment {segment} of {self.segments}")
         return slice(segment * self.values, min((segment + 1) * self.values, self.size))
 
     def owner(self, segment: int) -> int:
-        """The place that owns a segment."""
+        """Return the place that owns a segment."""
         return self._owners[segment] if self.lost else bisect_right(self._ends, segment)
 
     def owned(self, place: int) -> Sequence[int]:
-        """The segments that a place owns, in their order."""
+        """Return the segments that a place owns, in their order."""
         if self.lost:
             return [segment for segment, owner in enumerate(self._owners) if owner == place]
         end = self._ends[place]
@@ -103,7 +103,7 @@ class Cut:
 
     @cached_property
     def _owners(self) -> list[int]:
-        """What a lost place owned is dealt to the other owners, to each in proportion to what it owned at first."""
+        """The owners by segment: those of a lost place go to the others, in proportion to what each owned at first."""
         owners = [place for place, count in enumerate(self.owns) for _ in range(count)]
         for number, place in enumerate(self.lost):
             gone = self.lost[: number + 1]
@@ -123,19 +123,19 @@ class Cut:
 
 
 def to_bits(segments: Iterable[int], count: int) -> bytes:
-    """One bit for each of `count` segments, 1 for those named."""
+    """Return one bit for each of `count` segments, 1 for those named."""
     flags = np.zeros(count, np.bool_)
     flags[list(segments)] = True
     return np.packbits(flags, bitorder="little").tobytes()
 
 
 def has_bit(bits: bytes, segment: int) -> bool:
-    """Whether a segment's bit is 1; those beyond the end are 0."""
+    """Return True if a segment's bit is 1; those beyond the end are 0."""
     return segment >> 3 < len(bits) and bool(bits[segment >> 3] >> (segment & 7) & 1)
 
 
 def mask_of(bits: bytes, values: int, size: int) -> np.typing.NDArray[np.bool_]:
-    """For each of `size` values, whether the bit of its segment of `values` values is 1."""
+    """Return for each of `size` values True if the bit of its segment of `values` values is 1."""
     segments = count_segments(size, values)
     flags = np.zeros(segments, np.bool_)
     known = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[:segments]
@@ -144,14 +144,15 @@ def mask_of(bits: bytes, values: int, size: int) -> np.typing.NDArray[np.bool_]:
 
 
 def share_counted(partial: Partial, size: int) -> float:
-    """How much of a model of `size` values has the work of one that was lost, 0 to 1."""
+    """Return the share of a model of `size` values that has the work of a lost contributor, 0 to 1."""
     return 1.0 - float(mask_of(partial.lacks, partial.segment_values, size).mean())
 
 
 def partials_of(lost: Sequence[Lost], without: Mapping[int, Sequence[int]], segments: int, values: int) -> Partials:
-    """Of those that were lost, who is in how much of a result of so many segments of `values` values.
+    """Return the lost contributors that are in some of a result's segments, each with the segments that lack it.
 
-    without: segment -> who is not in it, by their number among the lost; segments that have all are left out.
+    without: segment -> its missing contributors, by their number among the lost; segments that have all are left out.
+    values: of one segment.
     """
     lacks = [[segment for segment, missing in without.items() if place in missing] for place in range(len(lost))]
     return tuple(
@@ -162,7 +163,7 @@ def partials_of(lost: Sequence[Lost], without: Mapping[int, Sequence[int]], segm
 
 
 def theta_by_value(result: ModelDelta) -> Vector:
-    """The weight behind each value of a result, float32: those who are in some segments only count there."""
+    """Return the weight behind each value of a result, float32: partial contributors count in their segments only."""
     thetas = np.full(result.values.size, result.theta, np.float32)
     for each in result.partial:
         thetas[~mask_of(each.lacks, each.segment_values, thetas.size)] += np.float32(each.theta)
@@ -170,7 +171,7 @@ def theta_by_value(result: ModelDelta) -> Vector:
 
 
 def split_values(whole: Vector, bits: bytes, values: int) -> tuple[Vector, Vector]:
-    """What is in the segments whose bit is 1, and the rest: two vectors of the same size, zero elsewhere."""
+    """Return the values in the segments with bit 1, and the rest: two vectors of the same size, zero elsewhere."""
     mask = mask_of(bits, values, whole.size)
     inside = np.where(mask, whole, np.float32(0.0))
     return inside, np.where(mask, np.float32(0.0), whole)

@@ -1,4 +1,4 @@
-"""What an agent tells people: the line that ends a round, and the status that an observer asks for."""
+"""The agent's messages for people: the line that ends a round, and the status that an observer asks for."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ class HopSummary(msgspec.Struct, frozen=True):
 class DeviceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One device in a round as the agent saw it; seconds since the round was opened, by the agent's clock.
 
-    What is as here is not written: it would be the same in each of thousands of lines.
+    Defaults are not written: they would be the same in each of thousands of lines.
 
     peer_id: the device.
     ready_s: it held its own delta; None: it never did.
     link_mb_s: megabytes a second of its link, as hops have shown it; None: not known.
     battery_percent: as it told; None: it has no battery.
     charging: as it told; None: it has no battery.
-    busy: from when to when it was seen busy; an end of None: until the round's end.
+    busy: (start, end) of each time it was seen busy; an end of None: until the round's end.
     lost: why the round went on without it; "": it did not.
-    kind: how it is used, by the busy periods of all rounds: 0 idle, 1 sync, 2 interactive, 3 call, 4 bimodal.
+    kind: of use, by the busy periods of all rounds: 0 idle, 1 sync, 2 interactive, 3 call, 4 bimodal.
     merge_mb_s: megabytes a second, as its merges have shown it; None: not known.
     loss: of its training, in nats; None: not told.
     accuracy: of the round's model on its own test windows; None: it has not tested.
@@ -111,26 +111,26 @@ class RoundSummary(msgspec.Struct, frozen=True):
 
     round: its number.
     theta: summed weight of its contributors.
-    contributors: peer ids whose deltas are in it.
+    contributors: peer ids with deltas in it.
     hops: (sender, receiver) of those that were merged.
     seconds: by phase and in all ("total"), by the agent's clock.
     bytes: of model values that were sent, as they were coded, nothing else.
     loss: mean training loss of the members, in nats; None: none was told.
-    accuracy: of w(round) on the test windows of all who tested; None: nobody did, or it gives no classes.
+    accuracy: of w(round) on the test windows of all that tested; None: nobody did, or it gives no classes.
     macro_f1: as accuracy, and of labels.
     lost: peer ids that the round went on without.
     digest: of w(round), in hexadecimal.
     schedule: all hops that were ordered, with times and reasons; empty in lines of older versions.
-    devices: what they were like meanwhile; empty in lines of older versions.
+    devices: their state meanwhile; empty in lines of older versions.
     cuts: in words, which devices did not reach each other.
     shares: peer id -> segments that it owned, of a round that went in segments; else empty.
-    plan: why those, in words; or why it went by hops, where it might have gone in segments.
+    plan: the reason for those, in words; or for hops, if the round might have gone in segments.
     bound_s: seconds that the links allow at best for their exchange, as they were known before it; 0: not known.
-    partial: peer id -> the share of the model that has its work, of those that were lost in the middle of the exchange.
+    partial: peer id lost in the middle of the exchange -> the share of the model that has its work.
     confusion: of w(round), test windows by true class (rows) and predicted class; () in lines of older versions, and
         over more classes than 32.
     quarantined: peer id -> why the round was opened without it: others had refused its work.
-    fits: of w(round) on the test windows of all who tested, one for each number that it predicts; else empty.
+    fits: of w(round) on the test windows of all that tested, one for each number that it predicts; else empty.
     labelling: likewise of labels; else None.
     size: values of the model, P; 0 in lines of older versions.
     doubts: in words, what devices hold against each other.
@@ -165,30 +165,30 @@ class RoundSummary(msgspec.Struct, frozen=True):
 
     @property
     def targets(self) -> Targets:
-        """What w(round) was tested for; classes where nobody tested."""
+        """The kind of test that w(round) had; classes if nobody tested."""
         return "numbers" if self.fits else "labels" if self.labelling else "classes"
 
     @property
     def score(self) -> float | None:
-        """Of the test windows of all who tested, by the measure of its targets (`MEASURES`)."""
+        """The score on the test windows of all that tested, by the measure of its targets (`MEASURES`)."""
         if self.labelling:
             return self.labelling.micro_f1
         known = [fit.r2 for fit in self.fits if fit.r2 is not None]
         return sum(known) / len(known) if known else self.accuracy
 
     def tell_lost(self) -> list[str]:
-        """Who was lost, and how much of the model has its work all the same: "ann (60 % counts)"."""
+        """Return the lost devices, each with the share of the model that has its work: "ann (60 % counts)"."""
         counts = {peer_id: f" ({share:.0%} counts)".replace("%", " %") for peer_id, share in self.partial.items()}
         return [peer_id + counts.get(peer_id, "") for peer_id in self.lost]
 
     @property
     def exchange_s(self) -> float:
-        """Of a round in segments: from the order until all had the result."""
+        """Seconds of a round in segments, from the order until all had the result."""
         return self.seconds.get("broadcast", 0.0)
 
     @property
     def total_s(self) -> float:
-        """From its opening until all had applied it."""
+        """Seconds from its opening until all had applied it."""
         return self.seconds.get("total", 0.0)
 
 
@@ -199,11 +199,11 @@ class MemberStatus(msgspec.Struct, frozen=True):
     incarnation: of its process.
     alive: it was heard lately.
     activity: as it told last.
-    round_id: where its model stands.
+    round_id: of its model.
     heard_s_ago: seconds since its last report.
     theta: of the partial mean that it holds; 0: none.
     resources: as it told last; None: not yet.
-    transfer: how far the values have come that it waits for.
+    transfer: the progress of the values that it waits for.
     loss: of its last training, in nats; None: not told.
     problem: why it takes no part; "": it does.
     link_mb_s: megabytes a second of its link, as hops have shown it; None: not known.
@@ -230,19 +230,19 @@ class MemberStatus(msgspec.Struct, frozen=True):
 class StatusWanted(Message, frozen=True):
     """An observer asks the agent what is going on.
 
-    since_round: the last round whose summary the observer has.
+    since_round: the last round that the observer has a summary of.
     """
 
     since_round: Round = 0
 
 
 class MeshStatus(Message, frozen=True):
-    """The mesh as the agent sees it: what `mdl peers` and the live view show.
+    """The mesh as the agent sees it; `mdl peers` and the live view show it.
 
     term: the agent's.
     round_id: the open round, or the last one.
     rounds: the run's last round; 0: open.
-    phase: what the mesh is doing, and what it waits for, in words.
+    phase: of the mesh, and what it waits for, in words.
     policy: the name of the agent's.
     members: all that were heard.
     hops: of the open round.
@@ -280,7 +280,7 @@ class MeshStatus(Message, frozen=True):
 
 
 class PageServed(Message, frozen=True):
-    """An observer tells another one that it serves a page about the mesh, so that either page knows where to go on.
+    """An observer tells another one that it serves a page about the mesh, so that a page can go on at the other one.
 
     port: TCP port of the page.
     """

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 def tree_parent(position: int) -> int | None:
-    """Who feeds this position; None for the root. In round k of the broadcast 2^k positions have the values."""
+    """Return the position that feeds this one; None for the root. In round k 2^k positions have the values."""
     return None if position == 0 else position & ~(1 << (position.bit_length() - 1))
 
 
 def tree_children(position: int, count: int) -> list[int]:
-    """Whom this position feeds among `count` peers, the one with the largest subtree first."""
+    """Return the positions that this one feeds among `count` peers, the one with the largest subtree first."""
     reach = 1 << position.bit_length()
     children = []
     while position + reach < count:

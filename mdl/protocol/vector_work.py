@@ -1,9 +1,9 @@
 """Work on whole vectors that a machine asks for: of an 800 MB model it takes a second, and heartbeats must not wait.
 
 Digests and parameters come into a machine as events alone, so that it can be stepped through a story that keeps no
-values. What a round's result does to the model is a step along it, or Nesterov momentum over rounds (DiLoCo). With
-momentum a device's state is two vectors, w and v, in one: it follows from the results of the rounds and from nothing
-else. So it is told apart by one digest, kept in one file and given to a newcomer in one piece.
+values. A round's result moves the model by a step along it, or by Nesterov momentum over rounds (DiLoCo). With momentum
+a device's state is two vectors, w and v, in one: it follows from the results of the rounds and from nothing else. So it
+is told apart by one digest, kept in one file and given to a newcomer in one piece.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Merge: TypeAlias = Callable[[ModelDelta, ModelDelta, Vector], ModelDelta]
 class Outer(msgspec.Struct, frozen=True, omit_defaults=True):
     """eta: the step along the global delta. momentum: of all deltas before; 0.0: none, and the state is w alone.
 
-    averaged: (start, stop) of what has no momentum, as the variances of a batch norm: they could fall below 0.
+    averaged: (start, stop) of values without momentum, such as the variances of a batch norm: they could fall below 0.
     """
 
     eta: float = 1.0
@@ -34,23 +34,23 @@ class Outer(msgspec.Struct, frozen=True, omit_defaults=True):
     averaged: tuple[tuple[int, int], ...] = ()
 
     def state_size(self, size: int) -> int:
-        """Values of the state of a model of `size` values."""
+        """Return the number of values in the state of a model of `size` values."""
         return 2 * size if self.momentum else size
 
     def split(self, state: Vector) -> tuple[Vector, Vector | None]:
-        """w, and v if there is one: views."""
+        """Return w, and v if there is one: views."""
         if not self.momentum:
             return state, None
         return state[: state.size // 2], state[state.size // 2 :]
 
     def begin(self, parameters: Vector, momentum: Vector | None = None) -> Vector:
-        """The state of a model; without a known momentum, as if no round had changed it."""
+        """Return the state of a model; without a known momentum, as if no round had changed it."""
         if not self.momentum:
             return parameters
         return np.concatenate([parameters, np.zeros_like(parameters) if momentum is None else momentum])
 
     def step(self, state: Vector, delta: Vector, in_place: bool = False) -> Vector:
-        """The state after a round with this global delta, float32 (P,); a new vector.
+        """Return the state after a round with this global delta, float32 (P,); a new vector.
 
         v(t+1) = momentum v(t) + delta; w(t+1) = w(t) - eta (delta + momentum v(t+1)). in_place: w(t+1) takes the memory
         of the delta; with momentum there is no room for both.
@@ -110,7 +110,7 @@ class ApplyDelta(msgspec.Struct, frozen=True):
     round_id: t + 1.
     state: w(t), and the outer optimizer's momentum if it has one, float32 (P,) or (2 P,).
     values: the global delta, float32 (P,).
-    outer: what becomes of it.
+    outer: the optimizer that makes the step.
     in_place: nobody needs the values any more, here or on their way: w(t + 1) may take their memory.
     """
 
@@ -139,15 +139,15 @@ class DeltaApplied(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """What a receiver judges a partial mean by (MDLdroid 5: a poisoning check at each device).
+    """The criteria by which a receiver judges a partial mean (MDLdroid 5: a poisoning check at each device).
 
     limits: those of the mesh.
-    rounds: of how many rounds' work one of the contributors may have brought at once, by the mesh's history.
-    own_norm: length of its own delta of this round; None: not known yet, and what it holds is nothing else.
+    rounds: number of rounds of work that a contributor may have brought at once, by the mesh's history.
+    own_norm: length of its own delta of this round; None: not known yet, and it holds nothing else.
     places: where angles are measured; None: everywhere.
     last: the last global delta at these places; None: not known.
     parameters: w(t), to test windows of its own with; None: it does not.
-    clips: what is a little too long is merged in part; else whole, if it is of several rounds, or not at all.
+    clips: a delta that is a little too long is merged in part; else whole, if of several rounds, or not at all.
     """
 
     limits: Limits = Limits()
@@ -178,8 +178,8 @@ class MergeDeltas(msgspec.Struct, frozen=True):
     hop_id: by which the second came.
     mine: not changed.
     theirs: as it came, not looked at yet.
-    check: what it is judged by; None: it is not.
-    is_look: nothing is merged, what is measured is told.
+    check: the criteria that judge it; None: it is not judged.
+    is_look: nothing is merged, measurements are told.
     """
 
     round_id: int
@@ -196,7 +196,7 @@ class MergeDeltas(msgspec.Struct, frozen=True):
 
     @property
     def is_tested(self) -> bool:
-        """It takes a forward pass, however small the model is."""
+        """True if it takes a forward pass, however small the model is."""
         return self.check is not None and self.check.parameters is not None
 
 
@@ -207,9 +207,9 @@ class DeltasMerged(msgspec.Struct, frozen=True):
     segment: likewise.
     hop_id: likewise.
     merged: None if the values that came would poison a mean, or were only looked at.
-    problem: what is wrong with them, in words.
-    marks: what was measured of them; None: they were not judged.
-    verdict: what follows from the marks.
+    problem: the fault of these values, in words.
+    marks: measurements of them; None: they were not judged.
+    verdict: the judgement by the marks.
     """
 
     round_id: int
@@ -231,7 +231,10 @@ def apply_result(effect: ApplyDelta) -> DeltaApplied:
 
 
 def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate, losses: Losses | None = None) -> DeltasMerged:
-    """merge: `pair_aggregate`, or the same on a clock. losses: None where this device has no windows to test with."""
+    """Merge two partial means, or refuse or only look at the second, as the effect says.
+
+    merge: `pair_aggregate`, or the same on a clock. losses: None where this device has no windows to test with.
+    """
     hop = effect.round_id, effect.segment, effect.hop_id
     mine, theirs = effect.mine, effect.theirs
     try:
@@ -251,7 +254,7 @@ def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate, losses: Los
 def look_at_incoming(
     mine: ModelDelta, theirs: ModelDelta, check: Check | None, losses: Losses | None = None
 ) -> Marks | None:
-    """What is measured of a device's own delta, with windows of this one if there are any; nothing is changed."""
+    """Return measurements of a device's own delta, with own windows if there are any; nothing is changed."""
     if check is None:
         return None
     marks = _measure(mine, theirs, check)
@@ -259,7 +262,7 @@ def look_at_incoming(
 
 
 def judge_incoming(mine: ModelDelta, theirs: ModelDelta, check: Check) -> tuple[Marks, Verdict]:
-    """What is measured of a partial mean, and what follows. What is too long is clipped where it lies."""
+    """Return measurements of a partial mean, and the verdict. A delta that is too long is clipped where it lies."""
     marks = _measure(mine, theirs, check)
     verdict = judge(marks, check.limits)
     if not check.clips:
@@ -282,7 +285,7 @@ def _measure(mine: ModelDelta, theirs: ModelDelta, check: Check) -> Marks:
 
 
 def _test(marks: Marks, theirs: ModelDelta, parameters: Vector, losses: Losses) -> Marks:
-    """Work of several rounds as one of them: a batch norm's variances could fall below 0 else."""
+    """Add losses to the marks. Work of several rounds counts as one of them: variances could fall below 0 else."""
     after = theirs.values * np.float32(-1.0 / rounds_allowed(marks.rounds))
     after += parameters
     loss = losses(parameters, keep=True)
@@ -290,18 +293,18 @@ def _test(marks: Marks, theirs: ModelDelta, parameters: Vector, losses: Losses) 
 
 
 def where_it_begins(parameters: Vector, ahead: Vector | None) -> Vector:
-    """What training begins at, float32 (P,). As of `TrainLocally`."""
+    """Return the vector at which training begins, float32 (P,). See `TrainLocally`."""
     return parameters if ahead is None else parameters - ahead
 
 
 def sum_up(values: Vector, earlier: Sequence[Vector]) -> Vector:
-    """Of values and all the others, float32 (P,); the values themselves if there are none."""
+    """Return the sum of values and all the others, float32 (P,); the values themselves if there are none."""
     return values + sum(earlier[1:], start=earlier[0]) if earlier else values
 
 
 VectorWork: TypeAlias = HashDelta | ApplyDelta | MergeDeltas
 VectorWorkDone: TypeAlias = DeltaHashed | DeltaApplied | DeltasMerged
-# What any driver does for each of them; it may take as long as it takes.
+# The function by which any driver does each of them; it may take as long as it takes.
 VECTOR_WORK: Mapping[type[Any], Callable[[Any], VectorWorkDone]] = {
     HashDelta: hash_delta,
     ApplyDelta: apply_result,

@@ -1,4 +1,4 @@
-"""What messages are made of: devices, rounds, hops, models, and who has promised what."""
+"""The parts of messages: devices, rounds, hops, models, and promises."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ MAX_PERIODS = 64
 # A mesh that has forked so often in its life (a lineage never gets shorter) waits for a majority from then on: three
 # years of one device alone each night. Each report tells the lineage, 50 bytes a fork.
 MAX_FORKS = 1024
-# Lineages of which a device knows how far it has been: the last ones, also those that were left again. A ballot, which
+# Lineages on which a device knows its furthest round: the last ones, also those that were left again. A ballot, which
 # is written in place, has room for so many.
 MAX_REACHED = 256
-# Starts that a ballot names. Whoever starts more often without any work counted has no vote until some is.
+# Starts that a ballot names. A device that starts more often without any work counted has no vote until some is.
 MAX_STARTS = 64
 Nonce: TypeAlias = Annotated[bytes, Meta(max_length=16)]  # nobody guesses 16 random bytes
-ForkName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,128}\Z")]  # PEER.INCARNATION.TERM of who began
+ForkName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{0,128}\Z")]  # PEER.INCARNATION.TERM of the agent
 Contributors: TypeAlias = Annotated[tuple[Contributor, ...], Meta(max_length=MAX_MEMBERS)]
 Partials: TypeAlias = Annotated[tuple[Partial, ...], Meta(max_length=MAX_MEMBERS)]
 PeerIds: TypeAlias = Annotated[tuple[PeerId, ...], Meta(max_length=MAX_MEMBERS)]
@@ -66,11 +66,11 @@ class Role(Enum):
 
 
 class PeerInfo(msgspec.Struct, frozen=True):
-    """How a peer is reached and who it is, as mDNS and other members introduce it.
+    """The address and the identity of a peer, as mDNS and other members introduce it.
 
     peer_id: the name of its device in the mesh.
     incarnation: of its process.
-    role: what it does in the mesh.
+    role: its part in the mesh.
     host: IP address; "": not known yet.
     port: TCP port that admits: where a stranger with the join code, and `--join`, come in.
     schema_hash: of its model; "": it has none, or it is not known.
@@ -92,7 +92,7 @@ class PeerInfo(msgspec.Struct, frozen=True):
 
 
 class ResourceState(msgspec.Struct, frozen=True):
-    """What a device tells about itself (3.3.1). None where it has no such sensor.
+    """The state that a device tells of itself (3.3.1). None where it has no such sensor.
 
     free_memory_bytes: that a program may take.
     cpu_percent: of the processor, taken by other processes.
@@ -100,8 +100,8 @@ class ResourceState(msgspec.Struct, frozen=True):
     charging: it is on its charger.
     in_use: somebody is using it.
     merge_mb_s: megabytes a second that it merged the last time, the transfer left out; None before its first merge.
-    memory_left_bytes: what is left of the memory that its owner offers (M_max of Eq. 4); None without such a limit.
-    battery_left_percent: what is left of the charge that its owner offers (B_max), likewise.
+    memory_left_bytes: rest of the memory that its owner offers (M_max of Eq. 4); None without such a limit.
+    battery_left_percent: rest of the charge that its owner offers (B_max), likewise.
     temperature_c: of its warmest sensor.
     """
 
@@ -116,16 +116,16 @@ class ResourceState(msgspec.Struct, frozen=True):
     temperature_c: Celsius | None = None
 
     def is_spent(self) -> bool:
-        """It has used the charge that its owner offers."""
+        """Return True if it has used the charge that its owner offers."""
         return self.battery_left_percent == 0.0
 
     def may_take(self, size_bytes: int) -> bool:
-        """Whether its owner's limits leave room for one more delta of this size."""
+        """Return True if its owner's limits leave room for one more delta of this size."""
         return not self.is_spent() and (self.memory_left_bytes is None or self.memory_left_bytes >= size_bytes)
 
 
 class Activity(Enum):
-    """What a trainer is doing; `ACTIVITY_MOVES` says what may follow."""
+    """The activity of a trainer; `ACTIVITY_MOVES` has the legal moves."""
 
     WAITING = "waiting"
     TRAINING = "training"
@@ -137,9 +137,9 @@ class Activity(Enum):
 
 
 _WAITING, _TRAINING, _HOLDING, _RECEIVING, _SENT, _STAGED, _LEFT = Activity
-# Of one device. Into waiting: it has applied the result, or stands
-# elsewhere now. Into training: the round is opened afresh. From staged back to what it held: it follows an order of
-# another result. From waiting at once to holding, sent or staged: what it trained is known, or it comes late.
+# The legal moves of one device. Into waiting: it has applied the result, or stands elsewhere now. Into training: the
+# round is opened afresh. From staged back to holding or sent: it follows an order of another result. From waiting at
+# once to holding, sent or staged: its training is known, or it comes late.
 ACTIVITY_MOVES = {
     _WAITING: {_TRAINING, _HOLDING, _SENT, _STAGED, _LEFT},
     _TRAINING: {_HOLDING, _STAGED, _WAITING, _LEFT},
@@ -152,7 +152,7 @@ ACTIVITY_MOVES = {
 
 
 class HopOutcome(Enum):
-    """How a receiver decided a hop, once and for ever (fault rule 1)."""
+    """A receiver's decision of a hop, once and for ever (fault rule 1)."""
 
     MERGED = "merged"
     ABORTED = "aborted"
@@ -160,7 +160,7 @@ class HopOutcome(Enum):
 
 
 class Fork(msgspec.Struct, frozen=True):
-    """Where a group that was cut off from a majority went on by itself.
+    """The point where a group that was cut off from a majority went on by itself.
 
     round_id: the last round before that.
     size: devices of the group.
@@ -191,10 +191,10 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """How w(t) came about; the same on all who stand there.
+    """The history of w(t); the same on all that stand there.
 
     lineage: the forks on the way.
-    base: the peer ids who contributed to w(t), and so decide on w(t + 1).
+    base: the peer ids that contributed to w(t), and so decide on w(t + 1).
     counted: one per peer id.
     """
 
@@ -204,10 +204,10 @@ class History(msgspec.Struct, frozen=True):
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """How far a device has been on one lineage.
+    """The furthest point of a device on one lineage.
 
     fork: the name of the last fork of that lineage; "": it has none.
-    round_id: the last round whose result the device has had there, staged or applied.
+    round_id: the last round of which the device has had the result there, staged or applied.
     """
 
     fork: ForkName
@@ -215,7 +215,7 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """Name the last result that a device has staged: what it has voted for.
+    """The name of the last result that a device has staged: its vote.
 
     fork: the name of the last fork of the lineage.
     round_id: the round of which it is the result.
@@ -232,13 +232,13 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Ballot(msgspec.Struct, frozen=True):
-    """What a device has promised, and must still know after a restart (docs/protocol.md).
+    """The promises that a device must still know after a restart (docs/protocol.md).
 
     term: no order of an older one is followed.
     reached: per lineage, so that no round is decided on twice.
-    agent: whom a restarted process may follow under this very term; "": a result was staged under it, so nobody.
+    agent: the one to follow after a restart under this very term; "": none, as a result was staged under it.
     starts: the last ones of this device of which nothing is forgotten; none from before a ballot was lost.
-    begun: the fork whose beginning the device has seen last, so that nothing of it is forgotten.
+    begun: the fork that the device has seen begin last, so that nothing of it is forgotten.
     accepted: the result that the device has staged last, which must be proposed if anything is; None: no result yet.
     """
 
@@ -251,16 +251,16 @@ class Ballot(msgspec.Struct, frozen=True):
 
 
 class HopDecision(msgspec.Struct, frozen=True):
-    """How a receiver has decided a hop.
+    """A receiver's decision of one hop.
 
     segment: of the model.
     hop_id: as it was ordered.
-    sender: whose partial mean it is about.
-    outcome: merged or aborted.
+    sender: of the partial mean.
+    outcome: merged, aborted or looked-at.
     seconds: from asking for the values to the decision.
     size_bytes: of the values; 0: none were merged.
     reason: why it was aborted, or merged in part; "": neither.
-    seen: what it was like, if it was the own delta of one device, and judged.
+    seen: measurements of it, if it was the own delta of one device, and judged.
     """
 
     segment: Segment
@@ -278,7 +278,7 @@ class Incoming(msgspec.Struct, frozen=True):
 
     segment: of the model.
     hop_id: as it was ordered.
-    sender: whose partial mean it asks for.
+    sender: of the partial mean that it asks for.
     """
 
     segment: Segment
@@ -291,7 +291,7 @@ class Holding(msgspec.Struct, frozen=True):
 
     segment: of the model.
     theta: summed weight of its contributors.
-    contributors: the processes whose deltas are in it.
+    contributors: the processes with deltas in it.
     sent_hop: the hop it has been given away by; None: it has not.
     sent_to: the receiver of that hop; None: as above.
     """
@@ -304,7 +304,7 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """How far a bulk transfer to this device has come.
+    """The progress of a bulk transfer to this device.
 
     sender: peer id.
     received_bytes: so far.
@@ -317,7 +317,7 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class TrainingReport(msgspec.Struct, frozen=True):
-    """How local training went.
+    """The report on a local training.
 
     loss: mean, in nats.
     samples: windows it trained on.
@@ -334,7 +334,7 @@ class TrainingReport(msgspec.Struct, frozen=True):
 
 
 class RoundEvaluation(msgspec.Struct, frozen=True):
-    """How w(round_id) did on this device's share of the test windows.
+    """The test of w(round_id) on this device's share of the test windows.
 
     round_id: of the parameters.
     evaluation: counts by class.
@@ -349,11 +349,11 @@ class Staged(msgspec.Struct, frozen=True):
 
     digest: of the global delta.
     theta: summed weight of its contributors.
-    contributors: the processes whose deltas are in it.
+    contributors: the processes with deltas in it.
     term: of the order it follows.
     version: of that order.
-    uplink_mb_s: how fast the device has sent segments of it, in MB/s; 0: not known.
-    partial: who else is in some of its segments.
+    uplink_mb_s: speed at which the device has sent segments of it, in MB/s; 0: not known.
+    partial: the further contributors that are in some of its segments.
     """
 
     digest: Digest

@@ -1,1 +1,1 @@
-"""Recommendation by device-cloud collaboration (DCCL, KDD 2021): one vector a device makes its patches."""
+"""Recommendation by device-cloud collaboration (DCCL, KDD 2021): a device's patches are made of its one vector."""

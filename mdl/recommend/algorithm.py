@@ -36,7 +36,7 @@ class CloudSettings(msgspec.Struct, frozen=True):
 def pretrain(
     data: Interactions, settings: CloudSettings, seed: int, must_end: Callable[[], bool] = lambda: False
 ) -> CloudModel:
-    """f by Eq. 4, then Theta and the encoder by Eq. 7 from zero vectors. Everything follows from the seed."""
+    """Learn f by Eq. 4, then Theta and the encoder by Eq. 7 from zero vectors. Everything follows from the seed."""
     rng, negatives, places = np.random.default_rng([seed, 0]), Negatives.before(data), training_places(data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -55,7 +55,7 @@ def next_round(
     seed: int,
     must_end: Callable[[], bool] = lambda: False,
 ) -> CloudModel:
-    """Eq. 5, then Eq. 7. vectors: (U, size) under this cloud's basis; rows of NaN are users who sent none."""
+    """Run Eq. 5, then Eq. 7. vectors: (U, size) under this cloud's basis; rows of NaN: users without a vector."""
     rng, negatives, places = np.random.default_rng([seed, 1]), Negatives.before(data), training_places(data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -64,7 +64,7 @@ def next_round(
 
 
 def _tuning(data: Interactions, settings: CloudSettings, seed: int) -> Samples | None:
-    """The last items but one with stored negatives; None where the log has too few items."""
+    """Return the last items but one with stored negatives; None if the log has too few items."""
     if len(data.titles) - data.lengths.max() < TEST_NEGATIVES:
         return None
     return make_test(data, 2, settings.din.history, seed)

@@ -1,7 +1,7 @@
 """The device's step (Eq. 3): from its own clicks a device learns one vector; the model and the basis stay as they are.
 
-Many devices learn in one pass here, as the benchmark and a driver of many devices need it; one device is a pass of one,
-and both come to the same vectors: what a device draws follows from the seed and its own number.
+Many devices learn in one pass here, as the benchmark and a driver of many devices need it. One device is a pass of one.
+Both come to the same vectors: a device's draws follow from the seed and its own number.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from mdl.recommend.metapatch import Basis, patched
 from mdl.recommend.splits import Negatives, Places, Samples, make_samples
 from mdl.recommend.training import as_tensors
 
-# Devices that learn at the same time: with 64 clicks each, the cache of what the classifier sees takes 40 MB.
+# Devices that learn at the same time: with 64 clicks each, the cache of the classifier's inputs takes 40 MB.
 DEVICES_AT_ONCE = 256
 
 
 class VectorSettings(msgspec.Struct, frozen=True):
     """steps of Adam, each with `batch` of the device's clicks drawn anew, 1 + negatives candidates each.
 
-    most: a device learns from so many of its latest clicks at most. anchor: weight of the squared distance to the
-    vector it started from.
+    most: the most of its latest clicks that a device learns from. anchor: weight of the squared distance to the vector
+    it started from.
     """
 
     steps: int = 20
@@ -48,9 +48,9 @@ def learn_vectors(
     seed: int,
     ids: Integers | None = None,
 ) -> Tensor:
-    """Eq. 3 for the devices of all users, (U, size); who has no place keeps what it starts from.
+    """Run Eq. 3 for the devices of all users, (U, size); a user without a place keeps the start.
 
-    start: (U, size). ids: numbers that the users' draws follow from, their own by default.
+    start: (U, size). ids: numbers for the users' draws, their own by default.
     """
     learned, by_user = start.clone(), _rows_by_user(places, len(data.users), settings.most)
     numbers = np.arange(len(data.users)) if ids is None else ids
@@ -76,9 +76,9 @@ def _rows_by_user(places: Places, users: int, most: int) -> list[Integers]:
 def _learn(
     model: Din, basis: Basis, start: Tensor, drawn: list[tuple[Samples, Integers]], settings: VectorSettings
 ) -> Tensor:
-    """All these devices' vectors (M, size). drawn: samples of each, and which of them each step takes (steps, batch).
+    """Learn all these devices' vectors (M, size). drawn: samples of each, and the rows of each step (steps, batch).
 
-    What the classifier sees of the samples is computed once: no patch changes it.
+    The classifier's inputs for the samples are computed once: no patch changes them.
     """
     with torch.no_grad():
         features = torch.cat([model.features(*as_tensors(samples)) for samples, _ in drawn])
@@ -102,13 +102,13 @@ def _learn(
 
 
 def score_features(model: Din, basis: Basis, vectors: Tensor | None, features: Tensor) -> Tensor:
-    """Scores (B, n) of features (B, n, F) by devices with these vectors, (B, size); None: by the model alone."""
+    """Score features (B, n, F) by devices with these vectors, (B, size); None: by the model alone. Returns (B, n)."""
     with patched(model.classifier, basis, vectors):
         scores: Tensor = model.classifier(features)
     return scores.squeeze(-1)
 
 
 def score_with_vectors(model: Din, basis: Basis, vectors: Tensor | None, samples: Samples) -> Tensor:
-    """Scores (B, 1 + n) by each sample's device; vectors: (U, size), None for the model alone."""
+    """Score samples by their own devices, (B, 1 + n); vectors: (U, size), None for the model alone."""
     own = None if vectors is None else vectors[torch.from_numpy(samples.users)]
     return score_features(model, basis, own, model.features(*as_tensors(samples)))

@@ -1,6 +1,6 @@
-"""The backbone: a Deep Interest Network with target attention, and three dense layers whose outputs are the junctions.
+"""The backbone: a Deep Interest Network with target attention, and three dense layers with the junctions behind them.
 
-The candidate asks the history which of its items matter (queries, keys and values of one size, Table 5); what answers
+The candidate asks the history for the items that matter (queries, keys and values of one size, Table 5); the answer
 joins the candidate and the user. The paper's patches stand behind `first`, `second` and `third` of `classifier`.
 """
 
@@ -67,7 +67,7 @@ class Din(nn.Module):
         return scores.squeeze(-1)
 
     def features(self, users: Tensor, history: Tensor, candidates: Tensor) -> Tensor:
-        """What the classifier sees, (B, C, F): no patch changes it."""
+        """Return the classifier's inputs, (B, C, F): no patch changes them."""
         asked = self.dropout(self.items(candidates))
         seen = self._encode(history)
         logits = self.query(asked) @ self.key(seen).transpose(1, 2) / self.query.out_features**0.5

@@ -1,4 +1,4 @@
-"""Who met what, in order: the logs that recommenders learn from. Every interaction counts as a click."""
+"""Users' interactions with items, in order: the logs that recommenders learn from. Every interaction is a click."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Integers = NDArray[np.int64]
 
 MOST_FEATURES = 64
 MOST_CATEGORIES = 1 << 12
-# Of a user, an item, a feature or a category: an address or a product's number, not a description.
+# The longest name of a user, item, feature or category: an address or a product's number, not a description.
 LONGEST_NAME = 128
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
 
 
 class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of users, as their age group. Number k of a profile stands for categories[k - 1], 0 for what is not known."""
+    """A feature of users, like their age group. Number k of a profile stands for categories[k - 1], 0 for unknown."""
 
     name: Name
     categories: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_CATEGORIES)]
@@ -47,14 +47,14 @@ class Interactions:
 
     @property
     def lengths(self) -> Integers:
-        """Interactions of each user, (U,)."""
+        """The number of interactions of each user, (U,)."""
         return np.diff(self.starts)
 
     def of(self, user: int) -> Integers:
         return self.items[self.starts[user] : self.starts[user + 1]]
 
     def find(self, name: str) -> int:
-        """The number of a user. Raises ConfigError, telling who there is."""
+        """Return the number of a user. Raises ConfigError with the first names if there is none."""
         try:
             return self.users.index(name)
         except ValueError:
@@ -63,7 +63,7 @@ class Interactions:
 
 
 def group_by_user(users: NDArray[Any], items: NDArray[Any], times: NDArray[np.float64] | None) -> Interactions:
-    """Rows of a log (N,) as interactions; of equal times, and without times, the order of the rows stays.
+    """Group rows of a log (N,) by user; for equal times, and without times, the order of the rows stays.
 
     users, items: names, or whole numbers that stand for them.
     """
@@ -83,7 +83,7 @@ def group_by_user(users: NDArray[Any], items: NDArray[Any], times: NDArray[np.fl
 
 
 def keep_active(data: Interactions, least: int) -> Interactions:
-    """Only users and items with at least `least` interactions (A.1), until all that are left have. Raises DataError."""
+    """Keep users and items with at least `least` interactions (A.1), until all left have them. Raises DataError."""
     kept = np.ones(len(data.items), bool)
     user_of = np.repeat(np.arange(len(data.users)), data.lengths)
     while True:
@@ -99,7 +99,7 @@ def keep_active(data: Interactions, least: int) -> Interactions:
 
 
 def keep_users(data: Interactions, users: Integers) -> Interactions:
-    """Of these users alone; all items keep their numbers. users: sorted."""
+    """Keep these users alone; all items keep their numbers. users: sorted."""
     user_of = np.repeat(np.arange(len(data.users)), data.lengths)
     chosen = np.isin(np.arange(len(data.users)), users)
     kept = _take(data, chosen[user_of], user_of, chosen)

@@ -1,8 +1,7 @@
-"""What a cloud of recommenders hands out: f, Theta, the encoder, and the names of items and of users' categories.
+"""The lesson of a cloud of recommenders: f, Theta, the encoder, and the names of items and of users' categories.
 
-One safetensors text.
-
-Read back it is checked fully before anything is built: a device takes no shape, number or name on trust.
+It is one safetensors text. A reader checks it fully before anything is built: a device takes no shape, number or name
+on trust.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _Few = Annotated[int, msgspec.Meta(ge=0, le=8)]
 
 
 class _Sizes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the model (see DinSettings), a device's vector and a patch."""
+    """Sizes of the model (see DinSettings), a device's vector and a patch."""
 
     embedding: _Size
     hidden: _Size
@@ -58,7 +57,7 @@ class Lesson:
 
 
 def pack_lesson(lesson: Lesson) -> bytes:
-    """Raises LocalProtocolError, as a bug, never: what a cloud has can be packed."""
+    """Pack a lesson. It never raises LocalProtocolError, a bug: a cloud's models can always be packed."""
     cloud, settings = lesson.cloud, lesson.cloud.model.settings
     sizes = _Sizes(
         *(settings.embedding, settings.hidden, settings.history, settings.encoder_layers),
@@ -72,7 +71,7 @@ def pack_lesson(lesson: Lesson) -> bytes:
 
 
 def read_lesson(packed: bytes) -> Lesson:
-    """Raises RemoteProtocolError in one line, naming what does not fit."""
+    """Read a lesson. Raises RemoteProtocolError in one line, naming the part that does not fit."""
     tensors = decode_tensors(packed, LARGEST_LESSON_BYTES, "lesson")
     told = tensors.pop(_ABOUT, None)
     if told is None or told.dtype != torch.uint8 or told.ndim != 1:

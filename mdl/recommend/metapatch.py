@@ -2,8 +2,8 @@
 
 A patch stands behind a layer: out = f_l(x) + h_l(f_l(x)), h_l a bottleneck (Eq. 1). The parameters of all patches of a
 device are theta_l = Theta_l * vector (Eq. 2): the basis Theta is the same on all devices, the vector is a device's own.
-Samples of many devices go through in one pass: each brings its vector as it brings its features. Without vectors no
-patch is there at all, and the model answers as if it had never been patched.
+Samples of many devices go through in one pass: each brings its vector as it brings its features. Without vectors there
+is no patch at all, and the model answers as if it had never been patched.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from mdl.errors import ConfigError
 
-# Of the weights that a vector of ones would generate, up-projections: a new patch changes little at first.
+# Scale of the up-projections that a vector of ones would generate: a new patch changes little at first.
 _UP_SCALE = 0.3
 
 
 class Junction(msgspec.Struct, frozen=True):
-    """A place for a patch: behind the module `name` of a model, whose output has `width` entries along `dim`."""
+    """A place for a patch: behind the module `name` of a model, an output with `width` entries along `dim`."""
 
     name: str
     width: int
@@ -30,7 +30,7 @@ class Junction(msgspec.Struct, frozen=True):
 
 
 class Basis(nn.Module):
-    """Theta of all junctions, (sum of K_l, vector size): what is frozen on devices and learned on the cloud.
+    """Theta of all junctions, (sum of K_l, vector size): frozen on devices and learned on the cloud.
 
     bottleneck: units of a patch. K_l = 2 width bottleneck + bottleneck + width. Starts from torch's generator.
     """
@@ -43,7 +43,7 @@ class Basis(nn.Module):
         self.theta = nn.Parameter(torch.cat([self._start(each.width) for each in self.junctions]))
 
     def generate(self, vectors: Tensor) -> list[Tensor]:
-        """Eq. 2: the parameters (..., K_l) of each junction's patch, for vectors (..., size)."""
+        """Return Eq. 2: the parameters (..., K_l) of each junction's patch, for vectors (..., size)."""
         return list(torch.split(vectors @ self.theta.T, self.counts, dim=-1))
 
     def _start(self, width: int) -> Tensor:
@@ -58,7 +58,7 @@ class Basis(nn.Module):
 
 
 def patch(outputs: Tensor, parameters: Tensor, bottleneck: int) -> Tensor:
-    """h_l of outputs (B, n, width), each of the B with parameters of its own, (B, K_l)."""
+    """Return h_l of outputs (B, n, width), each of the B with parameters of its own, (B, K_l)."""
     width, hidden = outputs.shape[-1], bottleneck
     down, down_bias, up, up_bias = torch.split(parameters, [hidden * width, hidden, hidden * width, width], dim=-1)
     narrow = torch.baddbmm(down_bias[:, None], outputs, down.view(-1, width, hidden))
@@ -67,7 +67,7 @@ def patch(outputs: Tensor, parameters: Tensor, bottleneck: int) -> Tensor:
 
 @contextmanager
 def patched(model: nn.Module, basis: Basis, vectors: Tensor | None) -> Iterator[None]:
-    """While it lasts, the model answers with patches: of row b of its input by vectors[b], (B, size).
+    """Patch the model within: row b of its input is answered with the patches of vectors[b], (B, size).
 
     vectors of shape (size,) are for all rows; None is the gate: the model is as it was. One thread at a time. Raises
     ConfigError if the model has no such junction, or one of another width.

@@ -1,4 +1,4 @@
-"""How good a ranking is (Eq. 8): HitRate@K, NDCG@K and macro-AUC; ties count against us.
+"""The quality of a ranking (Eq. 8): HitRate@K, NDCG@K and macro-AUC; ties count against us.
 
 The paper prints NDCG with the indicator inside the logarithm too, which would make it HitRate; log2(R + 1) is meant.
 """
@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 
 
 def ranks(scores: NDArray[np.floating]) -> NDArray[np.int64]:
-    """The rank of the first candidate among all, (B,), 1 is best. scores: (B, 1 + n). What is not a number is worst.
+    """Return the rank of the first candidate among all, (B,), 1 is best. scores: (B, 1 + n). NaN is worst.
 
     An equal score of another candidate stands before it.
     """
@@ -24,30 +24,30 @@ def ranks(scores: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def hits(rank: NDArray[np.int64], k: int) -> Floats:
-    """1 where the item is among the first k, (B,); the mean over users is HitRate@K."""
+    """Return 1 if the item is among the first k, (B,); the mean over users is HitRate@K."""
     return (rank <= k).astype(np.float64)
 
 
 def gains(rank: NDArray[np.int64], k: int) -> Floats:
-    """1 / log2(R + 1) where the item is among the first k, (B,); the mean over users is NDCG@K."""
+    """Return 1 / log2(R + 1) if the item is among the first k, else 0, (B,); the mean over users is NDCG@K."""
     return np.where(rank <= k, 1 / np.log2(rank + 1), 0.0)
 
 
 def user_auc(scores: NDArray[np.floating]) -> Floats:
-    """Of each row the share of other candidates that score below the first, (B,); their mean is the macro-AUC."""
+    """Return each row's share of other candidates with scores below the first, (B,); the mean is the macro-AUC."""
     found: Floats = (scores[:, 1:] < scores[:, :1]).mean(axis=1)
     return found
 
 
 def top_metrics(rank: NDArray[np.int64]) -> dict[str, float]:
-    """Table 2's five, in percent."""
+    """Return Table 2's five metrics, in percent."""
     hit = {f"HR@{k}": 100 * float(hits(rank, k).mean()) for k in (1, 5, 10)}
     return hit | {f"NDCG@{k}": 100 * float(gains(rank, k).mean()) for k in (5, 10)}
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean over users of what one ranking has more than another, with its 95 % interval."""
+    """The mean lead of one ranking over another, over users, with its 95 % interval."""
 
     mean: float
     low: float
@@ -55,7 +55,7 @@ class Difference:
 
 
 def paired(mine: Floats, theirs: Floats) -> Difference:
-    """Of the same users in the same order, (U,): the mean difference, +- 1.96 standard errors."""
+    """Return the mean difference over the same users in the same order, (U,), +- 1.96 standard errors."""
     difference = mine - theirs
     error = 1.96 * float(difference.std(ddof=1)) / np.sqrt(len(difference))
     mean = float(difference.mean())
@@ -63,5 +63,5 @@ def paired(mine: Floats, theirs: Floats) -> Difference:
 
 
 def group_by_activity(counts: NDArray[np.int64], groups: int) -> list[NDArray[np.int64]]:
-    """Users by their number of samples, most first, cut into equal groups (4.2.2): rows of `counts`."""
+    """Cut users into equal groups by their number of samples, most first (4.2.2); return rows of `counts`."""
     return list(np.array_split(np.argsort(-counts, kind="stable"), groups))

@@ -1,9 +1,9 @@
 """MoMoDistill: the cloud learns from the devices' vectors as from features (Eq. 5 to 7, Algorithm 1).
 
-Step 1 teaches the model: each sample's teacher is the model as it was, with the patches of the device that the sample
-is of. Step 2 holds that model and teaches the basis, through an encoder that evens the vectors out and knows the
-profile of who has none yet. Devices' vectors are rows of one table: nothing is loaded for any of them, and memory is
-that of a batch.
+Step 1 teaches the model: each sample's teacher is the former model, with the patches of the sample's device. Step 2
+holds that model and teaches the basis, through an encoder that evens the vectors out and uses the profile of a user
+without a vector. Devices' vectors are rows of one table: nothing is loaded for any of them, and memory is that of a
+batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROFILE_SIZE = 8
 
 
 class Encoder(nn.Module):
-    """U(vector, u) = W1 tanh(W2 vector + W3 u), u the sum of what stands for each category of a profile (Eq. 6)."""
+    """U(vector, u) = W1 tanh(W2 vector + W3 u), u the sum of the embeddings of a profile's categories (Eq. 6)."""
 
     def __init__(self, size: int, features: tuple[Feature, ...]) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Encoder(nn.Module):
         self.categories = nn.ModuleList(nn.Embedding(1 + len(each.categories), PROFILE_SIZE) for each in features)
 
     def forward(self, vectors: Tensor, profiles: Tensor) -> Tensor:
-        """(B, size) for vectors (B, size) and profiles (B, C)."""
+        """Return (B, size) for vectors (B, size) and profiles (B, C)."""
         u = self.everybody.expand(len(profiles), -1)
         for place, table in enumerate(self.categories):
             u = u + table(profiles[:, place])
@@ -51,7 +51,7 @@ class Encoder(nn.Module):
 
 @dataclass(frozen=True)
 class CloudModel:
-    """What the cloud has and sends: f, Theta and the encoder."""
+    """The models that the cloud has and sends: f, Theta and the encoder."""
 
     model: Din
     basis: Basis
@@ -59,13 +59,13 @@ class CloudModel:
 
     @torch.no_grad()
     def warm_start(self, vectors: Tensor, profiles: Integers) -> Tensor:
-        """Where devices begin under this basis, (U, size): U(vector, u); of who has none, U(0, u)."""
+        """Return the devices' starts under this basis, (U, size): U(vector, u); without a vector, U(0, u)."""
         start: Tensor = self.encoder(vectors, torch.from_numpy(profiles))
         return start
 
 
 class DistillSettings(msgspec.Struct, frozen=True):
-    """beta: weight of what the devices' models say. model, basis: how long step 1 and step 2 learn."""
+    """beta: weight of the devices' models as teachers. model, basis: settings of step 1 and step 2."""
 
     beta: float = 0.01
     model: FitSettings = FitSettings(epochs=1)
@@ -75,14 +75,14 @@ class DistillSettings(msgspec.Struct, frozen=True):
 def make_cloud_model(
     data: Interactions, din: DinSettings, size: int = 32, junctions: tuple[str, ...] = JUNCTIONS
 ) -> CloudModel:
-    """Fresh, from torch's generator. size: of a device's vector."""
+    """Make fresh models from torch's generator. size: of a device's vector."""
     model = Din(len(data.users), len(data.titles), din)
     basis = Basis([Junction(name, din.hidden) for name in junctions], size)
     return CloudModel(model, basis, Encoder(size, data.features))
 
 
 def agreement_loss(teacher: Tensor, scores: Tensor) -> Tensor:
-    """Mean KL(teacher, model) of clicks with these scores, teacher first as printed (Eq. 5)."""
+    """Return the mean KL(teacher, model) of clicks with these scores, teacher first as printed (Eq. 5)."""
     sure = torch.sigmoid(teacher)
     cross = F.binary_cross_entropy_with_logits(scores, sure)
     return cross - F.binary_cross_entropy_with_logits(teacher, sure)
@@ -98,7 +98,7 @@ def distill_model(
     rng: np.random.Generator,
     must_end: Callable[[], bool] = lambda: False,
 ) -> CloudModel:
-    """Step 1 (Eq. 5): a new f, from its former self and the data. vectors: (U, size), NaN rows of who sent none.
+    """Run step 1 (Eq. 5): a new f, from its former self and the data. vectors: (U, size), NaN rows if a user has none.
 
     Without vectors, or with beta 0, it is the ordinary incremental training (Eq. 4).
     """
@@ -123,7 +123,7 @@ def distill_basis(
     rng: np.random.Generator,
     must_end: Callable[[], bool] = lambda: False,
 ) -> CloudModel:
-    """Step 2 (Eq. 7): a new basis and encoder for cloud's f, which stays. former: what the vectors were learned with.
+    """Run step 2 (Eq. 7): a new basis and encoder for cloud's f, which stays. former: the models behind the vectors.
 
     vectors None is the pretraining of Algorithm 1: of zero vectors, which generate patches through the profile alone.
     """
@@ -148,7 +148,7 @@ def distill_basis(
 def _by_devices(
     teacher: Din, basis: Basis, vectors: Tensor | None, beta: float, samples: Samples, scores: Tensor
 ) -> Tensor:
-    """beta KL over the samples whose devices sent a vector, as a part of the mean over all samples."""
+    """Return beta KL over the samples of devices with a vector, as a part of the mean over all samples."""
     if vectors is None or not beta:
         return scores.new_zeros(())
     rows = torch.nonzero(~vectors[torch.from_numpy(samples.users), 0].isnan()).squeeze(-1)

@@ -1,4 +1,4 @@
-"""One device: its own log in the cloud's numbers, its vector, and what it would be shown."""
+"""One device: its own log in the cloud's numbers, its vector, and its suggestions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mdl.recommend.lesson import Lesson
 from mdl.recommend.profiles import in_features_of
 from mdl.recommend.splits import Negatives, Places, histories
 
-# Of the index of the lone user of a device.
+# The index of the lone user of a device.
 _ME = 0
 
 
@@ -29,9 +29,9 @@ class Suggestion:
 
 
 def in_numbers_of(lesson: Lesson, own: Interactions) -> Interactions:
-    """A device's log with the cloud's item numbers; items that the cloud does not know are left out. Raises DataError.
+    """Return a device's log with the cloud's item numbers, without items that the cloud lacks. Raises DataError.
 
-    own: of one user. Of a profile only what the cloud knows by the same names counts.
+    own: of one user. Only the parts of a profile that the cloud knows by the same names count.
     """
     numbers = {title: number for number, title in enumerate(lesson.titles, 1)}
     found = np.array([numbers.get(own.titles[item - 1], 0) for item in own.items], np.int64)
@@ -50,7 +50,7 @@ def in_numbers_of(lesson: Lesson, own: Interactions) -> Interactions:
 def learn_vector(
     lesson: Lesson, own: Interactions, former: NDArray[np.float32] | None, settings: VectorSettings, seed: int
 ) -> Tensor:
-    """Eq. 3 from a device's latest clicks, (size,). former: its vector under an earlier basis, if it has one."""
+    """Learn a vector (size,) by Eq. 3 from a device's latest clicks. former: the one of an earlier basis, or None."""
     cloud = lesson.cloud
     fits = former is not None and former.shape == (cloud.basis.size,)
     before = torch.from_numpy(former)[None] if fits and former is not None else torch.zeros(1, cloud.basis.size)
@@ -62,7 +62,7 @@ def learn_vector(
 
 @torch.no_grad()
 def suggest(lesson: Lesson, own: Interactions, vector: Tensor | None, top: int) -> list[Suggestion]:
-    """The items that this user has not met with the highest scores; vector None: by the cloud's model alone."""
+    """Return the items with the highest scores that this user has not met; vector None: by the cloud's model alone."""
     cloud, end = lesson.cloud, Places(np.array([_ME]), np.array([len(own.items)]))
     history = torch.from_numpy(histories(own, end, cloud.model.settings.history))
     fresh = np.setdiff1d(np.arange(1, len(lesson.titles) + 1), own.items)

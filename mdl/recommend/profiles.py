@@ -1,4 +1,4 @@
-"""What is known of a user beside clicks: a category of each of some named features, as gender and age (Eq. 6's u)."""
+"""Profiles of users beside clicks: a category of each of some named features, as gender and age (Eq. 6's u)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from mdl.errors import DataError
 from mdl.recommend.interactions import MOST_CATEGORIES, MOST_FEATURES, Feature, Interactions
 
-# By the names of users: the names of features, and of this user's categories.
+# By user's name: the names of features, and of this user's categories.
 Told: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
 def number_profiles(data: Interactions, told: Told, known: Sequence[Feature] | None = None) -> Interactions:
-    """With profiles of what is told of its users. known: the features and numbers to use, None: those that are told.
+    """Return the data with profiles from what is told of its users. known: the features to use, None: those in `told`.
 
-    Raises DataError where there are too many.
+    Raises DataError if there are too many.
     """
     features = _features(data.users, told) if known is None else tuple(known)
     profiles = np.zeros((len(data.users), len(features)), np.int64)
@@ -32,7 +32,7 @@ def number_profiles(data: Interactions, told: Told, known: Sequence[Feature] | N
 
 
 def tell_profiles(data: Interactions) -> Told:
-    """Of its users of whom something is known, in words."""
+    """Return the profiles in words, of users with known categories alone."""
     told: dict[str, dict[str, str]] = {}
     for user, profile in zip(data.users, data.profiles, strict=True):
         found = {
@@ -61,5 +61,5 @@ def _features(users: Sequence[str], told: Told) -> tuple[Feature, ...]:
 
 
 def in_features_of(features: Sequence[Feature], data: Interactions) -> Interactions:
-    """The same profiles in other numbers; what those do not know is not known."""
+    """Return the same profiles in other features' numbers; categories that these lack become unknown."""
     return number_profiles(data, tell_profiles(data), features)

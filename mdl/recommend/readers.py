@@ -1,10 +1,10 @@
 """Logs of interactions: csv:PATH, a table of users, items and times, or movielens:PATH, as it is distributed.
 
-csv:log.csv?user=customer&item=product&time=when&least=8      without a time column the order of the rows counts
-csv:log.inter, csv:log.tsv, csv:log.jsonl                     RecBole's typed header, other separators, JSON lines
-csv:log.txt?names=user,item,rating,time&sep=tab               without a header
-csv:log.csv?profiles=customers.csv&titles=products.csv        beside it what is known of users, and items' titles
-movielens:ml-100k, movielens:ml-1m, movielens:ml-latest-small.zip          the folder, its zip, or the file of ratings
+csv:log.csv?user=customer&item=product&time=when&least=8      without a time column the order of the rows counts.
+csv:log.inter, csv:log.tsv, csv:log.jsonl                     RecBole's typed header, other separators, JSON lines.
+csv:log.txt?names=user,item,rating,time&sep=tab               without a header.
+csv:log.csv?profiles=customers.csv&titles=products.csv        with tables of users' features, and of items' titles.
+movielens:ml-100k, movielens:ml-1m, movielens:ml-latest-small.zip          the folder, its zip, or the file of ratings.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mdl.recommend.tables import find_column, need_column, open_table
 
 logger = logging.getLogger(__name__)
 
-# A row as Python objects takes some 300 bytes while it is read.
+# A row as Python objects takes some 300 bytes during the reading.
 _MOST_ROWS = 30_000_000
 _SOURCES = ("csv:PATH", "movielens:PATH")
 
 
-# MovieLens' files, whose names stayed as they are for twenty years: the columns of each that has no header.
+# The names of MovieLens' files, the same for twenty years: the columns of each that has no header.
 _RATINGS = {
     "ratings.csv": "",
     "ratings.dat": "user,item,rating,time",
@@ -55,7 +55,7 @@ _KNOWN_OF_USERS = ("gender", "age", "occupation")
 
 
 class LogOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """least: interactions that each user and item must have, or is left out (the paper: 8, 20, 50)."""
+    """least: the fewest interactions of a user or item that is not left out (the paper: 8, 20, 50)."""
 
     least: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 5
 
@@ -64,9 +64,9 @@ class CsvLogOptions(LogOptions, frozen=True, forbid_unknown_fields=True):
     """user, item, time: names of the columns, found by their usual names too (`user_id`, `movieId`, `timestamp`);
     without a column for the time the order of the rows counts.
 
-    names: of all columns, for files without a header. sep: what parts the cells (tab, ; or the like), found where it is
-    not given. profiles: another table, with a row a user: the column `user`, and one for each feature. titles: another
-    one, with a row an item: the column `item`, and its title.
+    names: of all columns, for files without a header. sep: separates the cells (tab, ; or the like), found if it is not
+    given. profiles: another table, with a row a user: the column `user`, and one for each feature. titles: another one,
+    with a row an item: the column `item`, and its title.
     """
 
     user: str = "user"
@@ -91,7 +91,7 @@ def parse_log(text: str) -> tuple[Spec, LogOptions]:
 
 
 def read_interactions(text: str) -> Interactions:
-    """What a spec names; the log says how much of it was read.
+    """Read the log that a spec names; report the number of rows read in our log.
 
     Raises ConfigError or DataError naming the option, or the file and line.
     """
@@ -101,7 +101,7 @@ def read_interactions(text: str) -> Interactions:
 
 
 def preview_interactions(text: str) -> tuple[Interactions, str]:
-    """Likewise, and one line on what was read and left out."""
+    """Read likewise; return also one line on the rows read and left out."""
     spec, options = parse_log(text)
     if isinstance(options, CsvLogOptions):
         log = _read_csv(spec.path, options)
@@ -115,7 +115,7 @@ def preview_interactions(text: str) -> tuple[Interactions, str]:
 
 
 def _describe_kept(log: Interactions, kept: Interactions, least: int) -> str:
-    """In one line what of a log stays, and why the rest does not."""
+    """Return one line on the interactions that stay, and the reason for leaving out the rest."""
     lost = len(log.items) - len(kept.items)
     why = f": users and items with fewer than {least} (?least=1 keeps all)" if lost else ""
     order = "in the order of the rows" if kept.times is None else "by their times"
@@ -126,7 +126,7 @@ def _describe_kept(log: Interactions, kept: Interactions, least: int) -> str:
 
 
 def read_titles(text: str) -> dict[str, str]:
-    """What items are called, by their names in the log; empty where nobody says. Raises as `read_interactions`."""
+    """Return the items' titles, by their names in the log; empty if there are none. Raises as `read_interactions`."""
     spec, options = parse_log(text)
     if not isinstance(options, CsvLogOptions):
         with _open_movielens(Path(spec.path).expanduser()) as (where, members, by_name):
@@ -233,7 +233,7 @@ def _read_movielens(path: Path) -> Interactions:
 
 @contextmanager
 def _open_movielens(path: Path) -> Iterator[tuple[str, Members, Mapping[str, str]]]:
-    """What to call it, its members, and their names by the last part. path: a folder, a zip, or the file of ratings."""
+    """Yield a name for errors, the members, and their names by last part. path: a folder, a zip, or a ratings file."""
     if path.name in _RATINGS and not path.is_dir():
         open_regular(path).close()
         beside = [name for name in (path.name, *_USERS, *_FILMS) if (path.parent / name).is_file()]
@@ -245,7 +245,7 @@ def _open_movielens(path: Path) -> Iterator[tuple[str, Members, Mapping[str, str
 
 
 def _read_sequences(path: Path) -> Interactions:
-    """Arrays user (U,), offset (U + 1,) and movie (N,): the same log without times, each user's films in order."""
+    """Read arrays user (U,), offset (U + 1,) and movie (N,): the same log without times, each user's films in order."""
     arrays = load_arrays(path, ("user", "offset", "movie"))
     user, offset, movie = (arrays[name].astype(np.int64) for name in ("user", "offset", "movie"))
     lengths = np.diff(offset)
@@ -255,7 +255,7 @@ def _read_sequences(path: Path) -> Interactions:
 
 
 def _read_profiles(file: Path, options: CsvLogOptions, wanted: frozenset[str]) -> dict[str, dict[str, str]]:
-    """Of a table with a row for each user, of those that are wanted; an empty field is not known."""
+    """Read a table with a row for each user; return the wanted ones. An empty field is not known."""
     told: dict[str, dict[str, str]] = {}
     with open_text(file, encoding=find_encoding(file)) as lines:
         header, rows = open_table(str(file), lines)

@@ -1,6 +1,6 @@
-"""What is learned from and what is tested: leave-last-out, halves, stored negatives, and the samples of training.
+"""The split of a log for training and tests: leave-last-out, halves, stored negatives, and the samples of training.
 
-A sample is a context (a user and what they had met before), one item that came next and `negatives` that had not.
+A sample is a context (a user and their former items), the one item that came next and `negatives` that had not come.
 The last item of each user is the test, the one before it is for choosing settings; training ends before both (4.2.1).
 """
 
@@ -16,14 +16,14 @@ from mdl.recommend.interactions import Integers, Interactions
 
 # Section 4.1.1: each last item is ranked among so many that its user never met.
 TEST_NEGATIVES = 100
-# Whoever has met nearly all items would be drawn for without an end.
+# Ends the drawing for a user with nearly all items met, which would not end by itself.
 _MOST_DRAWS = 100
 
 
 @dataclass(frozen=True)
 class Samples:
     """B contexts. users: (B,). history: (B, L), the last items before, 0 pads at the front. candidates: (B, 1 + n), the
-    one that came first, then negatives."""
+    item that came first, then negatives."""
 
     users: Integers
     history: Integers
@@ -38,7 +38,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Places:
-    """Where in a log samples end: users (B,) and places (B,), of the item that came next among all items of the log."""
+    """Ends of samples in a log: users (B,) and places (B,), of the next item among all items of the log."""
 
     users: Integers
     places: Integers
@@ -51,7 +51,7 @@ class Places:
 
 
 def last_places(data: Interactions, back: int) -> Places:
-    """The last item of each user (back 1), or the one before it (2). Who has fewer than three is left out (4.2.1)."""
+    """Return each user's last place (back 1), or the one before (2); users of fewer than three are left out (4.2.1)."""
     users = np.flatnonzero(data.lengths >= 3)
     if not len(users):
         raise DataError("no user has three interactions: one to learn from, one to tune on, one to test with")
@@ -59,7 +59,7 @@ def last_places(data: Interactions, back: int) -> Places:
 
 
 def training_places(data: Interactions, part: tuple[float, float] = (0.0, 1.0)) -> Places:
-    """All places to learn from: of each user what comes before the last two, and of that a part in time.
+    """Return all places to learn from: each user's items before the last two, and of these a part in time.
 
     part: from and to, as shares of each user's own sequence; (0, 0.5) is the first half. Each user's first item has
     nothing before it, and is none.
@@ -70,7 +70,7 @@ def training_places(data: Interactions, part: tuple[float, float] = (0.0, 1.0)) 
 
 
 def places_between(data: Interactions, begin: float, end: float) -> Places:
-    """What came in begin <= time < end, but for each user's first item. Raises DataError without times."""
+    """Return the places with begin <= time < end, without each user's first item. Raises DataError without times."""
     if data.times is None:
         raise DataError("this log has an order and no times: it cannot be cut by the calendar")
     inside = (data.times >= begin) & (data.times < end)
@@ -87,14 +87,14 @@ def _between(data: Interactions, first: Integers, end: Integers) -> Places:
 
 
 def histories(data: Interactions, places: Places, length: int) -> Integers:
-    """The last items before each place, (B, length)."""
+    """Return the last items before each place, (B, length)."""
     back = places.places[:, None] - np.arange(length, 0, -1)
     is_there = back >= data.starts[places.users][:, None]
     return np.where(is_there, data.items[np.maximum(back, 0)], 0)
 
 
 class Negatives:
-    """Draws items that a user has not met. met: users (N,) and items (N,), of whatever counts as met."""
+    """Draws items that a user has not met. met: users (N,) and items (N,), all pairs that count as met."""
 
     def __init__(self, users: Integers, items: Integers, item_count: int) -> None:
         self._items = item_count
@@ -102,18 +102,18 @@ class Negatives:
 
     @classmethod
     def never_met(cls, data: Interactions) -> Negatives:
-        """Of the whole log: for tests."""
+        """Count the whole log as met: for tests."""
         return cls(np.repeat(np.arange(len(data.users)), data.lengths), data.items, len(data.titles))
 
     @classmethod
     def before(cls, data: Interactions, part: float = 1.0) -> Negatives:
-        """Of what is learned from up to a share of each user's sequence: what comes later stays untold."""
+        """Count the training part as met, up to a share of each user's sequence: later items stay unknown."""
         ends = np.floor(np.maximum(data.lengths - 2, 0) * part).astype(np.int64)
         known = _between(data, np.zeros(len(data.users), np.int64), ends)
         return cls(known.users, data.items[known.places], len(data.titles))
 
     def draw(self, users: Integers, count: int, rng: np.random.Generator, distinct: bool = False) -> Integers:
-        """(B, count). distinct: no item twice in a row. Who has met nearly everything may get a met item."""
+        """Draw (B, count). distinct: no item twice in a row. A user with nearly all items met may get a met one."""
         drawn = rng.integers(1, self._items + 1, (len(users), count))
         for _ in range(_MOST_DRAWS):
             again = self._is_met(users, drawn)
@@ -141,13 +141,13 @@ def _repeats(drawn: Integers) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 def make_samples(
     data: Interactions, places: Places, drawn: Negatives, count: int, length: int, rng: np.random.Generator
 ) -> Samples:
-    """The samples that end at these places, each with `count` negatives and a history of `length`."""
+    """Return the samples that end at these places, each with `count` negatives and a history of `length`."""
     candidates = np.concatenate((data.items[places.places][:, None], drawn.draw(places.users, count, rng)), axis=1)
     return Samples(places.users, histories(data, places, length), candidates)
 
 
 def make_test(data: Interactions, back: int, length: int, seed: int) -> Samples:
-    """Each user's item and TEST_NEGATIVES others, the same whenever the log and the seed are: store them once."""
+    """Return each user's item and TEST_NEGATIVES others, the same for the same log and seed: store them once."""
     places, rng = last_places(data, back), np.random.default_rng([seed, back])
     if len(data.titles) - data.lengths.max() < TEST_NEGATIVES:
         logged = f"{len(data.titles)} items, of which one user has met {data.lengths.max()}"
@@ -158,7 +158,7 @@ def make_test(data: Interactions, back: int, length: int, seed: int) -> Samples:
 
 
 def batches(places: Places, size: int, rng: np.random.Generator) -> Iterator[Places]:
-    """One pass over the places in a random order."""
+    """Yield one pass over the places in a random order."""
     order = rng.permutation(len(places))
     for begin in range(0, len(order), size):
         yield places.take(order[begin : begin + size])

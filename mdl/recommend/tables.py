@@ -1,7 +1,7 @@
-"""Tables of logs as recommenders' data sets have them: separators, headers or none, typed headers, JSON lines.
+"""Tables of logs in the forms of recommenders' data sets: separators, headers or none, typed headers, JSON lines.
 
-Unlike a table of sensor values, a log of numbers alone may be a header's rows or no header at all: whoever reads one
-says the columns (`names=`), or a header is there.
+Unlike a table of sensor values, a log may hold numbers alone, so that no reader can tell a header from a row. Either
+the user gives the columns (`names=`), or a header is there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from mdl.reading import decode_json, shorten
 
 Rows: TypeAlias = Iterator[tuple[int, list[str]]]
 
-# In the order in which they are preferred: "::" parts MovieLens' .dat, and stands in no name.
+# In order of preference: "::" parts MovieLens' .dat, and stands in no name.
 _SEPARATORS = ("::", "\t", ";", "|", ",")
 _SPOKEN = {"tab": "\t", "comma": ",", "semicolon": ";", "bar": "|", "space": " "}
-# RecBole's headers say what each column holds.
+# RecBole's headers give each column's type.
 _TYPES = (":token", ":float", ":token_seq", ":float_seq")
-# What columns are called where nobody says.
+# Usual names of columns, for a user that gives none.
 COLUMNS = {
     "user": ("user", "user_id", "userid", "uid", "reviewerid", "customer_id", "visitorid"),
     "item": ("item", "item_id", "itemid", "iid", "movieid", "movie_id", "product_id", "asin", "parent_asin"),
@@ -33,10 +33,10 @@ COLUMNS = {
 
 
 def open_table(where: str, lines: Iterable[str], names: str = "", sep: str = "") -> tuple[list[str], Rows]:
-    """The names of the columns, and the rows with their lines. names: of a file without a header, comma-separated.
+    """Return the columns' names, and the rows with their lines. names: for a file without a header, comma-separated.
 
-    sep: what parts the cells; found in the first line where it is not given. Raises DataError naming the line,
-    ConfigError where a header is missing or names are of another number.
+    sep: separates the cells; found in the first line if it is not given. Raises DataError naming the line, ConfigError
+    if a header is missing or names are of another number.
     """
     numbered = ((number, line.rstrip("\r\n")) for number, line in enumerate(lines, 1))
     filled: Iterator[tuple[int, str]] = ((number, line) for number, line in numbered if line.strip())
@@ -63,7 +63,7 @@ def open_table(where: str, lines: Iterable[str], names: str = "", sep: str = "")
 
 
 def find_column(where: str, header: Sequence[str], kind: str, said: str) -> int | None:
-    """The place of a column: as `said`, or where that is only the kind's own name, by what it is called elsewhere.
+    """Return the place of the column `said`; if that is only the kind's own name, also by the column's usual names.
 
     kind: of COLUMNS. None if there is none.
     """
@@ -77,7 +77,7 @@ def find_column(where: str, header: Sequence[str], kind: str, said: str) -> int 
 
 
 def need_column(where: str, header: Sequence[str], kind: str, said: str) -> int:
-    """Likewise. Raises DataError, telling which columns there are."""
+    """Return the place likewise. Raises DataError with the columns if there is none."""
     place = find_column(where, header, kind, said)
     if place is None:
         raise DataError(f"{where}: line 1: no column {said!r}; {describe_choices(said, header)}")
@@ -85,7 +85,7 @@ def need_column(where: str, header: Sequence[str], kind: str, said: str) -> int:
 
 
 def _open_objects(where: str, lines: Iterator[tuple[int, str]]) -> tuple[list[str], Rows]:
-    """JSON lines: the names are those of the first object; a line that lacks one has an empty cell there."""
+    """Open JSON lines: the names are those of the first object; a line that lacks one has an empty cell there."""
     number, first = next(lines)
     header = list(_object(where, number, first))
 
@@ -103,21 +103,21 @@ def _object(where: str, number: int, line: str) -> dict[str, object]:
 
 
 def _cell(value: object) -> str:
-    """As a table would write it; what is nested is no cell."""
+    """Return a value as a table would write it; a nested value is an empty cell."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
 
 
 def _plain(name: str) -> str:
-    """ "user_id:token" -> "user_id"."""
+    """Strip a type: "user_id:token" -> "user_id"."""
     name = name.strip().lstrip("#\ufeff").strip()
     stem, colon, kind = name.rpartition(":")
     return stem if colon + kind in _TYPES else name
 
 
 def _narrow(where: str, lines: Iterator[tuple[int, str]], separator: str) -> Iterator[tuple[int, str]]:
-    """Before a line becomes a list of millions of cells."""
+    """Check the number of columns before a line becomes a list of millions of cells. Raises DataError."""
     for number, line in lines:
         if (count := line.count(separator)) >= MOST_COLUMNS:
             raise DataError(f"{where}: line {number}: {count + 1} columns; at most {MOST_COLUMNS} are read")
@@ -125,7 +125,7 @@ def _narrow(where: str, lines: Iterator[tuple[int, str]], separator: str) -> Ite
 
 
 def _split(where: str, lines: Iterator[tuple[int, str]], separator: str) -> Rows:
-    """Quotes are quotes where commas and semicolons part the cells; elsewhere they are part of a title."""
+    """Split lines into cells. Quotes count only if commas or semicolons part the cells; else they belong to a title."""
     if separator not in (",", ";"):
         yield from ((number, [cell.strip() for cell in line.split(separator)]) for number, line in lines)
         return

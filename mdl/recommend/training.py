@@ -1,4 +1,4 @@
-"""Learning a recommender from a log (Eq. 4) and asking it: binary cross-entropy over samples with drawn negatives."""
+"""Training a recommender from a log (Eq. 4) and scoring: binary cross-entropy over samples with drawn negatives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mdl.errors import TrainingCancelledError
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.splits import Negatives, Places, Samples, batches, make_samples
 
-# Contexts that are asked at once: 101 candidates of 128 features are 26 MB.
+# Contexts that are scored at once: 101 candidates of 128 features are 26 MB.
 _ASKED = 512
 
 
@@ -34,7 +34,7 @@ class FitSettings(msgspec.Struct, frozen=True):
 
 
 def click_loss(scores: Tensor) -> Tensor:
-    """Mean pointwise cross-entropy of scores (..., 1 + n) whose first candidates were clicked, and the others not."""
+    """Return the mean pointwise cross-entropy of scores (..., 1 + n): the first candidates were clicked, others not."""
     labels = torch.zeros_like(scores)
     labels[..., 0] = 1
     return F.binary_cross_entropy_with_logits(scores, labels)
@@ -53,7 +53,7 @@ def fit(
 ) -> None:
     """Minimise the loss of samples that end at these places, in place.
 
-    after_epoch: told the epoch and its mean loss, says whether to go on. must_end: asked before each batch. Dropout
+    after_epoch: gets the epoch and its mean loss, returns False to end. must_end: asked before each batch. Dropout
     follows torch's generator: fork and seed it. Raises TrainingCancelledError.
     """
     optimizer = torch.optim.AdamW(list(parameters), settings.learning_rate, weight_decay=settings.decay)
@@ -81,7 +81,7 @@ def fit_model(
     after_epoch: Callable[[int, float], bool] = lambda epoch, loss: True,
     must_end: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Eq. 4: `fit` of a model that scores candidates (B, C) in contexts, users (B,) and history (B, L)."""
+    """Run Eq. 4: `fit` of a model that scores candidates (B, C) in contexts, users (B,) and history (B, L)."""
 
     def loss_of(samples: Samples) -> Tensor:
         return click_loss(model.train()(*as_tensors(samples)))
@@ -91,14 +91,14 @@ def fit_model(
 
 @torch.no_grad()
 def score(model: nn.Module, samples: Samples) -> NDArray[np.float32]:
-    """Scores of all candidates, (B, 1 + n)."""
+    """Return the scores of all candidates, (B, 1 + n)."""
     model.eval()
     found = [model(*as_tensors(samples.take(slice(begin, begin + _ASKED)))) for begin in range(0, len(samples), _ASKED)]
     return torch.cat(found).numpy()
 
 
 def as_tensors(samples: Samples) -> tuple[Tensor, Tensor, Tensor]:
-    """users, history and candidates as a model takes them."""
+    """Return users, history and candidates as a model takes them."""
     users, history, candidates = (
         torch.from_numpy(np.ascontiguousarray(each)) for each in (samples.users, samples.history, samples.candidates)
     )

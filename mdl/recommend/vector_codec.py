@@ -1,4 +1,4 @@
-"""A device's vector on its way: sixteen bytes that name the basis it was learned with, then little-endian float32."""
+"""A device's vector in transit: sixteen bytes that name the basis it was learned with, then little-endian float32."""
 
 from __future__ import annotations
 
@@ -11,26 +11,29 @@ from mdl.errors import RemoteProtocolError
 from mdl.recommend.metapatch import Basis
 
 _NAME_BYTES = 16
-# Vectors begin near U(0, u), whose entries are below 10, and Adam moves them by 0.02 a step.
+# Vectors begin near U(0, u), with entries below 10, and Adam moves them by 0.02 a step.
 LARGEST_ENTRY = 1e3
 
 
 class OtherBasisError(RemoteProtocolError):
-    """Nothing is wrong with the vector, or with its device: it has to pull again."""
+    """The vector has another basis: neither it nor its device is at fault, but the device has to pull again."""
 
 
 def name_basis(basis: Basis) -> bytes:
-    """Sixteen bytes of a digest of Theta."""
+    """Return sixteen bytes of a digest of Theta."""
     return blake3(basis.theta.detach().numpy().tobytes()).digest(_NAME_BYTES)
 
 
 def pack_vector(vector: Tensor, basis_name: bytes) -> bytes:
-    """4 bytes an entry and 16 for the basis."""
+    """Pack a vector: 4 bytes an entry and 16 for the basis."""
     return basis_name + vector.detach().numpy().astype("<f4").tobytes()
 
 
 def read_vector(packed: bytes, basis_name: bytes, size: int) -> NDArray[np.float32]:
-    """The vector (size,). Raises RemoteProtocolError in one line if it is none, OtherBasisError if of another basis."""
+    """Return the vector (size,).
+
+    Raises RemoteProtocolError in one line for other bytes, OtherBasisError for a vector of another basis.
+    """
     if packed[:_NAME_BYTES] != basis_name:
         raise OtherBasisError("the vector is of another basis than this cloud's")
     if len(packed) != _NAME_BYTES + 4 * size:

@@ -1,8 +1,8 @@
 """The same patches on windows of a sensor: a person's vector in place of a model of their own (not in the paper).
 
 A classifier that all people share stays as it is. The basis is learned from many people's windows, together with a
-vector for each of them, so that its directions are those in which people differ; somebody new learns one vector from
-windows of their own, from the mean of all that were learned (Eq. 2 and 3, with a cross-entropy over classes).
+vector for each of them, so that its directions are those in which people differ. A new person learns one vector from
+their own windows, starting from the mean of all learned ones (Eq. 2 and 3, with a cross-entropy over classes).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WindowSettings(msgspec.Struct, frozen=True):
 
 
 def find_junctions(module: nn.Module) -> list[Junction]:
-    """Behind each convolution over time and each linear layer, in their order. Raises ConfigError without any."""
+    """Find junctions behind each convolution over time and each linear layer, in order. Raises ConfigError if none."""
     found = []
     for name, layer in module.named_modules():
         if isinstance(layer, nn.Conv1d):
@@ -48,12 +48,12 @@ def find_junctions(module: nn.Module) -> list[Junction]:
 def learn_basis(
     module: nn.Module, basis: Basis, x: Tensor, y: Tensor, people: Integers, settings: WindowSettings, seed: int
 ) -> Tensor:
-    """Theta, in place, from windows x (n, C, T) with classes y (n,) of these people (n,), 0 to P - 1.
+    """Learn Theta, in place, from windows x (n, C, T) with classes y (n,) of these people (n,), 0 to P - 1.
 
-    Returns their vectors (P, size); their mean is where somebody new starts.
+    Returns their vectors (P, size); their mean is a new person's start.
     """
     rng = np.random.default_rng([seed, 0])
-    # About 1, as Theta's first values expect it; people begin at one point, or what each learns has no common meaning.
+    # About 1, as Theta's first values expect it. People begin at one point, or their vectors have no common meaning.
     common = torch.from_numpy(rng.normal(size=basis.size).astype(np.float32))
     vectors = nn.Parameter(common.repeat(int(people.max()) + 1, 1))
     groups = [
@@ -67,7 +67,7 @@ def learn_basis(
 def learn_vector(
     module: nn.Module, basis: Basis, start: Tensor, x: Tensor, y: Tensor, settings: WindowSettings, seed: int
 ) -> Tensor:
-    """One person's vector (size,), from start (size,) and windows x (n, C, T) with classes y (n,); Theta stays."""
+    """Learn one person's vector (size,) from start (size,) and windows x (n, C, T) of classes y (n,); Theta stays."""
     vectors = nn.Parameter(start[None].clone())
     optimizer = torch.optim.Adam([vectors], settings.learning_rate)
     mine = np.zeros(len(y), np.int64)
@@ -77,7 +77,7 @@ def learn_vector(
 
 @torch.no_grad()
 def predict(module: nn.Module, basis: Basis, vector: Tensor | None, x: Tensor) -> Tensor:
-    """Logits (n, classes) of windows x (n, C, T) with this vector's patches; None: by the module alone."""
+    """Return logits (n, classes) of windows x (n, C, T) with this vector's patches; None: by the module alone."""
     module.eval()
     with patched(module, basis, vector):
         return torch.cat([module(piece) for piece in torch.split(x, 256)])
@@ -92,7 +92,7 @@ def _learn(
     settings: WindowSettings,
     rng: np.random.Generator,
 ) -> None:
-    """Whatever the optimizer has, with the module as it is: batch norms keep the statistics of all people."""
+    """Train all parameters of the optimizer with the module as it is: batch norms keep the statistics of all people."""
     module.eval()
     x, y, people = windows
     learned: Sequence[Tensor] = [each for group in optimizer.param_groups for each in group["params"]]

@@ -1,1 +1,1 @@
-"""What members of a mesh state about devices: who is in, who owns the mesh, who is locked out."""
+"""Statements of a mesh's members about devices: membership, ownership, and lock-outs."""

@@ -1,7 +1,8 @@
-"""Signed statements about the devices of a mesh, and the proof that travels with where a peer is.
+"""Signed statements about the devices of a mesh, and the proof that travels with a peer's address.
 
-A device is its Ed25519 key; its link key (CURVE, X25519) is what its connections show. Statements are data: checked by
-`mdl.transport.trust.roster`, made by `mdl.transport.trust.device_key`. What is signed is `claim_of` a statement.
+A device is its Ed25519 key; its connections show its link key (CURVE, X25519). Statements are data: checked by
+`mdl.transport.trust.roster`, made by `mdl.transport.trust.device_key`. The signature of a statement is over its
+`claim_of`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mdl.bounds import MAX_INCARNATION, MAX_MEMBERS, PeerId, SomePeerId, Text
 
 Key: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Signature: TypeAlias = Annotated[bytes, Meta(min_length=64, max_length=64)]
-# One that is yet to be signed.
+# A signature, or none yet.
 SomeSignature: TypeAlias = Annotated[bytes, Meta(max_length=64)]
 Moment: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INCARNATION)]
 CodeHash: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -24,16 +25,16 @@ CodeHash: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
 MAX_HOSTS = 8
 # Devices that a changed code keeps.
 MAX_KEPT = MAX_MEMBERS
-# Changes of the code that are ever numbered.
+# The largest number of a change of the code.
 MAX_CHANGE = 1 << 31
-# What a roster holds, some 250 bytes each: enrolments; what the founder states; what all other owners state together.
+# Bounds of a roster, some 250 bytes each: enrolments; the founder's statements; those of all other owners together.
 MAX_ENROLLED = 3 * MAX_MEMBERS
 MAX_FOUNDERS = 2 * MAX_MEMBERS
 MAX_OWNERS = 2 * MAX_MEMBERS
-# Revocations that an owner whom the founder named may state whatever room others have used up, and of all such.
+# Revocations that an owner named by the founder may state even if others have used up the room, and of all such owners.
 RESERVED_REVOCATIONS = 64
 MAX_RESERVED = 3 * MAX_MEMBERS
-# Changes of the code, one of each owner, 35 KB each at most: of owners whom the founder named, and of all others.
+# Changes of the code, one of each owner, 35 KB each at most: of owners that the founder named, and of all others.
 MAX_CHANGES, MAX_LOWER_CHANGES = 64, 8
 MAX_STATEMENTS = MAX_ENROLLED + MAX_FOUNDERS + MAX_OWNERS + MAX_RESERVED + MAX_CHANGES + MAX_LOWER_CHANGES + 1
 # Names that were seen to work.
@@ -43,15 +44,15 @@ STATEMENTS_A_MESSAGE = 64
 
 
 class Statement(msgspec.Struct, frozen=True, tag=True):
-    """Base of what a roster holds."""
+    """Base of the statements in a roster."""
 
 
 class Enrolled(Statement, frozen=True):
-    """A device is in the mesh, under this name; whoever has the join code can say so of a device of its own.
+    """A device is in the mesh, under this name; any holder of the join code can state that of its own device.
 
     device: its key.
     peer_id: the name.
-    link_key: what its connections show.
+    link_key: the key that its connections show.
     admitted: signed with the join code's key.
     signature: the device's own.
     """
@@ -64,10 +65,10 @@ class Enrolled(Statement, frozen=True):
 
 
 class OwnerNamed(Statement, frozen=True):
-    """A device owns the mesh. The founder, whose key the join code tells, names itself.
+    """A device owns the mesh. The founder names itself: the join code tells its key.
 
     owner: its key.
-    by: the owner who says so.
+    by: the owner that states it.
     signature: of `by`.
     """
 
@@ -80,9 +81,9 @@ class DeviceRevoked(Statement, frozen=True):
     """A device is locked out for ever.
 
     device: its key.
-    by: the owner who says so.
-    at: milliseconds since 1970, by the owner's clock; only told.
-    name: that it had; only told.
+    by: the owner that states it.
+    at: milliseconds since 1970, by the owner's clock; only shown.
+    name: the device's name; only shown.
     reason: in the owner's words.
     signature: of `by`.
     """
@@ -96,12 +97,12 @@ class DeviceRevoked(Statement, frozen=True):
 
 
 class CodeChanged(Statement, frozen=True):
-    """The mesh has another join code; devices that were admitted by an earlier one are out, but for those named.
+    """The mesh has another join code; devices admitted by an earlier one are out, except those named.
 
     number: one more than the last change's.
-    code_hash: tells the new code to who is given it.
+    code_hash: identifies the new code for devices that are given it.
     kept: keys of the devices that stay.
-    by: the owner who says so.
+    by: the owner that states it.
     signature: of `by`.
     """
 
@@ -117,10 +118,10 @@ Statements: TypeAlias = Annotated[tuple[AnyStatement, ...], Meta(max_length=STAT
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """That a peer is where and what it says: signed by its device, and passed on with it.
+    """A signed proof of a peer's address and description, passed on with them.
 
-    enrolled: that its device is in the mesh, under its name.
-    link_port: where it takes members' words.
+    enrolled: its device's enrolment in the mesh, under its name.
+    link_port: the port that takes members' messages.
     hosts: IP addresses that it listens at, the likeliest first.
     serial: milliseconds since 1970 when it was signed; of two the later counts.
     signature: the device's, over all that is said of the peer but the one host of them that was chosen.
@@ -142,9 +143,10 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 def claim_of(mesh_id: str, statement: AnyStatement) -> bytes:
-    """What is signed: the statement without signatures, and of which mesh it speaks.
+    """Return the bytes to sign: the id of the mesh, and the statement without signatures.
 
-    Of an `Enrolled` both signatures are over the same; a device's own says that the name and the link key are its.
+    Both signatures of an `Enrolled` are over the same bytes. The device's own states that the name and the link key are
+    its.
     """
     blank = (
         msgspec.structs.replace(statement, admitted=b"", signature=b"")

@@ -145,7 +145,7 @@ def learn(
         "device.when": when,
         "seed": seed,
     }
-    # Without encryption only on this machine; this node listens nowhere.
+    # Without encryption it works on this machine only; this node listens nowhere.
     overrides |= mesh_overrides(None, None, None, None, insecure, insecure)
     settings = load_settings(config, overrides, assign)
     _check_learner(settings)
@@ -244,7 +244,10 @@ def recommend(
 
 
 def _device_home(user: str, mesh: str | None) -> Path:
-    """Where `mdl learn --task recommend` keeps a user's device. Raises ConfigError if the mesh is not clear."""
+    """Return the directory of a user's device in `mdl learn --task recommend`.
+
+    Raises ConfigError if the mesh is unclear.
+    """
     from mdl.errors import ConfigError
     from mdl.peers.edge.identity import known_meshes, state_home
 
@@ -255,7 +258,7 @@ def _device_home(user: str, mesh: str | None) -> Path:
 
 
 def _device_name(user: str) -> str:
-    """The peer id of a user's device, where no --name is given."""
+    """Return the peer id of a user's device, if no --name is given."""
     from mdl.errors import ConfigError
 
     name = f"user-{user}".replace(".", "_")

@@ -1,4 +1,4 @@
-"""`mdl data`: which data sets there are, fetching one, and a look inside. Imports what is slow only when it is used."""
+"""`mdl data`: lists the data sets, fetches one, and looks inside. Slow imports wait until they are used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ app = App("List, fetch, inspect and share data sets.")
 _LARGEST_BAR = 24
 # Enough for every subject of the known sets; a longer list says how many more there are.
 _SHOWN_SUBJECTS = 40
-# Of a log of interactions.
+# Shown entries of a log of interactions.
 _SHOWN_USERS, _SHOWN_ITEMS = 5, 5
 
 
@@ -123,7 +123,7 @@ def inspect_set(
 
 
 def _inspect_log(spec: str, as_json: bool) -> None:
-    """A log of interactions as it was read: the first users with the first items of each."""
+    """Show a log of interactions as it was read: the first users with the first items of each."""
     from mdl.peers.view.plain import plain_lines
     from mdl.recommend.readers import preview_interactions, read_titles
 
@@ -215,7 +215,7 @@ def _download(known: PublicSet, home: Path, sha256: str) -> Path:
             known.url,
             home / f"{known.name}.zip",
             sha256.lower() or known.sha256,
-            # Another file than the recorded one may be somewhat larger; the bound only stops what never ends.
+            # Another file than the recorded one may be somewhat larger; the bound only stops endless downloads.
             known.size_bytes * (2 if sha256 else 1),
             lambda done, total: show(known.name, done, total),
         )
@@ -265,7 +265,7 @@ def _show(found: dict[str, Any]) -> None:
 
 
 def _table_of_classes(found: dict[str, Any]) -> Table:
-    """Windows of each class, or with each label."""
+    """Return a table of the windows of each class, or with each label."""
     from rich.table import Table
 
     what = "label" if found["targets"] == "labels" else "class"

@@ -1,4 +1,4 @@
-"""`mdl doctor`: why devices do not meet, or what would keep them from it."""
+"""`mdl doctor`: finds why devices do not meet, or what would keep them from it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def doctor(
     from mdl.peers.doctor.mesh import with_peers
     from mdl.peers.view.plain import log_from
 
-    log_from("error")  # what the links would say of a look around, the findings say
+    log_from("error")  # the findings say what the links would log
     logging.getLogger("zeroconf").setLevel(logging.CRITICAL)
     section = with_peers(settings.mesh, peer or [])
     findings = []

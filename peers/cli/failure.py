@@ -1,6 +1,6 @@
-"""What a command says when it fails: one line on stderr, with `--json` one object on stdout, and an exit code.
+"""The report of a failed command: one line on stderr, with `--json` one object on stdout, and an exit code.
 
-The one place for all commands. Whatever ends a command comes here as an exception, or as the exit code it asked for.
+The one place for all commands. Every end of a command comes here as an exception, or as the exit code it asked for.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from mdl.errors import MdlError, StorageError, UnfinishedError
 from mdl.peers import interrupts
 from mdl.peers.interrupts import INTERRUPTED
 
-# Of the line that says what is wrong: paths and choices fit.
+# The longest line that says what is wrong: paths and choices fit.
 _LONGEST = 4_000
-# Of a word that typer repeats: nobody wants to read more of a value that is none.
+# Shortens a word that typer repeats: a user need not read more of an invalid value.
 _LONGEST_WORD = re.compile(r"(\S{80})\S+?(['\":.,;]*)(?=\s|$)")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """error: the line for the user. hint: what to do next, "" if nothing helps. result: what there is all the same."""
+    """error: the line for the user.
+
+    hint: what to do next, "" if nothing helps. result: the results that exist anyway.
+    """
 
     error: str
     hint: str
@@ -44,7 +47,7 @@ class Failure:
 
 
 def run_guarded(command: Callable[[], int | None], as_json: bool) -> int:
-    """Run a command to its end; returns the exit code. as_json: a failure is the last line of stdout too."""
+    """Run a command to its end; return the exit code. as_json: a failure is the last line of stdout too."""
     try:
         interrupts.allow()
         failure = _run(command)
@@ -70,7 +73,7 @@ def _run(command: Callable[[], int | None]) -> Failure | None:
 
 
 def describe_failure(error: BaseException) -> Failure:
-    """What ended a command, in the user's words. A traceback is printed for what can only be a bug."""
+    """Describe the end of a command in the user's words; print a traceback if only a bug can be its cause."""
     match error:
         case UnfinishedError():
             return Failure(_one_line(str(error)), error.hint, error.exit_code, error.result)
@@ -82,7 +85,7 @@ def describe_failure(error: BaseException) -> Failure:
             return _describe_refusal(error)
         case MemoryError():
             return Failure("out of memory", "a smaller model, batch or data set needs less", 4)
-        case SystemExit():  # what typer makes of a closed pipe; commands raise errors
+        case SystemExit():  # typer raises it for a closed pipe; commands raise errors
             return _describe_refusal(BrokenPipeError())
     if hasattr(error, "format_message"):
         return _describe_usage(error)
@@ -92,21 +95,21 @@ def describe_failure(error: BaseException) -> Failure:
 
 
 def _describe_code(code: int) -> Failure:
-    """For a command that has said all, or cannot: it was interrupted."""
+    """Describe a command that has said all, or was interrupted."""
     return Failure("interrupted" if code == INTERRUPTED else f"failed with code {code}", "", code)
 
 
 def _describe_usage(error: Any) -> Failure:
-    """Typer's own errors: an unknown command or option, a value that is none, nothing at all."""
+    """Describe typer's own errors: an unknown command or option, an invalid value, no command."""
     path, told = error.ctx.command_path if error.ctx else "mdl", error.format_message()
-    if told.startswith("Usage:"):  # nothing was given: the help
+    if told.startswith("Usage:"):  # no command was given: print the help
         print(told, file=sys.stderr)
         told = f"{path}: no command is given"
     return Failure(_one_line(_LONGEST_WORD.sub(r"\1...\2", told)), f"{path} --help lists what is valid", 2)
 
 
 def _describe_refusal(error: OSError) -> Failure:
-    """The system refused something that nobody expected it to: a disk that is full, a place that is not ours."""
+    """Describe an unexpected refusal of the system: a full disk, a place without permission."""
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
     reason = error.strerror or str(error) or type(error).__name__
     if isinstance(error, BrokenPipeError):
@@ -122,7 +125,7 @@ def _one_line(text: str) -> str:
 
 
 def _print_last(text: str) -> None:
-    """On stdout, unless that is what failed; nothing is left there for the interpreter's end to fail on."""
+    """Print on stdout, unless that is what failed; leave nothing there for the interpreter's end to fail on."""
     try:
         print(text, end="\n" if text else "", flush=True)
     except OSError:

@@ -1,4 +1,4 @@
-"""The commands that modules of their own have, one line each, in the order of `mdl --help`."""
+"""Adds the commands that have modules of their own, one line each, in the order of `mdl --help`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mdl.peers.cli.study.sim import replay
 
 
 def add_to(app: typer.Typer) -> None:
-    """Once: each call would add them again."""
+    """Add all groups. Call this once: each call would add them again."""
     use.register(app)
     for command in (invite.invite, invite.join, invite.show):
         mesh_app.command()(command)

@@ -1,7 +1,7 @@
 """Help in groups: commands and options stand under headings, each with one whole sentence, without rich's boxes.
 
-A heading is what typer calls `rich_help_panel`. Typer groups by it where rich draws the help, and loading rich takes
-longer than all else that `mdl --help` does.
+A heading is typer's `rich_help_panel`. Typer groups by it only if rich draws the help, and loading rich takes longer
+than all else that `mdl --help` does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
-# Of `mdl --help`, in its order.
+# The headings of `mdl --help`, in its order.
 MESH = "Mesh"
 DATA = "Data and models"
 SCHEDULE = "Schedule"
@@ -22,15 +22,15 @@ PERSONAL = "Personal models and recommendation"
 MACHINE = "This machine"
 COMMANDS = (MESH, DATA, SCHEDULE, LOOK, PERSONAL, MACHINE)
 
-# Of options that not everybody needs first; those without a heading stand above them.
+# The headings of options that not every user needs first; options without a heading stand above them.
 MEETING = "Meeting the other devices"
 ROUNDS = "Rounds and model"
 LIMITS = "Limits of this device"
 OUTPUT = "Output and settings"
 OPTIONS = (MEETING, ROUNDS, LIMITS, OUTPUT)
 
-_WHOLE = 1_000  # characters of a sentence, which is not cut
-_WIDEST = 30  # of a left column, which is that of click
+_WHOLE = 1_000  # characters of a sentence, so that it is not cut
+_WIDEST = 30  # the width of a left column, equal to click's
 
 
 class App(typer.Typer):
@@ -77,7 +77,7 @@ def _write_options(command: Any, ctx: Any, formatter: Any) -> None:
 
 
 def _write(found: Mapping[str, Sequence[tuple[str, str]]], formatter: Any) -> None:
-    """All headings with what stands below them; the right column begins at one place."""
+    """Write all headings with their entries; the right column begins at one place."""
     longest = max((len(name) for rows in found.values() for name, _ in rows), default=0)
     for heading, rows in found.items():
         if rows:

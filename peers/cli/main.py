@@ -247,7 +247,7 @@ def _train_here(
 
 
 def _report(ended: Ended, directory: Path) -> None:
-    """Of a run that has come to its end: after Ctrl-C nobody wants to wait for pictures."""
+    """Write the report of a finished run; after Ctrl-C no user wants to wait for pictures."""
     if ended.round_id and not (ended.exit_code or ended.problem):
         from mdl.peers.report.after import report_on
 
@@ -256,7 +256,7 @@ def _report(ended: Ended, directory: Path) -> None:
 
 
 def _tell(ended: Ended, directory: Path) -> str:
-    """Where what is, for people."""
+    """Return in words where the models are."""
     if not ended.round_id:
         return "no round was finished, nothing is saved"
     best = f", the best one, of round {ended.best_round}, in best.safetensors" * bool(ended.best_round)
@@ -315,12 +315,12 @@ def agent(
 
 
 def main() -> None:
-    """Entry point: runs the command; whatever ends it becomes one line and an exit code (`peers/cli/failure.py`)."""
+    """Run the command; every end becomes one line and an exit code (`peers/cli/failure.py`)."""
     log_plainly().addFilter(FloodFilter())
     try:
         sys.exit(run_guarded(_run, as_json="--json" in sys.argv))
     finally:
-        gc.freeze()  # or the interpreter's last collection walks through all of torch: 0.5 to 2 s after Ctrl-C
+        gc.freeze()  # else the interpreter's last collection walks through all of torch: 0.5 to 2 s after Ctrl-C
 
 
 def _run() -> int | None:
@@ -332,7 +332,7 @@ def _run() -> int | None:
 
 @cache
 def add_groups() -> None:
-    """The commands that other modules have."""
+    """Add the commands that other modules have."""
     from mdl.peers.cli.groups import add_to
 
     add_to(app)

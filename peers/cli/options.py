@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they do with them. Heavy imports wait until a command runs."""
+"""Options that several commands share, and their effects. Heavy imports wait until a command runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Codes, models and metrics, windows.
+# The homes of codes, of models and metrics, and of windows.
 _KEPT_IN = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
 # No machine has more cores; each process takes a hundred megabytes.
 MOST_PROCESSES = 256
@@ -182,7 +182,7 @@ AsJson = Annotated[
 
 
 def check_choice(name: str, value: str, valid: tuple[str, ...]) -> None:
-    """Raises ConfigError, naming all that are valid. name: the option, or where the value stands."""
+    """Raise ConfigError that names all valid choices. name: the option, or the place of the value."""
     from mdl.errors import ConfigError
 
     if value not in valid:
@@ -190,7 +190,7 @@ def check_choice(name: str, value: str, valid: tuple[str, ...]) -> None:
 
 
 def log_at(level: str | None, quiet: bool) -> str:
-    """What the user wants to read while a long command runs, from now on; returns the level."""
+    """Set the lines that the user wants to read while a long command runs; return the level."""
     from mdl.errors import ConfigError
     from mdl.peers.view.plain import log_from
 
@@ -202,14 +202,14 @@ def log_at(level: str | None, quiet: bool) -> str:
 
 
 def finite(value: float | None) -> float | None:
-    """Of an option with a range: NaN is outside of none for some versions of typer."""
+    """Refuse NaN in an option with a range: some versions of typer let it pass."""
     if value is not None and not isfinite(value):
         raise typer.BadParameter(f"{value} is not a number")
     return value
 
 
 def load_settings(path: Path | None, overrides: dict[str, object], assign: list[str] | None) -> Config:
-    """With what can be checked before anything starts."""
+    """Return the settings, after all checks that are possible before anything starts."""
     from mdl.config import load_config
 
     settings = load_config(path, overrides, assign or [])
@@ -225,7 +225,7 @@ def load_settings(path: Path | None, overrides: dict[str, object], assign: list[
 
 
 def choose(settings: Config, policy: str | None) -> ChosenPolicy:
-    """What this node follows when it leads. policy: of the command line, which alone may name a function."""
+    """Return the policy of this node if it leads. policy: from the command line, which alone may name a function."""
     from mdl.own import own_policy
     from mdl.peers.edge.policy_choice import choose_policy
 
@@ -233,9 +233,9 @@ def choose(settings: Config, policy: str | None) -> ChosenPolicy:
 
 
 def need_home() -> None:
-    """Raises ConfigError where this user has no home directory and nothing says where to keep things instead.
+    """Raise ConfigError if this user has no home directory and no variable names another place.
 
-    Else they would be kept in a folder called "~", wherever the command was started.
+    Else files would go into a folder called "~", wherever the command was started.
     """
     from mdl.errors import ConfigError
 
@@ -245,7 +245,7 @@ def need_home() -> None:
 
 
 def need_data(settings: Config) -> None:
-    """Raises ConfigError unless the settings name their data, before anything is written for this device."""
+    """Raise ConfigError unless the settings name their data, before anything is written for this device."""
     from mdl.data.sources import parse_spec
 
     parse_spec(settings.data.spec)
@@ -283,7 +283,7 @@ def device_overrides(when: str | None, memory_mb: float | None, battery_share: f
 
 
 def find_mesh(name: str | None, code: str | None, settings: Config, run: str = "", remember: bool = True) -> Mesh:
-    """The mesh of this name or join code, or a run of it (NAME/RUN); asks a user who gave neither.
+    """Return the mesh of this name or join code, or a run of it (NAME/RUN); ask a user that gave neither.
 
     remember: keep the code that was given. Raises ConfigError.
     """
@@ -312,14 +312,14 @@ def find_mesh(name: str | None, code: str | None, settings: Config, run: str = "
     if remember and (code or asked):
         try:
             remember_code(found)
-        except MdlError as error:  # training needs no memory of it
+        except MdlError as error:  # training does not need it
             logger.warning("the join code is not remembered, give it again next time: %s", error)
     return mesh
 
 
 @contextmanager
 def identified(mesh: str, name: str | None, out: Path | None, host: str = "") -> Iterator[tuple[Contributor, Path]]:
-    """host: instead of this host's name, where none is given."""
+    """Claim an identity, and release it at the end. host: used instead of this host's name, if no name is given."""
     from mdl.peers.edge.identity import claim_identity, release_identity, state_home
 
     me, directory = claim_identity(state_home(mesh), name, out, host)
@@ -330,7 +330,7 @@ def identified(mesh: str, name: str | None, out: Path | None, host: str = "") ->
 
 
 def tell(text: str) -> None:
-    """A line on stderr. A terminal that is gone or a full disk costs the line, not what the command is for."""
+    """Print a line on stderr. A closed terminal or a full disk costs the line, not the command."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
@@ -346,7 +346,7 @@ class HasEnded(Protocol):
 
 
 def end(ended: HasEnded, result: dict[str, object], as_json: bool, saved: str) -> None:
-    """Say how a node ended and what is saved, and end the command as it did."""
+    """Say how a node ended and what is saved, and end the command with its exit code."""
     from mdl.errors import UnfinishedError
 
     told = result | asdict(cast(Any, ended))
@@ -362,7 +362,10 @@ def print_json(result: object) -> None:
 
 
 def confirm(question: str, yes: bool, otherwise: str) -> None:
-    """Go on only if the user agrees. yes: said already. Raises ConfigError: `otherwise`, or that nobody is there."""
+    """Go on only if the user agrees. yes: said already.
+
+    Raises ConfigError with `otherwise`, or if no user can be asked.
+    """
     from mdl.errors import ConfigError
 
     if yes:

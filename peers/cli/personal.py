@@ -1,4 +1,4 @@
-"""`mdl personal`: a model of one person's own, trained on this device from what that person wrote (DeepType)."""
+"""`mdl personal`: a personal model, trained on this device from what one person wrote (DeepType)."""
 
 from __future__ import annotations
 

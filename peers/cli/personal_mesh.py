@@ -1,6 +1,6 @@
 """`mdl personal join` and `adopt`: the one place where a person's model and a mesh meet.
 
-What it hands to the mesh is the shared model, built from a file that has nothing of the person, and its words.
+The mesh gets the shared model, built from a file without anything of the person, and its words.
 """
 
 from __future__ import annotations
@@ -150,11 +150,11 @@ def _train_together(
     how: tuple[str | None, int, bool],
     places: tuple[Path, Path | None],
 ) -> None:
-    """To the mesh's end; the model then holds its result. how: name, rounds, fresh. places: the person's
-    directory, and the model that was given.
+    """Train to the mesh's end as `how` says (name, rounds, fresh); the model then holds its result.
 
+    places: the person's directory, and the model that was given.
     The mesh gets the shared model's tensors and a hash of its words. Raises UnfinishedError if there was no round, or
-    if it was interrupted; what came of the rounds is taken over then.
+    if it was interrupted; the result of the rounds is taken over then.
     """
     from mdl.config import Config, RoundSection
     from mdl.learning.loop import Loop

@@ -1,4 +1,4 @@
-"""Options that commands of `mdl personal` share, and what they make of them."""
+"""Options that commands of `mdl personal` share, and the settings made of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One progress bar for every command that takes long: on stderr, unless --quiet was given; lines elsewhere."""
+"""One progress bar for every command that takes long: on stderr, unless --quiet was given; else lines in the log."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
-# Of a line that people read; each drawing costs a millisecond.
+# The pause between two drawings for people; each drawing costs a millisecond.
 _DRAW_EVERY_S = 0.1
-# Of a log that people look into: two lines a minute.
+# The pause between two lines of a log: two lines a minute.
 _TELL_EVERY_S = 30.0
 
 
 class Show(Protocol):
-    """How far it is. name: of what is done; a new one gets a bar of its own. note: what else is to be said of it."""
+    """Shows the progress. name: of the work; a new one gets a bar of its own. note: anything else to show."""
 
     def __call__(self, name: str, done: float, total: float, note: str = "") -> None: ...
 
 
 @contextmanager
 def progress_bar(*, of_bytes: bool = False) -> Iterator[Show]:
-    """What shows the progress; the bar is taken away at the end. of_bytes: amounts are bytes, and not a count.
+    """Yield a function that shows the progress; the bar disappears at the end.
 
-    Draws when it is called, without a thread of its own: what follows may fork. Where it is not shown nothing of
-    rich is made: the end of a bar that is switched off is an empty line in rich 13. Then a line of the log tells it.
+    of_bytes: amounts are bytes, not a count.
+    It draws when it is called, without a thread of its own: a later step may fork. Without a terminal nothing of rich
+    is created: the end of a disabled bar is an empty line in rich 13. A line of the log tells the progress then.
     """
     if not (sys.stderr.isatty() and logger.isEnabledFor(logging.INFO)):
         yield _tell_now_and_then()

@@ -1,4 +1,4 @@
-"""`mdl eval`, `mdl predict`, `mdl export` and `mdl log`: what a run has given, in use."""
+"""`mdl eval`, `mdl predict`, `mdl export` and `mdl log`: use the results of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mdl web`, and the page beside what another command does (`--web`): opens it, and says where."""
+"""`mdl web`, and the page beside another command (`--web`): opens it, and prints its address."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mdl.peers.web.sources import Source
     from mdl.transport.trust.keys import Mesh
 
-DEFAULT_PORT = 8420  # that of peers/web/opening.py, which has more to import
+DEFAULT_PORT = 8420  # equal to that of peers/web/opening.py, which has more to import
 _MOST_PORT = 65535
 
 Web = Annotated[
@@ -57,7 +57,7 @@ MetricsPort = Annotated[
 
 
 def with_port(words: Sequence[str]) -> list[str]:
-    """Of a command line: `--web` alone is `--web 8420`."""
+    """Return the command line with `--web 8420` in place of `--web` alone."""
     found = list(words)
     for at, word in enumerate(words):
         if word == "--web" and not (at + 1 < len(words) and words[at + 1].isdecimal()):
@@ -73,9 +73,10 @@ def web_overrides(web: int | None, web_lan: bool | None, metrics_port: int | Non
 def page_beside(
     settings: Config, mesh: Mesh, source: str, cloud: Path | None = None
 ) -> Iterator[Callable[[tuple[str, ...]], None]]:
-    """The page that the settings want, of a node in this process; nothing if they want none.
+    """Serve the configured page about a node in this process; do nothing if none is configured.
 
-    source: its name. cloud: of a cloud's run directory; its node is in no mesh. It gives what takes names of classes.
+    Yields a function that takes the class names. source: the node's name. cloud: a cloud's run directory; its node is
+    in no mesh.
     """
     if not (settings.web.port or settings.web.metrics_port):
         yield lambda names: None
@@ -149,7 +150,7 @@ def _directory(run: Path) -> Source:
 
 
 def _stay(opened: Opened, lan: bool, as_json: bool) -> None:
-    """Until Ctrl-C, or until there is no network to hear the mesh on."""
+    """Stay until Ctrl-C, or until there is no network to hear the mesh on."""
     if as_json:
         print_json({"url": opened.url, "metrics_url": opened.metrics_url, "token": opened.token,
                     "token_file": str(opened.token_path or "")})  # fmt: skip
@@ -168,7 +169,7 @@ def _stay(opened: Opened, lan: bool, as_json: bool) -> None:
 
 
 def _known_code(mesh: Mesh) -> str:
-    """The join code of this mesh, as this user has it: the page shows it on this device alone."""
+    """Return this user's join code of the mesh: the page shows it on this device alone."""
     from mdl.errors import ConfigError
     from mdl.peers.edge.identity import find_code
 

@@ -1,1 +1,1 @@
-"""`mdl doctor`: what keeps a mesh from working on this machine and this network, in the order in which things break."""
+"""`mdl doctor`: finds what keeps a mesh from working on this machine and network; checks in the order of dependence."""

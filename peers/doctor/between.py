@@ -1,7 +1,7 @@
-"""Find what stands between this machine and a device that does not answer, as far as it can be told from here.
+"""Finds the cause between this machine and a device that does not answer, as far as it can be seen from here.
 
-Each look tells what it has found, or nothing: whoever asks then says what is left. Where one sign has two causes, both
-are named.
+Each look returns its finding, or None: the caller then tries the next cause. If one sign has two causes, both are
+named.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from mdl.transport.links.probe import Reached, connect
 from mdl.transport.links.sockets import local_host_towards
 
 _ARP_S, _CONNECT_S, _ECHO_S = 0.6, 1.0, 1.0
-# Where hardly anybody listens: the port that throws away what it is told, and the one that tells what others do.
+# Ports that hardly any program listens on: discard and tcpmux.
 _UNUSED_PORTS = (9, 1)
 _FEW, _SMALL_BYTES = 4, 64
-# What the system says of a route that leads nowhere, and its kind (ip-route(8)).
+# Errors of the system for a route that leads nowhere, and the kind of route (ip-route(8)).
 _REFUSALS = {errno.EINVAL: "blackhole", errno.EACCES: "prohibit", errno.EHOSTUNREACH: "unreachable"}
 
 
 def find_cause(name: str, at: Address, reached: Reached, own: Sequence[Interface]) -> Finding | None:
-    """Return why a connection does not get to a device, if it can be seen here; None if it can not."""
+    """Return why a connection does not get to a device, if it can be seen here; None if it cannot."""
     where = name if at.host in name else f"{name} at {at.host}:{at.port}"
     found = _find_route(where, at)
     if found is None and reached is Reached.NO_WAY:
@@ -44,7 +44,7 @@ def find_cause(name: str, at: Address, reached: Reached, own: Sequence[Interface
 
 
 def tell_hidden(name: str, at: Address) -> Finding:
-    """Say of a device beyond a router, which lets us in, why its answer may not come back."""
+    """Report a device beyond a router: it lets us in, but its answer may not come back."""
     told = f"{name} at {at.host} lets this machine in, but cannot reach it"
     why = "a router between hides this machine behind its own address (NAT), or a firewall here lets nothing in"
     do = f"put both into one network (a second router as access point), or forward TCP {at.port}:{at.port + 1} here"
@@ -52,14 +52,14 @@ def tell_hidden(name: str, at: Address) -> Finding:
 
 
 def tell_broken_off(name: str, at: Address) -> Finding:
-    """Say of a device whose connections end as soon as something passes on them that this is so."""
+    """Report a device that loses its connections once some KB pass on them."""
     told = f"{name} at {at.host}: a connection is broken off once some KB have passed on it"
     do = "a firewall or security software, here, there or in the router, ends what it does not know: allow mdl there"
     return fail("path", told, do)
 
 
 def _find_route(where: str, at: Address) -> Finding | None:
-    """A route of this machine that says no: the system tells which kind, and nothing is sent."""
+    """Find a route of this machine that refuses; the system tells its kind, and nothing is sent."""
     family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as tried:
@@ -75,7 +75,7 @@ def _find_route(where: str, at: Address) -> Finding | None:
 
 
 def _find_no_port(where: str, at: Address) -> Finding | None:
-    """No port is left for a new connection from here."""
+    """Report that no port is left for a new connection from here."""
     try:
         with socket.create_connection((at.host, at.port), _CONNECT_S):
             return None
@@ -84,14 +84,14 @@ def _find_no_port(where: str, at: Address) -> Finding | None:
 
 
 def tell_no_port(what: str) -> Finding:
-    """Say that all ports which the system gives by itself are taken."""
+    """Report that all ports which the system gives by itself are taken."""
     told = f"{what}: this machine has no free port left (net.ipv4.ip_local_port_range)"
     do = "ss -tanp tells which program takes them; sudo sysctl net.ipv4.ip_local_port_range='32768 60999'"
     return fail("port", told, do)
 
 
 def _find_proxy(where: str, at: Address) -> Finding | None:
-    """Whoever takes connections to ports where nobody listens is not the device."""
+    """Report a proxy: it accepts connections to unused ports too, so it is not the device."""
     if any(connect(Address(at.host, port), _CONNECT_S) is not None for port in _UNUSED_PORTS):
         return None
     told = f"all connections to {where} are taken by somebody between, also those to ports where nobody listens"
@@ -100,7 +100,7 @@ def _find_proxy(where: str, at: Address) -> Finding | None:
 
 
 def _find_neighbour(where: str, at: Address) -> Finding | None:
-    """The system sends frames for the device to another hardware address than the one that answers for it."""
+    """Report that the system sends frames for the device to another hardware address than the one that answers."""
     interface = name_of(local_host_towards(at.host))
     known = remembered(at.host)
     if interface is None or known is None:
@@ -119,7 +119,7 @@ def _find_neighbour(where: str, at: Address) -> Finding | None:
 
 
 def _find_dead_card(where: str, at: Address, own: Sequence[Interface]) -> Finding | None:
-    """Nothing at all comes in where packets to the device leave, and another interface is in its network, too."""
+    """Report a silent interface on the way to the device, if another interface is in its network too."""
     used = name_of(local_host_towards(at.host))
     near = {name_of(str(each.ip)) for each in of_ipv4(own) if IPv4Address(at.host) in each.network}
     if used is None or used not in near or len(near) < 2:
@@ -128,7 +128,7 @@ def _find_dead_card(where: str, at: Address, own: Sequence[Interface]) -> Findin
         before = psutil.net_io_counters(pernic=True).get(used)
         echo(at.host, _SMALL_BYTES, _FEW, _ECHO_S)
         after = psutil.net_io_counters(pernic=True).get(used)
-    except PermissionError:  # the system tells no program, as Android
+    except PermissionError:  # the system tells no program, as on Android
         return None
     if before is None or after is None or after.packets_recv > before.packets_recv:
         return None

@@ -1,4 +1,4 @@
-"""Checks of who this device is: its key, its name in the mesh, and whether an owner has locked it out."""
+"""Checks of this device: its key, its place in the mesh, its clock, and if an owner has locked it out."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mdl.protocol.vocabulary import Role
 from mdl.transport.discovery.interfaces import name_of
 from mdl.transport.trust.words import fingerprint
 
-# Until then people take two clocks for the same one, and so do logs.
+# Smaller differences of two clocks disturb neither people nor logs.
 _CLOCKS_S = 30.0
 _NEW_DEVICE = "remove the file, and this is a new device (mdl mesh revoke, on an owner's, locks the old one out)"
 
 
 def check_key() -> Finding:
-    """Whether this device has a key that it will still have at its next start."""
+    """Check that this device has a key, and will still have it at its next start."""
     try:
         device = device_key()
         kept = bool(os.environ.get(KEY_VARIABLE)) or key_path().exists()
@@ -39,9 +39,9 @@ def check_key() -> Finding:
 
 
 def check_standing(sight: Sight) -> Iterator[Finding]:
-    """How the mesh sees this device, under the name that a peer here would have."""
+    """Check how the mesh sees this device, under the name that a peer here would have."""
     membership = sight.membership
-    if membership is None:  # without encryption nobody is told apart
+    if membership is None:  # without encryption devices cannot be told apart
         return
     name, device = default_name(), membership.device.public
     if why := membership.why_out():
@@ -57,7 +57,7 @@ def check_standing(sight: Sight) -> Iterator[Finding]:
 
 
 def check_clocks(sight: Sight) -> Iterator[Finding]:
-    """Against those of the other devices: a wrong one makes times of logs and the hours of `--when` wrong."""
+    """Compare the clocks of devices: a wrong one makes times of logs and the hours of `--when` wrong."""
     wrong = {who: ahead_s for who, ahead_s in sight.clocks_s.items() if abs(ahead_s) >= _CLOCKS_S}
     if not wrong:
         return

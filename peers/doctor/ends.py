@@ -1,4 +1,4 @@
-"""Where a connection to a device ends, and whose turn it is to mend it."""
+"""Reports where a connection to a device ends, and on which side to mend it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAME_CODE = "mdl mesh show NAME shows the code on each device: give all of them 
 
 
 def tell_end(name: str, at: Address, reached: Reached, own: Sequence[Interface], is_heard: bool = False) -> Finding:
-    """reached: how far a connection to its port came. is_heard: it reaches us."""
+    """Report the end of a connection. reached: how far a connection to its port came. is_heard: it reaches us."""
     where = name if at.host in name else f"{name} at {at.host}:{at.port}"
     if lost := _find_detour(at.host, own):
         do = f"ip route get {at.host}; exclude the local network in the settings of the VPN"
@@ -48,25 +48,25 @@ def tell_end(name: str, at: Address, reached: Reached, own: Sequence[Interface],
 
 
 def tell_second_port(name: str, at: Address) -> Finding:
-    """Its door is open, and the port beside it, where members' words are taken, is not."""
+    """Report a device with an open first port, but no second one, which takes members' messages."""
     told = f"{name} at {at.host} is open at its first port, but not at port {at.port}, which takes members' words"
     return fail("port", told, f"a firewall there, or here on the way out: {_open(at.port - 1)}")
 
 
 def tell_shut_out(name: str, at: Address) -> Finding:
-    """The join code is right, and all the same this device's own key does not open."""
+    """Report that the join code is right, but this device's own key is refused."""
     told = f"{name} at {at.host} knows our join code, and does not let this device in: an owner has revoked it"
     do = "mdl mesh members, on another device, tells; an owner's word is for ever"
     return fail("device", told, do, "as another device: remove its device.key, or MDL_KEY=@NEW-FILE")
 
 
 def _open(port: int) -> str:
-    """The port beside the one that is told takes members' words, and UDP has the same number."""
+    """Return the commands that open a port, the next one, which takes members' messages, and the same of UDP."""
     return f"sudo ufw allow {port}:{port + 1}/tcp; sudo ufw allow {port}/udp (or firewall-cmd --add-port)"
 
 
 def _find_detour(host: str, own: Sequence[Interface]) -> str:
-    """The interface that packets to a host of our own network leave by, if that is not on this network; else ""."""
+    """Return the interface for packets to a host of our network, if it is not on that network; else ""."""
     near = [str(each.ip) for each in own if is_near(host, [each])]
     by = local_host_towards(host)
     is_lost = by.startswith("127.")

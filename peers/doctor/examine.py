@@ -1,6 +1,6 @@
 """All checks, in the order in which things break: this machine, its network, the mesh, the way to each device.
 
-Those that wait run side by side: torch is imported and multicast listened to while the mesh is looked at.
+Slow checks run side by side: torch is imported and multicast listened to while the mesh is looked at.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _NEW_MESH = "mdl mesh new home makes one; on the other devices: mdl doctor --cod
 def examine(
     find_mesh: Callable[[], Mesh], section: MeshSection, wait_s: float, config: Config | None = None
 ) -> Iterator[Finding]:
-    """find_mesh: raises ConfigError where there is no join code, or a wrong one. wait_s: for the others, at most.
+    """Yield all findings. find_mesh: raises ConfigError if there is no join code, or a wrong one.
 
-    config: of the peer that is to run here, if its model is to be looked at, too.
+    wait_s: for the others, at most. config: of the peer that is to run here, if its model is to be checked, too.
     """
     with ThreadPoolExecutor(4) as beside:
-        torch = beside.submit(check_torch)  # seconds, without this process having to hold it
+        torch = beside.submit(check_torch)  # takes seconds; this process need not hold it
         model = beside.submit(build_own_model, config) if config else None
         machine = list(check_machine(state_home("mesh")))
         yield from machine
@@ -77,7 +77,7 @@ def examine(
 
 
 def exit_code(findings: list[Finding]) -> int:
-    """0 if a mesh would work, 3 if all that is missing are the others, else 4."""
+    """Return 0 if a mesh would work, 3 if only the other devices are missing, else 4."""
     failed = broken(findings)
     if not failed:
         return 0

@@ -1,4 +1,4 @@
-"""What a check has found: one line, and what to do about it."""
+"""The finding of a check: one line, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Verdict(Enum):
-    """NOTE: a mesh works all the same; FAIL: it does not, or not with whom this is about."""
+    """NOTE: a mesh works all the same; FAIL: it does not, or not with the device in question."""
 
     OK = "ok"
     NOTE = "note"
@@ -17,7 +17,7 @@ class Verdict(Enum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """check: its name, stable for scripts. told: what there is. do: what to type or change. around: the way without."""
+    """check: its name, stable for scripts. told: the finding. do: what to type or change. around: the way without."""
 
     check: str
     verdict: Verdict

@@ -23,21 +23,21 @@ from mdl.transport.links.descriptors import LEAST, raise_limit, share_out, tell_
 # A Raspberry Pi takes 10 s to import torch from a cold card, an emulated one on a busy machine minutes.
 _TORCH_S = 300.0
 _OTHER_TORCH = "install torch from its own CPU index for this machine"
-# Its wheels need instructions that a Raspberry Pi 3 or 4 lacks; Debian's is built for every 64-bit Arm.
+# torch's own wheels need instructions that a Raspberry Pi 3 or 4 lacks; Debian's is built for every 64-bit Arm.
 _TORCH_OF_DEBIAN = (
     "sudo apt install python3-torch python3-venv; install mdl in a new environment that sees it: "
     "python3 -m venv --system-site-packages (docs/raspberry-pi.md)"
 )
 _LITTLE_DISK_MB, _TOO_LITTLE_DISK_MB = 200, 20
 _BLOCK_BYTES = 4096
-# With fewer links a mesh of a home does not fit.
+# With fewer links the mesh of a home does not fit.
 _FEW_PEERS = 8
-# Nobody ran this before: a Pi without a battery for its clock starts in 1970 until the network tells it the time.
+# An earlier year is wrong: a Pi without a battery for its clock starts in 1970 until the network tells it the time.
 _FIRST_YEAR = 2025
 
 
 def check_machine(state: Path, system: Path = Path("/")) -> Iterator[Finding]:
-    """state: the directory that a peer writes to. system: where /sys and /proc are, for tests."""
+    """Check this machine. state: the directory that a peer writes to. system: the root of /sys and /proc, for tests."""
     yield check_descriptors(raise_limit())
     yield check_memory(psutil.virtual_memory().available >> 20, read_memory_limit(system))
     yield check_disk(state)
@@ -82,7 +82,7 @@ def check_descriptors(limit: int) -> Finding:
 
 
 def check_memory(free_mb: int, limit_mb: int | None = None) -> Finding:
-    """limit_mb: of this process's container or service."""
+    """Check the free memory. limit_mb: of this process's container or service."""
     told = f"{free_mb} MB of memory are free"
     if limit_mb is not None and limit_mb < free_mb:
         told, free_mb = f"{limit_mb} MB of memory may be taken here (a container's or service's limit)", limit_mb
@@ -96,7 +96,7 @@ def check_memory(free_mb: int, limit_mb: int | None = None) -> Finding:
 
 
 def check_disk(state: Path) -> Finding:
-    """Whether the directory, or the nearest one there is above it, can be written and has room."""
+    """Check that the directory, or its nearest existing parent, can be written and has room."""
     there = next(place for place in (state, *state.parents) if _exists(place))
     if why := why_not_writable(there):
         give = f"give it to this user, or start with --out elsewhere ({state})"
@@ -109,7 +109,7 @@ def check_disk(state: Path) -> Finding:
 
 
 def why_not_writable(folder: Path) -> str:
-    """Why no file can be made in the folder, or the nearest one there is above it; "" if it can."""
+    """Return why no file can be made in the folder, or its nearest existing parent; "" if it can."""
     there = next(place for place in (folder, *folder.parents) if _exists(place))
     try:
         with tempfile.TemporaryFile(dir=there, buffering=0) as file:
@@ -129,5 +129,5 @@ def check_clock(year: int) -> Finding:
 def _exists(place: Path) -> bool:
     try:
         return place.exists()
-    except OSError:  # nor may this user look
+    except OSError:  # this user may not even look there
         return False

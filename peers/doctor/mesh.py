@@ -1,4 +1,4 @@
-"""Checks of the mesh: who announces itself, who is reached, who answers, and what the mesh itself has to say."""
+"""Checks of the mesh: announced devices, reached devices, answers, and the mesh's own status."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from mdl.trust.statements import Proof
 _PROBE_S = 3.5
 # A firewall that ends connections does so after some KB; more than this passes in that time.
 _ENDURES_S = 1.0
-# Of the rounds that a mesh remembers, those that tell who was there lately.
+# The last rounds that tell which devices were there lately.
 _LATELY = 5
-# Devices that are looked at one by one, side by side: of more, the mesh itself tells.
+# At most so many devices are checked one by one, side by side; the mesh itself tells of more.
 _MOST = 16
 
 
 @dataclass(frozen=True)
 class _Device:
-    """A device that is looked at: where it may be, and who it is if it was introduced."""
+    """A device to check: its possible addresses, and its info if it was introduced."""
 
     name: str
     addresses: list[Address]
@@ -52,7 +52,7 @@ def check_mesh(mesh: Mesh, section: MeshSection, own: Sequence[Interface], sight
     members = [each for each in sight.announced if each.of_ours and not each.problem]
     named = {bare(parse_address(text).host) for text in section.join}
     lasting = [each for each in members if each.role != Role.OBSERVER.value or named & set(map(bare, each.hosts))]
-    devices = [_announced(each, sight) for each in lasting[:_MOST]]  # who only looks may end at any moment
+    devices = [_announced(each, sight) for each in lasting[:_MOST]]  # an observer may end at any moment
     announced = {bare(host) for each in members for host in each.hosts}
     asked = [address for text in section.join if bare((address := parse_address(text)).host) not in announced]
     devices += [_Device(f"{at.host}:{at.port}", [at], sight.heard_at([at.host])) for at in asked]
@@ -92,12 +92,12 @@ def _check_strangers(mesh: Mesh, sight: Sight) -> Iterator[Finding]:
 
 def _announced(each: Announcement, sight: Sight) -> _Device:
     info = sight.heard_at(each.hosts) or next((info for info in sight.known if info.peer_id == each.peer_id), None)
-    chosen = [host for host in each.hosts if info and bare(host) == info.host]  # as a peer chooses
+    chosen = [host for host in each.hosts if info and bare(host) == info.host]  # the choice of a peer
     return _Device(each.peer_id, [Address(host, each.port) for host in chosen or each.hosts], info)
 
 
 def _check_device(device: _Device, mesh: Mesh, own: Sequence[Interface], sight: Sight) -> Iterator[Finding]:
-    """Heard or not, both its ports are tried: it may have come to us, and we may not get to it."""
+    """Try both ports of a device, heard or not: it may have come to us while we cannot get to it."""
     heard = sight.heard_at([address.host for address in device.addresses])
     addresses = [each for each in device.addresses if not heard or bare(each.host) == heard.host][:4]
     tried = [(each, probe(each, mesh.keys, _PROBE_S)) for each in addresses]
@@ -142,7 +142,7 @@ def _find_trouble(
 
 
 def _is_let_in(at: Address, proof: Proof, sight: Sight) -> bool:
-    """By the device's own key, as members are told apart."""
+    """Return True if the device's own key lets us in: members are told apart by it."""
     if sight.membership is None:
         return True
     own = sight.membership.device
@@ -151,7 +151,7 @@ def _is_let_in(at: Address, proof: Proof, sight: Sight) -> bool:
 
 
 def _check_work(members: list[Announcement], sight: Sight) -> Iterator[Finding]:
-    """Whether all train one model, and who takes no part, as the mesh says."""
+    """Check that all train one model, and report devices that take no part, as the mesh says."""
     models = {each.schema for each in members if each.role == Role.TRAINER.value and each.schema}
     if len(models) > 1:
         told = f"the devices train {len(models)} different models: those of one model go on, the others are refused"
@@ -175,7 +175,7 @@ def _check_work(members: list[Announcement], sight: Sight) -> Iterator[Finding]:
 
 
 def _check_absent(members: list[Announcement], sight: Sight) -> Iterator[Finding]:
-    """Compare with who took part lately, as the mesh tells it."""
+    """Report devices of the mesh's last rounds that cannot be heard from here."""
     there = {each.peer_id for each in members} | {each.peer_id for each in sight.heard}
     absent = sorted({name for summary in sight.rounds[-_LATELY:] for name in summary.contributors} - there)
     if absent:
@@ -185,7 +185,7 @@ def _check_absent(members: list[Announcement], sight: Sight) -> Iterator[Finding
 
 
 def with_peers(section: MeshSection, hosts: Sequence[str]) -> MeshSection:
-    """The same with devices to look at. HOST alone: another doctor, which waits for this one."""
+    """Return the section with devices to look at. HOST alone: another doctor, which waits for this one."""
     texts = [host if _has_port(host) else f"{host}:{DOCTOR_PORT}" for host in hosts]
     for text in texts:
         parse_address(text, "--peer")

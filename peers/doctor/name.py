@@ -1,4 +1,4 @@
-"""Checks whether this device would be let in under its name, or was refused under one that it was started with."""
+"""Checks if this device would be let in under its name, or was refused under a name that it was started with."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mdl.peers.edge.identity import default_name
 from mdl.peers.edge.naming import name_here
 from mdl.transport.trust.words import fingerprint
 
-# Directories of peers that are looked at: more names than a machine has.
+# The most directories of peers that are checked: more names than a machine has.
 _MOST = 64
 
 
 def check_name(sight: Sight, home: Path) -> Iterator[Finding]:
-    """home: where this user's peers of the mesh keep their files, by name, whether they run or not."""
+    """Check this device's names. home: the directories of this user's peers of the mesh, running or not."""
     membership = sight.membership
-    if membership is None or membership.why_out():  # without encryption nobody is told apart
+    if membership is None or membership.why_out():  # without encryption devices cannot be told apart
         return
     device, host = membership.device.public, default_name()
     started = [path.name for path in sorted(home.glob("*"))[:_MOST] if path.is_dir()]

@@ -1,4 +1,4 @@
-"""Checks of this machine on its network: which interfaces are used, multicast on them, the port."""
+"""Checks of this machine on its network: the interfaces in use, multicast on them, the port."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from mdl.transport.discovery.scopes import Interface, with_link
 
 _MULTICAST_S, _ARP_S = 1.5, 0.6
 _TOLD = 8
-# All but two of a mesh's announcements come within it; so long others are heard with our own hardware address.
+# All but two of a mesh's announcements come within it; so long we listen for others with our own hardware address.
 _HARDWARE_S = 3.0
-# Questions by multicast, and which share of them may be lost: a busy host answers late.
+# Questions by multicast, and the share of them that may be lost: a busy host answers late.
 _QUESTIONS, _QUESTION_PAUSE_S, _QUESTION_S, _MUCH_LOST = 20, 0.05, 1.0, 0.3
 _JOIN = f"mdl peer --join ADDRESS:{DEFAULT_PORT}, that of a device of the mesh"
 
 
 def check_interfaces(section: MeshSection) -> tuple[Finding, list[Interface]]:
-    """And the own addresses that a mesh uses."""
+    """Check the interfaces; return also the own addresses that a mesh uses."""
     if section.loopback:
         return ok("interfaces", "this machine alone (--loopback)"), [LOOPBACK]
     try:
@@ -58,7 +58,7 @@ def check_interfaces(section: MeshSection) -> tuple[Finding, list[Interface]]:
 
 
 def check_addresses(own: Sequence[Interface]) -> Iterator[Finding]:
-    """Whether anybody else has an address of ours (where one may ask: as root)."""
+    """Report another machine with an address of ours (as root: others may not ask)."""
     for each in of_ipv4(own):
         name = name_of(str(each.ip))
         if name and not each.ip.is_loopback and (other := who_else_has(str(each.ip), name, _ARP_S)):
@@ -67,7 +67,7 @@ def check_addresses(own: Sequence[Interface]) -> Iterator[Finding]:
 
 
 def check_hardware(own: Sequence[Interface]) -> list[Finding]:
-    """Listen for another machine with the hardware address of a card of ours (where one may listen: as root)."""
+    """Report another machine with the hardware address of a card of ours (as root: others may not listen)."""
     names = sorted({name for each in own if not each.ip.is_loopback and (name := name_of(str(each.ip)))})
     with ThreadPoolExecutor(len(names) or 1) as side_by_side:
         heard = list(side_by_side.map(lambda name: hear_namesake(name, _HARDWARE_S), names))
@@ -81,7 +81,7 @@ def _tell_namesake(name: str, other: str) -> Finding:
 
 
 def check_multicast_loss(own: Sequence[Interface], hosts: Collection[str]) -> Iterator[Finding]:
-    """Ask the hosts that were heard many times by multicast, and as often each of them alone, and compare."""
+    """Compare answers to multicast questions with those to questions sent to each heard host alone."""
     for each in of_ipv4(own):
         near = [host for host in sorted(hosts) if ":" not in host and IPv4Address(host) in each.network]
         if each.ip.is_loopback or not near:
@@ -96,9 +96,9 @@ def check_multicast_loss(own: Sequence[Interface], hosts: Collection[str]) -> It
 
 
 def check_multicast(own: Sequence[Interface]) -> list[Finding]:
-    """All at once. Where one of several interfaces carries multicast, the others (a VPN's) need not.
+    """Check multicast on all interfaces at once.
 
-    By IPv6 only where there is nothing else.
+    If one of several interfaces carries multicast, the others (a VPN's) need not. IPv6 is used only without IPv4.
     """
     own = of_ipv4(own) or own
     with ThreadPoolExecutor(len(own) or 1) as side_by_side:
@@ -110,7 +110,7 @@ def check_multicast(own: Sequence[Interface]) -> list[Finding]:
 
 
 def check_port(section: MeshSection) -> Finding:
-    """Whether a peer can listen where the settings say."""
+    """Check that a peer can listen at the configured address and port."""
     host, port = section.listen or "0.0.0.0", section.port
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
@@ -123,7 +123,7 @@ def check_port(section: MeshSection) -> Finding:
 
 
 def check_wifi(own: Sequence[Interface], system: Path = Path("/")) -> Iterator[Finding]:
-    """Power save of Wi-Fi cards: they sleep through multicast, and answer late."""
+    """Check the power save of Wi-Fi cards: with it they sleep through multicast, and answer late."""
     for name in {name_of(str(each.ip)) for each in own} - {None}:
         if not (system / "sys/class/net" / str(name) / "wireless").exists():
             continue
@@ -161,7 +161,7 @@ def _tell_multicast(name: str, tried: Multicast, at: Interface) -> Finding:
 
 
 def _tell_left_out() -> str:
-    """What there is besides, and why it is not used."""
+    """Return in words the other interfaces, and why they are not used."""
     found, states = psutil.net_if_addrs(), interface_states() or {}
     told = []
     for name, addresses in sorted(found.items()):
@@ -177,7 +177,7 @@ def _tell_left_out() -> str:
 
 
 def _taken_by(port: int) -> str:
-    """Who has it, as far as this user may know; UDP and TCP."""
+    """Return in words the programs on this port (UDP and TCP), as far as this user may know."""
     try:
         users = [
             each.pid for each in psutil.net_connections("inet") if each.laddr and each.laddr.port == port and each.pid

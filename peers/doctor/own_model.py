@@ -1,4 +1,4 @@
-"""The model that this device would bring, built in a process of its own, and whether the others train the same."""
+"""The model that this device would bring, built in a process of its own, and compared with the others' models."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from mdl.peers.doctor.finding import Finding, fail, note, ok
 from mdl.peers.doctor.sight import Sight
 from mdl.protocol.vocabulary import Role
 
-# Of a large recording: then it is not looked at.
+# With a large recording the build may take longer: then the model is not checked.
 _BUILD_S = 60.0
 _NAMED = 4
 
 
 class OwnModel(NamedTuple):
-    """schema_hash: as others know it. told: of its shape, for people. problem: why it cannot be built, or ""."""
+    """schema_hash: as others know it. told: its shape, for people. problem: why it cannot be built, or ""."""
 
     schema_hash: str = ""
     told: str = ""
@@ -28,7 +28,7 @@ class OwnModel(NamedTuple):
 
 
 def build_own_model(config: Config) -> OwnModel | None:
-    """None where it takes too long."""
+    """Build the model in a process of its own; return None if that takes too long."""
     command = [sys.executable, "-P", "-c", "from mdl.peers.doctor.own_model import main; main()"]
     try:
         done = subprocess.run(
@@ -43,7 +43,7 @@ def build_own_model(config: Config) -> OwnModel | None:
 
 
 def check_own_model(own: OwnModel | None, sight: Sight) -> Finding:
-    """Against all trainers of the mesh that are announced or introduced."""
+    """Compare with all trainers of the mesh that are announced or introduced."""
     if own is None:
         return note(
             "model", f"reading the data takes more than {_BUILD_S:.0f} s: this device's model was not looked at"
@@ -72,7 +72,7 @@ def check_own_model(own: OwnModel | None, sight: Sight) -> Finding:
 
 
 def main() -> None:
-    """In a process of its own: a configuration comes in, and what it makes goes out."""
+    """Read a configuration from stdin and write the `OwnModel` to stdout; runs in a process of its own."""
     from mdl.errors import MdlError
 
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=Config)

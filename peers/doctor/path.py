@@ -1,6 +1,7 @@
-"""Checks of the way to a device that answers: packets that vanish, large ones alone, how long they take, how fast.
+"""Checks of the way to a device that answers: lost packets, lost large packets, delay, and speed.
 
-By echo requests where both sides allow them; a black hole is found by TCP, too. All of it is a sample of a second.
+Echo requests measure it if both sides allow them; TCP finds a black hole, too. Each check is a sample of about a
+second.
 """
 
 from __future__ import annotations
@@ -15,19 +16,23 @@ from mdl.transport.discovery.interfaces import interface_states, name_of
 from mdl.transport.links.sockets import local_host_towards
 
 _SMALL_BYTES, _USUAL_MTU = 64, 1_500
-# What each network of IPv4 (RFC 791) and IPv6 (RFC 8200) has to take.
+# The sizes that each network of IPv4 (RFC 791) and IPv6 (RFC 8200) must take.
 _SMALLEST_MTU, _SMALLEST_MTU_V6 = 576, 1_280
 _MANY, _FEW = 12, 3
 _WAIT_S = 0.8
 _SEGMENTS_S = 1.5
-# A mesh of four closes a round with a fifth of all frames lost, and slowly; a tenth is worth a word.
+# A mesh of four closes a round with a fifth of all frames lost, and slowly; a tenth is worth a note.
 _MUCH_LOSS, _LONG_S = 0.1, 0.2
-# LeNet's parameters, 0.4 MB, take more than a second each way; and what a train of echoes tells apart.
+# Below the first, LeNet's parameters, 0.4 MB, take more than a second each way. A train of echoes cannot tell speeds
+# above the second apart.
 _SLOW_MB_S, _FAST_MB_S = 0.4, 12.0
 
 
 def check_path(name: str, at: Address, link_mb_s: float | None) -> Iterator[Finding]:
-    """Takes up to some 5 s where everything is lost, else well under one. link_mb_s: as the mesh has measured it."""
+    """Check the way; takes up to some 5 s if all is lost, else well under one.
+
+    link_mb_s: the speed that the mesh has measured.
+    """
     small = echo(at.host, _SMALL_BYTES, _MANY, _WAIT_S)
     if not small or not small.round_trips_s:
         if are_taken(at, _SEGMENTS_S) is False:
@@ -47,7 +52,7 @@ def check_path(name: str, at: Address, link_mb_s: float | None) -> Iterator[Find
 
 
 def check_loss(name: str, host: str) -> Finding | None:
-    """What to say of a device whose port does not answer, if that is because packets get lost."""
+    """Report a device behind a silent port, if the cause is packet loss."""
     small = echo(host, _SMALL_BYTES, _MANY, _WAIT_S)
     return _tell(name, small, None) if small and small.round_trips_s and small.loss > _MUCH_LOSS else None
 
@@ -85,7 +90,7 @@ def _find_mtu(host: str) -> int:
 
 
 def _largest_that_fits(host: str, wait_s: float) -> int:
-    """By halving, to 8 bytes."""
+    """Find it by halving, to 8 bytes."""
     fits, too_long = _SMALLEST_MTU_V6 if ":" in host else _SMALLEST_MTU, _find_mtu(host)
     while too_long - fits > 8:
         tried = (fits + too_long) // 2

@@ -1,4 +1,4 @@
-"""Checks of what feeds this machine: under-voltage of a Raspberry Pi, and a battery that is nearly empty."""
+"""Checks of the power supply: under-voltage of a Raspberry Pi, and a battery that is nearly empty."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from mdl.peers.doctor.finding import Finding, note, ok
 
-# What the firmware of a Raspberry Pi says (vcgencmd get_throttled): now, and since it was started.
+# Bits of a Raspberry Pi's firmware (vcgencmd get_throttled): now, and since it was started.
 _UNDER_VOLTAGE, _THROTTLED, _WAS_UNDER_VOLTAGE = 0x1, 0x4, 0x10000
 # Below this a laptop goes to sleep in the middle of a round.
 _EMPTY_PERCENT = 15
 
 
 def check_power(system: Path) -> Iterator[Finding]:
-    """Under-voltage of a Raspberry Pi, as its kernel or its firmware tells; nothing on other machines."""
+    """Check a Raspberry Pi for under-voltage, as its kernel or its firmware tells; yield nothing on other machines."""
     alarms = sorted((system / "sys/class/hwmon").glob("hwmon*/in0_lcrit_alarm"))
     bits = _throttled(system)
     if not alarms and bits is None:
@@ -32,7 +32,7 @@ def check_power(system: Path) -> Iterator[Finding]:
 
 
 def check_battery(system: Path) -> Iterator[Finding]:
-    """Nothing on machines without one, or on a charger."""
+    """Report a nearly empty battery; yield nothing without one, or on a charger."""
     for supply in sorted((system / "sys/class/power_supply").glob("*")):
         left = read_line(supply / "capacity")
         if read_line(supply / "type") != "Battery" or read_line(supply / "scope") == "Device" or not left.isdigit():
@@ -54,7 +54,7 @@ def _throttled(system: Path) -> int | None:
 
 
 def read_line(file: Path) -> str:
-    """What is in a file of /sys or /proc; "" if there is none, or the driver does not tell."""
+    """Return the line in a file of /sys or /proc; "" if there is none, or the driver does not tell."""
     try:
         return file.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""A look around a mesh, by the links that a peer uses: who announces itself, who answers, and what those tell."""
+"""A look around a mesh, over the links that a peer uses: announcements, answers, and the mesh's status."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from mdl.transport.discovery.survey import Announcement, Survey
 from mdl.transport.trust.keys import Mesh
 from mdl.transport.trust.membership import Membership
 
-# Where two doctors meet that were told of each other (`--peer HOST`), and nothing else listens.
+# The port of two doctors that look for each other (`--peer HOST`); nothing else listens there.
 DOCTOR_PORT = 5751
 _LOOK_S = 0.1
-# Of two doctors the one that is done first stays to be found by the other one.
+# The doctor that is done first stays to be found by the other one.
 _STAY_S = 4.0
-# The first announcement brings most of them; who starts at the same moment is there by then.
+# The first announcement brings most of them; a device that starts at the same moment is there by then.
 _AT_LEAST_S = 2.0
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What a look around has brought.
+    """The result of a look around.
 
-    heard: who has spoken to us.
-    known: who was introduced.
+    heard: the devices that have spoken to us.
+    known: the devices that were introduced.
     clocks_s: peer id -> its clock less ours, of those that have signed something for us.
     by_datagrams: peer id -> whether datagrams got there and back, of those that agreed on them.
     status: the mesh as its agent tells it.
-    membership: this device in it, with what the mesh has told of who is in it.
-    problem: why nobody can be heard by multicast, "" if they can.
+    membership: this device in it, and the members that the mesh has told of.
+    problem: why multicast cannot be heard, "" if it can.
     rounds: of late, as the agent remembers them.
     """
 
@@ -55,20 +55,21 @@ class Sight:
     rounds: tuple[RoundSummary, ...] = ()
 
     def heard_at(self, hosts: Sequence[str]) -> PeerInfo | None:
-        """Who has spoken to us from one of these."""
+        """Return a device that has spoken to us from one of these."""
         return next((info for info in self.heard if info.host in map(bare, hosts)), None)
 
     def link_mb_s(self, peer_id: str) -> float | None:
-        """Of its link, as hops have shown it."""
+        """Return the speed of its link, as hops have shown it."""
         members = self.status.members if self.status else ()
         return next((member.link_mb_s for member in members if member.peer_id == peer_id), None)
 
 
 @contextmanager
 def look_at_mesh(mesh: Mesh, section: MeshSection, own: Sequence[Interface], wait_s: float) -> Iterator[Sight]:
-    """Takes from 2 to wait_s seconds: until everybody who announces itself has answered. Can be found until it ends.
+    """Look around until every announced device has answered: from 2 to wait_s seconds.
 
-    Time in which this process was not let run does not count, wait_s more at most: the others' answers wait here then.
+    This device can be found until the context ends. Time in which this process could not run does not count, up to
+    wait_s more: the others' answers wait here then.
     """
     survey, problem = _open_survey(mesh, own)
     try:
@@ -110,21 +111,21 @@ def _look(watcher: Watcher, survey: Survey | None, problem: str, join: Sequence[
 
 
 class Patience:
-    """How long somebody has waited who looks every _LOOK_S: a look that comes late was kept from running."""
+    """The waiting time of a loop that looks every _LOOK_S: a late look means that the process could not run."""
 
     def __init__(self, most_s: float) -> None:
         self._most_s = most_s
         self._looked_s = self._starved_s = 0.0
 
     def waited_s(self, passed_s: float) -> float:
-        """Of these seconds, as told at each look, those in which it could have heard."""
+        """Return how many of the passed seconds it could have heard in; call it at each look."""
         late_s = passed_s - self._looked_s - 2 * _LOOK_S
         self._looked_s, self._starved_s = passed_s, min(self._starved_s + max(late_s, 0.0), self._most_s)
         return passed_s - self._starved_s
 
 
 class Clocks:
-    """What others' clocks say. now_s: of ours, when the look begins; whatever is signed for us is signed after that."""
+    """The clocks of others. now_s: of ours, when the look begins; signatures for us are made after that."""
 
     def __init__(self, now_s: float) -> None:
         self._began_s = now_s
@@ -134,9 +135,10 @@ class Clocks:
     def compare(
         self, known: Sequence[PeerInfo], heard: Sequence[PeerInfo], signed_ms: Mapping[str, int], now_s: float
     ) -> None:
-        """A signature that is neither from before the look nor from after now shows that two clocks agree.
+        """Compare clocks: they agree if a signature is neither older than the look nor newer than now.
 
-        signed_ms: of announcements, which are from some time ago, as is all of who has not spoken to us.
+        signed_ms: times of announcements, which are from some time ago. So are all signatures of a peer that has not
+        spoken to us.
         """
         spoken = {info.peer_id for info in heard}
         for info in known:
@@ -151,5 +153,5 @@ class Clocks:
                 self._ahead_s[info.peer_id] = max(ahead_s, self._ahead_s.get(info.peer_id, ahead_s))
 
     def ahead_s(self) -> dict[str, float]:
-        """Of each peer that can be compared: its clock less ours."""
+        """Return peer id -> its clock less ours, for each peer that can be compared."""
         return dict(self._ahead_s)

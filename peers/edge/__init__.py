@@ -1,1 +1,1 @@
-"""Where roles meet drivers, disk and sensors."""
+"""The edge: roles meet drivers, disk and sensors here."""

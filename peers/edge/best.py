@@ -1,7 +1,7 @@
 """The best model of a run that ends by itself (`--until`), kept beside the last one.
 
-Which round's it is, the agent tells when that round is tested: a round or two later. By then its model is still one of
-the two states in the file cache, where it is taken from; so this keeps no copy of any model in memory.
+The agent names the best round once it is tested, a round or two later. By then its model is still one of the two states
+in the file cache, and is taken from there: this module keeps no copy of a model in memory.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ _KEY = "best"
 
 
 class BestModel:
-    """See the module. course: of the run, as far as it is known now. write: a model, with what its metadata are to say.
+    """Keeps the best model; see the module. course: returns the course of the run as far as it is known now.
 
-    Both are called in the thread that writes files. round_id: of the model that is kept; 0: none is.
+    write: writes a model with the given metadata. The thread that writes files calls both. round_id: round of the kept
+    model, 0 if there is none.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class BestModel:
     ) -> None:
         self._path, self._cache, self._course, self._write = directory / BEST, cache, course, write
         self._seen = ""
-        self._has_written = False  # what lies there was kept by an earlier start
+        self._has_written = False  # an earlier start may have kept a best model
 
     @property
     def round_id(self) -> int:
@@ -51,7 +52,7 @@ class BestModel:
         return kept.best_round if kept else 0
 
     def look(self) -> None:
-        """Before the file cache changes, and at the end: whether another model is the best by now."""
+        """Keep another model if it is the best by now. Call this before the file cache changes, and at the end."""
         course = self._course()
         if course is None or not course.digest or course.digest == self._seen:
             return
@@ -70,7 +71,7 @@ class BestModel:
 
 
 def read_best(path: Path) -> Course | None:
-    """What the file says of the model in it; None if there is none."""
+    """Return what the file says of the model in it; None if there is none."""
     try:
         return msgspec.json.decode(read_metadata(path).get(_KEY, ""), type=Course)
     except UNREADABLE:
@@ -78,9 +79,9 @@ def read_best(path: Path) -> Course | None:
 
 
 def _is_better(course: Course, known: Course) -> bool:
-    """Return True if the run's best model replaces one that an earlier start has kept.
+    """Return True if the run's best model replaces the one that an earlier start has kept.
 
-    That one stays only if all devices that judged the new one had judged it, and found it as good or better.
+    The kept one stays only if every device that judged the new one had judged it too, and it was as good or better.
     """
     if course.score is None and known.score is not None:
         return False
@@ -90,7 +91,10 @@ def _is_better(course: Course, known: Course) -> bool:
 
 
 def known_by(machine: Peer) -> Taken:
-    """What a node knows of the run: by itself if it leads. From any thread: it may step down meanwhile."""
+    """Return what a node knows of the run; the agent's knowledge if it leads.
+
+    May be called from any thread: the node may step down meanwhile.
+    """
     if agent := machine.agent:
         return Taken(course=agent.ending.course, ended_by=agent.ending.reason)
     return machine.trainer.taken if machine.trainer else UNKNOWN

@@ -1,9 +1,9 @@
-"""The resource condition of a mesh, and whether it is another than the one that was last learned from (3.3.3). Pure.
+"""The resource condition of a mesh, and its changes since the schedule was last learned (3.3.3). Pure.
 
-The paper re-learns when the condition is not equal to the record. Read literally that is at every report: free memory
-and processor change by the second. So each device's figures are means over its last reports, and differ from the record
-by steps that matter to an order of hops. The record stands still until it is learned from again, so a figure at the
-edge of a step does not come and go.
+The paper re-learns when the condition is not equal to the record. Read literally, that is at every report: free memory
+and processor change by the second. So each device's figures are means over its last reports. They differ from the
+record by steps that matter to an order of hops. The record stands still until the schedule is learned again, so a
+figure at the edge of a step does not come and go.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import msgspec
 from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.vocabulary import ResourceState
 
-# A report counts so much in a mean: with two reports a second, what lasts for some ten seconds is seen.
+# Share of one report in a mean: with two reports a second, a change that lasts some ten seconds is seen.
 _LEARN = 0.05
 # The link of a device is the median of its last rounds; fewer than three could be an accident.
 _ROUNDS, _LEAST_ROUNDS = 8, 3
 # Links and free memory differ from a factor of two on: classes of devices and of networks are further apart.
 _FACTOR = 2.0
-# Battery and processor, in percent: a quarter of what there can be.
+# Battery and processor, in percent: a quarter of the full range.
 _PERCENT = 25.0
 # Shares of the time in which a device was busy, or charging: half of it.
 _SHARE = 0.5
@@ -36,7 +36,7 @@ class DeviceCondition(msgspec.Struct, frozen=True, omit_defaults=True):
 
     link_mb_s: the median of its last rounds.
     memory_mb: free.
-    cpu_percent: what others take of its processor.
+    cpu_percent: the share of its processor that other programs take.
     battery_percent: its charge.
     charging, busy: shares of the time, 0 to 1.
     """
@@ -59,14 +59,14 @@ class _Heard:
 
 
 class ConditionBook:
-    """What a node that leads hears of the devices of its mesh: from reports, and from the rounds that it closes."""
+    """The conditions of a mesh's devices, as its leader hears them: from reports, and from rounds that it closes."""
 
     def __init__(self) -> None:
         self._heard: dict[str, _Heard] = {}
         self._members: tuple[str, ...] = ()
 
     def hear(self, peer_id: str, resources: ResourceState, is_busy: bool) -> None:
-        """One report; is_busy: as the agent decides it from these resources."""
+        """Take one report. is_busy: as the agent decides it from these resources."""
         if peer_id not in self._heard and len(self._heard) >= MAX_MEMBERS:
             return
         heard = self._heard.setdefault(peer_id, _Heard())
@@ -81,23 +81,23 @@ class ConditionBook:
         )
 
     def close_round(self, links: dict[str, float]) -> None:
-        """A round is closed that these devices merged in; links: MB/s, as it has shown them."""
+        """Close a round that these devices merged in. links: MB/s of each, as the round has shown them."""
         self._members = tuple(sorted(links))
         self._heard = {peer: self._heard.get(peer, _Heard()) for peer in self._members}
         for peer, link_mb_s in links.items():
             self._heard[peer].links.append(link_mb_s)
 
     def device(self, peer_id: str) -> DeviceCondition:
-        """Nothing is known of a device beyond MAX_MEMBERS."""
+        """Return the condition of one device; nothing is known of devices beyond MAX_MEMBERS."""
         return _with_link(self._heard.get(peer_id, _Heard()))
 
     def now(self) -> MeshCondition:
-        """Of the devices of the last round."""
+        """Return the condition of the devices of the last round."""
         return {peer: self.device(peer) for peer in self._members}
 
 
 def find_changes(record: MeshCondition, now: MeshCondition) -> list[str]:
-    """In words, in what a mesh differs from the record: "p3: battery 20 % (was 85 %)". Empty if it is as it was."""
+    """Return in words how a mesh differs from the record: "p3: battery 20 % (was 85 %)". Empty if it does not."""
     gone, come = sorted(record.keys() - now.keys()), sorted(now.keys() - record.keys())
     told = [f"{peer} is gone" for peer in gone] + [f"{peer} is new" for peer in come]
     stayed = sorted(record.keys() & now.keys())

@@ -1,4 +1,4 @@
-"""What one device trains with: its model, its share of the data, its files; and the slow work a trainer asks for."""
+"""One training device: its model, its share of the data and its files, and the slow work that a trainer asks for."""
 
 from __future__ import annotations
 
@@ -71,23 +71,25 @@ from mdl.writing import save_or_rescue
 
 logger = logging.getLogger(__name__)
 
-# A step of training that a device waits for, where it begins again.
+# The longest wait for a device's current training step when it begins again.
 _NEXT_STEP_S = 5.0
 Work = dict[type[Effect], Callable[[Any], Event | None]]
 
 
 class Device:
-    """One device's model and windows. Raises ConfigError or DataError for what does not fit.
+    """The model and the windows of one device. Raises ConfigError or DataError for settings that do not fit.
 
-    theta: weight of its deltas (3.2.2). out: where results and the file cache go. teacher: what a cloud says of its
-    windows, once it has; every so many rounds it takes part in the loss. May be set from another thread.
-    course: of the run, as far as it is known; best: keeps the model that is the best by it.
-    is_paused: whether it may not work now; asked before each batch. hold: waits until it may; whether it is to stop.
-    stays_for: whether it will be there for a round, or leaves the mesh before.
+    theta: weight of its deltas (3.2.2). out: folder for results and the file cache. teacher: the cloud's answers for
+    this device's windows, once they are there; every `lesson_every` rounds it takes part in the loss. Another thread
+    may set it.
+    course: returns the course of the run, as far as it is known. best: keeps the model that is the best by it.
+    is_paused: returns True while the device may not work; asked before each batch. hold: waits until the device may
+    work; returns True if it is to stop.
+    stays_for: returns True if the device will be there for a round, False if it leaves the mesh before.
     """
 
     def __init__(self, config: Config, me: Contributor, mesh: str, out: Path) -> None:
-        forget_loading()  # torch's, before the data takes its place
+        forget_loading()  # torch's memory, before the data takes its place
         data, self.train, shard = load_share(config)
         config.end.check(data.targets, data.name)
         self.test = take_windows(data.test, shard_test(len(data.test), shard))
@@ -99,7 +101,7 @@ class Device:
         self.description = describe_model(config, data, mesh)
         self.schema_hash = hash_model(self.model, self.description)
         self.theta = float(len(self.train)) if config.round.theta == "samples" else 1.0
-        # Values that are in another unit now do not go on from a model of the former one.
+        # A model of values in the former unit does not go on with converted ones: then no older hash fits.
         older: tuple[str, ...] = ()
         if not data.is_converted:
             without_units = msgspec.structs.replace(self.description, channel_units=())
@@ -134,14 +136,14 @@ class Device:
 
     @property
     def summary(self) -> str:
-        """One line for people, and for the message that names a different model."""
+        """The model in one line, for people and for the message that names a different model."""
         return tell_model(self.model, self.description)
 
     def restore(self, fresh: bool = False, init: Path | None = None) -> State:
-        """What the file cache has, or the untrained model, or the one at `init`.
+        """Return the state in the file cache, or the model at `init`, or the untrained model.
 
-        fresh: what there is of an earlier run is set aside. Raises ConfigError if it is of another origin, or has begun
-        where `init` is given.
+        fresh: sets aside the files of an earlier run. Raises ConfigError if the state is of another origin, or if
+        `init` is given and a run has begun.
         """
         first = None if init is None else initial_values(init, self.model)
         if fresh:
@@ -155,15 +157,16 @@ class Device:
         return state
 
     def start(self, state: State) -> TrainerStart:
-        """The trainer that goes on from there, as far as this device decides."""
+        """Return what a trainer needs to go on from this state."""
         start = state.start(self.schema_hash, self.summary, self.ballots.begin(), self._outer)
         told = tell_channels(self.train.x) if self._config.data.tell_values else ()
         return msgspec.structs.replace(start, channels=told)
 
     def losses(self, count: int) -> OwnLoss | None:
-        """Of so many of its own windows, to judge others' deltas by; None: of none, or the model is too large.
+        """Return the loss on `count` of its own windows, to judge others' deltas by.
 
-        Nor where batch norms are its own: they are those of the module that trains.
+        Return None if count is 0, if the model is too large, or if batch norms are the device's own: they belong to the
+        module that trains.
         """
         if not count or self.model.size > LARGEST or self._has_own:
             return None
@@ -171,7 +174,7 @@ class Device:
         return OwnLoss(self._build, train.x, train.y, classes, count, seed)
 
     def work(self) -> Work:
-        """What the driver's worker thread calls for each slow effect."""
+        """Return the functions that the driver's worker thread calls, one for each slow effect."""
         return {
             TrainLocally: self._train,
             RecallDelta: self._recall,
@@ -196,9 +199,9 @@ class Device:
             self.theta = float(len(self.train))
 
     def begin_again(self, me: Contributor) -> State:
-        """Train for another start of this process, from what is on the disk, or else from the untrained model.
+        """Return the state for another start of this process: from the disk, or else the untrained model.
 
-        What is being trained for the former one ends at its next step, which is waited for.
+        Wait for the training of the former start to end at its next step.
         """
         self._is_of_former, self._me = True, me
         if self._training.acquire(timeout=_NEXT_STEP_S):
@@ -208,13 +211,13 @@ class Device:
         return state
 
     def stop(self) -> None:
-        """End local training at its next step; from any thread."""
+        """End local training at its next step. May be called from any thread."""
         self._stopped = True
 
     def export(self, path: Path, round_id: int, parameters: Vector) -> None:
-        """Write w(round_id) as named tensors, and see to the best model beside it.
+        """Write w(round_id) as named tensors, and update the best model beside it.
 
-        Raises MdlError if the disk refuses, which names where it is instead.
+        Raises MdlError if the disk refuses; the message names the place where the model is instead.
         """
         self.best.look()
         described = msgspec.structs.replace(self.description, round_id=round_id)
@@ -239,7 +242,7 @@ class Device:
         if effect.planned_rounds:
             self._trainer.settings = msgspec.structs.replace(self._settings, planned_rounds=effect.planned_rounds)
         teacher = self.teacher if (effect.round_id - 1) % self._lesson_every == 0 else None
-        self._trained_from = lambda: None  # a pause may cut it off: the model is no w_i then
+        self._trained_from = lambda: None  # if a pause cuts training off, the model is no w_i
         try:
             result = self._trainer.train_round(effect.parameters, effect.round_id, self._must_end, teacher)
         except TrainingCancelledError:
@@ -260,7 +263,7 @@ class Device:
         return self._stopped or self._is_of_former or self.is_paused()
 
     def _recall(self, effect: RecallDelta) -> Event:
-        """The model still holds w_i, unless something else was loaded into it."""
+        """Return this round's delta again; the model still holds w_i unless something else was loaded into it."""
         if self._trained_from() is not effect.parameters:
             return DeltaRecalled(effect.round_id, None)
         if effect.in_place:
@@ -268,11 +271,11 @@ class Device:
         return DeltaRecalled(effect.round_id, model_delta(effect.parameters, self.model.values(), effect.in_place))
 
     def _keep_own(self) -> dict[str, Tensor]:
-        """What is this device's own, as it is now."""
+        """Return a copy of this device's own state as it is now."""
         return {name: tensor.clone() for name, tensor in self.model.own_state().items()} if self._has_own else {}
 
     def _evaluate(self, effect: Evaluate) -> Event | None:
-        """Beside the next training. None if a pause cuts it off: nothing is tested while the device may not work."""
+        """Test the model beside the next training. Return None if a pause cuts the test off."""
         own = [kept for round_id, kept in self._own_after if round_id <= effect.round_id] or [self._own_after[0][1]]
         module = self.model.beside(effect.parameters, own[-1])
         test, classes = self.test, self.description.classes
@@ -284,7 +287,7 @@ class Device:
         return Evaluated(effect.round_id, counts)
 
     def _build(self) -> FlatModel:
-        """Another one of the same kind, on the processor: what the module that trains holds must stay."""
+        """Build another model of the same kind on the processor; the module that trains keeps its values."""
         told = self.description
         name, seed = own_model(self._config.model.name), self._config.seed
         module = build_model(name, told.channels, told.time, told.classes, seed, told.height, told.targets)
@@ -296,7 +299,7 @@ class Device:
 
 
 def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:
-    """Write one delta with its theta, its contributors and who else is in some segments, for `--verify`."""
+    """Write one delta with its theta, its contributors and those of single segments, for `--verify`."""
     names = ",".join(sorted(contributor.peer_id for contributor in effect.delta.contributors))
     metadata = {"theta": repr(effect.delta.theta), "contributors": names, "peer": me.peer_id}
     metadata["partial"] = msgspec.json.encode(effect.delta.partial).decode()
@@ -305,7 +308,7 @@ def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:
 
 
 def build_flat_model(config: Config, data: DataSet) -> FlatModel:
-    """The configured model for these windows; the same seed gives the same parameters on every device."""
+    """Build the configured model for these windows; the same seed gives the same parameters on every device."""
     channels, *height, length = data.shape
     name, count = own_model(config.model.name), len(data.classes)
     model = build_model(name, channels, length, count, config.seed, height[0] if height else None, data.targets)
@@ -325,14 +328,14 @@ def describe_model(config: Config, data: DataSet, mesh: str) -> ModelDescription
 
 
 def hash_model(model: FlatModel, description: ModelDescription) -> str:
-    """By which devices know that they train the same."""
+    """Return the hash by which devices know that they train the same model and task."""
     about = description.outputs, description.channel_names, description.rate_hz
     more = (*description.meaning, *units_meaning(description.channel_units), *plain_sizes(description.model))
     return hash_task(model.task_schema, *about, more)
 
 
 def tell_model(model: FlatModel, description: ModelDescription) -> str:
-    """The same in one line for people."""
+    """Describe the model and its task in one line for people."""
     name = f"{description.model} {model.frozen}".rstrip()
     return describe_task(
         name,
@@ -346,17 +349,17 @@ def tell_model(model: FlatModel, description: ModelDescription) -> str:
 
 
 def describe_own(config: Config) -> tuple[str, str]:
-    """Of what a device with this configuration brings: `hash_model`, `tell_model`. Raises ConfigError or DataError."""
+    """Return `hash_model` and `tell_model` of this configuration. Raises ConfigError or DataError."""
     data, _, _ = load_share(config)
     model, description = build_flat_model(config, data), describe_model(config, data, "")
     return hash_model(model, description), tell_model(model, description)
 
 
 def _place(shard: Shard, me: Contributor) -> int:
-    """What tells this device from the others: its share, or its name where each has data of its own."""
+    """Return a number for this device: its share's, or its name's where each device has data of its own."""
     return shard.index if shard.count > 1 else crc32(me.peer_id.encode())
 
 
 def device_seed(seed: int, index: int) -> int:
-    """A device's own seed, from the run's seed and its share of the data."""
+    """Return a device's own seed, from the run's seed and its share of the data."""
     return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])

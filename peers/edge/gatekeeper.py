@@ -1,8 +1,8 @@
 """Keeps a device to its owner's conditions (`--when`): looks at the sensors every few seconds, and holds training up.
 
-Training asks `hold` before each batch and waits there as long as the device may not train, so that it stops within one
-batch of a look and goes on where it was; `forbidden_by` is for whoever must not wait. The looks are made by a thread of
-their own, since a sensor may take seconds to answer.
+Training asks `hold` before each batch and waits there while the device may not train. So it stops within one batch of a
+look and goes on where it was. A caller that must not wait reads `forbidden_by`. A thread of its own looks, since a
+sensor may take seconds to answer.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from mdl.peers.edge.sensors import Sensors
 
 logger = logging.getLogger("mdl")
 
-# Soon enough for somebody who takes the phone up, and a look at sysfs takes a millisecond.
+# Soon enough for a user that takes the phone up; a look at sysfs takes a millisecond.
 LOOK_EVERY_S = 2.0
-# A command of a phone may take seconds, and wakes it up: it rests this many times as long as it took.
+# A command of a phone may take seconds and wakes it up: the thread rests this many times as long as a look took.
 _RESTS = 10.0
-# The thread may be in the middle of a look when it is to end; it is a daemon.
+# The thread may be in the middle of a look at the end; it is a daemon.
 _END_S = 0.5
 
 
 class Gatekeeper:
-    """See the module. forbidden_by: the conditions that did not hold at the last look, in words; "" if it may train.
+    """Holds training up; see the module.
 
-    minute: of the local day, 0..1440. wait: instead of waiting for the thread's next look, whatever makes time pass.
-    Looks once at once, and tells what is not there to be looked at.
+    forbidden_by: the conditions that did not hold at the last look, in words; "" if it may train.
+    minute: minute of the local day, 0..1440. wait: replaces the wait for the thread's next look.
+    The constructor looks once and logs the sensors that are missing.
     """
 
     def __init__(
@@ -54,24 +55,24 @@ class Gatekeeper:
         self._take(reading)
 
     def look(self) -> bool:
-        """Ask the sensors; returns whether the answer to "may it train" is another one than before."""
+        """Ask the sensors. Return True if the answer to "may it train" has changed."""
         return self._take(self._sensors())
 
     def hold(self) -> bool:
-        """Wait as long as the device may not train; returns whether it is to stop instead."""
+        """Wait as long as the device may not train. Return True if it is to stop instead."""
         while self.forbidden_by and not self._stopped.is_set():
             self._wait()
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Whoever is held up hears of it at once; from any thread."""
+        """Wake up every caller of `hold` to stop. May be called from any thread."""
         self._stopped.set()
         with self._changed:
             self._changed.notify_all()
 
     @contextmanager
     def looking(self, told: Callable[[str], None]) -> Iterator[None]:
-        """Look on and on meanwhile, in a thread. told: hears `forbidden_by` whenever a pause begins or ends."""
+        """Look repeatedly in a thread meanwhile. told: is given `forbidden_by` each time a pause begins or ends."""
         if self._gate == Gate():
             yield  # there is nothing that could change
             return
@@ -110,7 +111,7 @@ class Gatekeeper:
 
 
 def make_gatekeeper(when: str, in_use_file: str) -> Gatekeeper:
-    """The keeper of a `--when`; of an empty one it lets everything through. Raises ConfigError."""
+    """Return the gatekeeper of a `--when`; an empty one lets everything through. Raises ConfigError."""
     gate = parse_when(when) if when else Gate()
     return Gatekeeper(gate, Sensors(gate, in_use_file))
 
@@ -121,5 +122,5 @@ def _minute_of_day() -> float:
 
 
 def _kind(reason: str) -> str:
-    """A reason without its figures: a battery that falls by a percent is no news."""
+    """Return a reason without its figures: a battery that falls by a percent is no news."""
     return "".join(letter for letter in reason if not letter.isdigit())

@@ -1,4 +1,4 @@
-"""Who this process is: a name that stays, an incarnation that never repeats, and the join codes this user knows."""
+"""The identity of this process: a name that stays, an incarnation that never repeats, and the user's join codes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ logger = logging.getLogger(__name__)
 
 CODE_VARIABLE = "MDL_CODE"
 CLOUD_CODE_VARIABLE = "MDL_CLOUD_CODE"
-# A code has 60 characters; whatever is far larger is another file.
+# A code has 60 characters; a file far larger than that is no join code.
 _LARGEST_CODE_BYTES = 4096
 
 
 def claim_identity(base: Path, name: str | None, out: Path | None = None, host: str = "") -> tuple[Contributor, Path]:
-    """A peer id that no other live process in `base` uses, its next incarnation, and its directory (`out` if given).
+    """Claim a peer id that no other live process in `base` uses; return it and its directory (`out` if given).
 
-    A name or directory that was asked for and is in use raises ConfigError; otherwise `host`, by default the host's
-    name, gets a number.
+    The peer id comes with its next incarnation. Raises ConfigError if a requested name or directory is in use.
+    Otherwise `host`, by default the host's name, gets a number.
     """
     if name is not None and not re.fullmatch(r"[a-zA-Z0-9_-]{1,40}", name):
         raise ConfigError(f"name {name!r}: use 1 to 40 letters, digits, '-' and '_'")
@@ -62,32 +62,32 @@ def claim_identity(base: Path, name: str | None, out: Path | None = None, host: 
 
 
 def default_name() -> str:
-    """The host's, as far as it can be a peer's."""
+    """Return the host's name, as far as it can be a peer's."""
     return re.sub(r"[^a-zA-Z0-9_-]+", "-", socket.gethostname())[:36].strip("-") or "peer"
 
 
 def claim_again(directory: Path, me: Contributor) -> Contributor:
-    """This process's own next incarnation: for the others it has started anew."""
+    """Return this process's own next incarnation: to other peers it is a new start."""
     return Contributor(me.peer_id, _next_incarnation(directory / "incarnation"))
 
 
 def release_identity(directory: Path) -> None:
-    """Another process may take the name and directory from now on."""
+    """Release the name and the directory; another process may take them from now on."""
     run_lock.let_go(directory)
 
 
 def state_home(mesh: str) -> Path:
-    """Where this user's peers of a mesh keep their file caches."""
+    """Return the directory of the file caches of this user's peers of a mesh."""
     return Path(platformdirs.user_state_dir("mdl")) / mesh
 
 
-# Runs of one mesh that are looked for.
+# The most runs of one mesh that are listed.
 _MOST_RUNS = 100
 
 
 @dataclass(frozen=True)
 class KeptRun:
-    """What a device of this machine keeps of a run. round_id: its last one. model: one line for people."""
+    """The files of a run that a device of this machine keeps. round_id: its last round. model: one line for people."""
 
     mesh: str
     run: str
@@ -98,7 +98,7 @@ class KeptRun:
 
 
 def kept_runs() -> list[KeptRun]:
-    """Of all meshes, by name; what has no model yet is left out."""
+    """Return the kept runs of all meshes, by name; runs without a model yet are left out."""
     from mdl.files.checkpoint import ModelCache
 
     found = []
@@ -111,7 +111,7 @@ def kept_runs() -> list[KeptRun]:
 
 
 def other_runs(name: str) -> list[str]:
-    """Return the names of the runs that this machine has been in of the mesh that this one belongs to, without it.
+    """Return the names of this machine's other runs of the same mesh.
 
     name: of a mesh, or of a run of it, as keys and folders spell it.
     """
@@ -121,9 +121,9 @@ def other_runs(name: str) -> list[str]:
 
 
 def forget_run(mesh: str, run: str = "") -> int:
-    """Remove what the devices of this machine keep of a run, and say how many they were; the mesh's code stays.
+    """Remove the files of a run that this machine's devices keep; return the number of devices. The mesh's code stays.
 
-    Raises ConfigError if one of them runs, or there are none.
+    Raises ConfigError if one of them runs, or if there are none.
     """
     home = state_home(name_run(mesh, run) if run else mesh)
     devices = sorted(path.name for path in home.glob("*") if path.is_dir())
@@ -141,10 +141,10 @@ def forget_run(mesh: str, run: str = "") -> int:
 
 
 def find_code(mesh: str | None, code: str | None, ask: Callable[[str], str] | None = None) -> str:
-    """The join code: given, in MDL_CODE, or remembered under the mesh's name; else what `ask` hears.
+    """Return the join code: given, in MDL_CODE, answered to `ask`, or remembered under the mesh's name.
 
-    code: the code itself, which everybody on this machine can see in a list of processes, or @FILE for what is in a
-    file. ask: shows a question and gives the answer; None where nobody can be asked. Raises ConfigError without one.
+    code: the code itself, which any user of this machine can see in a list of processes; or @FILE, to read it from a
+    file. ask: shows a question and returns the answer; None if no user can be asked. Raises ConfigError without a code.
     """
     code = code or os.environ.get(CODE_VARIABLE)
     if code and code.startswith("@"):
@@ -170,13 +170,13 @@ def find_code(mesh: str | None, code: str | None, ask: Callable[[str], str] | No
 
 
 def cloud_keys(keys: MeshKeys | None) -> MeshKeys | None:
-    """A cloud may serve many meshes, with a join code of its own; else it has the mesh's. Raises ConfigError."""
+    """Return the keys for a cloud: of its own join code, if it has one, else of the mesh. Raises ConfigError."""
     code = os.environ.get(CLOUD_CODE_VARIABLE)
     return MeshKeys.from_code(code) if code else keys
 
 
 def known_meshes() -> dict[str, str]:
-    """Mesh name -> join code, as `remember_code` stored them; a file that holds none is told of and left out."""
+    """Return mesh name -> join code, as `remember_code` stored them; files without a code are logged and left out."""
     found = {}
     for path in sorted(codes_home().glob("*.code")):
         try:
@@ -187,7 +187,10 @@ def known_meshes() -> dict[str, str]:
 
 
 def read_code(path: Path) -> str:
-    """The join code in a file, which is for this user alone from now on. Raises ConfigError, without what is in it."""
+    """Read the join code in a file, and make the file this user's alone.
+
+    Raises ConfigError, without the file's content.
+    """
     try:
         text = read_bytes(path, _LARGEST_CODE_BYTES, "a file with a join code").decode("ascii").strip()
         parse_join_code(text)
@@ -201,9 +204,9 @@ def read_code(path: Path) -> str:
 
 
 def remember_code(code: str, replace: bool = False) -> Path:
-    """Keep a join code for this user alone (file mode 600). Raises ConfigError if the name is another mesh's here.
+    """Keep a join code for this user alone (file mode 600).
 
-    replace: an owner has changed the code.
+    replace: an owner has changed the code. Raises ConfigError if the name is another mesh's here.
     """
     name, text = parse_join_code(code)
     path = codes_home() / f"{name}.code"
@@ -218,18 +221,18 @@ def remember_code(code: str, replace: bool = False) -> Path:
 
 
 def _knows(mesh: str | None) -> bool:
-    """Whether a code is remembered for it; without a name, whether there is anything to choose from."""
+    """Return True if the mesh's code is remembered; without a name, if any code is."""
     known = known_meshes()
     return mesh in known if mesh else bool(known)
 
 
 def codes_home() -> Path:
-    """Where this user's join codes and rosters are kept."""
+    """Return the directory of this user's join codes and rosters."""
     return Path(platformdirs.user_config_dir("mdl")) / "meshes"
 
 
 def _next_incarnation(path: Path) -> int:
-    """Grows with every start, even if the clock was set back."""
+    """Return a number that grows with every start, even if the clock was set back."""
     try:
         last = whole_number(read_text(path, _LARGEST_CODE_BYTES).strip(), MAX_INCARNATION - 1) or 0
     except DataError:

@@ -12,21 +12,21 @@ from typing import Any
 from mdl.peers.interrupts import handled
 from mdl.transport.runtime import Runtime
 
-# A node that was started by another one ends with it (`mdl up`): it reads its standard input until that closes.
+# A node that another one started ends with it (`mdl up`): it reads its standard input until that closes.
 LIFELINE_VARIABLE = "MDL_LIFELINE"
 
 
 def wait_for_parent() -> None:
-    """In a process whose standard input is its lifeline: until the one that started it is gone."""
+    """Wait until the parent is gone; this process's standard input must be its lifeline."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
 
 
 @contextmanager
 def stopped_by_signals(runtime: Runtime[Any]) -> Iterator[None]:
-    """An interrupt once finishes cleanly, twice ends at once; likewise the end of a parent that started us.
+    """Finish cleanly at the first interrupt, end at once at the second; the end of the parent counts as one.
 
-    What is saved afterwards belongs inside: the first one does not break it off, the second one does.
+    Save results inside the context: the first interrupt does not break that off, the second one does.
     """
     wishes: list[int] = []
 

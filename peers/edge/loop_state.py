@@ -1,4 +1,4 @@
-"""What a loop of one's own keeps from round to round beside the model: optimizer, schedule, gradient scaler."""
+"""The state that a training loop keeps between rounds beside the model: optimizer, schedule, gradient scaler."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ told = logging.getLogger("mdl")
 
 
 class LoopState:
-    """parts: whatever has `state_dict` and `load_state_dict`, by name. schema_hash: of the model they train."""
+    """Saves and restores the parts of a loop. parts: objects with `state_dict` and `load_state_dict`, by name.
+
+    schema_hash: of the model they train.
+    """
 
     def __init__(self, directory: Path, schema_hash: str, parts: Mapping[str, Any]) -> None:
         self._directory, self._parts = directory, parts
         self._file = StateFile(directory, schema_hash)
 
     def keep(self, round_id: int) -> None:
-        """After a round's training. Where the disk refuses, this device only loses its momentum after a restart."""
+        """Keep the parts after a round's training. If the disk refuses, only the momentum is lost at a restart."""
         try:
             if self._parts:
                 self._file.save(round_id, {name: _described(part) for name, part in self._parts.items()})
@@ -30,7 +33,7 @@ class LoopState:
             logger.warning("the state of the optimizer in round %d is not kept: %s", round_id, error)
 
     def restore(self, round_id: int) -> None:
-        """Go on from round_id; what is kept of another optimizer or schedule is told of and left."""
+        """Go on from round_id; the state of another optimizer or schedule is logged and left."""
         kept = self._file.load(round_id) if round_id and self._parts else None
         for name, part in self._parts.items():
             if not kept or name not in kept:

@@ -1,4 +1,4 @@
-"""Where a node listens, and how it looks for the others where multicast brings nobody."""
+"""The port where a node listens, and the scan for peers where multicast finds none."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from mdl.transport.trust.keys import Mesh
 
 
 def open_links(info: PeerInfo, mesh: Mesh, section: MeshSection, max_values: int) -> Links:
-    """At the port that was asked for; without one at DEFAULT_PORT, or a free one if that is taken.
+    """Open the links at the requested port; without one at DEFAULT_PORT, or at a free one if that is taken.
 
-    Observers leave DEFAULT_PORT to a peer: it is the one that a firewall lets in, and where scans look for peers.
+    Observers leave DEFAULT_PORT to a peer: a firewall lets that port in, and scans look there for peers.
     """
 
     def at(port: int) -> Links:
@@ -41,12 +41,12 @@ def open_links(info: PeerInfo, mesh: Mesh, section: MeshSection, max_values: int
         return at(info.port)
     try:
         return at(DEFAULT_PORT)
-    except ConfigError:  # another peer of this machine, or whatever is wrong with any other port as well
+    except ConfigError:  # another peer of this machine has it; any other error occurs again at port 0
         return at(0)
 
 
 def scanning(runtime: Runtime[Links], section: MeshSection) -> Any:
-    """A context in which members are looked for at the usual port, if nobody is found otherwise."""
+    """Return a context that scans the usual port for members while no peer is known."""
     if not section.scan or section.loopback or section.insecure or section.join:
         return nullcontext()
     links = runtime.links

@@ -1,11 +1,11 @@
-"""What this user's devices keep of a mesh on disk: the device key, and the roster beside the join code.
+"""The files of this user's devices in a mesh: the device key, and the roster beside the join code.
 
-The key is made at the first start, for this user alone; MDL_KEY gives another one: @FILE, or its 64 hexadecimal digits.
-A roster is kept where the mesh's code is remembered; several processes add to one file, and none takes anything out.
+The key is made at the first start, for this user alone. MDL_KEY gives another one: @FILE, or its 64 hexadecimal digits.
+A roster is kept beside the remembered join code. Several processes add to one file, and none removes anything.
 
 NAME.roster         signed statements
 NAME.roster-mark    made of them by this device's secret: they were checked before they were written, and need no check
-NAME.worked         which devices were seen to work, for the mesh and all its runs
+NAME.worked         the devices that were seen to work, for the mesh and all its runs
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 KEY_VARIABLE = "MDL_KEY"
 _LARGEST_KEY_BYTES = 256
-# All that a roster has room for, with the longest reasons, and as many kept keys in each change of the code.
+# A full roster, with the longest reasons, and as many kept keys in each change of the code.
 _LARGEST_ROSTER_BYTES = 32 << 20
 _LARGEST_WORKED_BYTES = 128 * MAX_WORKED
 _LARGEST_MARK_BYTES = 64
@@ -51,9 +51,9 @@ _EXPECTED = f"{2 * SECRET_BYTES} hexadecimal digits"
 
 
 def device_key() -> DeviceKey:
-    """This device's key; made and kept at the first call. Raises ConfigError for one that cannot be.
+    """Return this device's key; make and keep it at the first call. Raises ConfigError for an invalid one.
 
-    Where nothing can be kept (no home, a read-only one) it is made anew at each start, and that is told.
+    If nothing can be kept (no home, or a read-only one), make a new key at each start and log a warning.
     """
     given = os.environ.get(KEY_VARIABLE, "")
     if given and not given.startswith("@"):
@@ -69,17 +69,20 @@ def device_key() -> DeviceKey:
 
 
 def key_for_cloud(insecure: bool) -> DeviceKey | None:
-    """What this device shows a cloud; None where nothing is encrypted. Raises ConfigError as `device_key`."""
+    """Return the key that this device shows a cloud; None without encryption.
+
+    Raises ConfigError as `device_key` does.
+    """
     return None if insecure else device_key()
 
 
 def key_path() -> Path:
-    """Where the key is kept, unless another one is given."""
+    """Return the path of the key, unless another one is given."""
     return Path(platformdirs.user_config_dir("mdl")) / "device.key"
 
 
 def open_membership(keys: MeshKeys) -> Membership:
-    """What this device is in a mesh, with what is kept of the mesh's roster. Raises ConfigError."""
+    """Return this device's membership in a mesh, with the roster kept on disk. Raises ConfigError."""
     path, device = roster_path(keys), device_key()
     if path is None:
         return Membership(keys, device)
@@ -95,7 +98,7 @@ def open_membership(keys: MeshKeys) -> Membership:
 
 
 def found_mesh(code: str) -> Path:
-    """Remember a code that names this device as the founder, and that it owns the mesh; where the code is kept."""
+    """Remember a code that names this device as founder, state that it owns the mesh, and return the code's path."""
     path = remember_code(code)
     membership = open_membership(MeshKeys.from_code(code))
     membership.roster.add(membership.found())
@@ -104,14 +107,14 @@ def found_mesh(code: str) -> Path:
 
 
 def roster_path(keys: MeshKeys) -> Path | None:
-    """Where a mesh's roster is kept; None for a mesh whose code nobody has remembered."""
+    """Return the path of a mesh's roster; None if the mesh's code is not remembered."""
     mesh = keys.name.partition(RUN_MARK)[0]
     home = codes_home()
     return home / f"{keys.name}.roster" if (home / f"{mesh}.code").exists() else None
 
 
 def keep_roster(membership: Membership) -> None:
-    """Keep what is known now. Raises MdlError if the disk refuses."""
+    """Write the roster as it is known now. Raises MdlError if the disk refuses."""
     if path := roster_path(membership.keys):
         _write(path, membership)
 
@@ -119,7 +122,7 @@ def keep_roster(membership: Membership) -> None:
 def _keep(path: Path, membership: Membership) -> None:
     try:
         _write(path, membership)
-    except MdlError as error:  # others know it too, and tell it again
+    except MdlError as error:  # other devices know it too, and send it again
         logger.warning("the roster is not kept: %s", error)
 
 
@@ -138,7 +141,7 @@ def _write(path: Path, membership: Membership) -> None:
 
 
 def _read_roster(path: Path) -> bytes:
-    """Raises ConfigError for a file that is too large for any roster."""
+    """Read a roster's file. Raises ConfigError if it is too large for any roster."""
     if not path.exists():
         return b""
     try:
@@ -154,10 +157,11 @@ def _decode(
     knows: Callable[[AnyStatement], bool],
     check: Callable[[bytes, bytes, bytes], bool] = is_signed,
 ) -> _Statements:
-    """knows: whether a statement was checked before. Raises ConfigError for a file that has changed on the disk.
+    """Decode a roster's file. knows: returns True if a statement was checked before.
 
-    What is void counts no more; so a flipped bit would let in who was locked out, and nobody would be told. Of another
-    mesh, which had this name before, no statement is this one's.
+    Raises ConfigError for a file that has changed on the disk. A void statement counts no more: a flipped bit would
+    admit a locked-out device, unnoticed. If no statement is valid, the file is of a former mesh of this name, and is
+    accepted.
     """
     if not content:
         return ()
@@ -177,7 +181,7 @@ def _broken(path: Path, error: Exception) -> ConfigError:
 
 
 class _Checks:
-    """Checks signatures, each once. known: those that were right."""
+    """Checks each signature once. known: those that were right."""
 
     def __init__(self) -> None:
         self.known: set[tuple[bytes, bytes, bytes]] = set()
@@ -203,7 +207,7 @@ def _mark(content: bytes, keys: MeshKeys, device: DeviceKey) -> bytes:
 def _is_marked(path: Path, content: bytes, keys: MeshKeys, device: DeviceKey) -> bool:
     try:
         mark = read_bytes(_mark_path(path), _LARGEST_MARK_BYTES, "a mark")
-    except DataError:  # an older version wrote none: everything is checked
+    except DataError:  # an older version wrote none: every statement is checked
         return False
     return hmac.compare_digest(mark, _mark(content, keys, device))
 
@@ -264,7 +268,7 @@ def _parse(text: str, where: str) -> bytes:
 
 
 def _make(path: Path) -> DeviceKey:
-    """Whoever comes first makes it; processes that start together all have that one."""
+    """Make the key unless it is there; processes that start together all use the first one."""
     with _alone_in(path.parent):
         if not path.exists():
             write_bytes(path, seal(f"{token_bytes(SECRET_BYTES).hex()}\n".encode()))
@@ -273,7 +277,7 @@ def _make(path: Path) -> DeviceKey:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """One process of this user at a time reads and writes there, where the disk knows locks. Raises StorageError."""
+    """Admit one process of this user at a time, if the disk supports locks. Raises StorageError."""
     lock = folder / ".lock"
     try:
         make_private_folder(folder)

@@ -1,8 +1,8 @@
-"""The name that a device takes in a mesh: the given one, or the host's; where that is another device's, its own.
+"""The name that a device takes in a mesh: the given one, or the host's; if that is another device's, one of its own.
 
-Two new boards are both called raspberrypi, and a replaced card keeps its host's name. A name of a device's own is the
-host's with words of its key behind it, so that it is the same at each start: raspberrypi-ash, and with one word more as
-long as that is taken, too.
+Two new boards are both called raspberrypi, and a replaced card keeps its host's name. A device's own name is the host's
+with words of its key behind it, such as raspberrypi-ash, so it is the same at each start. It has one word more as long
+as that name is taken, too.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _T = TypeVar("_T")
 
 
 def name_here(membership: Membership | None, first: str = "") -> str:
-    """Return the name that this device begins with, by what it knows of others' names, and of its own.
+    """Return the name that this device begins with, by what it knows of others' names and of its own.
 
-    first: instead of the host's.
+    first: used instead of the host's name.
     """
     host = first or default_name()
     if membership is None:
@@ -43,7 +43,7 @@ def name_here(membership: Membership | None, first: str = "") -> str:
 
 
 def next_name(mesh: Mesh, refused: NameRefusedError) -> str:
-    """Return the name to take in place of a refused one, and say so; "" if there is none left."""
+    """Return the name to take in place of a refused one, and log it; "" if there is none left."""
     assert mesh.keys is not None
     name = next_own_name(refused.name, open_membership(mesh.keys).device.public)
     if name:
@@ -53,10 +53,10 @@ def next_name(mesh: Mesh, refused: NameRefusedError) -> str:
 
 
 def under_a_free_name(mesh: Mesh, given: str | None, run: Callable[[str], _T], first: str = "") -> _T:
-    """Run as a device of this mesh, again under the next name as long as the others say that it is another device's.
+    """Run as a device of this mesh; run again under the next name while the name belongs to another device.
 
-    given: the only name to take, if the user has given one. run: is told the name to take if none was given. Raises
-    NameRefusedError if no name is left.
+    given: the only name to take, if the user has given one. run: is given the name to take. Raises NameRefusedError if
+    no name is left.
     """
     if given is not None:
         return run(given)

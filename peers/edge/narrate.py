@@ -1,6 +1,6 @@
-"""What a trainer tells the person in front of it: a line for each step of a round. Looks at a node, changes nothing.
+"""The lines that a trainer logs for its user, one for each step of a round. Looks at a node, changes nothing.
 
-What this node tells itself when it leads never reaches the driver: such steps are read from what it does.
+Messages that a leading node sends to itself never reach the driver: such steps are read from its effects.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from mdl.protocol.vocabulary import Role
 
 logger = logging.getLogger("mdl")
 
-# Of lines that tell a step within a round: `peers/loops/rounds.py` leaves them out where a line a round is enough.
+# Marks lines about a step within a round: `peers/loops/rounds.py` leaves them out where a line a round is enough.
 _STEP = {"is_step": True}
 PEER_COMMAND = "mdl peer --mesh NAME (mdl mesh show NAME shows the code); if it runs already, mdl peer --join HOST:PORT"
-# Without anybody found by then, the user should hear what is missing.
+# If no peer is found by then, tell the user what is missing.
 PATIENCE_S = 4.0
-# A transfer that takes longer is worth a line; progress is told about once a second, from the first second on.
+# A longer transfer is worth a line; progress is reported about once a second, from the first second on.
 _SLOW_S = 5.0
 _FIRST_PROGRESS_S = 1.0
-# A pause that a user begins to wonder about.
+# A user begins to wonder about a pause of this length.
 _HELD_UP_S = 3.0
-# A transfer that has not moved for so long is over: what comes then is another one (transport/wire/bulk.py).
+# A transfer that has not moved for so long is over; later bytes belong to another one (transport/wire/bulk.py).
 _OVER_S = 10.0
 
 
 @dataclass
 class _Progress:
-    """One transfer to this device. since, from_bytes: its first sign; said: the user has heard of it."""
+    """One transfer to this device. since, from_bytes: at its first sign. said: it was reported to the user."""
 
     since: float
     from_bytes: int
@@ -61,7 +61,7 @@ class _Progress:
 
 @dataclass
 class _Segments:
-    """A round in segments. wanted: how many others give this device; here: those that are there. since: its order."""
+    """A round in segments. wanted: how many segments others send; here: those received. since: time of the order."""
 
     order: BroadcastOrdered
     wanted: int
@@ -71,9 +71,9 @@ class _Segments:
 
 
 class Narrator:
-    """`observe` of a runtime that drives a trainer. how_to_start: what to do on another device, in words.
+    """Logs the steps of a trainer: `look` observes its runtime. how_to_start: what to do on another device, in words.
 
-    me: the device's peer id. stays_for: whether the device will be there for a round; it does not train for another.
+    me: the device's peer id. stays_for: returns True if the device will be there for a round; it trains for no other.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Narrator:
                 self._is_alone &= info.role is Role.OBSERVER
                 logger.info("found %s (%s) at %s:%d", info.peer_id, info.role.value, info.host, info.port)
             case ResourcesSampled() if self._is_alone and now - self._started >= PATIENCE_S:
-                self._is_alone = False  # said once
+                self._is_alone = False  # logged once
                 logger.info("%s", describe_loneliness(self._mesh_name, self._how_to_start))
             case LocalDeltaReady(round_id=round_id, training=training):
                 took = f"{training.samples} windows in {training.seconds:.1f} s"
@@ -131,7 +131,7 @@ class Narrator:
             self._tell(effect, now)
 
     def hear_waiting(self, now: float, held_up_by: str) -> None:
-        """Say once what holds the mesh up, if it does so for a moment; a pause should not look like a hang."""
+        """Log once what holds the mesh up, if it lasts; a pause should not look like a hang."""
         if held_up_by != self._held_up_by:
             self._held_up_by, self._held_up_since = held_up_by, now
         elif held_up_by and self._held_up_since is not None and now - self._held_up_since >= _HELD_UP_S:
@@ -149,14 +149,14 @@ class Narrator:
                 others = f" with {count} peer{'' if count == 1 else 's'}" if count else ""
                 logger.info("round %d: training%s", round_id, others, extra=_STEP)
             case Send(receiver=source, message=ModelWanted(round_id=round_id)):
-                if self._fetched != (source, round_id):  # asked again on a timer
+                if self._fetched != (source, round_id):  # a timer asks again
                     logger.info("fetching the model of round %d from %s", round_id, source)
                 self._fetched = source, round_id
             case SaveModel(round_id=round_id):
                 logger.info("round %d: the mesh's model is here", round_id, extra=_STEP)
 
     def _begin_segments(self, order: BroadcastOrdered, now: float) -> None:
-        """Say once of each order with owners what becomes of this device's delta."""
+        """Log once for each order with owners what becomes of this device's delta."""
         known = self._segments
         place = next((place for place, peer in enumerate(order.order) if peer.peer_id == self._me), None)
         if not order.owns or place is None or place >= len(order.owns):
@@ -169,7 +169,7 @@ class Narrator:
         logger.info("round %d: the deltas travel in %d segments, %s", order.round_id, segments, merged, extra=_STEP)
 
     def _count(self, message: SegmentMessage, now: float) -> None:
-        """Say once of an exchange that takes long how far it is."""
+        """Log the progress of a slow exchange of segments, once."""
         known = self._segments
         if known is None or (message.term, message.version) != (known.order.term, known.order.version):
             return
@@ -182,7 +182,7 @@ class Narrator:
         logger.info("round %d: %d of %d segments of others are here after %.0f s (a slow network?)", *told)
 
     def _follow(self, now: float, event: TransferProgressed) -> None:
-        """Say once of each transfer that takes long how far it is: a slow network should not look like a hang."""
+        """Log the progress of each slow transfer, once: a slow network should not look like a hang."""
         sender, received = event.sender.peer_id, event.received_bytes
         known = self._transfers.get(sender)
         is_same = known and known.size_bytes == event.size_bytes and received >= known.received_bytes
@@ -206,7 +206,7 @@ def describe_loneliness(mesh_name: str, how_to_start: str) -> str:
 
 
 def describe_round(summary: RoundSummary) -> str:
-    """The line of a round of the mesh."""
+    """Return the line that describes a round of the mesh."""
     parts = [f"round {summary.round}", f"{len(summary.contributors)} contributors", f"{summary.total_s:.2f} s"]
     if summary.loss is not None:
         parts.append(f"loss {summary.loss:.3f}")

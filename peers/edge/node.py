@@ -70,10 +70,10 @@ Observe = Callable[[float, Event, list[Effect]], None]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a node ended. exit_code: as the command's. round_id: the last round it has the model of.
+    """The end of a node. exit_code: of the command. round_id: the round of the last model that it has.
 
-    ended_by: why the run has ended by itself, in words. best_round: whose model is kept as the best; 0: none is.
-    missed_best: the round of a better model, which this device was away for; 0: there is none.
+    ended_by: why the run has ended by itself, in words. best_round: the round of the kept best model; 0: none is kept.
+    missed_best: the round of a better model that this device was away for; 0: there is none.
     """
 
     problem: str
@@ -99,7 +99,7 @@ def start_runtime(
     sample: Callable[[LinkCounts], ResourcesSampled] | None = None,
     renew: Renew[Links] | None = None,
 ) -> Runtime[Links]:
-    """Links and the loop for one machine; nothing is announced before `drive`. renew: as of `Runtime`."""
+    """Return the links and the loop for one machine; nothing is announced before `drive`. renew: as for `Runtime`."""
     return Runtime(
         machine,
         open_links(info, mesh, section, max_values),
@@ -123,9 +123,9 @@ def start_peer(
     sample: Callable[[LinkCounts], ResourcesSampled] | None = None,
     renew: Callable[[], tuple[PeerStart, Peer]] | None = None,
 ) -> Runtime[Links]:
-    """The same for the machine that was built from `start`, which its story begins with.
+    """Return the runtime of the machine that was built from `start`; its story begins with `start`.
 
-    renew: builds it once more, as another start of this process, from what is on the disk.
+    renew: builds the machine once more, as another start of this process, from the disk.
     """
     me, trainer = start.me, start.trainer
     role = Role.TRAINER if trainer else Role.AGENT
@@ -153,7 +153,7 @@ def _begin_again(renew: Callable[[], tuple[PeerStart, Peer]], links: Links) -> R
 
 
 def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
-    """Announce the node, find the others, run until the machine finishes.
+    """Announce the node, find the others, and run until the machine finishes.
 
     Raises NameRefusedError if its name is another device's.
     """
@@ -169,7 +169,7 @@ def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
             sign=runtime.links.introducer.announced,
         )
     except BaseException:
-        runtime.close()  # nobody will run it, and its links would listen on
+        runtime.close()  # nothing will run it, and its links would go on listening
         raise
 
     def move(own: Sequence[Interface], kept: frozenset[str]) -> None:
@@ -190,9 +190,9 @@ def drive(runtime: Runtime[Links], mesh: Mesh, section: MeshSection) -> Finish:
 
 
 def run_agent(config: Config, me: Contributor, mesh: Mesh, out: Path, policy: ChosenPolicy | None = None) -> Ended:
-    """`mdl agent`: orders the aggregations, writes metrics.jsonl; stands by as long as another agent leads.
+    """Run `mdl agent`: order the aggregations, write metrics.jsonl; stand by while another agent leads.
 
-    policy: of the user's command line, instead of the one of the configuration.
+    policy: from the user's command line, instead of the configuration's.
     """
     chosen = policy or choose_policy(config)
 
@@ -217,10 +217,11 @@ def run_trainer(
     name_classes: Callable[[tuple[str, ...]], None] = lambda names: None,
     gone: Callable[[], str] = lambda: "",
 ) -> Ended:
-    """`mdl peer`: trains, aggregates, keeps its file cache, and exports the global model when it ends.
+    """Run `mdl peer`: train, aggregate, keep the file cache, and export the global model at the end.
 
-    how: to begin, else from what is in `out`. policy: of the command line, while it leads, before the configuration's.
-    name_classes: told these. gone: why its windows were taken back. Raises ConfigError for a state in `how`s way.
+    Begin as `how` says, else from the state in `out`. policy: from the command line, instead of the configuration's.
+    name_classes: is given the class names. gone: returns why its windows were taken back. Raises ConfigError if an
+    existing state conflicts with `how`.
     """
     from mdl.peers.edge.cloud.line import CloudSide  # imports torch, which an agent never needs
     from mdl.peers.edge.device import Device
@@ -282,7 +283,7 @@ def tell_weight(config: Config, theta: float) -> str:
 
 
 def _warmed(state: State, cloud: CloudSide) -> State:
-    """What a device that has trained nothing yet begins from: the cloud's model, if it gives one."""
+    """Return the state of a device that has trained nothing yet: with the cloud's model, if it gives one."""
     from mdl.peers.edge.resume import State  # imports torch, too
 
     values = cloud.warm_start()
@@ -296,7 +297,7 @@ def _observer(
     why_leave: Callable[[], str],
     leave: Callable[[], None],
 ) -> Observe:
-    """What looks at each step of a trainer: tells it, stops its work at the run's end, leaves when that is due."""
+    """Return the observer of a trainer: it logs each step, stops work at the run's end, and leaves when that is due."""
 
     def observe(now: float, event: Event, effects: list[Effect]) -> None:
         narrator.look(now, event, effects)
@@ -316,18 +317,19 @@ def _why_leave(leaving: Leaving, trainer: Trainer, sampler: Sampler, gone: Calla
 
 
 def _tell_pause(paused: PauseChanged, node: _Node, cloud: CloudSide | None) -> None:
-    """To the mesh, and to the line to a cloud, if there is one."""
+    """Tell the mesh, and the line to a cloud if there is one."""
     node.runtime.post(paused)
     if cloud:
         cloud.pause(paused)
 
 
 class _Node:
-    """A node with a run directory: its loop, its story, the rounds that it leads, and what re-learns from them.
+    """A node with a run directory: its loop, its story, the rounds that it leads, and the relearner.
 
-    Reads its sensors for the mesh only if it trains; what re-learns asks them on an agent too.
-    machine: the one that runs, or ran last. build: makes it for a start of this process; first: the one of the first.
-    paused: why the device may not work now, "" if it may.
+    Reads its sensors for the mesh only if it trains; the relearner asks them on an agent too.
+    machine: the one that runs, or ran last. build: makes it for a start of this process; first: the machine of the
+    first start.
+    paused: returns why the device may not work now, "" if it may.
     """
 
     def __init__(
@@ -380,19 +382,19 @@ class _Node:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """What is saved after `run` belongs inside: an interrupt ends the node, and not that."""
+        """Give the context of `run`. Save results inside it too: an interrupt ends the node, but not that."""
         with stopped_by_signals(self.runtime), closing(self._relearner):
             yield
 
     def run(self) -> Finish:
-        """Until the machine finishes; then its rounds and its story are on the disk."""
+        """Run until the machine finishes, and write its rounds and its story to the disk."""
         finish = drive(self.runtime, self._mesh, self._section)
         self._metrics.flush()
         self.runtime.save_story(self._story)
         return finish
 
     def _observe(self, now: float, event: Event, effects: list[Effect]) -> None:
-        """Hear reports while this node leads, its own trainer's among them, and note which devices have worked."""
+        """Pass reports to the relearner while this node leads, its own trainer's too; note devices that worked."""
         for effect in effects:
             match effect:
                 case SaveModel(history=history):
@@ -413,7 +415,7 @@ class _Node:
 
 
 def record_round(metrics: Journal, effect: RecordRound, relearner: Relearner | None = None) -> None:
-    """Append the line of a round; the scheduler may learn from those that this node has led."""
+    """Append the line of a round; the scheduler may learn from rounds that this node has led."""
     metrics.add(msgspec.json.encode(effect.summary))
     logger.info("%s", describe_round(effect.summary))
     if relearner and effect.has_led:

@@ -1,4 +1,4 @@
-"""Which policy a node follows when it leads: checked before the node starts, made afresh for each time in office."""
+"""The policy of a node that leads: checked before the node starts, made afresh for each time in office."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mdl.scheduler.policies.chain import Policy
 
 @dataclass(frozen=True)
 class ChosenPolicy:
-    """told: as the story of the node keeps it. learns: whether it goes on learning beside the mesh (3.3.3).
+    """told: as the node's story keeps it. learns: True if it goes on learning beside the mesh (3.3.3).
 
-    make: a fresh one, for a node that keeps what it has re-learned in this directory.
+    make: makes a fresh policy; the directory holds what the node has re-learned.
     """
 
     told: str
@@ -28,10 +28,10 @@ class ChosenPolicy:
 
 
 def choose_policy(config: Config, policy: str | Own | None = None) -> ChosenPolicy:
-    """policy: what the user's command line says; None: what the configuration does, which can name no function.
+    """Choose the policy: `policy` of the command line, or if None the configuration's, which can name no function.
 
-    A file is read once, here. Raises ConfigError or DataError in one line for what is no policy, and for a file that
-    cannot order the devices that are waited for.
+    A file is read once, here. Raises ConfigError or DataError in one line for an invalid policy, and for a file that
+    cannot order as many devices as the mesh waits for.
     """
     name = config.round.policy if policy is None else policy
     if name == "dqn":
@@ -43,7 +43,7 @@ def choose_policy(config: Config, policy: str | Own | None = None) -> ChosenPoli
 
 
 def check_min_peers(policy: Policy, least: int, where: str) -> None:
-    """A mesh that only begins with more devices than a file orders would never be ordered by it."""
+    """Raise ConfigError if the mesh begins with more devices than the policy's file can order."""
     known = getattr(policy, "n", None)
     if isinstance(known, int) and least > known:
         check_count(policy, least, where)

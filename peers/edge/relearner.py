@@ -1,12 +1,12 @@
-"""Lets the scheduler go on learning beside the mesh (MDLdroid 3.3.3): when, from what, and in a process of its own.
+"""Lets the scheduler go on learning beside the mesh (MDLdroid 3.3.3), in a process of its own.
 
-It learns when three conditions hold: the resource condition of the mesh is another than the one it learned from last
-(`mdl.peers.edge.condition`); enough rounds were seen; and this device is at ease (not busy, and not on its battery).
+It learns when three conditions hold. The resource condition of the mesh differs from the one it last learned from
+(`mdl.peers.edge.condition`). Enough rounds were seen. This device is at ease: not busy, and not on its battery.
 One slot follows a closed round, or the report that shows a change while the next round trains (the first two cases of
-Fig. 5b), at the lowest priority. Nothing waits for it: what is due meanwhile is ordered by what was learned before (the
-third case). Between two slots it rests, so that learning takes a small share of one core; a device that is no longer at
-ease gives its slot up at once, and the draft stays as it was before. What is learned, and when it is taken, is
-`mdl.scheduler.training.relearn`'s.
+Fig. 5b), at the lowest priority. Nothing waits for it: orders that are due meanwhile use what was learned before (the
+third case). It rests between two slots, so learning takes a small share of one core. A device that is no longer at ease
+gives its slot up at once, and the draft stays as it was before. `mdl.scheduler.training.relearn` decides what is
+learned, and when it is taken.
 """
 
 from __future__ import annotations
@@ -47,22 +47,23 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "scheduler"
 _LEARNED = "learned.json"
-# Rounds that are kept to learn from, and how many there must be.
+# The most rounds that are kept to learn from, and the least that are needed.
 MOST_SEEN, LEAST_SEEN = 96, 24
 # A few numbers for each device of a mesh.
 _LARGEST_LEARNED_BYTES = 512 << 10
-# A decision that takes longer is made by the fallback: a round is not to wait for the scheduler.
+# The fallback makes a decision that would take longer: a round is not to wait for the scheduler.
 DECISION_S = 0.05
 # Share of one core that slots take on average: 3 s a minute. All slots of a change then take a quarter of an hour.
 SHARE = 0.05
-# Changes that a line of the log names.
+# The most changes that a line of the log names.
 _TOLD = 3
 
 
 class Relearner:
-    """See the module. sample: this device's resources now. post: takes PolicyLearned, from another thread.
+    """Starts slots of learning; see the module. sample: returns this device's resources now.
 
-    is_on: the user wants it, and the policy is one that learns; else nothing is remembered either. clock: seconds.
+    post: takes PolicyLearned, from another thread. is_on: the user wants it, and the policy learns; else nothing is
+    remembered either. clock: seconds.
     """
 
     def __init__(
@@ -85,26 +86,26 @@ class Relearner:
         self._rests_until_s = -inf
         self._closed = False
         self._lock = threading.Lock()  # reports come from the loop, rounds from its worker
-        self._starting = threading.Lock()  # what either of them shows may start a slot, and there is one at a time
+        self._starting = threading.Lock()  # a report and a round may each start a slot; only one runs at a time
         self._book = ConditionBook()
         self._record = self._load_learned() if is_on else None
         self._seen = 0
         self._has_noticed = False
 
     def hear(self, summary: RoundSummary) -> None:
-        """A round that this node led is closed: remember it, and learn for a slot if the conditions hold."""
+        """Remember a closed round that this node led; start a slot if the conditions hold."""
         if not self._is_on:
             return
         try:
             self._remember(summary)
-        except (MdlError, OSError) as error:  # a round is no worse for it
+        except (MdlError, OSError) as error:  # the round itself is unaffected
             logger.warning("round %d is not learned from: %s", summary.round, error)
 
     def notice(self, peer_id: str, resources: ResourceState) -> None:
-        """A device reports while this node leads: if that shows a change, learn for a slot; once in each round.
+        """Take a device's report while this node leads; start a slot if it shows a change, once in each round.
 
-        A slot that is under way is given up if this device is no longer at ease. Takes no time: it is called by the
-        loop that hears the report.
+        Give up a running slot if this device is no longer at ease. Takes no time: the loop that hears the report calls
+        it.
         """
         if not self._is_on:
             return
@@ -122,7 +123,7 @@ class Relearner:
     def _start_noticed(self, changes: Sequence[str]) -> None:
         try:
             self._start_slot(changes)
-        except OSError as error:  # the round that is open is no worse for it
+        except OSError as error:  # the open round is unaffected
             logger.warning("a change of the mesh is not learned from: %s", error)
 
     def _remember(self, summary: RoundSummary) -> None:
@@ -143,7 +144,7 @@ class Relearner:
             self._start_slot(changes)
 
     def close(self) -> None:
-        """The node ends: a slot that is under way is given up, the draft before it stays."""
+        """Give up a running slot at the node's end; the draft before it stays."""
         self._closed = True
         if self._is_learning():
             self._give_up()
@@ -230,7 +231,7 @@ class Relearner:
             return []
 
     def _load_learned(self) -> MeshCondition | None:
-        """The record: what the mesh was like when it was last learned from; None if that is not known."""
+        """Return the record: the mesh's condition when it was last learned from; None if unknown."""
         try:
             return read_kept(self._directory / _LEARNED, _read_learned, "the schedule may be learned once more")
         except DataError as error:
@@ -247,9 +248,9 @@ def is_at_ease(resources: ResourceState, busy: BusySection) -> bool:
 
 
 def make_own_policy(config: Config, directory: Path | None) -> Policy:
-    """The configured policy; dqn as this device has re-learned it, if it has.
+    """Return the configured policy; for dqn as this device has re-learned it, if it has.
 
-    A re-learned policy that this version cannot use is set aside, and is learned anew; the shipped one decides.
+    A re-learned policy that this version cannot use is set aside and learned anew; the shipped one decides meanwhile.
     """
     if config.round.policy != "dqn":
         return make_policy(config.round.policy)
@@ -258,25 +259,25 @@ def make_own_policy(config: Config, directory: Path | None) -> Policy:
         found = candidate if candidate and candidate.exists() else None
         try:
             return Learned(found, deadline_s=DECISION_S, clock=time.perf_counter)
-        except (DataError, OSError) as error:  # no descriptor left to read it with
+        except (DataError, OSError) as error:  # DataError, or no descriptor is left to read it with
             kept = _set_aside(found) if found and isinstance(error, UnfitPolicyError) else ""
             logger.warning("%s is used: %s%s", other, error, kept)
     return make_policy("greedy")
 
 
 def _set_aside(policy: Path) -> str:
-    """Out of the way, and forget which mesh it was learned from; says where it is."""
+    """Move the policy out of the way and forget the mesh it was learned from; return in words where it is."""
     try:
         aside = set_aside(policy)
         for record in (policy.with_name(_LEARNED), previous_of(policy.with_name(_LEARNED))):
             record.unlink(missing_ok=True)
-    except (MdlError, OSError) as error:  # it is told again at the next start
+    except (MdlError, OSError) as error:  # the next start reports it again
         return f" ({error})"
     return f"; it is set aside as {aside.name}"
 
 
 def main() -> None:
-    """One slot, at the lowest priority and on one core."""
+    """Run one slot, at the lowest priority and on one core."""
     let_others_first()
     threading.Thread(target=_follow_parent, name="mdl-lifeline", daemon=True).start()
     from mdl.scheduler.training.relearn import run_slot
@@ -286,7 +287,7 @@ def main() -> None:
 
 
 def _follow_parent() -> None:
-    """Nobody would take what the slot of a killed node learns."""
+    """End with the parent: no process would take what the slot of a killed node learns."""
     wait_for_parent()
     os._exit(1)
 

@@ -1,8 +1,8 @@
-"""What a command finds of an earlier run in its directory: it goes on from it, or says what it would overwrite.
+"""A command's handling of an earlier run in its directory: it goes on, or names the conflict and refuses.
 
-What was trained is never lost because an option is another one this time: a state of another model, mesh or seed is
-refused in a line that names both, and `--fresh` sets it aside instead of deleting it. What an older version did not
-write down is unknown, and fits.
+Trained state is never lost because an option changed: a state of another model, mesh or seed is refused in a line that
+names both. `--fresh` sets it aside instead of deleting it. Facts that an older version did not write down are unknown,
+and fit.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from mdl.writing import make_private_folder
 
 logger = logging.getLogger(__name__)
 
-# What a device's run leaves in its directory; not its story, which each start writes anew, nor its ballot: what it has
-# promised holds for whatever it starts.
+# Files that a device's run leaves in its directory. Its story is not among them: each start writes it anew. Its ballot
+# is not either: a promise holds for every later run.
 DEVICE_FILES = (
     "model.safetensors",
     "model.previous.safetensors",
@@ -43,12 +43,12 @@ DEVICE_FILES = (
     "metrics.jsonl",
     "deltas",
 )
-# So many states set aside in one directory, and the user had better look at them.
+# At this many states set aside in one directory, the user should look at them.
 _MOST_ASIDE = 1000
 
 
 class State(msgspec.Struct, frozen=True):
-    """Where a device goes on from: w(round_id), and how it came about. momentum: of its outer optimizer, if known."""
+    """The state that a device goes on from: w(round_id) and its history. momentum: of its outer optimizer, if known."""
 
     parameters: Vector
     round_id: int = 0
@@ -56,23 +56,23 @@ class State(msgspec.Struct, frozen=True):
     momentum: Vector | None = None
 
     def start(self, schema_hash: str, model: str, ballot: Ballot | None, outer: Outer) -> TrainerStart:
-        """The trainer that goes on from here. model: one line for people; ballot: what it has promised, if known."""
+        """Return what a trainer needs to go on. model: one line for people; ballot: its promises, if known."""
         size, digest = self.parameters.size, digest_of(outer.begin(self.parameters, self.momentum))
         told = (schema_hash, model, self.round_id, self.history, ballot)
         return TrainerStart(size, digest, *told, TrainerSettings(outer))
 
 
 class Begin(NamedTuple):
-    """How a device begins. fresh: what an earlier run left is set aside. init: a model to begin with."""
+    """The beginning of a device. fresh: sets aside the files of an earlier run. init: a model to begin with."""
 
     fresh: bool = False
     init: Path | None = None
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """What a state belongs to. model: one line for people. seed: None if it is not known here.
+    """The origin of a state. model: one line for people. seed: None if unknown.
 
-    older_hashes: the schema's, as versions wrote it that did not know rates, or the names of channels.
+    older_hashes: hashes of the schema as older versions wrote them, without rates or channel names.
     """
 
     mesh: str
@@ -82,7 +82,7 @@ class Origin(msgspec.Struct, frozen=True):
     older_hashes: tuple[str, ...] = ()
 
     def conflict(self, mesh: str, schema_hash: str, model: str, seed: int | None) -> tuple[str, str] | None:
-        """(what there is, what this is) where a state is not of this origin; None, "" and unknown fit."""
+        """Return (kept, ours) in words if a state is not of this origin, else None; None, "" and unknown fit."""
         if mesh and mesh != self.mesh:
             return f"mesh {mesh!r}", f"mesh {self.mesh!r}"
         if schema_hash and schema_hash not in (self.schema_hash, *self.older_hashes):
@@ -93,7 +93,10 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 def refuse_to_overwrite(where: Path, what: str, conflict: tuple[str, str]) -> ConfigError:
-    """where: a directory or file; what: it holds, as in "round 7"."""
+    """Return the error for a state at `where`, a directory or file, of another origin.
+
+    The state is described by `what`, as in "round 7".
+    """
     there, here = conflict
     return ConfigError(
         f"{where} has {what} of {printable(there)}, and this is {printable(here)}: --fresh sets that aside and starts "
@@ -102,7 +105,7 @@ def refuse_to_overwrite(where: Path, what: str, conflict: tuple[str, str]) -> Co
 
 
 def describe_state(effect: SaveModel, origin: Origin) -> CachedModel:
-    """What goes into the file cache."""
+    """Return the entry for the file cache."""
     extra = {
         "history": msgspec.json.encode(effect.history).decode(),
         "model": origin.model,
@@ -113,7 +116,10 @@ def describe_state(effect: SaveModel, origin: Origin) -> CachedModel:
 
 
 def keep_state(cache: ModelCache, effect: SaveModel, origin: Origin) -> None:
-    """The mesh has the model: where the disk refuses, this device only loses its shortcut after a restart."""
+    """Save the state.
+
+    If the disk refuses, this device only loses its shortcut after a restart: the mesh has the model.
+    """
     try:
         cache.save(describe_state(effect, origin))
     except (MdlError, OSError) as error:
@@ -121,10 +127,10 @@ def keep_state(cache: ModelCache, effect: SaveModel, origin: Origin) -> None:
 
 
 def restore_state(cache: ModelCache, origin: Origin) -> State | None:
-    """The last whole state of this model in this mesh; an older cache says nothing of its history.
+    """Return the last whole state of this model in this mesh, or None. An older cache has no history.
 
-    Without its history a model is nothing that the mesh could go on from. Raises ConfigError if what is there has been
-    trained and is of another origin.
+    A model with an unreadable history is skipped: the mesh could not go on from it. Raises ConfigError if the state is
+    trained and of another origin.
     """
     cached = cache.load()
     if cached is None:
@@ -145,9 +151,10 @@ def restore_state(cache: ModelCache, origin: Origin) -> State | None:
 
 
 def initial_values(path: Path, model: FlatModel) -> Vector:
-    """The model's w with whatever tensors of its names and shapes a file has, float32 (P,), beside its own new ones.
+    """Return the model's w with all tensors of a file that match its names and shapes, float32 (P,).
 
-    path: any .safetensors, or the directory of an earlier run. Raises DataError if the file has none of them.
+    All other tensors keep their new values. path: any .safetensors, or the directory of an earlier run. Raises
+    DataError if the file has no such tensor, or a parameter is not finite.
     """
     file = find_model_file(path)
     there, values, at, new = read_safetensors(file)[0], model.values().copy(), 0, list[str]()
@@ -169,7 +176,7 @@ def initial_values(path: Path, model: FlatModel) -> Vector:
 
 
 def refuse_begun(where: Path, round_id: int) -> None:
-    """Raises ConfigError if a run has begun there that `--init` would overwrite."""
+    """Raise ConfigError if a run has begun there that `--init` would overwrite."""
     if round_id:
         raise ConfigError(
             f"{where} has round {round_id}, and --init begins a run: --fresh sets it aside, --run NAME keeps both"
@@ -177,7 +184,10 @@ def refuse_begun(where: Path, round_id: int) -> None:
 
 
 def set_aside(directory: Path, names: Iterable[str]) -> Path | None:
-    """Move what is there of these into a new folder beside them; None if nothing is. Raises ConfigError."""
+    """Move the existing ones of these files into a new folder; return it, or None if there are none.
+
+    Raises ConfigError.
+    """
     there = [directory / name for name in names if (directory / name).exists()]
     if not there:
         return None
@@ -193,7 +203,7 @@ def set_aside(directory: Path, names: Iterable[str]) -> Path | None:
 
 
 def set_file_aside(file: Path) -> Path:
-    """The same for one file: NAME.before-1.ENDING. Raises ConfigError."""
+    """Rename one file to NAME.before-1.ENDING, or the next free number; return the new path. Raises ConfigError."""
     target = next(path for path in _numbered(file.parent, f"{file.stem}.before-{{}}{file.suffix}") if not path.exists())
     try:
         file.rename(target)

@@ -1,4 +1,4 @@
-"""What a device tells about itself (3.3.1): free memory, what others take of its processor, battery, use, merging."""
+"""A device's reports about itself (3.3.1): free memory, others' share of its processor, battery, use, merging."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from mdl.transport.links.sockets import LinkCounts
 
 _Told = TypeVar("_Told")
 
-# Somebody who has typed within this time is using the device.
+# A user that has typed within this time is using the device.
 _IN_USE_S = 60.0
-# A sensor that says more is broken, or not connected: boards tell 0 K, or 65,261.
+# A sensor outside this range is broken or not connected: some boards report 0 K, or 65,261.
 _COLDEST_C, _HOTTEST_C = -60.0, 200.0
-# Some sensors take milliseconds to answer, and the loop waits for them.
+# The temperature is read at every so many looks: some sensors take milliseconds, and the loop waits for them.
 _LOOKS_A_TEMPERATURE = 10
 
 
 class MergeTimer:
-    """`pair_aggregate`, timed: how fast it was comes to the machine with its resources.
+    """Times `pair_aggregate`: the machine hears its rate with the resources.
 
-    losses: of this device's windows, that others' partial means are judged by; None: they are not.
+    losses: of this device's windows, to judge others' partial means by; None: they are not judged.
     """
 
     def __init__(self, losses: Losses | None = None) -> None:
@@ -43,7 +43,7 @@ class MergeTimer:
         self._seconds = 0.0
 
     def defence(self) -> Defence:
-        """What this device has to judge others by; where it looks at their deltas nobody else knows."""
+        """Return how this device judges others; the seed, which places its looks at their deltas, stays secret."""
         return Defence(tests=self._losses is not None, seed=randbits(63))
 
     def __call__(self, mine: ModelDelta, theirs: ModelDelta, out: Vector | None = None) -> ModelDelta:
@@ -54,11 +54,11 @@ class MergeTimer:
         return merged
 
     def work(self, effect: MergeDeltas) -> DeltasMerged:
-        """What a driver does for a hop."""
+        """Merge the deltas of a hop, as the driver's work."""
         return merge_deltas(effect, self, self._losses)
 
     def rate_mb_s(self) -> float | None:
-        """Of all merges since this was asked last; as before if there was none, None if there never was."""
+        """Return the rate of all merges since the last call; without any the last rate, None if there never was one."""
         if self._seconds > 0.0:
             self._last_mb_s = within(self._bytes / 1e6 / self._seconds, 0.0, MAX_RATE_MB_S)
             self._bytes, self._seconds = 0, 0.0
@@ -66,10 +66,10 @@ class MergeTimer:
 
 
 class BatteryBudget:
-    """What may be used of the battery (B_max of Eq. 4), in percent of a full charge; 100: all there is.
+    """The offered part of the battery (B_max of Eq. 4), in percent of a full charge; 100: no limit.
 
-    Counted from this start of mdl on, not over its restarts: who trains every night offers so much each night. Only
-    while the device discharges; what others use meanwhile counts too: a battery does not tell them apart.
+    Counts from this start of mdl on, not over its restarts: a device that trains every night offers so much each night.
+    Counts only while the device discharges. The use by other programs counts too: a battery does not tell them apart.
     """
 
     def __init__(self, share_percent: float) -> None:
@@ -78,7 +78,7 @@ class BatteryBudget:
         self._last: float | None = None
 
     def count(self, percent: float | None, charging: bool) -> float | None:
-        """The charge now; returns what is left of the budget, None without a limit or without a battery."""
+        """Count the charge now; return the rest of the budget, None without a limit or without a battery."""
         if percent is None or not self._has_limit:
             return None
         if not charging and self._last is not None:
@@ -88,10 +88,10 @@ class BatteryBudget:
 
 
 class Sampler:
-    """Asks the device; takes well under a millisecond.
+    """Reads the device's resources; takes well under a millisecond.
 
-    device: what its owner says of it: a file that means it is in use, and the limits that are offered. merges: of its
-    trainer, if it has one.
+    device: the owner's settings: a file that means it is in use, and the offered limits. merges: of its trainer, if it
+    has one.
     """
 
     def __init__(self, device: DeviceSection | None = None, merges: MergeTimer | None = None) -> None:
@@ -110,7 +110,10 @@ class Sampler:
         return ResourcesSampled(self._last, counts.sent_bytes, counts.ways_s, counts.bugs, counts.unheard)
 
     def _look(self) -> ResourceState:
-        """Each of these fails alone, as no descriptor is left or a phone forbids it; it is then as it was before."""
+        """Read each figure; one that fails keeps its last value.
+
+        A read fails if no descriptor is left, or a phone forbids it.
+        """
         last = self._last or ResourceState(0, 0.0)
         percent, charging = _ask(read_battery, (last.battery_percent, last.charging))
         return ResourceState(
@@ -126,7 +129,7 @@ class Sampler:
         )
 
     def _others_percent(self) -> float:
-        """What training takes itself does not make a device busy."""
+        """Return others' share of the processor: the own training does not make a device busy."""
         own_percent = self._process.cpu_percent(None) / (psutil.cpu_count() or 1)
         return within(psutil.cpu_percent(None) - own_percent, 0.0, 100.0)
 
@@ -134,7 +137,7 @@ class Sampler:
         return max(0, self._most_bytes - self._taken_bytes()) if self._most_bytes else None
 
     def check_offer(self, delta_bytes: int) -> None:
-        """Raises ConfigError if the memory that is offered is taken before a round: the result alone needs as much."""
+        """Raise ConfigError if the offered memory is taken before a round: its result alone needs a delta's size."""
         taken = self._taken_bytes()
         if self._most_bytes and self._most_bytes < taken + delta_bytes:
             raise ConfigError(
@@ -143,7 +146,7 @@ class Sampler:
             )
 
     def is_spent(self) -> bool:
-        """It has used the charge that its owner offers, as far as it was asked."""
+        """Return True if this device has used the charge that its owner offers, as of the last sample."""
         return self._last is not None and self._last.is_spent()
 
     def _feel(self) -> float | None:
@@ -153,11 +156,14 @@ class Sampler:
         return self._warmth
 
     def _taken_bytes(self) -> int:
-        """Memory that this process takes."""
+        """Return the memory that this process takes."""
         return int(self._process.memory_info().rss)
 
     def last(self) -> ResourceState:
-        """As it was told last; the processor is measured from one call to the next, so others do not call."""
+        """Return the last sample, or take a first one.
+
+        The processor is measured between calls, so others do not call.
+        """
         return self._last or self(LinkCounts()).resources
 
 
@@ -170,7 +176,7 @@ def _ask(read: Callable[[], _Told], before: _Told) -> _Told:
 
 
 def read_battery() -> tuple[float | None, bool | None]:
-    """Return the charge in percent, and whether it charges; None without a battery."""
+    """Return the charge in percent, and True if it charges; None for both without a battery."""
     battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
     if not battery:
         return None, None
@@ -178,14 +184,14 @@ def read_battery() -> tuple[float | None, bool | None]:
 
 
 def _read_temperature() -> float | None:
-    """Of the warmest sensor, in degrees Celsius; None if there is none, or the system has no way to ask."""
+    """Return degrees Celsius of the warmest sensor; None without a sensor, or without a way to ask."""
     found = psutil.sensors_temperatures() if hasattr(psutil, "sensors_temperatures") else {}
     sane = [each.current for sensors in found.values() for each in sensors if _COLDEST_C < each.current < _HOTTEST_C]
     return round(max(sane), 1) if sane else None
 
 
 def is_in_use() -> bool | None:
-    """Whether a terminal of a logged-in user has seen input lately; None if nobody is logged in."""
+    """Return True if a logged-in user's terminal has had input lately; None if no terminal tells."""
     terminals = {user.terminal for user in psutil.users() if user.terminal}
     idle_s = []
     for terminal in terminals:

@@ -1,8 +1,8 @@
-"""What this device's sensors say of its owner, its power and its network, for `--when` (`mdl/devices/gate.py`).
+"""This device's sensors of use, power and network, for `--when` (`mdl/devices/gate.py`).
 
 Battery: Termux if its command is there, else sysfs, else psutil. Use: logind, else the terminals. Network: the default
 route's interface in sysfs, in Termux its own command. A file that a script writes goes before all of them.
-Commands are given some seconds: whoever reads does so in a thread of its own, with no round waiting for it.
+Commands may take some seconds: read them in a thread of their own that no round waits for.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _COMMAND_S = 15.0
 # A file of sensors has 100 bytes, one of sysfs less, a route 128 a line.
 _LARGEST_BYTES = 64 << 10
 _LONGEST_REASON = 160
-# Android lets a job run every 15 minutes at most often: a script that has written nothing for twice of that is gone.
+# Android lets a job run every 15 minutes at most often: a script that has not written for twice that time is gone.
 _STALE_S = 1800.0
-# Fields of a Reading, and what conditions call them.
+# Fields of a Reading, and their names in conditions.
 _FIELDS = {"idle": "idle", "charging": "charging", "battery_percent": "battery", "wifi": "wifi"}
 _TELLS = {"_idle": {"idle"}, "_power": {"charging", "battery"}, "_wifi": {"wifi"}}
 _FORM = 'like {"idle": true, "charging": false, "battery_percent": 80, "wifi": true}; what it leaves out is read here'
@@ -43,10 +43,10 @@ Run = Callable[[Sequence[str]], str]
 
 
 class Sensors:
-    """Reads what a gate's conditions depend on, and nothing else. root: of the file system; run: a command's output.
+    """Reads only what a gate's conditions depend on. root: of the file system; run: returns a command's output.
 
     in_use_file: the device counts as in use while it exists, "" for none. run raises OSError or SubprocessError.
-    clock: of the day, as files have it. Raises ConfigError if the gate's file is none.
+    clock: time of day, as file times have it. Raises ConfigError if the gate's file is invalid.
     """
 
     def __init__(
@@ -91,18 +91,18 @@ class Sensors:
         return read_sensors_file(self._file) if self._file else Reading()
 
     def _find_stale(self) -> str:
-        """Why what the file says does not count any more: nobody has written it for long; "" if it does."""
+        """Return why the file does not count any more, as nothing has written it for long; "" if it counts."""
         if self._file is None:
             return ""
         age_s = self._clock() - self._file.stat().st_mtime
-        if abs(age_s) <= _STALE_S:  # a clock that was set back says of a new file that it is of the future
+        if abs(age_s) <= _STALE_S:  # after a clock was set back, a new file is of the future
             return ""
         limit = f"{_STALE_S / 60:g} minutes"
         since = f"for {age_s / 60:.0f} minutes, {limit} at most" if age_s > 0 else f"within {limit} of this clock"
         return printable(f"{self._file} was not written {since}", _LONGEST_REASON)
 
     def _idle(self) -> dict[str, Any]:
-        """logind's own view of all sessions; where there is none, whether a terminal has been used lately."""
+        """Return logind's view of all sessions; without logind, if a terminal was used lately."""
         if self._in_use_file:
             return {"idle": not self._in_use_file.exists()}
         if (self._root / "run/systemd/seats").is_dir():
@@ -113,7 +113,7 @@ class Sensors:
         return {"idle": None if in_use is None else not in_use}
 
     def _power(self) -> dict[str, Any]:
-        """Whether it charges, or is full on a charger, and the percentage; None without a battery."""
+        """Return the percentage, and True if it charges or is full on a charger; empty without a battery."""
         if answer := self._ask("termux-battery-status"):
             told = json.loads(answer)
             plugged = told["plugged"] != "UNPLUGGED" or told["status"] == "CHARGING"
@@ -125,20 +125,20 @@ class Sensors:
         return {} if percent is None else {"charging": charging, "battery": percent}
 
     def _wifi(self) -> dict[str, Any]:
-        """Whether the default route goes over Wi-Fi, or over a cable, which costs as little; None if nothing tells."""
+        """Return True if the default route goes over Wi-Fi or cable, which costs as little; empty if unknown."""
         if answer := self._ask("termux-wifi-connectioninfo"):
             return {"wifi": json.loads(answer)["supplicant_state"] == "COMPLETED"}
         networks, routes = self._root / "sys/class/net", self._root / "proc/net/route"
         if not networks.is_dir() or not routes.exists():
             return {}
-        # Of /proc files the size is 0 until they are read.
+        # The size of /proc files is 0 until they are read.
         ways = _default_interfaces(routes.read_text()[:_LARGEST_BYTES])
         ways += [path.name for path in sorted(networks.iterdir()) if (path / "wireless").is_dir()]  # IPv6 alone
         up = [name for name in ways if _text(networks / name / "operstate") in ("up", "unknown")]
         return {"wifi": bool(up) and not up[0].startswith(_MOBILE)}
 
     def _ask(self, *command: str) -> str | None:
-        """What a command prints; None where there is no such command."""
+        """Return a command's output; None if there is no such command."""
         if command[0] in self._missing:
             return None
         try:
@@ -149,7 +149,7 @@ class Sensors:
 
 
 def read_sensors_file(path: Path) -> Reading:
-    """What a script has written. Raises DataError in one line: what is wrong, and what would be valid."""
+    """Read a script's file. Raises DataError in one line: what is wrong, and what would be valid."""
     content = read_text(path, _LARGEST_BYTES, f"JSON {_FORM}")
     table = decode_json(content, dict[str, msgspec.Raw], str(path), f"JSON {_FORM}")
     for key in table:
@@ -170,14 +170,14 @@ def _read_supplies(supplies: Sequence[Path]) -> dict[str, Any]:
 
 
 def _default_interfaces(routes: str) -> list[str]:
-    """Of /proc/net/route: those that a default route goes over, the preferred one first."""
+    """Return the interfaces of default routes in /proc/net/route, the preferred one first."""
     rows = [line.split() for line in routes.splitlines()[1:]]
     ways = [row for row in rows if len(row) >= 8 and row[1] == row[7] == "00000000" and int(row[3], 16) & _UP]
     return [row[0] for row in sorted(ways, key=lambda row: int(row[6]))]
 
 
 def _text(path: Path) -> str:
-    """The line in a file of sysfs; "" if there is none. Drivers may refuse to tell (ENODEV, EINVAL)."""
+    """Return the line in a file of sysfs; "" if there is none. Drivers may refuse to tell (ENODEV, EINVAL)."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -1,8 +1,8 @@
 """Lightning: `Trainer(callbacks=[MeshCallback("home", steps=50)])`, or the same as a strategy, `MeshStrategy("home")`.
 
-Both make each so many steps of the optimizer a round of the mesh: the module holds the mesh's parameters at its start,
-and what Lightning makes of them is this device's contribution. Tested against Lightning 2.6 (`pip install
-'mdl[lightning]'`); one device a process.
+Both make a round of the mesh of so many steps of the optimizer. The module holds the mesh's parameters at its start;
+their change by Lightning is this device's contribution. Tested against Lightning 2.6 (`pip install 'mdl[lightning]'`);
+one device a process.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mdl.peers.integrations.steps import SteppedLoop, first_or_none
 class MeshCallback(Callback):
     """A Lightning training as a member of the mesh `mesh`.
 
-    steps: of the optimizer in a round. options: as of `mdl.join` (rounds, name, code, loopback, quiet, ...). The
-    training ends when the mesh does, or by max_steps and max_epochs as ever, whatever is first.
+    steps: of the optimizer in a round. options: of `mdl.join` (rounds, name, code, loopback, quiet, ...). The training
+    ends with the mesh, or by max_steps and max_epochs as ever, whichever is first.
     """
 
     def __init__(self, mesh: str | None = None, *, steps: int = 50, **options: Any) -> None:
@@ -30,7 +30,7 @@ class MeshCallback(Callback):
         self._steps_seen, self._loss, self._samples, self._batches = 0, 0.0, 0, 0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuses several processes: each device of a mesh is one."""
+        """Raise ConfigError if there are several processes: each device of a mesh is one."""
         if trainer.world_size != 1:
             raise ConfigError(
                 f"this training has {trainer.world_size} processes: a device of a mesh is one (devices=1)"
@@ -80,13 +80,13 @@ class MeshStrategy(SingleDeviceStrategy):
 
 
 def loss_of(outputs: Any) -> float:
-    """What training_step gave: a loss, or a dict with one; 0 if it gave none."""
+    """Return the loss that training_step gave, alone or in a dict; 0 if it gave none."""
     loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
     return float(loss.detach()) if isinstance(loss, torch.Tensor) else 0.0
 
 
 def size_of(batch: Any) -> int:
-    """The samples of a batch: the length of the first tensor in it; 1 if there is none."""
+    """Return the samples of a batch: the length of the first tensor in it; 1 if there is none."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else 1
     parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()

@@ -1,4 +1,4 @@
-"""Rounds of a mesh for a loop that somebody else runs, who calls back after each step of its optimizer.
+"""Rounds of a mesh for a loop of another program, which calls back after each step of its optimizer.
 
 A round ends after so many steps. Knows no trainer.
 """
@@ -27,14 +27,17 @@ class SteppedLoop:
         self._done, self._loss = 0, 0.0
 
     def begin(self, model: nn.Module, **state: Any) -> bool:
-        """Join, and wait for the first round; whether there is one. state: optimizer, scheduler, scaler, if known."""
+        """Join, and wait for the first round; return True if there is one.
+
+        state: optimizer, scheduler, scaler, if known.
+        """
         self.member = join(self._mesh, model=model, **{**state, **self._options})
         self.member.__enter__()
         self._rounds = iter(self.member)
         return self._next()
 
     def step(self, loss: float, samples: int) -> bool:
-        """After a step of the optimizer; whether training goes on. loss: mean over those samples, in nats."""
+        """Count a step of the optimizer; return True if training goes on. loss: mean over those samples, in nats."""
         if self._round is None:
             return False
         self._done += 1
@@ -58,5 +61,5 @@ class SteppedLoop:
 
 
 def first_or_none(values: Any) -> Any:
-    """The only one of a list; None if there are several or none."""
+    """Return the only one of a list; None if there are several or none."""
     return values[0] if isinstance(values, list | tuple) and len(values) == 1 else None

@@ -1,7 +1,7 @@
 """Hugging Face: `Trainer(..., callbacks=[MeshCallback("home", steps=50)])`.
 
-Each so many steps of the optimizer are a round of the mesh. What is frozen is neither sent nor merged, so that adapters
-(LoRA) alone travel. Tested against Transformers 5.21 to 5.23 (`pip install 'mdl[transformers]'`); one process.
+So many steps of the optimizer make a round of the mesh. Frozen parameters are neither sent nor merged, so only adapters
+(LoRA) travel. Tested against Transformers 5.21 to 5.23 (`pip install 'mdl[transformers]'`); one process.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mdl.peers.integrations.steps import SteppedLoop
 class MeshCallback(TrainerCallback):
     """A Hugging Face training as a member of the mesh `mesh`.
 
-    steps: of the optimizer in a round. options: as of `mdl.join` (rounds, name, code, loopback, quiet, ...). The
-    training ends when the mesh does, or by max_steps and num_train_epochs as ever, whatever is first. Transformers does
-    not tell of a Ctrl-C: in a program that goes on after one, call `leave`.
+    steps: of the optimizer in a round. options: of `mdl.join` (rounds, name, code, loopback, quiet, ...). The training
+    ends with the mesh, or by max_steps and num_train_epochs as ever, whichever is first. Transformers does not report a
+    Ctrl-C: in a program that goes on after one, call `leave`.
     """
 
     def __init__(self, mesh: str | None = None, *, steps: int = 50, **options: Any) -> None:
@@ -53,5 +53,5 @@ class MeshCallback(TrainerCallback):
 
 
 def _last_loss(state: TrainerState) -> float:
-    """As last logged (`logging_steps`): the trainer does not hand it over; 0 before."""
+    """Return the loss as last logged (`logging_steps`), as the trainer does not hand it over; 0 before."""
     return next((float(entry["loss"]) for entry in reversed(state.log_history) if "loss" in entry), 0.0)

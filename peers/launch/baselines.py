@@ -1,4 +1,4 @@
-"""What the mesh is measured against: each device alone, and all data in one place, with the same budget of epochs."""
+"""The baselines of a mesh: each device alone, and all data in one place, with the same budget of epochs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from mdl.protocol.counts import Evaluation
 
 
 def train_baselines(config: Config, peers: int, rounds: int, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Score (accuracy; R² of numbers, micro F1 of labels) of every device alone, their median, and of central training.
+    """Train every device alone, and all data centrally; return the scores, and the median of the lone ones.
 
-    All on the whole test set.
+    A score is accuracy, R² of numbers, or micro F1 of labels, on the whole test set.
     """
-    torch.set_num_threads(1)  # as the peers: several wait for each other for minutes where another program has a core
+    torch.set_num_threads(1)  # like the peers: several wait for each other for minutes if another program has a core
     data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
     data = private_part(data, config.cloud.people, config.seed)
     alone = []

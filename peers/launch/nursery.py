@@ -1,8 +1,8 @@
 """A process that has imported torch, and forks a new process for each command that is asked of it.
 
 Importing torch takes 1 to 3 s of processor time, more than all else that most commands do. A forked process has the
-modules at once: it takes the arguments, environment, working directory, signals and files that `subprocess` would have
-given it, and is a child of the process that asked. All that come from one nursery share the seed of hash().
+modules at once. It takes the arguments, environment, working directory, signals and files that `subprocess` would have
+given it, and is a child of the process that asked. All processes of one nursery share the seed of hash().
 
 Linux alone hands a grandchild over (PR_SET_CHILD_SUBREAPER): see `Nursery.is_possible`. This file is run as a script,
 which imports nothing of ours but what its arguments name.
@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-# What an agent, a peer and a cloud import of others.
+# Other projects' modules that an agent, a peer and a cloud import.
 LIBRARIES = (
     "torch",
     "safetensors.numpy",
@@ -43,7 +43,7 @@ LIBRARIES = (
     "typer",
     "rich.live",
 )
-# What `mdl agent`, `mdl peer` and `mdl cloud` import of ours.
+# Our own modules that `mdl agent`, `mdl peer` and `mdl cloud` import.
 OURS = (
     "mdl.data.readers.motion",
     "mdl.learning.training",
@@ -62,18 +62,18 @@ OURS = (
     "mdl.peers.sharing.heed",
 )
 _SUBREAPER = 36
-# Arguments and an environment.
+# Holds arguments and an environment.
 _LARGEST_REQUEST_BYTES = 1 << 18
 _FILES = 3
 _HANDED_OVER = b"handed over"
 
 
 class Nursery:
-    """The process that forks, as seen from its parent. One thread at a time asks it. Use as a context manager."""
+    """The forking process, as seen from its parent. One thread at a time asks it. Use as a context manager."""
 
     @staticmethod
     def is_possible() -> bool:
-        """Tell whether this system can hand over a grandchild and wait for it."""
+        """Return True if this system can hand over a grandchild and wait for it."""
         try:
             os.close(os.pidfd_open(os.getpid()))
         except (AttributeError, OSError):  # another system, an old kernel, a sandbox that forbids it
@@ -83,7 +83,7 @@ class Nursery:
     def __init__(self, modules: Iterable[str], environment: Mapping[str, str], errors: int | None = None) -> None:
         """Start to import `modules`.
 
-        environment: what libraries read when they are imported, as OMP_NUM_THREADS. errors: where stderr goes.
+        environment: read by libraries at import, such as OMP_NUM_THREADS. errors: the file for stderr.
         """
         self._asking = threading.Lock()
         environment = {name: value for name, value in environment.items() if name != "PYTHONPATH"}  # each has its own
@@ -116,8 +116,8 @@ class Nursery:
     ) -> Forked:
         """Run `python WORDS` with these files as stdin, stdout and stderr.
 
-        blocked: signals that the process does not hear of before it takes them. Raises OSError if the nursery has
-        ended, or where the request is too large.
+        blocked: signals that stay blocked until the process handles them. Raises OSError if the nursery has ended, or
+        if the request is too large.
         """
         request = {"words": words, "environment": dict(environment), "folder": str(folder), "blocked": blocked}
         message = json.dumps(request).encode()
@@ -137,14 +137,14 @@ class Nursery:
                 _adopt_orphans(False)
 
     def close(self) -> None:
-        """End the process that forks; those that it has forked go on."""
+        """End the process that forks; processes that it has forked go on."""
         self._ours.close()
         self._process.kill()
         self._process.wait()
 
 
 class Forked:
-    """A forked process, with the part of subprocess.Popen that its users need. stdin: as the caller sets it."""
+    """A forked process, with the part of subprocess.Popen that its users need. stdin: set by the caller."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -187,13 +187,13 @@ class Forked:
 
 @contextmanager
 def begun_nursery(peers: int) -> Iterator[Nursery | None]:
-    """Start the process that forks those of a run with so many peers; None where the system cannot do that."""
+    """Start the process that forks those of a run with so many peers; None if the system cannot do that."""
     from mdl.signals import blocked
 
     if not Nursery.is_possible():
         yield None
         return
-    # Threads that numpy starts as it is imported would be missing in what is forked.
+    # numpy's threads, started at its import, would be missing in a forked process.
     environment = {**os.environ, "OMP_NUM_THREADS": str(share_of_threads(peers)), "OPENBLAS_NUM_THREADS": "1"}
     with blocked():
         nursery = Nursery((*LIBRARIES, *OURS), environment, subprocess.DEVNULL)
@@ -207,7 +207,7 @@ def share_of_threads(peers: int) -> int:
 
 
 def _adopt_orphans(does: bool) -> None:
-    """Make a process whose parent has ended this one's child, if it descends from it; or no longer do so."""
+    """Let orphaned descendants become this process's children, or no longer do so."""
     if ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, int(does), 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
@@ -226,11 +226,11 @@ def _wait_for_a_command(source: socket.socket) -> tuple[dict[str, Any], list[int
             source.send(_HANDED_OVER)
         elif pid := os.fork():
             source.send(str(pid).encode())
-            os._exit(0)  # so that it becomes the child of the process that asked
+            os._exit(0)  # so the grandchild becomes a child of the process that asked
         else:
             source.close()
             os.close(says)
-            os.read(hears, 1)  # until it is
+            os.read(hears, 1)  # until it has
             os.close(hears)
             return json.loads(message), files
 
@@ -248,7 +248,7 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    tempfile.tempdir = None  # a library has asked, so the answer was kept
+    tempfile.tempdir = None  # a library has asked for it, and the answer was kept
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     at_once = bool(os.environ.get("PYTHONUNBUFFERED"))
     sys.stdin = os.fdopen(0, closefd=False)
@@ -260,7 +260,7 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
 
 
 def _run(words: list[str]) -> None:
-    """Do what `python WORDS` does. -P: what lies in the current directory is not imported in the place of a library."""
+    """Do what `python WORDS` does. -P: a file in the current directory does not replace a library."""
     is_safe = words[0] == "-P"
     program, *arguments = words[is_safe:]
     more = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]

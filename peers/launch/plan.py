@@ -1,4 +1,4 @@
-"""What one `mdl up` is about to do: all that can be wrong is found before a process is started."""
+"""The plan of one `mdl up`: all errors of its input are found before a process is started."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from mdl.scheduler.given.choice import check_count, is_file, policy_of
 from mdl.transport.links.descriptors import claim_share
 from mdl.writing import make_private_folder
 
-# What is trained on where nothing is asked for: `mdl up` shows that all works, and says that this is synthetic.
+# The default data: `mdl up` shows that all works, and says that this is synthetic.
 _SHOWN_DATA = "motion"
-# Passes over the data where nothing is asked for, and where the run ends by itself (`--until`).
+# The default number of passes over the data, and that of a run that ends by itself (`--until`).
 _EPOCHS, _MOST_EPOCHS = 5, 100
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one `mdl up` is about to do. rounds: aggregations in total. cloud: with a cloud of its own.
+    """The plan of one `mdl up`. rounds: aggregations in total. cloud: with a cloud of its own.
 
     log_level: of this process and those that it starts. own_policy: a function of the user's that orders the rounds.
     page: TCP port of a page about it; 0: none.
@@ -60,7 +60,7 @@ def plan_run(
 ) -> Run:
     """Check everything that can be checked before a process is started, and make the run directory.
 
-    policy: instead of the one of the configuration, which can name no function. Raises ConfigError or DataError.
+    policy: instead of the configuration's, which can name no function. Raises ConfigError or DataError.
     """
     if peers < 1:
         raise ConfigError(f"-n {peers}: expected at least 1 peer")
@@ -84,7 +84,7 @@ def plan_run(
         round=msgspec.structs.replace(config.round, rounds=rounds, min_peers=peers, keep_deltas=verify, relearn=False),
         training=msgspec.structs.replace(config.training, planned_rounds=rounds),
         busy=msgspec.structs.replace(config.busy, cpu_percent=100.0),  # they share one processor
-        web=WebSection(),  # of this process alone
+        web=WebSection(),  # only this process serves a page
     )
     check_exchange(config.round, verify)
     out = out or Path("runs") / f"up-{datetime.now():%Y%m%d-%H%M%S}"
@@ -100,7 +100,7 @@ def plan_run(
 
 
 def _count_rounds(config: Config, epochs: int | None) -> int:
-    """At most. epochs: None if the user does not say; rounds that they do say count instead."""
+    """Return the most rounds. epochs: None if the user does not say; a given number of rounds counts instead."""
     if epochs is None:
         epochs = _MOST_EPOCHS if config.end else _EPOCHS
     if epochs < 1:
@@ -109,9 +109,12 @@ def _count_rounds(config: Config, epochs: int | None) -> int:
 
 
 def _with_policy(config: Config, policy: str | Own | None, peers: int) -> Config:
-    """What its processes read, wherever they run. Raises ConfigError or DataError for what cannot order so many."""
+    """Return the configuration with the policy that its processes read, wherever they run.
+
+    Raises ConfigError or DataError for a policy that cannot order so many peers.
+    """
     name = config.round.policy if policy is None else policy
-    if peers > 1:  # one alone has nobody to aggregate with
+    if peers > 1:  # a lone peer has no other to aggregate with
         check_count(policy_of(name), peers, f"--policy {name}")
     else:
         policy_of(name)
@@ -120,10 +123,13 @@ def _with_policy(config: Config, policy: str | Own | None, peers: int) -> Config
 
 
 def _with_cloud(config: Config, data: DataSet) -> Config:
-    """A cloud on this machine: a quarter of the training people gave it their data, unless the user says how many."""
+    """Add a cloud on this machine.
+
+    A quarter of the training people gave it their data, unless the user says how many.
+    """
     people = config.cloud.people or max(1, len(np.unique(data.train.subject)) // 4)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    # One mesh is all it will have: each upload of it is worth a cycle.
+    # The cloud will have one mesh only: each of its uploads is worth a cycle.
     section = msgspec.structs.replace(config.cloud, people=people, address=address, updates=1)
     return msgspec.structs.replace(config, cloud=section)

@@ -1,4 +1,4 @@
-"""The peer processes of `mdl up`: started, watched, stopped; none is left behind, whatever happens to their parent."""
+"""The peer processes of `mdl up`: started, watched, stopped; none outlives its parent."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from mdl.processes import APART, ask_to_end
 from mdl.signals import SIGNALS, blocked
 from mdl.writing import make_private_folder, open_private
 
-# After this a process that was asked to stop is killed.
+# A process that was asked to stop is killed after this time.
 _STOP_S = 2.5
 
 
 @dataclass
 class Child:
-    """One process. log: its stderr, the older part in NAME.log.1; stdout is kept for the JSON line it ends with."""
+    """One process.
+
+    log: its stderr, the older part in NAME.log.1. output: its stdout, with the JSON line it ends with.
+    """
 
     name: str
     process: subprocess.Popen[bytes] | Forked
@@ -37,7 +40,7 @@ class Child:
     _problem: str | None = None
 
     def problem(self) -> str:
-        """In one line why it ended early: its own error, or the signal that ended it. Read once, asked for often."""
+        """Return in one line why it ended early: its own error, or the signal. Read once, asked for often."""
         if self._problem is None or self.process.poll() is None:
             self._problem = self._read_problem()
         return self._problem
@@ -52,7 +55,7 @@ class Child:
         return f"exit code {status}"  # a log on a full disk
 
     def result(self) -> dict[str, Any]:
-        """The JSON object on its last line, {} if it did not get that far."""
+        """Return the JSON object on its last line, {} if it did not get that far."""
         lines = self.output.read_text(errors="replace").splitlines()
         try:
             found = json.loads(lines[-1]) if lines else {}
@@ -65,7 +68,8 @@ class Child:
 class Children:
     """All processes of a run. Use as a context manager: on the way out every one of them has ended.
 
-    nursery: forks them; None: each one imports torch by itself. beside: what is no node of the mesh, a cloud.
+    nursery: forks them; None: each one imports torch by itself. beside: processes that are no nodes of the mesh, such
+    as a cloud.
     """
 
     logs: Path
@@ -95,9 +99,9 @@ class Children:
             LOG_VARIABLE: str(log.absolute()),
             THREADS_VARIABLE: str(self.threads),
         }
-        # -P: what lies in the current directory is not imported in the place of a library.
+        # -P: a file in the current directory does not replace a library.
         words = ["-P", "-m", "mdl", *arguments]
-        # Ctrl-C in the middle would leave a process that nobody knows of, and be a traceback in its log.
+        # Ctrl-C in the middle would leave an unknown process, and a traceback in its log.
         with open_private(log, "wb") as errors, open_private(output, "wb") as results, blocked():
             forked = self._fork(words, results, errors, environment) if trains else None
             process = forked or subprocess.Popen(
@@ -122,7 +126,7 @@ class Children:
         return process
 
     def stop(self) -> None:
-        """Ask all to finish; kill who has not within 2.5 s."""
+        """Ask all to finish; kill those that have not within 2.5 s."""
         for child in [*self.running, *self.beside]:
             if child.process.poll() is None:
                 ask_to_end(child.process)  # Ctrl-C is ignored below `nohup` or a script's `&`

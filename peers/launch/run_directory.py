@@ -1,4 +1,4 @@
-"""The run directory of `mdl up`: the rounds as they are written, and what is brought together at the end."""
+"""The run directory of `mdl up`: the rounds as they are written, and the results that are collected at the end."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MODEL = "global.safetensors"
 
 
 class _Exported(msgspec.Struct):
-    """Of the description of an exported model."""
+    """A part of the description of an exported model."""
 
     round_id: Round
 
 
 class CycleReader:
-    """Follows what the cloud of a run writes. last: its newest cycle, None before the first."""
+    """Follows the file that the cloud of a run writes. last: its newest cycle, None before the first."""
 
     def __init__(self, out: Path) -> None:
         self.last: dict[str, Any] | None = None
@@ -43,9 +43,9 @@ class CycleReader:
 
 
 def collect_results(out: Path, trainers: list[Child]) -> Path | None:
-    """Bring metrics and the newest global model to the run directory; the model's path, or None without one.
+    """Bring metrics and the newest global model to the run directory; return the model's path, or None without one.
 
-    Raises UnfinishedError if the disk refuses, which says where the model is instead.
+    Raises UnfinishedError if the disk refuses; it says where the model is instead.
     """
     problems = []
     try:
@@ -76,10 +76,10 @@ def collect_results(out: Path, trainers: list[Child]) -> Path | None:
 
 
 def collect_best(out: Path, peers: int) -> int:
-    """Bring the best model of a run that ends by itself to the run directory: its round, 0 where none was kept.
+    """Bring the best model of a run that ends by itself to the run directory; return its round, 0 without one.
 
-    That is the latest one: it was better than those before, or a device judged it that had not tried them. Where the
-    disk refuses, it stays where it is.
+    The latest one is the best: it was better than those before, or a device judged it that had not tried them. If the
+    disk refuses, it stays in its place.
     """
     places = [out / f"peer-{index}" / BEST for index in range(1, peers + 1)]
     found = [(kept, path) for path in places if (kept := read_best(path))]
@@ -95,18 +95,18 @@ def collect_best(out: Path, peers: int) -> int:
 
 
 def _round_of(path: Path) -> int:
-    """Of an exported model; without torch."""
+    """Return the round of an exported model, without torch."""
     return decode_json(read_safetensors(path)[1]["mdl"].encode(), _Exported, str(path)).round_id
 
 
 def remove_traces(out: Path) -> None:
-    """Input that was refused leaves no run behind: all in `out` is ours, it was empty before."""
+    """Remove the directory of a run with refused input: all in `out` is ours, it was empty before."""
     if not (out / "metrics.jsonl").exists():
         shutil.rmtree(out, ignore_errors=True)
 
 
 def describe_interrupt(out: Path) -> str:
-    """What an interrupted run leaves, and where."""
+    """Return in words what an interrupted run leaves, and where."""
     saved = out / MODEL
     rounds = len(read_rounds(out / "metrics.jsonl"))
     if saved.exists():

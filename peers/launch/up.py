@@ -47,7 +47,7 @@ from mdl.writing import write_bytes
 logger = logging.getLogger(__name__)
 
 _FRAME_S = 0.2
-# How long the peers may take to write their files after the last round.
+# The time that the peers may take to write their files after the last round.
 _EXPORT_S = 10.0
 
 
@@ -65,11 +65,11 @@ def run_up(
     log_level: str = "info",
     nursery: Nursery | None = None,
 ) -> dict[str, Any]:
-    """Train; returns what `--json` prints. as_json: no live view, one line a round on stderr.
+    """Train; return what `--json` prints. as_json: no live view, one line a round on stderr.
 
-    nursery: forks the processes, and is closed then. policy: instead of the one of the configuration; only so may it be
-    a function of the user's.
-    log_level: of the processes; from "warning" on nothing is told before the result but what went wrong.
+    nursery: forks the processes, and is closed then. policy: instead of the configuration's; a function of the user's
+    can only come so.
+    log_level: of the processes; from "warning" on, only problems are told before the result.
 
     Raises ConfigError or DataError before a model is trained, and leaves no run directory then; MdlError if the run
     failed; UnfinishedError after Ctrl-C or SIGTERM, when all has been saved.
@@ -108,8 +108,8 @@ def run_up(
 def _train(
     run: Run, verifier: Verifier | None, console: Console, as_json: bool, nursery: Nursery | None
 ) -> list[dict[str, Any]]:
-    """Start everybody, follow the rounds, end everybody; what each process said at its end."""
-    code = new_join_code(f"up-{secrets.token_hex(3)}")  # two on one network are no namesakes
+    """Start all processes, follow the rounds, end them; return what each process said at its end."""
+    code = new_join_code(f"up-{secrets.token_hex(3)}")  # two runs on one network have different names
     mesh = Mesh.from_code(code)
     with (
         Children(run.out / "logs", code, share_of_threads(run.peers), nursery) as children,
@@ -134,7 +134,7 @@ def _train(
 
 @contextmanager
 def _page(run: Run, mesh: Mesh, watcher: Watcher, console: Console) -> Iterator[None]:
-    """The one that the user wants, of what is watched in any case."""
+    """Serve the page that the user wants, from what is watched in any case."""
     if not run.page:
         yield
         return
@@ -149,7 +149,7 @@ def _page(run: Run, mesh: Mesh, watcher: Watcher, console: Console) -> Iterator[
 
 
 def _start_cloud(run: Run, children: Children, console: Console) -> None:
-    """The cloud first learns from its own people; the mesh begins when it has something to teach."""
+    """Start the cloud, and wait until it can teach: it first learns from its own people, then the mesh begins."""
     port = run.config.cloud.address.rpartition(":")[2]
     out = run.out / "cloud"
     child = children.start("cloud", "cloud", *_common(run), "--port", port, "--out", str(out))
@@ -163,7 +163,7 @@ def _start_cloud(run: Run, children: Children, console: Console) -> None:
 
 
 def _start(run: Run, children: Children) -> None:
-    # The only way for a function: no file that a process reads may name one.
+    # A function of the user's goes by the command line only: no file that a process reads may name one.
     common = [*_common(run), *(["--policy", run.own_policy.text] if run.own_policy else [])]
     children.start("agent", "agent", *common, "--out", str(run.out / "agent"), trains=False)
     for index in range(1, run.peers + 1):
@@ -178,7 +178,7 @@ def _common(run: Run) -> list[str]:
 def _follow(
     run: Run, children: Children, watcher: Watcher, verifier: Verifier | None, console: Console, draws: bool
 ) -> None:
-    """Until all is done; raises if a node could not start, or too few are left.
+    """Follow the rounds until all is done; raise if a node could not start, or too few are left.
 
     The agent ends the run. If it is lost in the middle, a peer leads from there on, and the run ends with the peers.
     """
@@ -211,10 +211,10 @@ def _follow(
 
 
 def _waited_for(children: Children, reader: RoundReader, is_alone: bool) -> list[Child]:
-    """Who tells by its end that the run is over.
+    """Return the processes that end with the run.
 
-    is_alone: all others have ended well and long ago. An agent that was succeeded stands by, and goes on doing so if it
-    did not hear that the mesh has ended.
+    is_alone: all others have ended well and long ago. An agent that was succeeded stands by; it goes on so if it did
+    not hear that the mesh has ended.
     """
     agent, *trainers = children.running
     return trainers if (agent.process.poll() or is_alone) and reader.rounds else [agent]
@@ -229,11 +229,10 @@ def _has_ended(child: Child, wait_s: float) -> bool:
 
 
 def _check(children: Children, has_begun: bool) -> str:
-    """What to say of peers that ended early. ConfigError: it was the user's input. MdlError: the run is
-    over.
+    """Return a note about peers that ended early.
 
-    A mesh goes on without a peer it has lost; but the first round waits for all, and one alone has nobody to train
-    with.
+    A mesh goes on without a peer it has lost. But the first round waits for all, and a lone peer has no other to train
+    with. Raises ConfigError if the user's input was wrong, MdlError if the run is over.
     """
     agent, *trainers = children.running
     failed = [child for child in trainers if child.process.poll() not in (None, 0)]
@@ -243,7 +242,7 @@ def _check(children: Children, has_begun: bool) -> str:
     ended = [agent, *failed] if agent.process.poll() else failed
     note = "; ".join(f"{child.name} ended early: {child.problem()}" for child in ended)
     left = len(trainers) - len(failed)
-    is_over = agent.process.poll() == 0  # what they say at their end is no loss to the mesh
+    is_over = agent.process.poll() == 0  # their messages at the end are no loss to the mesh
     if failed and not is_over and (not has_begun or left < min(2, len(trainers))):
         raise MdlError(f"{left} of {len(trainers)} peers are left; {note} (logs: {failed[0].log.parent})")
     return note
@@ -276,7 +275,7 @@ def _summarise(run: Run, results: list[dict[str, Any]], verifier: Verifier | Non
 
 
 def _measures(data: DataSet, last: RoundSummary) -> dict[str, Any]:
-    """By their names."""
+    """Return the measures of the data's kind, by their names."""
     if data.targets == "numbers":
         return {"fits": {name: msgspec.to_builtins(fit) for name, fit in zip(data.classes, last.fits, strict=False)}}
     if data.targets == "labels":
@@ -293,21 +292,21 @@ def _check_cloud(cloud: Child) -> str:
 
 
 def _tell_cloud(cycles: CycleReader) -> str:
-    """What the cloud has done by now, in a few words."""
+    """Return the cloud's progress in a few words."""
     cycles.look()
     version = cycles.last["version"] if cycles.last else 0
     return f"cloud: version {version}, " + ("from its own people" if version <= 1 else "from the mesh")
 
 
 def _read_cycles(run: Run) -> list[dict[str, Any]]:
-    """The whole lines of its file; there is one before the mesh begins."""
+    """Return the whole lines of the cloud's file; there is one before the mesh begins."""
     path = run.out / "cloud" / "cycles.jsonl"
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     return [msgspec.json.decode(line) for line in lines]
 
 
 def _describe_cloud(run: Run) -> dict[str, Any]:
-    """What the cloud made of it; it ended with the others."""
+    """Return the cloud's results; it ended with the others."""
     cycles = _read_cycles(run)
     return {
         "people": run.config.cloud.people,

@@ -16,14 +16,14 @@ from mdl.protocol.status_messages import RoundSummary
 
 
 class Verifier:
-    """worst: the largest relative error so far (`error_of`)."""
+    """Checks the rounds of a run. worst: the largest relative error so far (`error_of`)."""
 
     def __init__(self, out: Path) -> None:
         self.worst: float | None = None
         self._out = out
 
     def check(self, summary: RoundSummary) -> None:
-        """Compare, then delete the round's deltas. Raises MdlError if one that is needed is missing."""
+        """Compare, then delete the round's deltas. Raises MdlError if a needed one is missing."""
         own = [self._read(peer_id, summary.round, "own") for peer_id in summary.contributors]
         result = self._read(self._who_applied(summary), summary.round, "global")
         in_part = [self._read(each.contributor.peer_id, summary.round, "own") for each in result.partial]
@@ -32,7 +32,10 @@ class Verifier:
             path.unlink()
 
     def _who_applied(self, summary: RoundSummary) -> str:
-        """A contributor may be lost before it applies; those who applied have the same delta (the round's digest)."""
+        """Return a contributor that applied the round; one may be lost before.
+
+        All that applied it have the same delta (the round's digest).
+        """
         for peer_id in summary.contributors:
             if self._path(peer_id, summary.round, "global").exists():
                 return peer_id
@@ -49,17 +52,17 @@ class Verifier:
 
 
 def kept_delta(arrays: Mapping[str, Vector], metadata: Mapping[str, str]) -> ModelDelta:
-    """What `keep_delta` (peers/edge/device.py) has written, but for its contributors."""
+    """Return a delta as `keep_delta` (peers/edge/device.py) has written it, but for its contributors."""
     partial = msgspec.json.decode(metadata.get("partial", "[]"), type=tuple[Partial, ...])
     return ModelDelta(arrays["values"], float(metadata["theta"]), frozenset(), partial)
 
 
 def error_of(result: ModelDelta, own: Sequence[ModelDelta], in_part: Sequence[ModelDelta]) -> float:
-    """max |global - mean| over max |contributed|, the mean of own deltas in float64 (Eq. 1).
+    """Return max |global - mean| over max |contributed|, the mean of own deltas in float64 (Eq. 1).
 
-    in_part: those of `result.partial`, in its order, each counted in the segments that have it. Relative to what went
-    in, not to the mean: where devices pull in opposite directions (batch-norm statistics late in a run) the mean nearly
-    vanishes, and no float32 arithmetic can keep the digits that cancelled.
+    in_part: those of `result.partial`, in its order, each counted in the segments that have it. The error is relative
+    to the contributed deltas, not to the mean. Devices may pull in opposite directions (batch-norm statistics late in a
+    run): the mean nearly vanishes, and no float32 arithmetic can keep the digits that cancelled.
     """
     total, weight = central_mean(own), sum(delta.theta for delta in own)
     mean = total * (weight / theta_by_value(result))

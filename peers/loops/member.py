@@ -1,9 +1,9 @@
-"""An own PyTorch model and loop as a peer of a mesh, as `mdl.join` makes it.
+"""A user's own PyTorch model and loop as a peer of a mesh, as `mdl.join` makes it.
 
 The node runs in threads of its own; the loop stays with the caller. At the start of each round the model holds w(t);
-what the caller's loop made of it by the end of the round is this device's contribution. Within a round the model is
-the caller's: its tensors may move (`.to()`, `p.data = ...`), values are read and written where they are. While the loop
-waits for a round nobody may train the model. What the node does is logged as "mdl", as `mdl peer` tells it.
+its change by the caller's loop until the end of the round is this device's contribution. Within a round the model is
+the caller's: its tensors may move (`.to()`, `p.data = ...`); values are read and written in their current place. While
+the loop waits for a round nothing may train the model. The node logs its steps as "mdl", as `mdl peer` does.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from mdl.transport.trust.keys import Mesh
 Progress: TypeAlias = Callable[[RoundDone], object]
 
 logger = logging.getLogger(__name__)
-told = logging.getLogger("mdl")  # where mdl.peers.edge.narrate goes on
+told = logging.getLogger("mdl")  # mdl.peers.edge.narrate logs there too
 
 RESULT = "global.safetensors"
 _STOP_S = 5.0
@@ -82,9 +82,9 @@ _STOP_S = 5.0
 
 @dataclass
 class Round:
-    """One round of the mesh. loss and samples: what the loop may set, for the mesh's metrics.
+    """One round of the mesh. loss and samples: the loop may set them, for the mesh's metrics.
 
-    given_up: a loop that must pause sets it: what it made of the model is dropped, and the round comes again later.
+    given_up: a loop that must pause sets it: its change of the model is dropped, and the round comes again later.
     """
 
     round_id: int
@@ -95,7 +95,7 @@ class Round:
 
 
 class Place(NamedTuple):
-    """Where a member keeps its files, under which name, and what its delta weighs; as of `join`."""
+    """A member's files, name and weight; as of `join`."""
 
     name: str | None = None
     out: Path | None = None
@@ -105,7 +105,7 @@ class Place(NamedTuple):
 
 
 class Saying(NamedTuple):
-    """What a member says; as of `join`."""
+    """A member's messages; as of `join`."""
 
     progress: Progress | None = None
     quiet: bool = False
@@ -116,8 +116,8 @@ class Member:
 
     At the start of each round, and at the end, `model` holds the mesh's global parameters; the end may be an exception.
     Ctrl-C is raised as ever, and ends a program that does not catch it without a traceback.
-    mesh, name: the mesh's name, and this device's in it. round_id: the last round whose result is here; 0 if none.
-    path: where that result is, as a safetensors file, once the member has ended.
+    mesh, name: the mesh's name, and this device's in it. round_id: of the last result that is here; 0 if none is.
+    path: of that result, as a safetensors file, once the member has ended.
     """
 
     def __init__(self, mesh: Mesh, model: nn.Module, loop: Loop, place: Place, saying: Saying, config: Config) -> None:
@@ -137,7 +137,7 @@ class Member:
         self._thread = threading.Thread(target=self._drive, name="mdl-member", daemon=True)
 
     def _enter(self, host: str) -> None:
-        """Take this name, if none was given, and what belongs to it. Raises ConfigError."""
+        """Take this name, if none was given, and everything that belongs to it. Raises ConfigError."""
         mesh, place, loop, config, saying = self._joined, self._place, self._loop, self._config, self._saying
         self._me, self._directory = claim_identity(state_home(mesh.name), place.name, place.out, host)
         with ExitStack() as undo:
@@ -198,10 +198,13 @@ class Member:
             interrupted_quietly(problem)
 
     def __iter__(self) -> Iterator[Round]:
-        """The rounds of the mesh, until it finishes. Raises ConfigError if this device was refused, or what failed."""
+        """Yield the rounds of the mesh, until it finishes.
+
+        Raises ConfigError if this device was refused, or the node's error.
+        """
         if self._thread.ident is None:
             self._runtime.close()
-            release_identity(self._directory)  # whoever joins again is the same device
+            release_identity(self._directory)  # a program that joins again is the same device
             self._failure = ConfigError("a member is used as `with mdl.join(...) as mesh: for this in mesh: ...`")
             raise self._failure
         while (work := self._todo.get()) is not None:
@@ -228,7 +231,7 @@ class Member:
             raise self._failure
 
     def pause(self, reason: str) -> None:
-        """Tell the mesh that this device may not train now, and why; "": it may again. From any thread."""
+        """Tell the mesh why this device may not train now; "": it may again. May be called from any thread."""
         self._runtime.post(PauseChanged(reason))
 
     def run(self) -> None:
@@ -253,7 +256,7 @@ class Member:
             release_identity(self._directory)
 
     def _observe(self, now: float, event: Event, effects: list[Effect]) -> None:
-        """In the node's thread."""
+        """Look at a step, in the node's thread."""
         if not self._saying.quiet:
             self._narrator.look(now, event, effects)
         self._lines.look(now, event, effects)
@@ -263,7 +266,7 @@ class Member:
             self._runtime.post(StopRequested())
 
     def _save_result(self) -> None:
-        """What the mesh has made, beside the file cache, for `load_state_dict`: without what is frozen."""
+        """Save the mesh's result beside the file cache, for `load_state_dict`, without frozen parameters."""
         if not self.round_id:
             return
         try:
@@ -273,13 +276,13 @@ class Member:
             logger.warning("the result of round %d is in the model alone: %s", self.round_id, error)
 
     def _take_result(self) -> None:
-        """Once: what the caller makes of the model after the last round stays."""
+        """Load the result once: changes by the caller after the last round stay."""
         if not self._holds_result:
             self._flat.load(self._machine.parameters)
             self._holds_result = True
 
     def _look_at(self, delta: Vector) -> None:
-        """A loop may train something else without knowing: a copy, or parameters that `load_state_dict` replaced."""
+        """Warn once if a delta is zero: the loop may train a copy, or parameters that `load_state_dict` replaced."""
         if not self._has_warned and not delta.any():
             self._has_warned = True
             logger.warning("the loop has changed nothing in the model: does it train the one that it handed to join?")
@@ -292,7 +295,7 @@ class Member:
             raise ConfigError("the optimizer holds none of the model's parameters: make it from model.parameters()")
 
     def _restore(self, fresh: bool) -> State:
-        """What the file cache has, or the model as it was handed in."""
+        """Return the state in the file cache, or the model as it was handed in."""
         if fresh:
             set_aside(self._directory, DEVICE_FILES)
         state = restore_state(self._cache, self._origin) or State(self._flat.values().copy())
@@ -300,7 +303,10 @@ class Member:
         return state
 
     def _begin_again(self) -> tuple[PeerStart, Peer]:
-        """Begin again as another start, from the last model on the disk. The loop ends its round for nobody."""
+        """Begin again as another start, from the last model on the disk.
+
+        The result of the loop's current round is dropped.
+        """
         self._me = claim_again(self._directory, self._me)
         state = restore_state(self._cache, self._origin) or State(self._machine.parameters)
         start = self._start(state)
@@ -314,7 +320,7 @@ class Member:
         return configured_start(self._config, self._me, trainer, time.monotonic(), defence=Defence(seed=randbits(63)))
 
     def _drive(self) -> None:
-        """In the node's own thread: whatever ends it is raised in the caller's loop."""
+        """Drive the node in its own thread; any error is raised in the caller's loop."""
         try:
             finish = self._drive_under_a_free_name()
             self._ballots.end()
@@ -353,14 +359,14 @@ class Member:
         }
 
     def _train(self, effect: TrainLocally) -> Event:
-        """In the worker's thread: hand the round to the caller's loop and wait for what it made of it."""
+        """Hand the round to the caller's loop and wait for its delta, in the worker's thread."""
         if not self._leaving.stays_for(effect.round_id):
             return TrainingPaused(effect.round_id)
         self._trained_from = lambda: None  # until the loop has done with it
         self._todo.put(effect)
         ready = self._done.get()
         while ready is not None and ready.round_id != effect.round_id:
-            ready = self._done.get()  # of a round that went on without us
+            ready = self._done.get()  # from a round that went on without us
         if ready is None:
             self._done.put(None)  # for a round that was opened meanwhile
             raise TrainingCancelledError(f"round {effect.round_id}: the loop has ended")
@@ -371,7 +377,7 @@ class Member:
         return ready
 
     def _recall(self, effect: RecallDelta) -> Event:
-        """The loop waits for its next round, so the model still holds w_i."""
+        """Return this round's delta again; the loop waits for its next round, so the model still holds w_i."""
         if self._trained_from() is not effect.parameters:
             return DeltaRecalled(effect.round_id, None)
         if effect.in_place:
@@ -383,7 +389,7 @@ class Member:
 
 
 def _describe(model: FlatModel) -> str:
-    """For the line that tells two models apart."""
+    """Describe the model for the line that tells two models apart."""
     name = type(unwrap(model.module)).__name__
     return f"{name} with {model.frozen}" if model.frozen.size else name
 

@@ -1,4 +1,4 @@
-"""A line a round for the person in front of a loop (`mdl.join`): looks at a node, changes nothing."""
+"""A line a round for the user of a loop (`mdl.join`): looks at a node, changes nothing."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ T = TypeVar("T")
 
 logger = logging.getLogger("mdl")
 
-# Rounds that a callback may be behind: it is asked once in each round of its own loop.
+# The most rounds that a callback may be behind: it is asked once in each round of its own loop.
 _MOST_WAITING = 1_000
 
 
 @dataclass(frozen=True)
 class RoundDone:
-    """A round whose result is here. planned_rounds: the run's last round; 0: open.
+    """A round with its result. planned_rounds: the run's last round; 0: open.
 
-    devices: whose work is in it. loss, samples: of this device's own training, None and 0 if it did not train in it.
+    devices: number of contributors. loss, samples: of this device's own training, None and 0 if it did not train in it.
     seconds: since this device began to train for it. sent_bytes, received_bytes: over its links since the last one.
     """
 
@@ -47,11 +47,11 @@ class RoundDone:
 
 
 class RoundLines:
-    """Part of `observe` of a runtime. counts: (sent, received) bytes so far. quiet: it says nothing."""
+    """Logs a line a round; part of `observe` of a runtime. counts: (sent, received) bytes so far. quiet: no lines."""
 
     def __init__(self, counts: Callable[[], tuple[int, int]], quiet: bool = False) -> None:
         self._counts, self._quiet = counts, quiet
-        # By round: that of the open one, and with `overlap` of the next.
+        # By round: of the open one, and with `overlap` of the next.
         self._began: dict[int, float] = {}
         self._trained: dict[int, TrainingReport] = {}
         self._planned = 0
@@ -101,14 +101,14 @@ def _after(round_id: int, of: dict[int, T]) -> dict[int, T]:
 
 
 class _Unless(logging.Filter):
-    """Lines for people who have not set up any logging; steps within a round are for those who have."""
+    """Passes lines only if no logging is set up, and none about steps within a round."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not logging.root.handlers and not getattr(record, "is_step", False)
 
 
 def tell_on_stderr() -> None:
-    """In a program that has not set up logging our lines go to stderr; once it has, they go where its own go."""
+    """Log to stderr in a program without logging of its own; once it sets up logging, our lines go there."""
     if logger.hasHandlers():
         return
     handler = OwnStream(sys.stderr)

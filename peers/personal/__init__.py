@@ -1,1 +1,1 @@
-"""One person's own model on this device: learning it, typing with it, what it takes, and forgetting it."""
+"""One person's own model on this device: learning it, typing with it, its costs, and forgetting it."""

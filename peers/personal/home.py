@@ -1,10 +1,10 @@
-"""What this device keeps of one person, in one directory for its owner alone: nothing else of mdl reads or sends it.
+"""The files of one person, in one directory for its owner alone: nothing else of mdl reads or sends it.
 
-personal.safetensors    the model and the person's words; personal.previous.safetensors: the one before
-shared.safetensors      the model shared with a mesh that the personal one stands on: it has nothing of the person
-study.safetensors       a training that is not at its end
-record.json             what the trainings took
-typing.jsonl            how long suggestions and steps took while typing: times and counts, never text
+personal.safetensors    the model and the person's words. personal.previous.safetensors: the one before.
+shared.safetensors      the model shared with a mesh that the personal one stands on. It has nothing of the person.
+study.safetensors       an unfinished training.
+record.json             the costs of the trainings.
+typing.jsonl            the times of suggestions and steps while typing: times and counts, never text.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from mdl.writing import make_private_folder
 MODEL, PREVIOUS = "personal.safetensors", "personal.previous.safetensors"
 SHARED, NEXT = "shared.safetensors", "shared.next.safetensors"
 STUDY, RECORD, LOG = "study.safetensors", "record.json", "typing.jsonl"
-# Everything that `mdl personal forget` deletes.
+# All files that `mdl personal forget` deletes.
 PERSONAL_FILES = (MODEL, PREVIOUS, SHARED, NEXT, STUDY, *with_previous(RECORD), LOG)
-# Assumed: what a phone's processor takes at work, on top of the rest.
+# Assumed: the power of a phone's processor at work, on top of the rest.
 TRAINING_W = 1.5
 _LARGEST_RECORD_BYTES = 1 << 16
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What was learned here. words: of the person's text. seconds: of processor time, of all trainings.
+    """The record of what was learned. words: of the person's text. seconds: of processor time, of all trainings.
 
-    trainings: that came to their end. typed, saved: characters while typing, and those that were not needed.
+    trainings: the finished ones. typed, saved: characters while typing, and those that were not needed.
     """
 
     words: Count = 0
@@ -50,7 +50,7 @@ class Record(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """`mdl personal status`. joules and battery_percent are modelled: TRAINING_W for the processor's seconds.
 
-    disk_bytes: of all personal files; model_bytes: of the model's, which is what it takes in memory.
+    disk_bytes: of all personal files; model_bytes: of the model's, which equals its memory.
     """
 
     directory: str
@@ -70,7 +70,7 @@ def default_home() -> Path:
 
 
 def prepare_folder(folder: Path) -> None:
-    """The directory, for its owner alone. Raises MdlError if it cannot be made."""
+    """Make the directory, for its owner alone. Raises MdlError if that is impossible."""
     try:
         make_private_folder(folder)
     except OSError as error:
@@ -89,7 +89,7 @@ def write_record(folder: Path, record: Record) -> None:
 
 
 def describe(folder: Path) -> Status:
-    """Raises DataError if there is nothing personal."""
+    """Return the status. Raises DataError if there is nothing personal."""
     there = [folder / name for name in PERSONAL_FILES if (folder / name).exists()]
     if not (folder / MODEL).exists() and not (folder / STUDY).exists():
         raise DataError(f"{folder}: nobody has trained a personal model here; mdl personal train TEXT does")
@@ -112,10 +112,10 @@ def describe(folder: Path) -> Status:
 
 
 def forget(folder: Path) -> list[str]:
-    """Delete everything personal here; returns the names of what was deleted. Raises MdlError if one stays."""
+    """Delete everything personal here; return the names of the deleted files. Raises MdlError if one stays."""
     gone = []
     for name in PERSONAL_FILES:
-        # A write that was cut off leaves a part beside the file.
+        # An interrupted write leaves a part beside the file.
         for path in (folder / name, *sorted(folder.glob(f".{name}.*"))):
             try:
                 if path.exists():

@@ -1,7 +1,7 @@
 """Runs a study to its end: waits while the device may not train, saves as it goes, and stops when it is asked to.
 
-It is saved after a batch as often as costs at most a twentieth of the time, always before it waits, and when it stops.
-After kill -9 it goes on from there; the batches since are learned again, and give the same.
+It saves after a batch, as often as costs at most a twentieth of the time, always before it waits, and when it stops.
+After kill -9 it goes on from there; later batches are learned again, with the same result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SAVING_SHARE = 0.05
 
 
 class Gate(Protocol):
-    """When a device may train (`mdl.peers.edge.gatekeeper`)."""
+    """Tells if a device may train (`mdl.peers.edge.gatekeeper`)."""
 
     forbidden_by: str
 
@@ -27,7 +27,10 @@ class Gate(Protocol):
 
 
 class StudyRun:
-    """One study and its file. show: hears name, done and total after each batch. now: seconds, for the saving share."""
+    """One study and its file.
+
+    show: is given name, done and total after each batch. now: seconds, for the saving share.
+    """
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class StudyRun:
         self._saved_at = 0
 
     def run(self) -> bool:
-        """Learn on; whether the end was reached. `seconds`: of processor time."""
+        """Learn on; return True if the end was reached. `seconds`: of processor time."""
         began, study = time.process_time(), self._study
         try:
             while not study.is_done:
@@ -66,7 +69,7 @@ class StudyRun:
                 self.save()
 
     def save(self) -> None:
-        """If anything has been learned since the last time."""
+        """Save the study if anything has been learned since the last time."""
         if self._saved_at == self._study.progress.steps:
             return
         began = self._now()

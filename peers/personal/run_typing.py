@@ -22,7 +22,7 @@ from mdl.personal.words.keyboard import Keyboard
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.personalise import online_rate
 
-# What kill -9 loses at most; saving takes a tenth of a second, between two words.
+# The most that kill -9 loses; saving takes a tenth of a second, between two words.
 _SAVE_EVERY_S = 60.0
 
 
@@ -44,14 +44,15 @@ def run_typing(
     filtered: bool,
     learning_rate: float | None,
 ) -> tuple[Typed, bool]:
-    """Type until the terminal ends or is interrupted, and save what was learned: (session, whether it was interrupted).
+    """Type until the terminal ends, and save what was learned; return the session, and True if it was interrupted.
 
-    start: of who has no model yet; ConfigError if nobody has one. learning_rate: 0 learns nothing, None as suits it.
+    start: for a person without a model yet; ConfigError without either. learning_rate: 0 learns nothing, None suits the
+    model.
     """
     place = folder / MODEL if (folder / MODEL).exists() else start
     if place is None:
         raise ConfigError(f"{folder} has no personal model yet: begin with a global one, --model FILE")
-    # One character is one step of a small network: a second thread only waits.
+    # One character is one step of a small network: a second thread would only wait.
     torch.set_num_threads(1)
     model, described = load_next_word(place)
     base = described.base if place == folder / MODEL else identify(model, described.table)

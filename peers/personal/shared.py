@@ -1,10 +1,10 @@
-"""The model that a person's device shares with others, in a mesh, beside the personal one, which nobody gets.
+"""The model that a person's device shares with a mesh, beside the personal one, which never leaves the device.
 
 The shared model comes from a file that has nothing of the person, and reads their text with its own words: words that
-only they use are `<unk>` there. So neither its tensors' names and shapes nor what its outputs stand for depend on the
+only they use are `<unk>` there. So neither its tensors' names and shapes nor the meaning of its outputs depend on the
 person. The personal model is the shared one and a difference to it (`mdl.personal.words.rebase`): words, their rows,
-and what the last layer has learned. It names the shared model that it stands on, so that a take-over which was killed
-half way is finished or dropped, and never done twice.
+and what the last layer has learned. It names the shared model that it stands on. So an interrupted take-over is
+finished or dropped, and never done twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Shared = tuple[NextWordModel, NextWordFile]
 
 
 class Round(Protocol):
-    """One of a mesh (`mdl.Round`). given_up: the device must pause, the round comes again."""
+    """One round of a mesh (`mdl.Round`). given_up: the device must pause, the round comes again."""
 
     round_id: int
     loss: float
@@ -44,7 +44,7 @@ class Round(Protocol):
 
 @dataclass(frozen=True)
 class Lesson:
-    """What one device teaches the shared model in each round: one pass over its text, at most so many words of it.
+    """The lesson of one device in each round: one pass over its text, at most so many words of it.
 
     must_pause: asked before each batch. sampled: words that a step scores, 0 for all. once: as in `Techniques`.
     """
@@ -58,7 +58,7 @@ class Lesson:
 
 
 def read_shared(folder: Path, start: Path | None) -> Shared:
-    """The shared model of the file, or the one of the last time. Raises ConfigError if there is neither."""
+    """Return the shared model of the file, or of the last time. Raises ConfigError if there is neither."""
     prepare_folder(folder)
     settle(folder)
     if start is None and not (folder / SHARED).exists():
@@ -68,7 +68,7 @@ def read_shared(folder: Path, start: Path | None) -> Shared:
 
 
 def teach(rounds: Iterable[Round], model: NextWordModel, lesson: Lesson) -> int:
-    """Train the shared model in every round of a mesh, all its layers; returns how many rounds were trained."""
+    """Train all layers of the shared model in every round of a mesh; return the number of trained rounds."""
     settings = suit_rate(lesson.settings, model)
     task = TextTask(model, lesson.text, "shared", settings.batch, lesson.sampled, lesson.once)
     optimizer = Optimizer(tune_all(model), settings.optimizer, settings.clip)
@@ -93,7 +93,7 @@ def teach(rounds: Iterable[Round], model: NextWordModel, lesson: Lesson) -> int:
 
 
 def words_of(sentences: list[list[str]], table: TokenTable) -> Text:
-    """A person's text as the shared model reads it. Raises ConfigError if it knows none of the words."""
+    """Encode a person's text for the shared model. Raises ConfigError if it knows none of the words."""
     text = encode(sentences, table)
     if not text.classes.any():
         raise ConfigError("the shared model knows no word of this text: is it of another language?")
@@ -101,10 +101,10 @@ def words_of(sentences: list[list[str]], table: TokenTable) -> Text:
 
 
 def take_over(folder: Path, new: Shared, began_with: Path | None = None) -> None:
-    """Put what is personal onto a new shared model; without anything personal that is the personal one.
+    """Put the personal part onto a new shared model; without one the shared model becomes the personal one.
 
-    began_with: a file of the shared model that the personal one began with, if the folder does not hold it.
-    Raises ConfigError if neither does, or the new one did not go on from there.
+    began_with: a file of the shared model that the personal one began with, if the folder does not hold it. Raises
+    ConfigError if neither does, or the new one did not go on from there.
     """
     model, described = new
     base = identify(model, described.table)
@@ -124,7 +124,7 @@ def take_over(folder: Path, new: Shared, began_with: Path | None = None) -> None
 
 
 def settle(folder: Path) -> None:
-    """Finish a take-over that was cut off behind its decision, drop one that was before it."""
+    """Finish a take-over that was cut off after its decision, or drop one that was cut off before."""
     if not (folder / NEXT).exists():
         return
     waiting = load_next_word(folder / NEXT)
@@ -138,7 +138,7 @@ def settle(folder: Path) -> None:
 
 
 def identify(model: NextWordModel, table: TokenTable) -> str:
-    """Which shared model a personal one stands on, hexadecimal; it stays on the device."""
+    """Return a hash of a shared model, hexadecimal, by which a personal one names it; it stays on the device."""
     found = blake3("\n".join((*table.words, table.characters)).encode())
     for name, tensor in model.state_dict().items():
         found.update(name.encode())

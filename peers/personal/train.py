@@ -45,7 +45,7 @@ Sentences = list[list[str]]
 
 
 class Trained(msgspec.Struct, frozen=True):
-    """How a training ended. finished: or it was interrupted, and goes on where it was when it is started again.
+    """The end of a training. finished: False if it was interrupted; the next start goes on where it was.
 
     words: of the text. steps: batches learned from. seconds: of processor time, this time. bytes: of the model.
     before, after: on the part of the text that was held out, if any was.
@@ -63,7 +63,7 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 def read_sentences(path: Path, author: str = "", limit: int = 0) -> Sentences:
-    """Raises DataError for a place without words. limit: of words, 0 for all."""
+    """Read sentences. limit: of words, 0 for all. Raises NoTextError for a place without words."""
     sentences: Sentences = []
     count = 0
     for line in read_lines_of(path, author):
@@ -90,10 +90,10 @@ def pretrain(
     fresh: bool = False,
     show: Callable[..., Any] = lambda *_: None,
 ) -> Trained:
-    """A global model. size: (words, hidden, rank). start: a model to go on from; with a rank it is compressed first.
+    """Train a global model. size: (words, hidden, rank). start: a model to go on from; a rank compresses it first.
 
-    sampled: words whose scores a step computes, 0 for all. Interrupted, it leaves the model so far in `out`, and beside
-    it what the same call goes on from.
+    sampled: words that a step scores, 0 for all. If interrupted, it leaves the model so far in `out`, and beside it the
+    study that the same call goes on from.
     """
     gate = make_gatekeeper(when, "")
     check_writable(out)
@@ -114,7 +114,7 @@ def pretrain(
     study = Study(tune_all(model), TextTask(model, text, batching, settings.batch, sampled), settings)
     finished, seconds = _run(study, study_path, origin, gate, show)
     is_origin = start is not None and out.exists() and out.samefile(start)
-    if finished or (study.progress.steps and not is_origin):  # what it goes on from stays as it is
+    if finished or (study.progress.steps and not is_origin):  # the model that it goes on from stays as it is
         save_next_word(out, model, table, trained_words=len(text))
     if finished:
         study_path.unlink(missing_ok=True)
@@ -134,8 +134,10 @@ def train(
     fresh: bool = False,
     show: Callable[..., Any] = lambda *_: None,
 ) -> Trained:
-    """One person's model, from a global one or from what this person has; on their own text, of which the last part is
-    held out for a test. Raises ConfigError if there is neither."""
+    """Train one person's model on their own text, from a global model or from this person's.
+
+    The last part of the text is held out for a test. Raises ConfigError if there is neither model.
+    """
     gate = make_gatekeeper(when, "")
     began_from = start or folder / MODEL
     if start is None and not began_from.exists():
@@ -172,14 +174,14 @@ def train(
 
 
 def assess(model: NextWordModel, table: TokenTable, sentences: Sentences, top: int = 3) -> Evaluation:
-    """How much typing a model saves on a text."""
+    """Evaluate how much typing a model saves on a text."""
     return evaluate_next_word(model, encode(sentences, table), top, Alphabet(table))
 
 
 def compare_ngrams(
     model: NextWordModel, table: TokenTable, learned: Sentences, sentences: Sentences, top: int = 3
 ) -> dict[str, dict[str, float | None]]:
-    """Efficiency of n-grams of the `learned` text, without and with the character filter, and of both together."""
+    """Return the efficiency of n-grams of the `learned` text, without and with the character filter, and mixed in."""
     text = encode(sentences, table)
     ngrams, alphabet = count_ngrams(encode(learned, table), table.classes), Alphabet(table)
     found: dict[str, dict[str, float | None]] = {}
@@ -191,7 +193,7 @@ def compare_ngrams(
 
 
 def split_sentences(sentences: Sentences, test_share: float) -> tuple[Sentences, Sentences]:
-    """In their order: the first part, and the last one with about this share of the words."""
+    """Return the first part in order, and the last one with about this share of the words."""
     total = sum(map(len, sentences))
     left = round(total * (1 - test_share))
     for at, words in enumerate(sentences):
@@ -202,7 +204,7 @@ def split_sentences(sentences: Sentences, test_share: float) -> tuple[Sentences,
 
 
 def fingerprint(model: NextWordModel, text: Text, settings: str) -> str:
-    """What a study is of: the parameters it begins with, the text, and how it learns."""
+    """Return a hash that identifies a study: its first parameters, the text, and how it learns."""
     found = blake3(settings.encode())
     for name, tensor in model.state_dict().items():
         found.update(name.encode())
@@ -213,7 +215,7 @@ def fingerprint(model: NextWordModel, text: Text, settings: str) -> str:
 
 
 def _add_to_record(folder: Path, seconds: float, steps: int, words: int | None) -> None:
-    """words: of the text, if the training came to its end."""
+    """Add a training to the record. words: of the text, if the training was finished."""
     record = read_record(folder)
     changed = msgspec.structs.replace(record, seconds=record.seconds + seconds, steps=record.steps + steps)
     if words is not None:
@@ -231,7 +233,7 @@ def _run(study: Study, path: Path, origin: str, gate: Gatekeeper, show: Callable
 
 @contextmanager
 def _stopped_by_interrupts(gate: Gatekeeper) -> Iterator[None]:
-    """Once: stop within a batch and save. Twice: at once; what was saved before is there."""
+    """Stop within a batch and save at the first interrupt; stop at once at the second, with the last save."""
     wishes: list[float] = []
 
     def wish(_: int, __: object) -> None:

@@ -1,7 +1,7 @@
 """A person's typing, key by key: what is shown, what is learned, and how long each took. Knows no terminal.
 
 Letters and apostrophes make a word; 1, 2, 3 take a suggestion; a space or another sign ends the word; . ! ? and Enter
-end the sentence. What is typed stays in this process: the log has times and counts of every 16 words, never text.
+end the sentence. The typed text stays in this process: the log has times and counts of every 16 words, never text.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from mdl.personal.words.text import split_words
 
 _ENDS_SENTENCE = frozenset(".!?…\r\n")
 _BACKSPACE = ("\x7f", "\b")
-# Beyond, somebody has left: not a time between two keys.
+# A longer pause is no time between two keys: the person has left.
 _LONGEST_PAUSE_S = 10.0
 
 
 class TypingSession:
-    """See the module. tell: hears a record for the log after every 16 words, and at the end. now: seconds.
+    """One session of typing; see the module. tell: is given a record for the log after every 16 words, and at the end.
 
-    line: the sentence as it is shown. typed, saved: characters of words so far; steps: of learning.
+    now: seconds. line: the sentence as it is shown. typed, saved: characters of words so far; steps: of learning.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class TypingSession:
         self._told = (0, 0, 0)
 
     def press(self, key: str) -> None:
-        """One key: a character, or "\\x7f" for backspace. What is no character does nothing."""
+        """Take one key: a character, or "\\x7f" for backspace. Other keys do nothing."""
         began = self._now()
         if self._last_key_s is not None and began - self._last_key_s < _LONGEST_PAUSE_S:
             self._times["between"].append(began - self._last_key_s)
@@ -58,13 +58,13 @@ class TypingSession:
         self._times["inference"].append(self._now() - began)
 
     def close(self) -> None:
-        """The end: tell what has not been told."""
+        """End the session: report the rest."""
         if any(self._times.values()):
             self._report()
 
     @property
     def saved_share(self) -> float:
-        """Of all characters of words: those that were not typed."""
+        """The share of all characters of words that were not typed."""
         return self.saved / (self.typed + self.saved) if self.typed + self.saved else 0.0
 
     def _erase(self) -> None:
@@ -72,7 +72,7 @@ class TypingSession:
             self._keyboard.erase()
             self.line = self.line[:-1]
         elif self.line:
-            # A word that was learned is not unlearned: only what is shown changes.
+            # A learned word is not unlearned: only the shown line changes.
             self.line = self.line[:-1]
 
     def _take(self, word: str) -> None:
@@ -83,7 +83,7 @@ class TypingSession:
     def _end_word(self) -> None:
         typed = self._keyboard.typed
         if typed:
-            # As everywhere: "rock'n" is a word, "'tis'" is "tis".
+            # The usual rule: "rock'n" is a word, "'tis'" is "tis".
             found = [word for words in split_words(typed) for word in words]
             self._finish(found[0] if found else typed, len(typed))
 

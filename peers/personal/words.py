@@ -1,4 +1,4 @@
-"""`mdl personal words`: which words a person's model has from them alone, and single ones added or removed."""
+"""`mdl personal words`: lists the words that a model has from its person, and adds or removes single ones."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from mdl.personal.words.text import split_words
 
 
 def own_words(folder: Path) -> tuple[str, ...]:
-    """The words that came from the person. Raises DataError if there is no model."""
+    """Return the words that came from the person. Raises DataError if there is no model."""
     return load_next_word(folder / MODEL)[1].own_words
 
 
 def edit_words(folder: Path, add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
-    """Add and remove single words of a person's model; returns the words that are the person's then.
+    """Add and remove single words of a person's model; return the person's words after that.
 
     An added word begins like words that are spelled alike, and goes to the front, where no training takes its place.
-    With a word that is removed the model before goes, which has it too. Raises ConfigError naming the word.
+    Removing a word also deletes the model before, which has it too. Raises ConfigError naming the word.
     """
     if (folder / STUDY).exists():
         raise ConfigError(f"{folder}: a training is not at its end: the same `mdl personal train` ends it, or --fresh")

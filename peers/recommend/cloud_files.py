@@ -1,10 +1,10 @@
 """The slow work of a cloud of recommenders: keeping vectors, and learning rounds from them and its own log.
 
-    vectors.sqlite     the devices' vectors, users' profiles, and which lesson is the newest; or on a PostgreSQL server
-    lessons/00002.safetensors   what each version hands out, the last of them
-    devices.txt        whose names are
+    vectors.sqlite     the devices' vectors, users' profiles, and the newest lesson; or on a PostgreSQL server
+    lessons/00002.safetensors   the lesson of each version, the last of them
+    devices.txt        the owners of names
 
-A lesson's file is whole before the database names it; a file that no lesson names is of a round that did not end, and
+A lesson's file is whole before the database names it. A file that no lesson names is of a round that did not end, and
 is written again. The log is read from the user's own file at every start and never written here.
 """
 
@@ -42,9 +42,10 @@ KEPT_LESSONS = 4
 
 
 class RecommendFiles:
-    """See the module. keep and teach are called by worker threads, each by one. Raises ConfigError if another log's.
+    """The files of such a cloud; see the module. Raises ConfigError if they are another log's.
 
-    task: what the log and the sizes are, in one line; a directory of another one is refused. fresh: it is set aside.
+    keep and teach are called by worker threads, each by one.
+    task: the log and the sizes, in one line; a directory of another one is refused. fresh: it is set aside.
     store: URL of a PostgreSQL server; "": SQLite.
     """
 
@@ -62,7 +63,7 @@ class RecommendFiles:
             set_aside(directory, _FILES)
         self._directory, self._data, self._settings, self._seed, self._task = directory, data, settings, seed, task
         self._stopped = threading.Event()
-        self._lock = threading.Lock()  # of the database: a round is closed while vectors come
+        self._lock = threading.Lock()  # guards the database: a round is closed while vectors come
         database = PostgresDatabase(store, fresh) if store else SqliteDatabase(directory / _DATABASE)
         self._store = VectorStore(database)
         self._lesson: Lesson | None = None
@@ -83,7 +84,7 @@ class RecommendFiles:
         return self._version
 
     def counts(self) -> dict[int, int]:
-        """Vectors that counted in each version."""
+        """Return the number of vectors that counted in each version."""
         with self._lock:
             return self._store.counts()
 
@@ -92,7 +93,7 @@ class RecommendFiles:
             return self._store.fresh(self._version)
 
     def stop(self) -> None:
-        """End a round at its next batch; it is done again by the next process."""
+        """End a round at its next batch; the next process does it again."""
         self._stopped.set()
 
     def close(self) -> None:
@@ -100,12 +101,12 @@ class RecommendFiles:
             self._store.close()
 
     def taught(self) -> CycleTaught | None:
-        """What the machine starts from."""
+        """Return the newest lesson, from which the machine starts; None without one."""
         return CycleTaught(self._version, {"-1": Packed(self._packed)}, {}, {}) if self._version else None
 
     def keep(self, effect: KeepVectors) -> VectorsKept:
-        """Check all, keep those that are vectors of this version."""
-        assert self._lesson is not None  # the machine takes vectors only of what it has handed out
+        """Check all vectors, and keep those of this version."""
+        assert self._lesson is not None  # the machine takes vectors only for a lesson that was handed out
         basis = self._lesson.cloud.basis
         messages = [received.message for received in effect.vectors]
         with self._lock:
@@ -118,11 +119,14 @@ class RecommendFiles:
         return VectorsKept(tuple(judged), fresh)
 
     def teach(self, effect: TeachCycle) -> CycleTaught:
-        """Algorithm 1: the first lesson from the log alone, each later one from the vectors too. Writes all of it."""
+        """Run Algorithm 1: the first lesson from the log alone, each later one from the vectors too.
+
+        Write all of it.
+        """
         started, version, data = time.perf_counter(), effect.version, self._data
         with self._lock:
             newest = self._store.newest()
-        if newest and newest[0] >= version:  # it was written, and the server's answer was lost
+        if newest and newest[0] >= version:  # it was written, but the server's answer was lost
             self._read(newest[0], newest[1])
             return self._told()
         if self._lesson is None:
@@ -143,7 +147,10 @@ class RecommendFiles:
         return self._told()
 
     def _with_profiles(self, store: ProfileStore) -> Interactions:
-        """The log, and what it or the database says of its users; as many categories as the newest lesson knows."""
+        """Return the log with the profiles of its users, from the log or the database.
+
+        It has as many categories as the newest lesson knows.
+        """
         if self._data.features:
             store.keep(self._data.users, tell_profiles(self._data))
         known = None if self._lesson is None else self._lesson.cloud.encoder.features
@@ -155,7 +162,10 @@ class RecommendFiles:
         return found
 
     def _vectors(self) -> torch.Tensor:
-        """(U, size) by the users of the log, NaN of who sent none. Devices of users without a log here teach nobody."""
+        """Return (U, size) by the users of the log, NaN for users without a vector.
+
+        Devices of users without a log here teach nothing.
+        """
         assert self._lesson is not None
         rows = {user: row for row, user in enumerate(self._data.users)}
         table = np.full((len(rows), self._lesson.cloud.basis.size), np.nan, np.float32)
@@ -166,8 +176,10 @@ class RecommendFiles:
         return torch.from_numpy(table)
 
     def _go_on(self, version: int, file: str) -> None:
-        """Take the newest lesson that is whole. An older one is handed out under a new number: devices know another
-        lesson by the old one."""
+        """Take the newest whole lesson.
+
+        An older one is handed out under a new number: devices know another lesson by the old one.
+        """
         try:
             self._read(version, file)
             return
@@ -188,7 +200,7 @@ class RecommendFiles:
         raise damaged(path, f"{problem}, and the database names it", "give --fresh, which sets all of it aside")
 
     def _read(self, version: int, file: str) -> None:
-        """Raises DataError for a lesson that is not whole."""
+        """Read a lesson. Raises DataError if it is not whole."""
         path = self._directory / "lessons" / file
         packed = read_packed(path, LARGEST_LESSON_BYTES)
         try:

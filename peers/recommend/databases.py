@@ -1,6 +1,6 @@
-"""Where a cloud of recommenders keeps vectors and profiles: SQLite in its directory, or a PostgreSQL server by its URL.
+"""The database of a cloud of recommenders: SQLite in its directory, or a PostgreSQL server by its URL.
 
-Both take the same statements, with ? for values; what differs between them stands here alone.
+It keeps vectors and profiles. Both kinds take the same statements, with ? for values; all their differences stand here.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from mdl.reading import read_bytes, shorten
 from mdl.writing import make_private_folder, open_private
 
 _SCHEMES = ("postgresql", "postgres")
-# Of an advisory lock: one cloud at a time writes into a database.
+# The key of an advisory lock: one cloud at a time writes into a database.
 _LOCK = 0x6D646C
-# A server takes a moment to see that whoever had the lock has gone.
+# A server takes a moment to see that the former holder of the lock has gone.
 _LOCK_MS = 2_000
 _CONNECT_S = 10
 _LONGEST_TOLD = 300
-# Bytes of a file with a URL: far more than one has.
+# The most bytes of a file with a URL: far more than one has.
 _LONGEST_URL = 4096
-# What SQLite says of a file whose pages do not fit together, or that is no database.
+# SQLite's errors for a file with pages that do not fit together, or that is no database.
 _DAMAGES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -41,15 +41,15 @@ class Database(ABC):
 
     @abstractmethod
     def execute(self, statement: str, values: Sequence[object] = ()) -> Any:
-        """The cursor: fetchone, rowcount, and rows to iterate over. Inside `guarded` or `transaction` only."""
+        """Return the cursor: fetchone, rowcount, and rows to iterate over. Inside `guarded` or `transaction` only."""
 
     @abstractmethod
     def execute_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
-        """The statement once for each row. Inside `guarded` or `transaction` only."""
+        """Execute the statement once for each row. Inside `guarded` or `transaction` only."""
 
     @abstractmethod
     def guarded(self) -> Any:
-        """A context manager: whatever the database complains of becomes an MdlError."""
+        """Return a context manager that turns all errors of the database into MdlError."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -85,7 +85,7 @@ class SqliteDatabase(Database):
         self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             with self.guarded():
-                # Every commit is on the disk before anybody is answered.
+                # Every commit is on the disk before a device is answered.
                 self.execute("PRAGMA journal_mode = WAL")
                 self.execute("PRAGMA synchronous = FULL")
                 self._check()
@@ -112,7 +112,7 @@ class SqliteDatabase(Database):
             raise MdlError(f"{self._path}: {error}") from None
 
     def _check(self) -> None:
-        """Raises DamagedError if a page is damaged: before anything is read from one, or written beside it."""
+        """Raise DamagedError if a page is damaged, before any page is read, or written."""
         (told,) = self.execute("PRAGMA quick_check(1)").fetchone()
         if told != "ok":
             raise self._damaged(str(told))
@@ -131,10 +131,10 @@ class SqliteDatabase(Database):
 
 
 class PostgresDatabase(Database):
-    """Tables in a schema `mdl` of the database that a URL names; a connection that was lost is made again.
+    """Tables in a schema `mdl` of the database that a URL names; a lost connection is made again.
 
-    Raises ConfigError for a URL, a server or a database that does not answer, and where psycopg is not installed.
-    fresh: what is there is set aside, as a schema of another name.
+    Raises ConfigError for a URL, a server or a database that does not answer, and without psycopg. fresh: an existing
+    schema is set aside under another name.
     """
 
     blob = "BYTEA"
@@ -205,7 +205,7 @@ class PostgresDatabase(Database):
 
 
 def read_url(text: str) -> str:
-    """The URL that is given, or that stands in @FILE, where nobody sees its password. Raises ConfigError."""
+    """Return the given URL, or the one in @FILE, which hides its password. Raises ConfigError."""
     if not text.startswith("@"):
         return text
     try:
@@ -215,7 +215,7 @@ def read_url(text: str) -> str:
 
 
 def describe_url(url: str) -> str:
-    """A URL as it may be shown: without password and options. Raises ConfigError if it is none of PostgreSQL."""
+    """Return a URL without password and options, to be shown. Raises ConfigError if it is none of PostgreSQL."""
     expected = "expected postgresql://USER@HOST:PORT/DATABASE"
     try:
         parts = urlsplit(url)

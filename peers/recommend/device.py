@@ -1,7 +1,7 @@
-"""A device that is recommended to: its log stays here, one vector goes up (DCCL's MetaPatch).
+"""A device that gets recommendations: its log stays here, one vector goes up (DCCL's MetaPatch).
 
-lesson.safetensors    what the cloud handed out last
-device.json           whose log it is, the vector, and the version it was learned with
+lesson.safetensors    the cloud's last lesson
+device.json           the user, the vector, and the version it was learned with
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger("mdl")
 
 LESSON, RECORD = "lesson.safetensors", "device.json"
 _LARGEST_RECORD_BYTES = 64 << 10
-# A device speaks for its user by name, and a message, a log line and a file can be made of it (mdl/bounds.py).
+# A user's name goes into messages, log lines and file names (mdl/bounds.py).
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 _Entry = Annotated[float, msgspec.Meta(ge=-LARGEST_ENTRY, le=LARGEST_ENTRY)]
 
@@ -57,7 +57,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Recommendee:
-    """See the module. held: asked before a study, waits as long as the device may not work.
+    """Learns a user's vector; see the module. held: asked before a study, waits as long as the device may not work.
 
     Raises ConfigError or DataError. own: this user's log, in its own numbers. update_s: of the processor, by study.
     """
@@ -77,7 +77,7 @@ class Recommendee:
         self.record = msgspec.structs.replace(self.record, data=spec)
 
     def study(self, effect: StudyLesson) -> Event:
-        """Learn a vector with this lesson, keep both, and say the vector."""
+        """Learn a vector with this lesson, keep both, and return the vector for the cloud."""
         if self._held():
             raise TrainingCancelledError("stopped")
         started = time.process_time()
@@ -103,9 +103,9 @@ class Recommendee:
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What a user is shown. with_vector, without: the first items, by this device's model and by the cloud's.
+    """Recommendations for a user. with_vector, without: the first items, by this device's model and by the cloud's.
 
-    titles: what these items are called, of those of whom the log says it.
+    titles: of these items, if the log has them.
     """
 
     user: str
@@ -120,7 +120,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 def recommend(out: Path, spec: str | None, top: int) -> Shown:
-    """`mdl recommend`: from what is on this device alone. Raises DataError if it has learned nothing yet."""
+    """Run `mdl recommend` from this device's files alone. Raises DataError if it has learned nothing yet."""
     record = read_record(out)
     lesson = _read_lesson(out)
     own = in_numbers_of(lesson, read_own(spec or record.data, record.user)[1])
@@ -139,7 +139,7 @@ def recommend(out: Path, spec: str | None, top: int) -> Shown:
 
 
 def read_own(spec: str, user: str) -> tuple[str, Interactions]:
-    """The name and the log of one user. user: "" if the log is of one alone. Raises ConfigError, DataError."""
+    """Return the name and the log of one user. user: "" if the log has only one. Raises ConfigError, DataError."""
     log = read_interactions(spec if "least=" in spec else f"{spec}{'&' if '?' in spec else '?'}least=1")
     if not user and len(log.users) > 1:
         some = ", ".join(log.users[:5])
@@ -158,7 +158,7 @@ def read_record(out: Path) -> Record:
 
 
 def _find_record(out: Path) -> Record | None:
-    """Read what is kept, or the version before it; None if the device has learned nothing. Raises DamagedError."""
+    """Read the kept record, or the one before it; None if the device has learned nothing. Raises DamagedError."""
 
     def read(path: Path) -> Record:
         return decode_json(read_sealed(path, _LARGEST_RECORD_BYTES), Record, str(path))

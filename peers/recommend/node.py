@@ -31,13 +31,13 @@ from mdl.transport.trust.keys import MeshKeys
 
 logger = logging.getLogger("mdl")
 
-# What a device sends beside its vector is small; nobody may make the cloud hold more.
+# A device sends little beside its vector; the bound keeps the cloud from holding more.
 _LARGEST_UPLOAD_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class CloudEnded:
-    """How a cloud ended. version: of its lesson; counted: by version, vectors in it; taken: by this process."""
+    """The end of a cloud. version: of its lesson; counted: by version, vectors in it; taken: by this process."""
 
     problem: str
     exit_code: int
@@ -51,7 +51,7 @@ class CloudEnded:
 
 @dataclass(frozen=True)
 class DeviceEnded:
-    """How a device ended. studies: vectors that the cloud has taken; version: of its lesson."""
+    """The end of a device. studies: vectors that the cloud has taken; version: of its lesson."""
 
     problem: str
     exit_code: int
@@ -62,7 +62,7 @@ class DeviceEnded:
 
 
 def run_recommend_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path, fresh: bool) -> CloudEnded:
-    """Until it is stopped. Raises ConfigError or DataError for what does not fit."""
+    """Run the cloud until it is stopped. Raises ConfigError or DataError for settings that do not fit."""
     data = read_interactions(config.data.spec)
     sizes = _sizes(config)
     task = f"{len(data.users)} users, {len(data.titles)} items, sizes {sizes.din.embedding}-{sizes.din.hidden}"
@@ -104,7 +104,7 @@ def run_recommend_cloud(config: Config, me: Contributor, keys: MeshKeys | None, 
 
 @dataclass(frozen=True)
 class Device:
-    """A device before it runs: what it learns with, what it says and hears, and what holds it up."""
+    """A device before it runs: its learner, its machine, its connection, and its gatekeeper."""
 
     recommendee: Recommendee
     machine: Learner
@@ -115,7 +115,7 @@ class Device:
 def run_recommend_device(
     config: Config, me: Contributor, keys: MeshKeys | None, out: Path, user: str, studies: int, fresh: bool
 ) -> DeviceEnded:
-    """`mdl learn --task recommend`: so many vectors. Raises ConfigError or DataError."""
+    """Run `mdl learn --task recommend` for so many vectors. Raises ConfigError or DataError."""
     device = make_device(config, me, keys, out, user, studies, fresh, key_for_cloud(config.mesh.insecure))
     mine, machine = device.recommendee, device.machine
     logger.info("user %s: %d interactions, cloud %s", mine.user, len(mine.own.items), config.cloud.address)
@@ -138,7 +138,7 @@ def make_device(
     fresh: bool,
     key: DeviceKey | None,
 ) -> Device:
-    """Its connection is open. studies: vectors to learn, 0 without an end. key: what it shows the cloud.
+    """Return a device with an open connection. studies: vectors to learn, 0 without an end. key: shown to the cloud.
 
     Raises ConfigError or DataError.
     """
@@ -147,7 +147,7 @@ def make_device(
     settings = LearnerSettings(
         studies or MANY, patience_s=config.cloud.patience_s, gives_up_s=NOBODY_S, sends_vectors=True
     )
-    # Numbered from the start of this process: later than all that an earlier one sent, also if its files are lost.
+    # Numbers begin at the start of this process: later than all that an earlier one sent, even if its files are lost.
     machine = Learner(mine.user, TASK, "", settings, time.monotonic(), me.incarnation)
     spoke = Spoke(
         me,
@@ -161,7 +161,7 @@ def make_device(
 
 
 def _sizes(config: Config) -> Sizes:
-    """--model EMBEDDING-HIDDEN, 32-32 by default."""
+    """Return the sizes of --model EMBEDDING-HIDDEN, 32-32 by default."""
     name = config.model.name
     if name == ModelSection().name:
         return Sizes()

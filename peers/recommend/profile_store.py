@@ -1,7 +1,6 @@
-"""What a cloud of recommenders keeps of users beside their clicks: the categories of each, in words.
+"""The profiles of users in a cloud of recommenders: the categories of each, in words, beside their clicks.
 
-What a log says of its users counts, and takes the place of what was kept of them; one that says nothing is completed by
-what is kept.
+Profiles in a log replace the kept ones; a log without profiles is completed by the kept ones.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _TABLE = """CREATE TABLE IF NOT EXISTS profiles (
 
 
 class ProfileStore:
-    """See the module. One thread at a time uses it. Raises MdlError."""
+    """Reads and writes the profiles; see the module. One thread at a time uses it. Raises MdlError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -24,7 +23,7 @@ class ProfileStore:
             database.execute(_TABLE.format(end=database.table_end))
 
     def read(self, users: Collection[str]) -> dict[str, dict[str, str]]:
-        """What is known of these."""
+        """Return the known categories of these users."""
         told: dict[str, dict[str, str]] = {}
         wanted = frozenset(users)
         with self._database.guarded():
@@ -36,7 +35,7 @@ class ProfileStore:
         return told
 
     def keep(self, users: tuple[str, ...], told: Told) -> None:
-        """This is what is known of these users now. Writes what is new, in one transaction."""
+        """Replace the profiles of these users; write the changes in one transaction."""
         kept = self.read(users)
         changed = [user for user in users if told.get(user, {}) != kept.get(user, {})]
         if not changed:

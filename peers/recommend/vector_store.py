@@ -1,8 +1,8 @@
-"""What a cloud of recommenders keeps of its devices: the last vector of each, and in which round it counted.
+"""The devices' vectors in a cloud of recommenders: the last one of each, and the round in which it counted.
 
-A vector is named by its device and that device's own count: the same one again is answered and not kept twice, an
-older one and another one of the same number are refused. That a round has counted its vectors and that its lesson is
-the newest is one transaction: whatever ends this process, both hold or neither.
+A vector is named by its device and that device's own count. The same one again is answered and not kept twice; an older
+one, and another one of the same number, are refused. One transaction marks the vectors of a round as counted and its
+lesson as the newest: if this process ends, both hold or neither.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TABLES = (
 
 
 class VectorStore:
-    """See the module. One thread at a time uses it. Raises MdlError."""
+    """Keeps the vectors; see the module. One thread at a time uses it. Raises MdlError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -47,7 +47,7 @@ class VectorStore:
         self._database.close()
 
     def newest(self) -> tuple[int, str, bytes, str] | None:
-        """version, file, name of the basis and task of the newest lesson."""
+        """Return version, file, name of the basis and task of the newest lesson."""
         with self._database.guarded():
             found: tuple[int, str, bytes, str] | None = self._database.execute(
                 "SELECT version, file, basis, task FROM lessons ORDER BY version DESC LIMIT 1"
@@ -55,7 +55,7 @@ class VectorStore:
         return found
 
     def older(self, version: int) -> list[tuple[int, str]]:
-        """version and file of the lessons before this one, the newest first."""
+        """Return version and file of the lessons before this one, the newest first."""
         with self._database.guarded():
             rows = self._database.execute(
                 "SELECT version, file FROM lessons WHERE version < ? ORDER BY version DESC", (version,)
@@ -63,19 +63,19 @@ class VectorStore:
             return [(int(number), str(file)) for number, file in rows]
 
     def hand_out_again(self, version: int, file: str, basis: bytes, task: str) -> None:
-        """`file` is the lesson of this version too: that of the one before was damaged, and no vector counted."""
+        """Make `file` the lesson of this version too: the one before was damaged, and no vector counted."""
         with self._database.transaction():
             self._database.execute("INSERT INTO lessons VALUES (?, ?, ?, ?, 0)", (version, file, basis, task))
 
     def keep(
         self, messages: list[VectorMessage], version: int, basis: bytes, size: int
     ) -> list[RemoteProtocolError | None]:
-        """Check vectors and keep them with one write: what was wrong with each, None if it is kept."""
+        """Check vectors and keep them with one write; return the problem of each, None if it is kept."""
         with self._database.transaction():
             return [self._keep(message, version, basis, size) for message in messages]
 
     def fresh(self, version: int) -> int:
-        """How many vectors of this version no round has counted."""
+        """Return how many vectors of this version no round has counted."""
         with self._database.guarded():
             (count,) = self._database.execute(
                 "SELECT count(*) FROM vectors WHERE version = ? AND counted_in = 0", (version,)
@@ -83,7 +83,7 @@ class VectorStore:
         return int(count)
 
     def read(self, version: int) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Device and vector of all that are to count in the round after this version."""
+        """Yield device and vector of all that are to count in the round after this version."""
         with self._database.guarded():
             found = self._database.execute("SELECT basis FROM lessons WHERE version = ?", (version,)).fetchone()
             basis = bytes(found[0]) if found else b""
@@ -98,7 +98,7 @@ class VectorStore:
                 yield device, np.frombuffer(vector, "<f4").astype(np.float32)
 
     def close_round(self, version: int, file: str, basis: bytes, task: str) -> int:
-        """`file` is the lesson of this version, and the vectors of the one before have counted in it; how many."""
+        """Make `file` the lesson of this version; count the vectors of the one before, and return how many they are."""
         with self._database.transaction():
             new = self._database.execute(
                 "INSERT INTO counted SELECT device, number, ? FROM vectors WHERE version = ? AND counted_in = 0",
@@ -111,7 +111,7 @@ class VectorStore:
         return int(new)
 
     def counts(self) -> dict[int, int]:
-        """Vectors that counted in each version's lesson."""
+        """Return the number of vectors that counted in each version's lesson."""
         with self._database.guarded():
             return dict(self._database.execute("SELECT version, vectors FROM lessons ORDER BY version"))
 

@@ -1,1 +1,1 @@
-"""What a run leaves for people beside its model: a card, and pictures."""
+"""The report of a run beside its model: a card, and pictures."""

@@ -1,4 +1,4 @@
-"""After a run: its card, and its pictures if matplotlib is here. Nothing of it can make a run fail."""
+"""Reports on a finished run: its card, and its pictures if matplotlib is here. It can never make a run fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DRAWN_S = 60.0
 
 
 def report_on(out: Path) -> list[str]:
-    """Lines for people: what is there now, or why not."""
+    """Write the card and the pictures; return lines for people: the files, or why they are missing."""
     try:
         rounds = read_rounds(out / "metrics.jsonl")
         card = write_card(model_in(out), rounds)

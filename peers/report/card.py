@@ -1,6 +1,6 @@
-"""A model card in Markdown, from what a run has written: what the model is, how well it does, how to load it.
+"""A model card in Markdown, from a run's files: what the model is, how well it does, how to load it.
 
-It names no device, no person and no path: whoever is given the model is given the card, too. It imports no torch.
+It names no device, no person and no path: the card goes with the model. It imports no torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CARD = "model-card.md"
 
 
 class Described(msgspec.Struct, frozen=True):
-    """Of a model file's description, what a card tells; fields as in ModelDescription (`mdl/files/export.py`)."""
+    """The part of a model file's description for a card; fields as in ModelDescription (`mdl/files/export.py`)."""
 
     model: str
     channels: int
@@ -39,19 +39,19 @@ class Described(msgspec.Struct, frozen=True):
 
 
 def read_described(model: Path) -> Described:
-    """Raises DataError if the file is none that mdl has exported."""
+    """Read the description. Raises DataError if mdl has not exported the file."""
     return decode_json(read_metadata(model).get("mdl", ""), Described, f"{model} has no model description of mdl")
 
 
 def write_card(model: Path, rounds: Sequence[RoundSummary]) -> Path:
-    """Beside the model. Raises MdlError if the file is none of mdl's, or the disk refuses."""
+    """Write the card beside the model. Raises MdlError if the file is none of mdl's, or the disk refuses."""
     path = model.with_name(CARD)
     write_bytes(path, make_card(read_described(model), rounds, model.stat().st_size, model.name).encode())
     return path
 
 
 def make_card(told: Described, rounds: Sequence[RoundSummary], size_bytes: int, file: str) -> str:
-    """rounds: those that are known, perhaps none: then nothing is said of how well it does."""
+    """Make the card. rounds: the known ones; without any it says nothing about how well the model does."""
     done = next((each for each in reversed(rounds) if each.round == told.round_id), None)
     parts = [_head(told, size_bytes), _training(told, rounds), _quality(told, done), _use(told, file)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -140,7 +140,7 @@ def _use(told: Described, file: str) -> str:
 
 
 def _data(spec: str) -> str:
-    """Without what stands in a path or an option: names of people and folders."""
+    """Describe the data without its path and options: they hold names of people and folders."""
     if names_built_in(spec):
         return f"`{_plain(spec)}`"
     source = spec.partition(":")[0]
@@ -152,12 +152,12 @@ def _share(count: int, of: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """What has a meaning in a Markdown table is shown as it is."""
+    """Escape the letters that have a meaning in a Markdown table."""
     return "".join(f"\\{letter}" if letter in "|`*<>[]\\" else letter for letter in text if letter.isprintable())
 
 
 def model_in(path: Path) -> Path:
-    """A model file, or the global model of a run directory. Raises ConfigError if there is none."""
+    """Return a model file, or the global model of a run directory. Raises ConfigError if there is none."""
     model = path / "global.safetensors" if path.is_dir() else path
     if not model.exists():
         raise ConfigError(f"{path} has no model")

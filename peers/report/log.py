@@ -1,7 +1,7 @@
-"""The rounds of a run for other programs that draw curves: TensorBoard, or Weights & Biases without a network.
+"""The rounds of a run for programs that draw curves: TensorBoard, or Weights & Biases without a network.
 
-They are written from metrics.jsonl, by a command of its own, afterwards or while the run goes on: no peer holds these
-libraries while it trains.
+A command of its own writes them from metrics.jsonl, afterwards or while the run goes on: no peer holds these libraries
+while it trains.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FORMS = ("tensorboard", "wandb")
 
 
 class Writer(Protocol):
-    """add: a round's number and its values, on their way to the disk when it returns."""
+    """add: writes a round's number and its values; they are on their way to the disk when it returns."""
 
     def add(self, number: int, values: Mapping[str, float]) -> None: ...
 
@@ -32,7 +32,7 @@ class Writer(Protocol):
 
 
 def write_log(out: Path, form: str, into: Path | None = None) -> Path:
-    """The run directory's rounds in a folder, `out`/FORM by default; returns it.
+    """Write the run directory's rounds into a folder, `out`/FORM by default; return it.
 
     Raises ConfigError if there are no rounds, the package is missing, or the folder has a log already.
     """
@@ -48,10 +48,10 @@ def write_log(out: Path, form: str, into: Path | None = None) -> Path:
 def follow_log(
     out: Path, form: str, into: Path | None, on_begin: Callable[[Path], None], pause: Callable[[], None]
 ) -> int:
-    """As `write_log`, each round as soon as it is written; returns how many, once `mdl up` has written its result.
+    """Write each round as soon as it is there; return how many, once `mdl up` has written its result.
 
-    Until then, and where a peer's own folder is followed, it goes on until KeyboardInterrupt. on_begin: hears the
-    folder. pause: between two looks.
+    Without a result, as in a peer's own folder, it goes on until KeyboardInterrupt. on_begin: is given the folder.
+    pause: waits between two looks.
     """
     if not out.is_dir():
         raise ConfigError(f"{out}: no such directory; expected the run directory of `mdl up`, or a peer's --out")
@@ -63,7 +63,7 @@ def follow_log(
             is_over = False
             while not is_over:
                 is_over = (out / "result.json").exists()  # looked at first: all rounds were there before it
-                # What a fork writes again under an earlier number is no step of these curves.
+                # A round that a fork writes again under an earlier number is no step of these curves.
                 for number, values in scalars(one for one in reader.new() if one.round > last):
                     writer.add(number, values)
                     written, last = written + 1, number
@@ -90,7 +90,7 @@ def _opened(out: Path, form: str, into: Path | None) -> Iterator[tuple[Path, Wri
 
 
 def scalars(rounds: Iterable[RoundSummary]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Of each round its number and what is known of it: mesh/accuracy, seconds/train, device/NAME/loss, ..."""
+    """Yield the number and the known values of each round: mesh/accuracy, seconds/train, device/NAME/loss, ..."""
     for one in rounds:
         known: dict[str, float | None] = {
             "mesh/accuracy": one.accuracy,
@@ -120,10 +120,10 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """`wandb sync FOLDER/wandb/offline-run-...` sends it, if its owner wants that; nothing is sent here."""
+    """Writes offline runs; nothing is sent here. `wandb sync FOLDER/wandb/offline-run-...` sends one later."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else it tells its makers of errors, offline or not
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else it reports errors to its makers, offline or not
         self._wandb: Any = import_module("wandb")
         make_private_folder(folder)
         settings = self._wandb.Settings(mode="offline", silent=True, console="off", disable_git=True)

@@ -1,8 +1,8 @@
-"""Pictures of a run: learning curves, which class was taken for which, and who sent to whom in the last round.
+"""Pictures of a run: learning curves, the confusion of classes, and the transfers of the last round.
 
     python -m mdl.peers.report.pictures RUN_DIRECTORY
 
-A process of its own (`peers/report/after.py` starts it): a peer has no hundred megabytes to spare for matplotlib.
+It is a process of its own (`peers/report/after.py` starts it): a peer has no hundred megabytes to spare for matplotlib.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from mdl.writing import make_private_folder
 
 FOLDER = "pictures"
 _DPI = 120
-# Devices with a line of their own; beyond, lines cannot be told apart.
+# The most devices with a line of their own; more lines cannot be told apart.
 _MOST_LINES = 12
 
 
 def draw_run(out: Path) -> list[Path]:
-    """Draw what the run directory's metrics tell. Raises MdlError; ImportError without matplotlib."""
+    """Draw the run directory's metrics; return the pictures. Raises MdlError; ImportError without matplotlib."""
     rounds, folder = read_rounds(out / "metrics.jsonl"), out / FOLDER
     if not rounds:
         return []
@@ -44,7 +44,7 @@ def draw_run(out: Path) -> list[Path]:
 
 
 def _draw_learning(figures: Any, rounds: Sequence[RoundSummary], path: Path) -> Path:
-    """Accuracy above, loss below; thin lines are single devices."""
+    """Draw accuracy above, loss below; thin lines are single devices."""
     figure = figures.Figure(figsize=(8, 6), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True)
     for axes, name in ((upper, "accuracy"), (lower, "loss")):
@@ -69,7 +69,7 @@ def _line(axes: Any, points: Sequence[tuple[int, float | None]], label: str, **s
 
 
 def _draw_confusion(figures: Any, last: RoundSummary, names: Sequence[str], path: Path) -> Path:
-    """Rows are the true classes; a cell has its share of the row, and the count."""
+    """Draw the confusion: rows are true classes; a cell is coloured by its share of the row, and shows the count."""
     count = len(last.confusion)
     shown = list(names) if len(names) == count else [str(index) for index in range(count)]
     shares = [[cell / max(1, sum(row)) for cell in row] for row in last.confusion]

@@ -1,6 +1,6 @@
-"""The one way to build the machine of a process: a node, one of a simulated plan, and one whose story is replayed.
+"""The one way to build the machine of a process: of a node, of a simulated plan, or of a replayed story.
 
-How a process starts is one value, `PeerStart`; the machine follows from it and from w, so that a story which has it
+One value, `PeerStart`, holds how a process starts; the machine follows from it and from w, so that a story which has it
 in its header can be replayed.
 """
 
@@ -26,22 +26,23 @@ from mdl.protocol.vocabulary import Ballot, History
 from mdl.scheduler.policies.chain import Policy
 from mdl.scheduler.policies.registry import POLICIES, make_policy
 
-# Of a simulated process. Reports and heartbeats are rare: two that get lost in a row make a loss (in the field it takes
-# four to eight), so that devices are given up by mistake and agents succeeded, often. Repetitions share their ticks.
+# Times of a simulated process. Reports and heartbeats are rare: two that get lost in a row make a loss (in the field it
+# takes four to eight), so that devices are given up by mistake and agents succeeded, often. Repetitions share their
+# ticks.
 _REPORT_S, _RETRY_S, _LOST_AFTER_S = 1.0, 0.25, 2.0
 # A simulated model has some 256 values: a dozen segments, so that several devices own more than one.
 SEGMENT_VALUES = 24
 # Segments that may be on their way to one device, so that more wait in its lane, as in a real mesh.
 _MOST_UNDER_WAY = 2
-# What did not get through is tried again within the run: one takes 10 to 60 s.
+# A way that failed is tried again within the run: one takes 10 to 60 s.
 _AVOID_S = 6.0
 
 
 class TrainerStart(msgspec.Struct, frozen=True, omit_defaults=True):
     """The trainer of a process as it starts: at w(round_id), with so many values and this digest.
 
-    history, ballot: what an earlier start has saved. ballot: None if that is not known. channels: what it tells of its
-    windows.
+    history, ballot: saved by an earlier start. ballot: None if that is not known. channels: the description of its
+    windows' channels.
     """
 
     size: int
@@ -67,7 +68,7 @@ class PeerStart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def check_exchange(section: RoundSection, verify: bool = False) -> None:
-    """Raises ConfigError for what cannot be had together. verify: global deltas are to be compared with the mean."""
+    """Raise ConfigError for settings that exclude each other. verify: global deltas are compared with the mean."""
     if section.compress != "none" and section.exchange == "chain":
         raise ConfigError(
             f"round.compress = {section.compress}: only segments are compressed; set round.exchange to shares or auto"
@@ -86,10 +87,10 @@ def configured_start(
     policy: str = "",
     defence: Defence | None = None,
 ) -> PeerStart:
-    """A node as its configuration wants it, its trainer's settings too. now: of the driver's clock.
+    """Return the start of a node as its configuration wants it, its trainer's settings too. now: of the driver's clock.
 
-    policy: in words, where it is none that a name stands for (a file, a function). defence: what this device has to
-    judge others by. Raises ConfigError for settings that contradict each other.
+    policy: in words, if no name stands for it (a file, a function). defence: the means of this device to judge others.
+    Raises ConfigError for settings that contradict each other.
     """
     check_exchange(config.round)
     chain, faults = config.round, config.faults
@@ -111,7 +112,7 @@ def configured_start(
     )
     if trainer is not None:
         outer = trainer.settings.outer
-        # Deltas that are kept are compared with the mean of all: what was merged in part would not be it.
+        # Deltas that are kept are compared with the mean of all: one merged in part would not be it.
         defence = msgspec.structs.replace(defence or Defence(), is_on=config.defence.check, clips=not chain.keep_deltas)
         settings = TrainerSettings(
             outer, chain.keep_deltas, config.training.overlap, stall_s=faults.stall_s, defence=defence
@@ -123,13 +124,13 @@ def configured_start(
 
 
 def outer_of(section: RoundSection, buffers: Iterable[range] = ()) -> Outer:
-    """What rounds do to the model. buffers: where in its vector lies what is no parameter."""
+    """Return the step by which rounds change the model. buffers: places in its vector that hold no parameters."""
     averaged = tuple((place.start, place.stop) for place in buffers)
     return Outer(section.eta, section.outer_momentum, averaged) if section.outer == "nesterov" else Outer(section.eta)
 
 
 def _tell_outer(trainer: TrainerStart) -> TrainerStart:
-    """Devices that step differently would never stand at one model: they have another one, to each other."""
+    """Name the outer optimizer in the schema hash: devices that step differently would never stand at one model."""
     outer = trainer.settings.outer
     if not outer.momentum:
         return trainer
@@ -154,7 +155,7 @@ def simulated_start(
     overlaps: bool = False,
     segment_values: int = SEGMENT_VALUES,
 ) -> PeerStart:
-    """A process of a simulated mesh: losses and stalls show in a fraction of the usual time; a run is a few seconds."""
+    """Return a simulated process's start: losses and stalls show in a fraction of the usual time, a run in seconds."""
     agent = AgentSettings(
         min_peers=peers // 2 + 1,
         lost_after_s=_LOST_AFTER_S,
@@ -190,7 +191,7 @@ def build_machine(
     policy: Callable[[], Policy] | None = None,
     momentum: Vector | None = None,
 ) -> Peer:
-    """The machine of this process.
+    """Build the machine of this process.
 
     parameters: its trainer's w, float32 (P,); zeros if they are not known any longer. momentum: of its outer optimizer,
     likewise. policy: makes the one of each time in office, instead of the named one. Raises ConfigError if there is no

@@ -1,4 +1,4 @@
-"""What comes with a message: its values, and their digest. Raises RemoteProtocolError where a sender left them out."""
+"""The load of a message: its values, and their digest. Raises RemoteProtocolError where a sender left values out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def segment_of(event: Received) -> Vector | None:
 
 
 def digest_of(event: Received) -> bytes:
-    """As the transport computed it while the values came."""
+    """Return the digest that the transport computed while the values came."""
     if not event.digest:
         raise LocalProtocolError(f"{type(event.message).__name__} without the digest of its values")
     return event.digest

@@ -1,4 +1,4 @@
-"""A device that nobody has met yet: says that it is there, and ends as soon as somebody else is.
+"""A device that nobody has met yet: it says that it is there, and ends as soon as another one is.
 
 It stands in for the trainer while there is nobody to train with, so that the model, and the library that computes with
 it, need not be loaded before (`peers/edge/small/waiting.py`).
@@ -11,12 +11,12 @@ from mdl.protocol.machine import Effect, Event, Finish, NameTaken, PeerFound, Pe
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 
-# What observers are told.
+# The phase that observers are told.
 PHASE = "waits for somebody to train with; the model is loaded then"
 
 
 class FirstMeeting:
-    """met: who ended it; None if it was stopped, or if somebody else has this device's name.
+    """met: the device that ended it; None if it was stopped, or if another one has this device's name.
 
     lonely_at: a Tick then lets the driver say that nobody was found yet.
     """

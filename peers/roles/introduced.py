@@ -1,4 +1,4 @@
-"""Peers of the mesh that discovery introduced to this node: whom it tells what everybody is to hear."""
+"""Peers of the mesh that discovery introduced to this node: the receivers of everything that all are to hear."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mdl.protocol.vocabulary import PeerInfo, Role
 class Introduced:
     """See the module. known: at most MAX_MEMBERS by their ids.
 
-    Of more, one that has never spoken is forgotten, else the one that has not spoken for longest.
+    If there are more, one that has never spoken is forgotten, else the one that has not spoken for longest.
     """
 
     def __init__(self, own_id: str) -> None:
         self.known: dict[str, PeerInfo] = {}
         self._own_id = own_id
-        self._spoken: dict[str, None] = {}  # those of them, by when they did so last
+        self._spoken: dict[str, None] = {}  # those that have spoken, the latest last
 
     def add(self, info: PeerInfo) -> None:
         self.known[info.peer_id] = info
@@ -26,12 +26,12 @@ class Introduced:
             self.forget(next(others, None) or next(iter(self._spoken)))
 
     def forget(self, peer_id: str) -> None:
-        """It is in the mesh no more."""
+        """Forget a peer: it is in the mesh no more."""
         self.known.pop(peer_id, None)
         self._spoken.pop(peer_id, None)
 
     def note_spoken(self, peer_id: str) -> None:
-        """A message of its own has come."""
+        """Note that a message of its own has come."""
         if peer_id in self.known:
             self._spoken.pop(peer_id, None)
             self._spoken[peer_id] = None
@@ -40,7 +40,7 @@ class Introduced:
         return [Send(peer_id, message) for peer_id in self.known if peer_id != self._own_id]
 
     def tell_agents(self, *messages: Said) -> list[Effect]:
-        """Dedicated agents that stand by: they report to nobody, so that no agent knows them as members."""
+        """Tell dedicated agents that stand by: they report to nobody, so no agent knows them as members."""
         return [
             Send(peer_id, message)
             for peer_id, info in self.known.items()

@@ -1,7 +1,7 @@
-"""A node that only looks: asks whoever leads for its status again and again. Trains nothing, holds nothing.
+"""A node that only looks: it asks the leader for its status again and again. Trains nothing, holds nothing.
 
-Any device may be the agent. As long as none has answered, or the one that did has fallen silent, all are asked.
-Observers that serve a page tell each other where.
+Any device may be the agent. All are asked until one has answered, and again if that one has fallen silent.
+Observers that serve a page tell each other its address.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mdl.protocol.vocabulary import PeerInfo, Role
 
 # An agent that has not answered for so long may have been succeeded by another one.
 _SILENT_S = 2.0
-# How often observers tell each other of their pages, and when one that tells no more is forgotten: three are lost.
+# Interval at which observers tell each other of their pages, and age at which a silent one is forgotten: three lost.
 _TELL_PAGE_S = 5.0
 _PAGE_GONE_S = 16.0
 # Other observers that are known: more pages than anybody opens.
@@ -23,10 +23,10 @@ _MOST_OBSERVERS = 64
 
 
 class Observer:
-    """peers: everyone discovery has introduced. status: the last one heard. rounds are remembered by the caller.
+    """peers: all that discovery has introduced. status: the last one heard. The caller remembers rounds.
 
     interval_s: between two questions; may change at any time. page_port: of the page that this observer serves, which
-    others can reach; 0: none. heard_at: when the status came.
+    others can reach; 0: none. heard_at: time at which the status came.
     """
 
     def __init__(self, me: Contributor, interval_s: float = 0.5, page_port: int = 0) -> None:
@@ -44,7 +44,7 @@ class Observer:
         self._tell_at = 0.0
 
     def pages(self, now: float) -> tuple[str, ...]:
-        """Where others serve a page, as http://HOST:PORT."""
+        """Return the addresses of the pages that others serve, as http://HOST:PORT."""
         return tuple(sorted(address for address, heard_at in self._pages.values() if now - heard_at < _PAGE_GONE_S))
 
     def handle(self, event: Event, now: float) -> list[Effect]:

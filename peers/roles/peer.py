@@ -1,7 +1,7 @@
 """One node of a mesh: a trainer (or none: `mdl agent`), and the mobile agent as long as this node is in office.
 
-Every device can lead. Whom it obeys, and when it leads itself, is `peers/roles/membership/succession.py`; what it does
-then is the agent's. The node's own trainer and agent talk to each other as if through the network, without it.
+Every device can lead. `peers/roles/membership/succession.py` decides which agent it obeys, and when it leads itself;
+its work then is the agent's. The node's own trainer and agent talk to each other as if through the network, without it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 # A pause in our own events that no deadline explains: a driver that was held up says so, else this process was
 # suspended (SIGSTOP, a closed lid).
 _SUSPENDED_S = 3.0
-# What is said under a term.
+# Messages that are said under a term.
 _TERMED = ORDERS | {PeerReport}
 
 
@@ -76,7 +76,7 @@ class Peer:
         self._members = Members(agent_settings.lost_after_s, busy=agent_settings.busy, avoid_s=agent_settings.avoid_s)
         self._members.found = self._introduced.known
         self._claim_at = 0.0
-        self._call_at = 0.0  # of an agent that hears nobody
+        self._call_at = 0.0  # for an agent that hears nobody
         self._heard_at = -inf  # anything from another node that may follow it
         self._yields_to = ""  # to be said in the next claim
         self._handled_at: float | None = None
@@ -85,7 +85,7 @@ class Peer:
 
     @property
     def known(self) -> dict[str, PeerInfo]:
-        """Who was introduced, by peer id."""
+        """The peers that were introduced, by peer id."""
         return self._introduced.known
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -131,11 +131,11 @@ class Peer:
         return due if self.trainer is None else min(due, self.trainer.voice.deadline())
 
     def authority(self) -> tuple[int, str]:
-        """The term and the id of the agent that this device obeys; "" if it knows none."""
+        """Return the term and the id of the agent that this device obeys; "" if it knows none."""
         return self.succession.term, self.succession.agent
 
     def rounds_closed(self) -> int:
-        """That this node has led."""
+        """Return the number of rounds that this node has led."""
         return self._rounds_led + (self.agent.rounds_closed() if self.agent else 0)
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Peer:
         return [Send(info.peer_id, self._claim())] if self.agent else []
 
     def _part_with(self, out: PeerRevoked, now: float) -> list[Effect]:
-        """A device is out: its silence is not waited for. What it has given to a round that is decided stays."""
+        """Part with a device that is out: its silence is not waited for. Its work in a decided round stays."""
         peer_id = out.peer_id
         if peer_id == self.me.peer_id:
             return [Finish(out.reason, 2)]
@@ -200,7 +200,7 @@ class Peer:
         return []
 
     def _meet_namesake(self, taken: NameTaken, now: float) -> list[Effect]:
-        """Two processes of one name: the one that was started later leaves, and tells its user what to do."""
+        """Leave, if of two processes with one name this one was started later, and tell its user what to do."""
         at = f" at {taken.address}" if taken.address else ""
         copied = "was its data directory copied?"
         if taken.other.incarnation > self.me.incarnation:
@@ -217,7 +217,7 @@ class Peer:
         return effects + self.trainer.handle(Received(self.me, refused), now)
 
     def _stop(self, event: StopRequested, now: float) -> list[Effect]:
-        """A dedicated agent ends the mesh's run; a device that also leads hands over and leaves."""
+        """End the mesh's run as a dedicated agent; as a device, hand over if it leads, and leave."""
         if self.trainer is None:
             return self.agent.handle(event, now) if self.agent else [Finish(exit_code=130)]
         return self._resign(now) + self.trainer.handle(event, now)
@@ -252,7 +252,7 @@ class Peer:
         return []
 
     def _hear_as_agent(self, event: Received, now: float) -> list[Effect]:
-        """Reports and questions are the agent's; without one, reports tell who else could lead."""
+        """Hand reports and questions to the agent; without one, note from reports which devices could lead."""
         if self.agent:
             effects = self.agent.handle(event, now)
             if self.agent.resigned:
@@ -274,7 +274,7 @@ class Peer:
     # -- leading ------------------------------------------------------------------------------------------------------
 
     def _lead(self, now: float, effects: list[Effect]) -> None:
-        """After each event: watch the agent, take the office, say so."""
+        """Watch the agent, take the office, and say so: after each event."""
         succession = self.succession
         if self.agent is None and succession.watch(now):
             logger.warning("the agent is silent")
@@ -295,7 +295,7 @@ class Peer:
                     self._yields_to = ""
 
     def _report(self, trainer: Trainer, now: float, effects: list[Effect]) -> list[Event]:
-        """The trainer's report: to the agent, or to everybody as long as there is none. Returns what is for us."""
+        """Send the trainer's report to the agent, or to everybody if there is none. Return what is for this node."""
         agent = self.succession.agent
         if not agent and not trainer.voice.is_due(now) and not trainer.left:
             return []  # to everybody, so at its interval only
@@ -305,7 +305,7 @@ class Peer:
             return []
         if not agent or (now >= self._call_at and self._is_deaf(now)):
             self._call_at = now + self.settings.heartbeat_s
-            effects += self._introduced.tell(report)  # they may be as deaf as this one, for want of anybody who speaks
+            effects += self._introduced.tell(report)  # they may be as deaf as this one, for want of a speaker
         return [Received(self.me, report)]
 
     def _take_office(self, now: float) -> None:
@@ -342,11 +342,11 @@ class Peer:
         return AgentPresent(agent.term, *mesh, agent.successors(), self._yields_to, agent.workers)
 
     def _is_deaf(self, now: float) -> bool:
-        """Nothing comes in: who does not hear the others must not keep them from following somebody else."""
+        """Return True if nothing comes in: a deaf agent must not keep the others from following another one."""
         return now - self._heard_at >= self.settings.lost_after_s
 
     def _notice_pause(self, away_s: float, event: Event) -> None:
-        """Forgive everybody a silence in which this node could hear nobody, and say what it came from."""
+        """Forgive everybody a silence in which this node could hear nobody, and log its cause."""
         if type(event) is not HeldUp:
             why = "SIGSTOP, a closed lid, or no processor time?"
             logger.warning("this device was suspended for %.0f s (%s)", away_s, why)

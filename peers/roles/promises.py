@@ -1,4 +1,4 @@
-"""What this device has promised (docs/protocol.md, rule 5), and whether its disk knows it yet."""
+"""The promises of this device (docs/protocol.md, rule 5), and whether its disk knows them yet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Promises:
         self._is_refused = False
 
     def save_first(self, event: Event, effects: list[Effect], trainer: Trainer, succession: Succession) -> list[Effect]:
-        """What follows from an event, after the ballot that its messages tell of; no message once a disk refused one.
+        """Return the effects with the ballot that their messages tell of first; no message once a disk refused one.
 
         The device leaves then; if it has a round to apply, after that.
         """
@@ -29,7 +29,7 @@ class Promises:
         return [SaveBallot(ballot), *effects] if ballot else effects
 
     def _unsaved(self, trainer: Trainer, succession: Succession) -> Ballot | None:
-        """The ballot, if the disk does not know it yet; it counts as saved from here on."""
+        """Return the ballot, if the disk does not know it yet; it counts as saved from here on."""
         saved, standing, term = self._saved, trainer.standing, succession.term
         agent = "" if trainer.staged_term == term else succession.spoken_by
         said = term, agent, standing.starts, standing.begun, standing.accepted

@@ -1,14 +1,14 @@
-"""When a device leaves by itself: `mdl peer --rounds N`, and `--max-battery-share`. Pure.
+"""The limits at which a device leaves by itself: `mdl peer --rounds N`, and `--max-battery-share`. Pure.
 
-Whoever leads a mesh with a limit names the goal to all, and sends everybody home there (`peers/roles/agent/agent.py`).
-This is for a device whose mesh goes on without end, or for longer than this device wants to.
+A leader with a limit names the goal to all, and sends everybody home there (`peers/roles/agent/agent.py`).
+This is for a device in a mesh that goes on without end, or for longer than this device wants to.
 """
 
 from __future__ import annotations
 
 
 class RoundLimit:
-    """See the module. rounds: 0 is no limit. round_id: where the device stands at its start. is_over: it has left."""
+    """See the module. rounds: 0 is no limit. round_id: of the device at its start. is_over: it has left."""
 
     def __init__(self, rounds: int, round_id: int) -> None:
         self._left = rounds
@@ -17,11 +17,11 @@ class RoundLimit:
         self.is_over = False
 
     def stays_for(self, round_id: int) -> bool:
-        """Whether the device is there for that round, if it takes part in all rounds until then."""
+        """Return True if the device is there for that round, if it takes part in all rounds until then."""
         return not self._has_limit or round_id <= self._round_id + self._left
 
     def is_reached(self, round_id: int, goal: int) -> bool:
-        """Whether the device, standing at round_id now, is to leave: True once. goal: the mesh's last round, 0 if open.
+        """Return True once, if the device, at round_id now, is to leave. goal: the mesh's last round, 0 if open.
 
         Several rounds at once were caught up with: others have done them, so they do not count.
         """
@@ -45,14 +45,15 @@ class Leaving:
         self.is_over = False
 
     def stays_for(self, round_id: int) -> bool:
-        """Whether the device is there for that round, as far as is known: for a later one nothing is to be trained."""
+        """Return True if the device is there for that round, as far as is known: it trains nothing for a later one."""
         return self._limit.stays_for(round_id) and (self._spent_at is None or round_id <= self._spent_at + 1)
 
     def why(self, round_id: int, goal: int, is_in_round: bool, is_spent: bool, gone: str = "") -> str:
-        """Why it is to leave now, once; else empty. is_spent: it has used the charge that its owner offers.
+        """Return why it is to leave now, once; else "". is_spent: it has used the charge that its owner offers.
 
         gone: why it may not train with its windows any more: then at once.
-        A round that is open then is finished: the device's load reaches another one, and it receives none any more.
+        With its charge spent, it first finishes an open round: its load reaches another device, and it receives none
+        any more.
         """
         if self.is_over:
             return ""

@@ -1,7 +1,7 @@
-"""When a run ends by itself (`mdl peer --until`), as the figures of its rounds tell. Pure.
+"""The end of a run by itself (`mdl peer --until`), by the figures of its rounds. Pure.
 
-Counting goes on under another agent: each round's opening tells the course up to then, and what a device knows of the
-run when it takes office is `Taken`.
+Counting goes on under another agent: each round's opening tells the course up to then. `Taken` is a device's knowledge
+of the run when it takes office.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 class Taken(Struct, frozen=True):
-    """What a device knows of the run when it takes office.
+    """The knowledge that a device has of the run when it takes office.
 
-    goal: the last round, 0: open. course: None if the run does not end by itself. opened_at: when the last round was
-    opened, by this device's clock. ended_by: why it has ended by itself, in words; "": it has not.
+    goal: the last round, 0: open. course: None if the run does not end by itself. opened_at: time at which the last
+    round was opened, by this device's clock. ended_by: why it has ended by itself, in words; "": it has not.
     """
 
     goal: int = 0
@@ -49,20 +49,20 @@ class Ending:
 
     @property
     def waits_for_tests(self) -> bool:
-        """Whether the next round begins only when it is known how good the model of the last one is."""
+        """True if the next round begins only when it is known how good the model of the last one is."""
         return bool(self._settings.goals or self._settings.no_better)
 
     def begin(self, now: float) -> None:
-        """A round is opened."""
+        """Note that a round is opened."""
         self._began_at = now if self._began_at is None else self._began_at
         if self.course:
             self.course = replace(self.course, elapsed_s=min(now - self._began_at, MAX_SECONDS))
 
     def hear(self, summary: RoundSummary, devices: Judgements) -> None:
-        """A round is closed, and tested by all who test. devices: how each of them finds its model.
+        """Take in a round that is closed, and tested by all that test. devices: their judgements of its model.
 
         Its model is the best if it is better than the best one over the devices that have judged both. It also is if a
-        device has judged its first: the best one so far was never tried there.
+        device has judged for the first time: the best one so far was never tried there.
         """
         self._last_round = summary.round
         if self.course is None:
@@ -72,7 +72,7 @@ class Ending:
         self._reached = self._tell_reached(summary, devices, away)
         self.course = replace(course, last=(*away, *devices)[-MAX_MEMBERS:])
         if figure == "loss" and course.score is not None:
-            return  # as long as nobody tests, the last test stands
+            return  # the last test stands as long as nobody tests
         known = {each.peer_id for each in course.last if each.figure(figure) is not None}
         is_first = any(each.peer_id not in known and each.figure(figure) is not None for each in devices)
         if is_first or is_better(devices, course.best, figure):
@@ -80,7 +80,7 @@ class Ending:
             self.course = replace(self.course, score=summary.score, loss=summary.loss, best=devices, **found)
 
     def is_over(self, now: float) -> bool:
-        """Between two rounds."""
+        """Return True if the run is to end; asked between two rounds."""
         if not self.reason and (why := self._why(now)):
             self.reason = why
             logger.info("the run ends: %s", why)
@@ -100,9 +100,9 @@ class Ending:
         return ""
 
     def _tell_reached(self, summary: RoundSummary, devices: Judgements, away: Judgements) -> str:
-        """ "round 7 has R² 0.812, at least 0.8 was wanted": the first goal that the round's model reaches; else "".
+        """Return "round 7 has R² 0.812, at least 0.8 was wanted" for the first goal that the model reaches; else "".
 
-        away: devices that are not here count with what they told last: who is lost ends no run.
+        away: devices that are not here count with their last words: a lost device ends no run.
         """
         found = _measures(summary)
         for name, goal in self._settings.goals.items():
@@ -119,7 +119,7 @@ class Ending:
 
 
 def _without(all_: Judgements, devices: Judgements) -> Judgements:
-    """Those of other devices."""
+    """Return the judgements of other devices."""
     names = {each.peer_id for each in devices}
     return tuple(each for each in all_ if each.peer_id not in names)
 
@@ -133,7 +133,7 @@ def _over_all(name: str, here: float, devices: Judgements, away: Judgements) -> 
 
 
 def tell_best(course: Course) -> str:
-    """ "accuracy 93.1%", "R² 0.812" or "loss 0.412": by what the best model is the best."""
+    """Return the figure by which the best model is the best: "accuracy 93.1%", "R² 0.812" or "loss 0.412"."""
     return f"loss {course.loss:.4g}" if course.score is None else show_score(course.targets, course.score)
 
 
@@ -146,7 +146,7 @@ def _show(name: str, value: float) -> str:
 
 
 def _measures(summary: RoundSummary) -> dict[str, tuple[str, float | None]]:
-    """What they are called and come to, by the names of `GOALS`. mae: the largest of the numbers'."""
+    """Return title and value of each measure, by the names of `GOALS`. mae: the largest of the numbers'."""
     if summary.fits:
         return {"r2": ("R²", summary.score), "mae": ("MAE", max(fit.mae for fit in summary.fits))}
     if summary.labelling:

@@ -1,6 +1,6 @@
-"""What a node waits for, in words: whom it obeys or leads, what is missing, and when each of its timers is due. Pure.
+"""The waits of a node, in words: the agent it obeys, what is missing, and when each of its timers is due. Pure.
 
-For whoever looks at a mesh from outside that does not get on: `mdl sim run` tells it of each device of a stuck one.
+They help to see from outside why a mesh does not get on: `mdl sim run` tells them of each device of a stuck one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MOST_TOLD = 16
 
 
 def tell_waits(peer: Peer, now: float) -> str:
-    """One line on a node at this moment of its own clock."""
+    """Return one line on a node at this moment of its own clock."""
     term, agent = peer.authority()
     told = [_tell_trainer(peer.trainer, now)] if peer.trainer else ["no trainer"]
     if peer.agent:
@@ -44,7 +44,7 @@ def _tell_trainer(trainer: Trainer, now: float) -> str:
 
 
 def _tell_wish(trainer: Trainer) -> str:
-    """What it asks another device for again and again; "" if nothing."""
+    """Return what it asks another device for again and again; "" if nothing."""
     part, wanted = trainer.part, trainer.catching_up_to
     if wanted:
         return f"the model of round {wanted.round_id} from {wanted.source.peer_id}"

@@ -1,6 +1,6 @@
-"""The text of a launchd job: one command of mdl on macOS, as this user, from login on, behind everything else.
+"""The text of a launchd job: one command of mdl on macOS, as this user, from login on, at low priority.
 
-launchd bounds no memory and tells no exit code from another: after a failure it tries again each minute.
+launchd bounds no memory and does not tell exit codes apart: after a failure it tries again each minute.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _ENDS_S = 60
 
 
 def write_plist(service: Service) -> str:
-    """The job's text, for ~/Library/LaunchAgents/mdl-NAME.plist. Raises ConfigError for a word that no job can hold."""
+    """Return the job's text, for ~/Library/LaunchAgents/mdl-NAME.plist.
+
+    Raises ConfigError for a word that no job can hold.
+    """
     log = str(Path.home() / "Library" / "Logs" / f"{service.label}.log")
     job = {
         "Label": service.label,

@@ -1,4 +1,4 @@
-"""systemd on this machine: where units are, who installs them, and what `systemctl` says."""
+"""systemd on this machine: the place of units, the rights of root and users, and the calls of `systemctl`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _RUNNING = Path("/run/systemd/system")
 _SYSTEM_UNITS = Path("/etc/systemd/system")
 _CODES = Path("/etc/mdl")
 _COMMAND_S = 60.0
-# Of this machine's memory, at most, unless the user says another number.
+# The share of this machine's memory that a service may take, unless the user says another number.
 _SHARE = 0.6
 
 
 def is_system() -> bool:
-    """Root installs services of the machine, everybody else services of their own."""
+    """Return True for root, which installs services of the machine; other users install services of their own."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
@@ -41,11 +41,11 @@ def plan(
     store: str = "",
     of_machine: bool | None = None,
 ) -> tuple[Service, str]:
-    """The service, and the join code that belongs beside it ("" if none does). user: of a system service.
+    """Return the service, and the join code that belongs beside it ("" if none does). user: of a system service.
 
     code: of the mesh; None if the words need none. writes: folders of results. store: the address of a cloud's
-    database, which is kept beside the unit, too; "" if the words need none. of_machine: a system service; None: if
-    root asks. Raises ConfigError.
+    database, which is kept beside the unit, too; "" if the words need none. of_machine: a system service; None: if root
+    asks. Raises ConfigError.
     """
     total_mb = psutil.virtual_memory().total >> 20
     memory_mb = memory_mb or max(LEAST_MB, int(total_mb * _SHARE))
@@ -69,7 +69,7 @@ def plan(
 
 
 def install(service: Service, code: str, store: str = "") -> Path:
-    """Write the unit, enable it and start it; returns the unit's file. Raises MdlError if systemd refuses."""
+    """Write the unit, enable it and start it; return the unit's file. Raises MdlError if systemd refuses."""
     text = write_unit(service)
     for folder in service.writes:
         make_private_folder(folder)
@@ -79,14 +79,14 @@ def install(service: Service, code: str, store: str = "") -> Path:
         write_bytes(service.store_file, f"{store}\n".encode())
     file = units() / service.unit
     write_bytes(file, text.encode())
-    file.chmod(0o644)  # no secret is in it, and systemd complains of less
+    file.chmod(0o644)  # it holds no secret, and systemd complains of fewer rights
     _systemctl("daemon-reload")
     _systemctl("enable", "--now", service.unit)
     return file
 
 
 def remove(unit: str) -> None:
-    """End it and take the unit away; models and codes of the mesh stay. Raises MdlError if systemd refuses."""
+    """End a unit and remove it; models and codes of the mesh stay. Raises MdlError if systemd refuses."""
     _systemctl("disable", "--now", unit)
     (units() / unit).unlink(missing_ok=True)
     name = unit.removeprefix(PREFIX).removesuffix(".service")
@@ -97,19 +97,19 @@ def remove(unit: str) -> None:
 
 
 def state(unit: str) -> dict[str, str]:
-    """What systemd knows of it: each property as its own text."""
+    """Return systemd's properties of a unit, each as its own text."""
     wanted = "ActiveState,SubState,NRestarts,MainPID,MemoryCurrent,ExecMainStatus,ActiveEnterTimestamp"
     told = _systemctl("show", unit, f"--property={wanted}")
     return dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
 
 
 def read_log(unit: str, lines: int) -> list[str]:
-    """The last lines that it has said. Raises MdlError if there is no journal."""
+    """Return the last lines of its log. Raises MdlError if there is no journal."""
     return _run([*_journal(unit, lines), "--output=cat"]).splitlines()
 
 
 def show_log(unit: str, lines: int, follow: bool) -> None:
-    """The same with times, on this process's own output; follow: until Ctrl-C."""
+    """Show the same with times, on this process's own output; follow: until Ctrl-C."""
     words = [*_journal(unit, lines), *(["--follow"] if follow else [])]
     try:
         done = subprocess.run(words, check=False)
@@ -120,12 +120,12 @@ def show_log(unit: str, lines: int, follow: bool) -> None:
 
 
 def installed() -> list[str]:
-    """The units that were installed here, by name."""
+    """Return the units that were installed here, by name."""
     return sorted(file.name for file in units().glob(f"{PREFIX}*.service"))
 
 
 def find_unit(name: str | None) -> str:
-    """The unit of this name, or the only one. Raises ConfigError."""
+    """Return the unit of this name, or the only one. Raises ConfigError."""
     there = installed()
     unit = f"{PREFIX}{name}.service" if name else there[0] if len(there) == 1 else ""
     if unit in there:
@@ -140,12 +140,12 @@ def units() -> Path:
 
 
 def lingers() -> bool:
-    """Whether this user's services run without a login; a system service always does."""
+    """Return True if this user's services run without a login; a system service always does."""
     return is_system() or (Path("/var/lib/systemd/linger") / getpass.getuser()).exists()
 
 
 def need_systemd() -> None:
-    """Raises ConfigError where systemd does not run."""
+    """Raise ConfigError if systemd does not run."""
     if not _RUNNING.is_dir() or shutil.which("systemctl") is None:
         raise ConfigError(
             "service: systemd does not run on this machine; mdl service install --print shows the job for launchd or "
@@ -159,7 +159,7 @@ def _own_secrets() -> Path:
 
 
 def _program() -> tuple[str, ...]:
-    """`mdl` of this very installation."""
+    """Return the command `mdl` of this very installation."""
     command = shutil.which("mdl", path=sysconfig.get_path("scripts"))
     return (command,) if command else (sys.executable, "-P", "-m", "mdl")
 
@@ -173,7 +173,7 @@ def _systemctl(*words: str) -> str:
 
 
 def _run(command: list[str]) -> str:
-    """What it prints. Raises MdlError with the last line of its complaint."""
+    """Return the output of a command. Raises MdlError with the last line of its complaint."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

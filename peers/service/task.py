@@ -1,6 +1,6 @@
 """The text of a Windows task: one command of mdl, as this user, from logon on, below the usual priority.
 
-A task bounds no memory and sets no variable, so that torch takes the threads that it likes.
+A task bounds no memory and sets no variable, so torch chooses its number of threads.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from mdl.errors import ConfigError
 from mdl.peers.service.unit import Service, check_word
 
 _SPACE = "http://schemas.microsoft.com/windows/2004/02/mit/task"
-# What the Task Scheduler replaces in a command: %NAME%, $(Arg0).
+# Parts of a command that the Task Scheduler replaces: %NAME%, $(Arg0).
 _REPLACED = re.compile(r"%[^%]+%|\$\(")
 # Below normal; 4 to 6 are normal, 10 is idle.
 _PRIORITY = "8"
 _SETTINGS = {
     "MultipleInstancesPolicy": "IgnoreNew",
-    # A battery is for `--when` to heed.
+    # `--when` decides about the battery.
     "DisallowStartIfOnBatteries": "false",
     "StopIfGoingOnBatteries": "false",
     "StartWhenAvailable": "true",
@@ -30,7 +30,10 @@ _SETTINGS = {
 
 
 def write_task(service: Service) -> str:
-    """The task's text, for `schtasks /Create /XML`, in ASCII. Raises ConfigError for a word that no task can hold."""
+    """Return the task's text, for `schtasks /Create /XML`, in ASCII.
+
+    Raises ConfigError for a word that no task can hold.
+    """
     program, *words = (_check(word) for word in service.command)
     task = ElementTree.Element("Task", xmlns=_SPACE, version="1.2")
     _add(task, "RegistrationInfo", Description=" ".join(("mdl", *service.words))[:200])
@@ -42,7 +45,7 @@ def write_task(service: Service) -> str:
         _add(task, "Actions"), "Exec", Command=program, Arguments=subprocess.list2cmdline(words), WorkingDirectory=where
     )
     ElementTree.indent(task)
-    # Of ASCII alone: whatever encoding a shell writes the file in, it is read as it was meant.
+    # ASCII is read correctly in whatever encoding a shell writes the file.
     body = ElementTree.tostring(task, "us-ascii", xml_declaration=False).decode()
     return f'<?xml version="1.0"?>\n{body}\n'
 

@@ -1,7 +1,7 @@
-"""The text of a systemd unit: one command of mdl, started with the machine, in bounds, with no right it does not need.
+"""The text of a systemd unit: one command of mdl, started with the machine, in bounds, without unneeded rights.
 
-What is left out, and why: MemoryDenyWriteExecute (torch writes its kernels while it runs), a watchdog (nothing in mdl
-would tell it more than that the process lives, which systemd sees by itself).
+It leaves out MemoryDenyWriteExecute, as torch writes its kernels while it runs, and a watchdog: mdl could only tell it
+that the process lives, which systemd sees by itself.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 
 from mdl.errors import ConfigError
 
-# Of a unit's name in `systemctl`.
+# The beginning of a unit's name in `systemctl`.
 PREFIX = "mdl-"
-# Where a system service keeps the join code; systemd hands it over in memory, for this service alone.
+# The credential with a system service's join code; systemd hands it over in memory, to this service alone.
 CREDENTIAL = "join-code"
-# Likewise the address of a database, which may name its password.
+# The credential with the address of a database, which may name its password.
 STORE = "store"
 # A LeNet peer takes 250 MB: below this no training is possible (docs/raspberry-pi.md).
 LEAST_MB = 400
@@ -52,9 +52,9 @@ UMask=0077
 class Service:
     """A unit to be written.
 
-    name: without `mdl-` and `.service`. program: what starts mdl; words: what follows it.
+    name: without `mdl-` and `.service`. program: starts mdl; words: follow it.
     threads: that train. memory_mb: it is slowed down at nine tenths of this, and ended beyond.
-    user: that it runs as: "" for one that systemd makes up, None for a service of the user who installs it.
+    user: that it runs as: "" for one that systemd makes up, None for a service of the installing user.
     writes: folders that it may write, beside those that systemd makes for it. directory: its working one.
     code_file: with the join code, for a system service. store_file: with the address of the cloud's database.
     """
@@ -81,7 +81,7 @@ class Service:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """All words of a command line; of a system service's without its secrets, which systemd names."""
+        """All words of the command line; for a system service without its secrets, which systemd names."""
         store = ("--store", f"@{self.store_file}") if self.store_file and not self.is_system else ()
         return (*self.program, *self.words, *store)
 
@@ -91,11 +91,11 @@ class Service:
 
 
 def write_unit(service: Service) -> str:
-    """The unit's text. Raises ConfigError for a word that no unit can hold."""
+    """Return the unit's text. Raises ConfigError for a word that no unit can hold."""
     starts = " ".join(quote(word) for word in service.command)
     credential = " --code @%d/" + CREDENTIAL if service.code_file else ""
     store = f" --store @%d/{STORE}" if service.store_file and service.is_system else ""
-    # A line that ends with a backslash goes on in the next one.
+    # A line that ends with a backslash would go on in the next one.
     told = f"mdl {' '.join(service.words)}"[:200].replace("\\", "/").replace("%", "%%")
     private_devices = "no" if any("cuda" in word or "mps" in word for word in service.words) else "yes"
     parts = [
@@ -136,7 +136,7 @@ def write_unit(service: Service) -> str:
 
 
 def quote(word: str) -> str:
-    """One word of a command line as systemd reads it back: no specifier, no variable, no second line."""
+    """Quote one word of a command line for systemd: no specifier, no variable, no second line."""
     escaped = check_word(word).replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'
 
@@ -149,7 +149,7 @@ def check_word(word: str) -> str:
 
 
 def _place(service: Service) -> list[str]:
-    """Who it runs as, and where it may write."""
+    """Return the lines about its user, and the folders that it may write."""
     writes = " ".join(quote(f"-{path.absolute()}") for path in service.writes)
     lines = [f"ReadWritePaths={writes}"] if writes else []
     if service.user is None:
@@ -172,9 +172,9 @@ def _place(service: Service) -> list[str]:
 
 
 def _escape_path(path: Path) -> str:
-    """A path where systemd takes the rest of the line as it is, but for specifiers.
+    """Escape a path in a line that systemd takes as it is, but for specifiers.
 
-    Raises ConfigError for one that would not stay in its line, or not be read as it is.
+    Raises ConfigError for a path that would not stay in its line, or would be read differently.
     """
     text = str(path)
     if not text.isprintable() or text != text.strip() or text.endswith("\\"):

@@ -1,7 +1,7 @@
-"""What devices that share keep on their disks: who was given what, the parcels on their way, and what was taken.
+"""The files of devices that share: the receivers of each share, the parcels on their way, and the received windows.
 
-All of it is for this user alone. A share is written down before it is offered, and forgotten when its taker has said
-that it is deleted: so whoever may have windows is known here, however a sharing breaks off.
+All of it is for this user alone. A share is written down before it is offered, and forgotten when its taker has
+confirmed the deletion. So every device that may have windows is known here, however a sharing breaks off.
 """
 
 from __future__ import annotations
@@ -58,24 +58,24 @@ class _Book(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """Windows that are here. sharing_id, source: as in hex; source is the key of the device that they are from."""
+    """Windows that are here. sharing_id, source: in hex; source is the key of the device that gave them."""
 
     sharing_id: str
     source: str
 
 
 def read_shares(mesh: str) -> list[Share]:
-    """Return what was given to whom. Raises DataError for a file that is none."""
+    """Return the shares that were given, with their devices. Raises DataError for an invalid file."""
     return read_kept(_book(mesh), _read_book, "what was given last cannot be asked back from here") or []
 
 
 def write_shares(mesh: str, shares: Iterable[Share]) -> None:
-    """Raises MdlError if the disk refuses."""
+    """Keep the shares. Raises MdlError if the disk refuses."""
     write_kept(_book(mesh), msgspec.json.encode(_Book(list(shares))))
 
 
 def read_taken(windows: Path) -> Taken | None:
-    """What is known of windows that another device has given; None of others, and if they are not here."""
+    """Return the record of windows that another device has given; None for other windows, or missing ones."""
     path = windows.with_suffix(".json")
     try:
         return decode_json(read_sealed(path, _LARGEST_BOOK), Taken, str(path)) if windows.exists() else None
@@ -84,7 +84,7 @@ def read_taken(windows: Path) -> Taken | None:
 
 
 def delete_shared(mesh: str, words: str = "*") -> int:
-    """Delete the windows from this device, or from all, and what was fetched of them; how many files they were."""
+    """Delete the windows from this device, or from all, and partly fetched ones; return the number of window files."""
     found = [path for suffix in ("npz", "json", "part") for path in shared_home(mesh).glob(f"from-{words}.{suffix}")]
     for path in found:
         path.unlink(missing_ok=True)
@@ -92,7 +92,7 @@ def delete_shared(mesh: str, words: str = "*") -> int:
 
 
 class GivenFiles:
-    """The giver's disk. data: what is shared. own: what this device offers itself. words: of its own key."""
+    """The giver's disk. data: to share. own: this device's own offer. words: of its own key."""
 
     def __init__(self, mesh: str, data: DataSet | None, own: Offer, words: str, names: dict[bytes, str]) -> None:
         self.shares: list[Share] = []
@@ -101,7 +101,7 @@ class GivenFiles:
         self._parcels: dict[bytes, Path] = {}
 
     def cut(self, effect: CutWindows) -> WindowsCut:
-        """Divide, write all parcels, and remember who is given what. Raises MdlError."""
+        """Divide the data, write all parcels, and remember each device's share. Raises MdlError."""
         data, takers = self._data, [device for device, _ in effect.offers]
         assert data is not None
         counts = share_out(len(data.train), window_bytes(data), self._own, [offer for _, offer in effect.offers])
@@ -137,25 +137,25 @@ class GivenFiles:
         logger.info("a device has deleted the windows of a sharing that has ended")
 
     def close(self) -> None:
-        """What was to be fetched is not needed any more."""
+        """Delete the parcels: nothing needs to be fetched any more."""
         for path in self._parcels.values():
             path.unlink(missing_ok=True)
 
 
 class TakenFiles:
-    """The taker's disk. words: of the key of the device that windows come from. source: that key, once it is met."""
+    """The taker's disk. words: of the key of the giving device. source: that key, once it is met."""
 
     def __init__(self, mesh: str, words: str, source: Callable[[], bytes]) -> None:
         self._mesh, self._words, self._source = mesh, words, source
         self.path = shared_file(mesh, words)
 
     def held(self) -> bytes:
-        """The sharing whose windows are here; empty if none are."""
+        """Return the id of the sharing that gave the windows here; empty if none are."""
         taken = read_taken(self.path)
         return bytes.fromhex(taken.sharing_id) if taken else b""
 
     def store(self, effect: StorePart) -> PartStored:
-        """Raises DataError if the whole is not what was announced, StorageError if the disk refuses."""
+        """Store a part. Raises DataError if the whole is not what was announced, StorageError if the disk refuses."""
         part = self.path.with_suffix(".part")
         try:
             make_private_folder(part.parent)
@@ -192,7 +192,7 @@ class TakenFiles:
 
 
 def _read_book(path: Path) -> list[Share]:
-    """Read one of now, or of a version that kept the list alone."""
+    """Read a book of this version, or of an older one that kept the list alone."""
     content = read_sealed(path, _LARGEST_BOOK)
     if content.startswith(b"["):
         return decode_json(content, list[Share], str(path))

@@ -1,4 +1,4 @@
-"""A device that trains with windows of another one hears, beside that, when they are taken back."""
+"""Lets a device that trains with another one's windows hear, at the same time, that they are taken back."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from mdl.transport.trust.words import fingerprint
 
 logger = logging.getLogger(__name__)
 
-# How often it is looked whether the windows are still there: training stops within a batch of it.
+# The interval of looks for the windows: training stops within a batch after one.
 _LOOK_S = 1.0
 _END_S = 3.0
 
 
 @contextmanager
 def heeding(spec: str, section: MeshSection, name: str) -> Iterator[Callable[[], str]]:
-    """Meanwhile the device that has given the windows of `spec` can have them deleted. Yields why they are gone.
+    """Let the giver of the windows of `spec` delete them meanwhile; yield a function that returns why they are gone.
 
-    Of other data nothing happens. Raises ConfigError if there are none, or this device was revoked: they are deleted.
+    With other data nothing happens. Raises ConfigError if there are none, or if this device was revoked: they are
+    deleted then.
     """
     parsed = parse_spec(spec)
     if parsed.source != "shared":

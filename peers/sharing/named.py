@@ -1,4 +1,4 @@
-"""Devices as their user names them: by the name that they have in the mesh, or by the words of their key."""
+"""Devices as their user names them: by their names in the mesh, or by the words of their keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mdl.transport.trust.words import fingerprint, is_fingerprint
 
 
 class Named:
-    """names: of all of them, as they were given. Raises ConfigError for one that is not known, or is this device.
+    """names: of all of them, as given. Raises ConfigError for an unknown device, or for this one.
 
     A name stands for the whole key that has it in the mesh. Words of a device that this one has not met stand for the
     first key that is met and has them.
@@ -33,16 +33,16 @@ class Named:
             raise ConfigError(f"{self.name_of(membership.device.public)} is this device: name another one")
 
     def name_of(self, device: bytes) -> str:
-        """The name of the device with this key; "" for one that is not among them."""
+        """Return the name of the device with this key; "" for one that is not among them."""
         if device not in self._keys and (text := self._words.pop(fingerprint(device), "")):
             self._keys[device] = text
         return self._keys.get(device, "")
 
     def key_of(self, text: str) -> bytes:
-        """The key that a name stands for; empty while only its words are known."""
+        """Return the key that a name stands for; empty while only its words are known."""
         return next((key for key, given in self._keys.items() if given == text), b"")
 
     def words_of(self, text: str) -> str:
-        """The words of the key that a name stands for."""
+        """Return the words of the key that a name stands for."""
         key = self.key_of(text)
         return fingerprint(key) if key else text.strip().lower().replace(" ", "-")

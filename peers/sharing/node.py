@@ -1,6 +1,6 @@
-"""The node that gives or takes windows: one that meets the others of its mesh in a run of their own.
+"""The node that gives or takes windows: it meets the other devices of its mesh in a run of their own.
 
-Who trains knows nothing of it. Owners of the mesh, and who they have revoked, count here too.
+Trainers know nothing of it. The mesh's owners, and their revocations, count here too.
 """
 
 from __future__ import annotations
@@ -45,14 +45,17 @@ _MachineT = TypeVar("_MachineT", bound=Machine)
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where devices of a mesh meet to share. name: of this one; the host's by default."""
+    """The meeting of a mesh's devices to share. name: of this one; the host's by default."""
 
     mesh: str
     section: MeshSection
     name: str | None = None
 
     def keys(self) -> MeshKeys:
-        """Of the mesh itself. Raises ConfigError, also where it is not encrypted: then nobody is known by a key."""
+        """Return the keys of the mesh itself.
+
+        Raises ConfigError, also without encryption: devices then have no keys to be known by.
+        """
         code = known_meshes().get(self.mesh)
         if code is None:
             raise ConfigError(f"no code is known for mesh {self.mesh!r} (known: {', '.join(known_meshes()) or '-'})")
@@ -61,7 +64,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Shared:
-    """How a sharing ended. shares: what each device was given. kept: windows that stay here."""
+    """The end of a sharing. shares: given to each device. kept: windows that stay here."""
 
     finish: Finish
     shares: tuple[Share, ...]
@@ -70,9 +73,9 @@ class Shared:
 
 
 def give(meeting: Meeting, data: DataSet, named: Named, own: Offer, wait_s: float) -> Shared:
-    """Share windows with the devices that are named. Raises MdlError.
+    """Share windows with the named devices. Raises MdlError.
 
-    What a device has of an earlier sharing is deleted first. Raises ConfigError if one that is not named has some.
+    Windows from an earlier sharing are deleted there first. Raises ConfigError if an unnamed device has some.
     """
     words, names = fingerprint(open_membership(meeting.keys()).device.public), dict[bytes, str]()
     for each in read_shares(meeting.mesh):
@@ -93,14 +96,14 @@ def give(meeting: Meeting, data: DataSet, named: Named, own: Offer, wait_s: floa
 
 
 def take_back(meeting: Meeting, wait_s: float) -> Shared:
-    """Tell all devices of sharings that have ended, as far as they are there; the others are told at the next one."""
+    """Tell the devices that their sharings have ended, as far as they are there; the others are told next time."""
     own = fingerprint(open_membership(meeting.keys()).device.public)
     with closing(GivenFiles(meeting.mesh, None, Offer(0.0), own, {})) as files:
         return _run_giver(meeting, files, own, frozenset(), lambda device: "", wait_s)
 
 
 def end_shares(mesh: str, of: Callable[[Share], bool] = lambda share: True) -> int:
-    """Mark these as ended; how many of all sharings are. Nobody is told yet."""
+    """Mark these shares as ended; return how many of all are. No device is told yet."""
     shares = read_shares(mesh)
     ended = [share if share.is_ended or not of(share) else _ended(share) for share in shares]
     if shares:
@@ -109,7 +112,7 @@ def end_shares(mesh: str, of: Callable[[Share], bool] = lambda share: True) -> i
 
 
 def take(meeting: Meeting, named: Named, offer: Offer, is_once: bool) -> tuple[Finish, bool]:
-    """Accept windows from the device that is named; how it ended, and whether its windows are here."""
+    """Accept windows from the named device; return how that ended, and if its windows are here."""
     (source,) = named.names
     files = TakenFiles(meeting.mesh, named.words_of(source), lambda: named.key_of(source))
     most = offer.memory_bytes + NAMES_BYTES if offer.memory_bytes else MAX_PARCEL_BYTES
@@ -126,7 +129,7 @@ def take(meeting: Meeting, named: Named, offer: Offer, is_once: bool) -> tuple[F
 
 
 def delete_if_out(mesh: str) -> None:
-    """What was shared with a device that an owner has revoked is deleted there, as soon as it knows."""
+    """Delete the shared windows of this device if an owner has revoked it."""
     code = known_meshes().get(mesh)
     out = code and any(
         open_membership(keys).why_out() for keys in (MeshKeys.from_code(code), MeshKeys.from_code(code, SHARED_RUN))
@@ -161,7 +164,7 @@ def _run_giver(
 
 
 def _run(meeting: Meeting, make: Callable[[Contributor, float], _MachineT], work: Work) -> tuple[Finish, _MachineT]:
-    """Until it has finished. Raises ConfigError if this device is out."""
+    """Run the node until it has finished. Raises ConfigError if this device is out."""
 
     def run_as(host: str) -> tuple[Finish, _MachineT]:
         with opened(meeting, make, work, host) as (runtime, machine, run), stopped_by_signals(runtime):
@@ -175,7 +178,7 @@ def _run(meeting: Meeting, make: Callable[[Contributor, float], _MachineT], work
 def opened(
     meeting: Meeting, make: Callable[[Contributor, float], _MachineT], work: Work, host: str = ""
 ) -> Iterator[tuple[Runtime[Links], Callable[[], _MachineT], Callable[[], Finish]]]:
-    """A node of this machine, its machine as it is when asked, and what drives it to its end.
+    """Yield a node of this machine, a function that returns its current machine, and one that drives it to its end.
 
     Raises ConfigError if this device is out.
     """
@@ -203,11 +206,11 @@ def opened(
 
 
 def _heed_owners(mesh: MeshKeys, run: MeshKeys) -> None:
-    """Whom the mesh's owners have revoked is out here too."""
+    """Apply the mesh owners' namings and revocations to this run too."""
     membership = open_membership(run)
     for statement in open_membership(mesh).roster.statements():
         if isinstance(statement, OwnerNamed | DeviceRevoked):
-            with suppress(RemoteProtocolError):  # of an owner that is known by a statement behind it
+            with suppress(RemoteProtocolError):  # by an owner that only a later statement names
                 membership.roster.add(statement)
     keep_roster(membership)
 

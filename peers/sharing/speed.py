@@ -1,4 +1,4 @@
-"""How fast this device trains, so that shares can follow it: the LeNet on windows of noise, for a moment."""
+"""The training speed of this device, so that shares can follow it: the LeNet on windows of noise, for a moment."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-# Devices are compared with one another, so that it need not be their model: a window of UCI HAR, batches as usual.
+# Devices are only compared with one another, so it need not be their model: a window of UCI HAR, batches as usual.
 _CHANNELS, _TIME, _CLASSES, _WINDOWS = 9, 128, 6, 64
 # Long enough that a clock of milliseconds and a processor that wakes up do not matter.
 _MEASURE_S = 0.5
 
 
 def measure_speed(clock: Callable[[], float] = time.perf_counter) -> float:
-    """Windows a second in training. Loads torch, where it is not loaded yet."""
+    """Return the windows a second in training. Loads torch if needed."""
     from mdl.config import TrainingSettings
     from mdl.learning.flat import FlatModel
     from mdl.learning.models import build_model

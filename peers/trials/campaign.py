@@ -1,4 +1,4 @@
-"""Many seeds on many cores: `mdl sim run`. Chunks of seeds go to processes; what fails comes back by its seed."""
+"""Many seeds on many cores: `mdl sim run`. Chunks of seeds go to processes; failures come back by their seeds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
 # Small enough that Ctrl-C and progress are quick, large enough that handing over costs nothing.
 _CHUNK = 25
-# Failing seeds that a run keeps; a mesh that is broken fails everywhere.
+# The most failing seeds that a run keeps; a broken mesh fails everywhere.
 _MOST_FAILURES = 1_000
 EXCHANGES: tuple[Exchange, ...] = get_args(Exchange)
 _OF_EACH_EXCHANGE = len(SIZES) * len(LENGTHS)
@@ -40,7 +40,7 @@ _OF_EACH_EXCHANGE = len(SIZES) * len(LENGTHS)
 
 @dataclass(frozen=True)
 class Campaign:
-    """What all seeds share. has_agent, on_partition: None draws them for each seed.
+    """The settings of all seeds. has_agent, on_partition: None draws them for each seed.
 
     wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`). exchange: as in the configuration,
     or any: each in turn, for as many seeds as the wide family has sizes and lengths. compress: likewise, each seed.
@@ -85,7 +85,7 @@ class Campaign:
 
 @dataclass
 class SizeTotals:
-    """What became of the seeds of one size and length. failed: in any way; violations: in which."""
+    """The results of the seeds of one size and length. failed: in any way; violations: by kind."""
 
     peers: int
     rounds: int
@@ -97,9 +97,9 @@ class SizeTotals:
 
 @dataclass
 class Totals:
-    """What became of all seeds so far. failing: the verdicts of those that failed, at most a thousand.
+    """The results of all seeds so far. failing: the verdicts of those that failed, at most a thousand.
 
-    interrupted: by Ctrl-C, before all seeds were run. sizes: (peers, rounds) -> the same of one size.
+    interrupted: by Ctrl-C, before all seeds were run. sizes: (peers, rounds) -> the results of one size.
     """
 
     seeds: int = 0
@@ -156,7 +156,7 @@ class Totals:
 
 
 def size_table(sizes: list[SizeTotals]) -> list[str]:
-    """Lines for people: a row for each number of peers, a column for each of rounds; seeds that failed, of how many."""
+    """Return a table for people: failed seeds of all, a row for each number of peers, a column for each of rounds."""
     cells = {(size.peers, size.rounds): f"{size.failed}/{size.seeds}" for size in sizes}
     rows, columns = sorted({size.peers for size in sizes}), sorted({size.rounds for size in sizes})
     width = 2 + max((len(cell) for cell in cells.values()), default=0)
@@ -169,7 +169,7 @@ def size_table(sizes: list[SizeTotals]) -> list[str]:
 def run_campaign(
     campaign: Campaign, seeds: range, processes: int, progress: Callable[[Totals], None] | None = None
 ) -> Totals:
-    """Run all seeds; `progress` sees the totals after each chunk. Ctrl-C ends all processes and keeps what there is."""
+    """Run all seeds; `progress` sees the totals after each chunk. Ctrl-C ends all processes and keeps the totals."""
     totals = Totals()
     try:
         with handled(interrupt):
@@ -196,7 +196,7 @@ def run_seeds(campaign: Campaign, seeds: range) -> Totals:
 
 @contextmanager
 def silent_machines() -> Iterator[None]:
-    """Without the machines' logs: thousands of seeds of warnings about faults that are on purpose."""
+    """Silence the machines' logs: thousands of seeds warn about faults that are on purpose."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -206,12 +206,12 @@ def silent_machines() -> Iterator[None]:
 
 
 def count_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_chunks(run: Callable[[Chunk], Result], chunks: Sequence[Chunk], processes: int) -> Iterator[Result]:
-    """What `run` makes of each chunk, in so many processes; in the order in which they are done."""
+    """Run `run` on each chunk in so many processes; yield the results in the order in which they are done."""
     if processes <= 1 or len(chunks) <= 1:
         with silent_machines():
             yield from (run(chunk) for chunk in chunks)
@@ -233,7 +233,7 @@ def run_chunks(run: Callable[[Chunk], Result], chunks: Sequence[Chunk], processe
 
 @contextmanager
 def seldom_collected() -> Iterator[None]:
-    """A mesh is a circle of references of some hundred KB: looked for once a chunk, not all the time (5 %)."""
+    """Collect garbage once a chunk, not all the time (5 %): a mesh is a circle of references of some hundred KB."""
     was_enabled = gc.isenabled()
     gc.freeze()
     gc.disable()

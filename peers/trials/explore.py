@@ -20,9 +20,9 @@ from mdl.sim.mesh.search import KINDS, USUAL, AnyDeparture, Walk, explore, first
 from mdl.sim.mesh.verdict import judge
 from mdl.sim.plans.fault_plan import FaultPlan
 
-# Virtual seconds of local training: longer than anything that a mesh does about a round.
+# Virtual seconds of local training: longer than anything else that a mesh does in a round.
 _TRAIN_S = 1.0
-# First departures that one process gets at once, of schedules that have no other one.
+# First departures that one process gets at once, if schedules have no other one.
 _CHUNK = 25
 _MOST = 64
 
@@ -30,10 +30,10 @@ Departures: TypeAlias = tuple[AnyDeparture, ...]
 
 
 class Bound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is searched: meshes of so many devices that get through so many rounds. kinds: of departures, by name.
+    """The bounds of a search: meshes of so many devices that get through so many rounds. kinds: of departures, by name.
 
-    from_round: the first in which there are departures. policy: who aggregates with whom. agent: a node without a
-    trainer leads as long as it is there. exchange: as in the configuration.
+    from_round: the first one with departures. policy: orders the aggregations. agent: a node without a trainer leads as
+    long as it is there. exchange: as in the configuration.
     """
 
     peers: Annotated[int, Meta(ge=1, le=_MOST)]
@@ -57,7 +57,7 @@ class Found(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What a part of the search came to. steps: since the last departure of each schedule, so that none counts twice.
+    """The result of a part of the search. steps: since the last departure of each schedule, so that none counts twice.
 
     apart: schedules in which two starts of the mesh met too late to add up, which is not promised (docs/faults.md).
     """
@@ -70,10 +70,10 @@ class Part(msgspec.Struct, frozen=True):
 
 @dataclass
 class Searched:
-    """What was gone through so far; schedules, steps, apart, found: as in `Part`, of all of them.
+    """The progress of a search; schedules, steps, apart, found: as in `Part`, of all parts.
 
-    depth: all schedules with fewer departures are done; done: of those with so many, how many first departures, of
-    `parts`. seconds: of the wall clock.
+    depth: all schedules with fewer departures are done; done: finished first departures at this depth, of `parts`.
+    seconds: of the wall clock.
     """
 
     bound: Bound
@@ -111,7 +111,7 @@ class Searched:
 
 
 def start_walk(bound: Bound, record: bool = False) -> Walk:
-    """The usual schedule of this mesh, before its first step. record: keep its story."""
+    """Return the usual schedule of this mesh, before its first step. record: keep its story."""
     mesh, _ = build_mesh(_plan(bound), record)
     mesh.network.latency_s, mesh.network.default_mb_s, mesh.network.rates_mb_s = 0.0, 1e6, {}
     for node in mesh.nodes.values():
@@ -122,9 +122,9 @@ def start_walk(bound: Bound, record: bool = False) -> Walk:
 def search_all(
     bound: Bound, depth: int, processes: int, progress: Callable[[Searched], None] | None = None
 ) -> Searched:
-    """All schedules with at most so many departures, the fewest first, until one is found that breaks something.
+    """Search all schedules with at most so many departures, the fewest first, until one breaks something.
 
-    Ctrl-C ends it early; `progress` sees what is done after each part.
+    Ctrl-C ends it early; `progress` sees the progress after each part.
     """
     searched, started = Searched(bound), time.monotonic()
     with silent_machines():
@@ -148,7 +148,7 @@ def search_all(
 
 
 def search_from(bound: Bound, depth: int, starts: list[Departures]) -> Part:
-    """The schedules that begin with these departures, here."""
+    """Search the schedules that begin with these departures, in this process."""
     schedules = steps = apart = 0
     for start in starts:
         with seldom_collected():
@@ -165,7 +165,7 @@ def search_from(bound: Bound, depth: int, starts: list[Departures]) -> Part:
 
 
 def tell_found(bound: Bound, departures: Departures) -> tuple[Found, Walk]:
-    """Go this way to its end, with its story."""
+    """Follow these departures to the end; return the result, and the walk with its story."""
     with silent_machines():
         walk = start_walk(bound, record=True)
         follow(walk, departures)
@@ -175,7 +175,7 @@ def tell_found(bound: Bound, departures: Departures) -> tuple[Found, Walk]:
 
 
 def load_found(data: bytes) -> Found:
-    """Raises DataError if it is none."""
+    """Return a saved result. Raises DataError if the data is none."""
     return decode_json(data, Found, "story", "what `mdl sim search` saved")
 
 
@@ -192,7 +192,7 @@ def _judge(bound: Bound, walk: Walk) -> Found | None:
 
 
 def _began_apart(walk: Walk, found: Found) -> bool:
-    """Whether work is lost only since two starts of a mesh, which had not heard of one another, met too late."""
+    """Return True if work is lost only since two starts of a mesh, unaware of one another, met too late."""
     starts = {lineage[0] for _, lineage in walk.mesh.accounts.closed if lineage}
     return found.kind == "lost" and len(starts) > 1
 

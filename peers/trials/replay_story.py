@@ -1,8 +1,8 @@
-"""A recorded process again: the same machine is stepped through what the first one saw, and must say the same.
+"""Replays a recorded process: the same machine is stepped through what the first one saw, and must say the same.
 
-A machine makes no digest itself: each comes in by an event (`mdl.protocol.vector_work`), and is in the story. So values
-need not be: any of the right size are fed, and all that is said is compared as it was. What depends on the values
-themselves (a NaN that was refused) shows as a difference.
+A machine makes no digest itself: each comes in by an event (`mdl.protocol.vector_work`), and is in the story. So the
+story needs no values: any of the right size are fed, and all effects are compared with the recorded ones. A decision
+that depended on the values themselves (a NaN that was refused) shows as a difference.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _LONGEST_S = 120.0
 
 @dataclass(frozen=True)
 class Replayed:
-    """How a replay went. problem: why nothing could be replayed. difference: the first, in words, if there is one."""
+    """The result of a replay.
+
+    problem: why nothing could be replayed. difference: the first, in words, if there is one.
+    """
 
     steps: int = 0
     effects: int = 0
@@ -66,7 +69,8 @@ class Replayed:
 def replay_story(recorded: Recorded, policy: str | Own | None = None) -> Replayed:
     """Step the machine through the story.
 
-    policy: what it followed, from the user's command line; without it, what the story names, if that is built in.
+    policy: the policy that it followed, from the user's command line; without it, the one that the story names, if that
+    is built in.
     """
     if recorded.start is None or recorded.problem:
         return Replayed(problem=recorded.problem)
@@ -84,11 +88,11 @@ def replay_story(recorded: Recorded, policy: str | Own | None = None) -> Replaye
 
 
 class _PolicyNeededError(ConfigError):
-    """The machine takes office in this story, and what it decided by is not in it."""
+    """The machine takes office in this story, but the story lacks the policy that it followed."""
 
 
 def _find_policy(told: str, policy: str | Own | None) -> Callable[[], Policy]:
-    """told: by the story, in words that are never followed unless they name a built-in policy."""
+    """Return a maker of the policy. told: by the story, in words that count only if they name a built-in policy."""
     if policy is None:
 
         def make() -> Policy:
@@ -133,7 +137,7 @@ def _differs(number: int, entry: Entry, text: str) -> Replayed:
 
 
 def _compare(recorded: Any, replayed: Any, place: str) -> str:
-    """Where they differ; empty if they do not."""
+    """Return the place of the first difference; empty if there is none."""
     if isinstance(recorded, dict) and isinstance(replayed, dict):
         if recorded.keys() != replayed.keys():
             return place or "kind"

@@ -1,6 +1,6 @@
-"""Rosters for simulated meshes: real statements and signatures of devices whose keys follow from their names.
+"""Rosters for simulated meshes: real statements and signatures of devices, with keys that follow from their names.
 
-Every device is an owner, named by a founder who takes no part. A signature is checked once for all meshes of this
+Every device is an owner, named by a founder that takes no part. A signature is checked once for all meshes of this
 process: a check takes longer than all else that a simulated device does in a second.
 """
 
@@ -26,7 +26,7 @@ _FOUNDER = "the founder"
 
 
 def open_gate(mesh: SimMesh, node_ids: tuple[str, ...]) -> Gate:
-    """The gate of a mesh whose processes have these names."""
+    """Return the gate of a mesh with processes of these names."""
     names = {_device(peer_id).public: peer_id for peer_id in node_ids}
     return Gate(mesh, partial(_open, node_ids), _revoke, names, Judge(mesh))
 
@@ -61,7 +61,7 @@ def _device(name: str) -> DeviceKey:
 
 @cache
 def _first_roster(node_ids: tuple[str, ...]) -> Roster:
-    """What everybody knows when the mesh begins."""
+    """Return the statements that all devices know when the mesh begins."""
     founder = Membership(_keys(), _device(_FOUNDER))
     roster = Roster(_keys(), check=_is_signed)
     for statement in (founder.found(), *(founder.name_owner(_device(peer_id).public) for peer_id in node_ids)):

@@ -28,23 +28,23 @@ from mdl.sim.mesh.verdict import Verdict, is_settled, judge, patience_s
 from mdl.sim.plans.fault_plan import AGENT_NODE, FaultPlan, Lie
 from mdl.sim.plans.shrink import shrink_plan
 
-# 0.3 MB at 2.5 to 5 MB/s: a hop takes 0.06 to 0.12 s, not much less than local training, so that faults find both.
+# 0.3 MB at 2.5 to 5 MB/s: a hop takes 0.06 to 0.12 s, not much less than local training, so that faults hit both.
 SIZE_BYTES = 300_000
-# Of a device that trains alone a round takes as long as its training does: 0.15 s at least, mostly more.
+# A round of a device that trains alone takes as long as its training does: 0.15 s at least, mostly more.
 _ALONE_S = 0.15
-# Where nothing in a plan keeps anybody apart for longer, the trainings of a run of its size are enough.
+# If nothing in a plan keeps devices apart for longer, the trainings of a run of its size are enough.
 _APART_S = 6.0
-# Seconds of this process's own processor time after which a run is taken to be caught inside of one event: some 500
-# times what it usually takes. Not of the wall clock: where others want the processor, any run takes long.
+# A run that takes so many seconds of this process's own processor time hangs inside one event: that is some 500 times
+# its usual time. The wall clock does not count: if other programs want the processor, any run takes long.
 HANG_S = 20.0
-# Seconds after which a timer rings again whose first bell nobody could hear.
+# The timer rings again after so many seconds, in case its first bell was lost.
 _AGAIN_S = 0.05
-# What a bug in a machine may raise; anything else is one of the simulator.
+# Exceptions that a bug in a machine may raise; any other is a bug of the simulator.
 BUGS = (MdlError, AssertionError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector]:
-    """The mesh of this plan, with everybody about to start and the faults waiting."""
+    """Return the mesh of this plan, with all processes about to start and the faults waiting."""
     rng = np.random.default_rng([plan.seed, 0x5EED])
     start = np.zeros(_count_trainings(plan), np.float32)
     accounts = Accounts(start, plan.compress, plan.outer())
@@ -74,13 +74,16 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
 
 
 def _count_trainings(plan: FaultPlan) -> int:
-    """How many a run may take: who is locked out may go on alone, and who is apart from the others for long."""
+    """Return how many trainings a run may take.
+
+    A locked-out device may go on alone, and so may one that is apart from the others for long.
+    """
     alone_s = patience_s(plan) if plan.has_revocations() else plan.peers * plan.apart_s(_APART_S)
     return dimensions_of(plan.peers, plan.rounds) + int(alone_s / _ALONE_S)
 
 
 def _segment_values(plan: FaultPlan) -> int:
-    """Return the values of a segment: as many segments as a model has that is not larger for devices that are apart.
+    """Return the values of a segment: a plan with a larger model has no more segments than one of the usual size.
 
     Each segment has messages of its own, all of which a plan may lose.
     """
@@ -88,7 +91,7 @@ def _segment_values(plan: FaultPlan) -> int:
 
 
 def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, now: float) -> PeerStart:
-    """How one process of this plan starts, from what it has saved if anything."""
+    """Return how one process of this plan starts, from its saved state if there is any."""
     start = None
     if peer_id != AGENT_NODE:
         size = _count_trainings(plan)
@@ -128,19 +131,22 @@ def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:
 
 
 def run_guarded(plan: FaultPlan, limit_s: float = HANG_S) -> Verdict:
-    """As run_plan, but a machine that never returns from an event is a verdict too. Main thread, POSIX; else as is."""
+    """Run a plan as `run_plan` does, but a machine that never returns from an event is a verdict too.
+
+    That works in the main thread, on POSIX; elsewhere it equals `run_plan`.
+    """
     verdict, mesh = _run_guarded(plan, False, limit_s)
     mesh.end()
     return verdict
 
 
 def tell_plan(plan: FaultPlan, limit_s: float = HANG_S) -> tuple[Verdict, SimMesh]:
-    """As run_guarded, with the story."""
+    """Do the same as `run_guarded`, with the story."""
     return _run_guarded(plan, True, limit_s)
 
 
 def shrink(plan: FaultPlan, kind: str, limit_s: float = HANG_S / 2) -> FaultPlan:
-    """The shortest plan found that fails in the same way."""
+    """Return the shortest plan found that fails in the same way."""
     return shrink_plan(plan, lambda smaller: run_guarded(smaller, limit_s).kind == kind)
 
 
@@ -165,7 +171,7 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
 
 
 def _is_swallowed(frame: FrameType | None) -> bool:
-    """Return whether Python would only print what is raised here: in a finalizer, or a callback of its collector."""
+    """Return True if Python would only print an exception from here: in a finalizer or a callback of its collector."""
     callbacks = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     while frame is not None:
         if frame.f_code in callbacks or frame.f_code.co_name == "__del__":

@@ -1,6 +1,6 @@
-"""The file of a story: how the machine was built, and a line for each step; read, told, and written of a simulated run.
+"""The file of a story: how the machine was built, and a line for each step; reads, tells and writes them.
 
-Values are not in a story: an event or effect that is read has zeros in their place, or what it is given instead.
+Values are not in a story: an event or effect that is read has zeros in their place, or values made by the caller.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}
 _LARGEST_STORY_BYTES = 128 << 20
 # Several vectors of this size are held, and hashed again in each pass: 32 million values are 128 MB.
 LARGEST_MODEL = 32 << 20
-# What a machine that is told impossible things may end in: it was built for what its own code records.
+# A machine that is given impossible events may raise these: it was built for what its own code records.
 IMPOSSIBLE = (
     *(LocalProtocolError, KeyError, IndexError, TypeError, ValueError, AttributeError),
     *(ArithmeticError, RecursionError, MemoryError, AssertionError),
@@ -42,7 +42,7 @@ IMPOSSIBLE = (
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One step. event and effects: {name of the kind: its fields}. ticks: those that decided nothing, before it."""
+    """One step. event and effects: {name of the kind: its fields}. ticks: those before it that decided nothing."""
 
     at_s: float
     event: dict[str, Any]
@@ -78,7 +78,7 @@ class Recorded:
 
 
 def load_story(path: Path) -> Recorded:
-    """Raises DataError that names the file and the line, if it is no story."""
+    """Read a story. Raises DataError that names the file and the line, if it is none."""
     lines = read_bytes(path, _LARGEST_STORY_BYTES, "a story-*.jsonl of a run").split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -98,7 +98,7 @@ def load_story(path: Path) -> Recorded:
 
 
 def tell_entries(recorded: Recorded, limit: int = 0) -> Iterator[str]:
-    """Readable lines of the last `limit` steps, or of all; an entry of another version is shown as it is.
+    """Yield readable lines of the last `limit` steps, or of all; an entry of another version is shown as it is.
 
     Steps in a row that only pass segments on are told together.
     """
@@ -158,7 +158,7 @@ def save_stories(mesh: SimMesh, directory: Path) -> list[Path]:
 
 
 def read_event(item: dict[str, Any], value: Callable[[type, Any], Vector] | None = None) -> Event:
-    """The event of an entry. value: makes what stands for values of which the story has only the description.
+    """Return the event of an entry. value: makes values from the description that the story has of them.
 
     Raises msgspec.ValidationError if this version knows none of that kind.
     """
@@ -170,7 +170,7 @@ def read_event(item: dict[str, Any], value: Callable[[type, Any], Vector] | None
 
 
 def size_of(given: Any) -> int:
-    """Of values, as a story describes them: before memory is taken for them."""
+    """Return the size of values that a story describes; check it before memory is taken for them."""
     size = given.get("size") if isinstance(given, dict) else None
     if not isinstance(size, int) or not 0 <= size <= LARGEST_MODEL:
         raise msgspec.ValidationError(f"values of size {reprlib.repr(size)}")
@@ -178,7 +178,7 @@ def size_of(given: Any) -> int:
 
 
 def _entries_of(line: _Line) -> Iterator[Entry]:
-    """The steps of a line, the rows before its own first. Raises ValueError."""
+    """Yield the steps of a line, the rows before its own first. Raises ValueError."""
     ticks: list[float] = []
     for item in line.before:
         if isinstance(item, float):
@@ -215,7 +215,10 @@ def _effect(item: dict[str, Any]) -> Effect:
 
 
 def _convert(fields: Any, kind: type[msgspec.Struct], value: Callable[[type, Any], Any]) -> Any:
-    """msgspec.convert; values that are a vector or packed bytes (`Bulk`) are made beside it: it knows no such union."""
+    """Convert as msgspec does; make values that are a vector or packed bytes (`Bulk`) beside it.
+
+    msgspec knows no such union.
+    """
     if kind not in (Received, Send):
         return msgspec.convert(fields, kind, dec_hook=value)
     rest = msgspec.structs.asdict(msgspec.convert(fields, _without_values(kind), dec_hook=value))

@@ -1,1 +1,1 @@
-"""What owners of a mesh do about its members."""
+"""Commands of a mesh's owners about its members."""

@@ -1,6 +1,6 @@
-"""What an owner states about a mesh: told to everybody who is reached, and kept for those who are not.
+"""The statements of an owner about a mesh: told to every peer that is reached, and kept for the others.
 
-The mesh and its runs have rosters of their own; a statement stands in all that this machine knows.
+The mesh and its runs have rosters of their own; a statement goes into all that this machine knows.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from mdl.transport.trust.keys import RUN_MARK, Mesh, MeshKeys, code_hash, new_jo
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.words import fingerprint
 
-# Digests are compared every second; who is reached has agreed by then, or is busy.
+# Digests are compared every second; a peer that is reached has agreed by then, or is busy.
 _AGREED_S = 3.0
 _LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
 class Member:
-    """One line of a roster. device: its fingerprint. state: "in", or why it is out."""
+    """One line of a roster. device: its fingerprint. state: "in", or the reason why it is out."""
 
     name: str
     device: str
@@ -38,7 +38,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Spread:
-    """Who has taken over what was stated, of those who were reached."""
+    """The devices that have taken over a statement, and those that were reached."""
 
     agreed: tuple[str, ...]
     reached: tuple[str, ...]
@@ -52,7 +52,7 @@ class Spread:
 
 
 def list_members(membership: Membership) -> list[Member]:
-    """Everybody who is or was in, by name, as far as this machine knows."""
+    """Return everybody that is or was in, by name, as far as this machine knows."""
     roster, own = membership.roster, membership.device.public
     found = [
         Member(each.peer_id, fingerprint(each.device), each.device in roster.owners(), each.device == own)
@@ -67,7 +67,7 @@ def list_members(membership: Membership) -> list[Member]:
 
 
 def find_device(membership: Membership, text: str) -> bytes:
-    """The device of this name, or with these words. Raises ConfigError with those that there are."""
+    """Return the device with this name or fingerprint. Raises ConfigError that lists the known ones."""
     roster = membership.roster
     if (named := roster.enrolled(text)) is not None:
         return named.device
@@ -80,7 +80,7 @@ def find_device(membership: Membership, text: str) -> bytes:
 
 
 def owned(keys: MeshKeys | None) -> Membership:
-    """This device's membership of a mesh that it owns. Raises ConfigError otherwise."""
+    """Return this device's membership of a mesh that it owns. Raises ConfigError if it does not own it."""
     if keys is None or not keys.mark:
         raise ConfigError(
             "this mesh has no owners: its join code is an old one, or it has none; "
@@ -101,7 +101,7 @@ def state(
     wait_s: float,
     note_stated: Callable[[Membership], None] = lambda membership: None,
 ) -> list[Spread]:
-    """State the same in the mesh and its runs. make: from what is known where, once the others were heard.
+    """State the same in the mesh and its runs. make: called with each roster, once the other peers were heard.
 
     note_stated: called when it is stated and kept.
     """
@@ -110,7 +110,7 @@ def state(
 
 
 def who_is_left_out(membership: Membership, keep: Sequence[str], everybody: bool) -> list[str]:
-    """Names of members that a new code would not keep: they have never worked here, and nobody names them."""
+    """Return the members that a new code would not keep: they have never worked here, and nobody names them."""
     roster = membership.roster
     stay = set(membership.who_stays([find_device(membership, each) for each in keep], everybody))
     return [each.peer_id for each in roster.members() if each.device not in stay]
@@ -121,7 +121,7 @@ def change_code(
 ) -> tuple[str, list[Spread], list[str]]:
     """Give the mesh another join code. Returns the new code, which is remembered, and names of those left out.
 
-    keep: names or words of devices that stay though they have never worked here. everybody: all stay.
+    keep: names or fingerprints of devices that stay though they have never worked here. everybody: all stay.
     """
     former = known_meshes()[mesh]
     code = new_join_code(mesh, mark=MeshKeys.from_code(former).mark)
@@ -130,7 +130,7 @@ def change_code(
 
     def make(membership: Membership) -> Stated:
         _, _, run = membership.keys.name.partition(RUN_MARK)
-        if not run:  # it comes first
+        if not run:  # the mesh itself comes first
             named.extend(find_device(membership, each) for each in keep)
             left_out.extend(who_is_left_out(membership, keep, everybody))
         statement = membership.change_code(code_hash(code), named, everybody)
@@ -140,7 +140,7 @@ def change_code(
         if membership.roster.wanted_code() != code_hash(code):
             raise ConfigError(f"mesh {mesh}: its owners have changed meanwhile, and the code stays as it was")
         if membership.keys.name == mesh:
-            remember_code(code, replace=True)  # whatever comes of the runs: the mesh has this code now
+            remember_code(code, replace=True)  # even if the runs fail: the mesh has this code now
 
     return code, state(mesh, former, section, make, wait_s, note_stated), left_out
 

@@ -1,1 +1,1 @@
-"""What people see: the live view, watched meshes, inference."""
+"""Views for people: the live view, watched meshes, inference."""

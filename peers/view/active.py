@@ -1,4 +1,4 @@
-"""Which other runs of a mesh are there, for whoever looked for one that is not."""
+"""The other active runs of a mesh, for a user that looked for a run that is not there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOOK_S = 1.5
 
 
 def tell_active(mesh: Mesh, section: MeshSection) -> str:
-    """ "; home/walk is active: --mesh home/walk": runs that announce themselves, of those this machine has been in."""
+    """Return "; home/walk is active: --mesh home/walk" for each active run that this machine has been in."""
     others = other_runs(mesh.name)
     if not others or section.loopback:
         return ""

@@ -7,7 +7,7 @@ import sys
 
 
 class Calm(logging.Handler):
-    """What the system refuses costs the line: a complaint about each would fill a full disk further."""
+    """Drops a line that the system refuses: a complaint about each would fill a full disk further."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not isinstance(sys.exc_info()[1], OSError):

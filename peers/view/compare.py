@@ -1,4 +1,4 @@
-"""`mdl schedule compare`: the same scenarios under several policies, and what came of it."""
+"""`mdl schedule compare`: the same scenarios under several policies, and the results."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from mdl.scheduler.study.play import Played
 
 @dataclass
 class Score:
-    """One policy over all scenarios; lists by scenario. objective: N(T) + N(E), Eq. 4. decision_s: of each decision.
+    """The results of one policy; lists by scenario. objective: N(T) + N(E), Eq. 4. decision_s: of each decision.
 
-    everywhere_s: when everybody has the result. Of rounds in segments that and `lost` is all that there is.
+    everywhere_s: until all devices have the result. Rounds in segments have that and `lost` only.
     """
 
     makespan_s: list[float] = field(default_factory=list)
@@ -39,9 +39,9 @@ class Score:
 
 @dataclass
 class Comparison:
-    """planned: scenarios that were to be played; interrupted: by Ctrl-C, after `played` of them.
+    """The results of all policies. planned: scenarios to be played; interrupted: by Ctrl-C, after `played` of them.
 
-    scenarios: ids of those that were played.
+    scenarios: ids of the played ones.
     """
 
     policies: tuple[str, ...]
@@ -57,12 +57,12 @@ class Comparison:
 
     @property
     def chains(self) -> list[str]:
-        """All but rounds in segments, which nobody ever holds alone."""
+        """The policies without rounds in segments: no device ever holds such a round alone."""
         return [name for name in self.policies if name not in SHARES_BY]
 
     @property
     def reference(self) -> str | None:
-        """What the others are measured by: the optimum, if it is there, else the best of them."""
+        """The policy that the others are compared with: the optimum, if it is there, else the best."""
         if OPTIMAL in self.policies:
             return OPTIMAL
         return min(self.chains, key=lambda name: fmean(self.scores[name].makespan_s), default=None)
@@ -75,9 +75,9 @@ def compare(
     planned: int,
     show: Callable[[int, int], None],
 ) -> Comparison:
-    """Each scenario under every policy before the next one, so that after Ctrl-C all have played the same.
+    """Play each scenario under every policy before the next one: after Ctrl-C all have played the same.
 
-    show: hears how many of how many are played.
+    show: is given the numbers of played and planned scenarios.
     """
     names = tuple(str(name) for name in policies)
     found = Comparison(names, what, planned, {name: Score() for name in names})
@@ -98,8 +98,11 @@ def compare(
 
 
 def describe_comparison(found: Comparison) -> dict[str, Any]:
-    """What `--json` prints. over_percent: mean makespan over the reference's, with the 95 % interval of that ratio
-    over these scenarios; paired: the mean of the ratios."""
+    """Return the object that `--json` prints.
+
+    over_percent: mean makespan over the reference's, with the 95 % interval of that ratio over these scenarios.
+    over_percent_paired: the mean of the ratios.
+    """
     reference = found.scores[found.reference].makespan_s if found.played and found.reference else []
     return {
         "scenarios": found.what,
@@ -112,7 +115,10 @@ def describe_comparison(found: Comparison) -> dict[str, Any]:
 
 
 def list_results(found: Comparison) -> Iterator[dict[str, object]]:
-    """What `--csv` writes: a row for each scenario and policy. What only a chain has is None of rounds in segments."""
+    """Yield the rows that `--csv` writes, one for each scenario and policy.
+
+    Rounds in segments lack figures of a chain.
+    """
     for number, scenario in enumerate(found.scenarios):
         for name in found.policies:
             score = found.scores[name]
@@ -155,7 +161,7 @@ def show_comparison(found: Comparison, console: Console) -> None:
 
 
 def _score_chains(found: Comparison, rows: dict[str, tuple[Played, list[float]]]) -> None:
-    """Of one scenario, what only a chain has: one holder, energy, decisions."""
+    """Add the figures of one scenario that only a chain has: one holder, energy, decisions."""
     variances = {name: energy_variance(np.array(played.energy_j)) for name, (played, _) in rows.items()}
     both = objectives([played.makespan_s for played, _ in rows.values()], list(variances.values())) if rows else []
     for value, (name, (played, seconds)) in zip(both, rows.items(), strict=True):
@@ -198,7 +204,7 @@ def _describe(name: str, score: Score, reference: Sequence[float]) -> dict[str, 
 
 
 def _tell_chain(row: dict[str, Any], reference: str | None) -> tuple[str, str]:
-    """Makespan with its interval, and what it is over the reference."""
+    """Return the makespan with its interval, and its excess over the reference."""
     if row["makespan_s"] is None:
         return "-", ""
     over = "" if row["policy"] == reference else _tell_over(row)
@@ -212,7 +218,10 @@ def _tell_over(row: dict[str, Any]) -> str:
 
 
 def _over_interval(own_s: Sequence[float], reference_s: Sequence[float]) -> float | None:
-    """Of the ratio of two means over the same scenarios, in percent (linearised: Cochran, ratio estimators)."""
+    """Return the 95 % interval of the ratio of two means over the same scenarios.
+
+    It is in percent, and linearised (Cochran, ratio estimators).
+    """
     mean_s = fmean(reference_s)
     if mean_s <= 0.0 or len(own_s) < 2:
         return None if mean_s <= 0.0 else 0.0

@@ -1,4 +1,4 @@
-"""A console on which strings are text and nothing else: no markup, no emoji codes, no escape sequences of others."""
+"""A console on which strings are plain text: no markup, no emoji codes, no escape sequences from others."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.text import Text
 
 from mdl.peers.view.plain import plain_lines
 
-# Nobody's terminal: a file or another program takes lines of any length, and nothing of a table is cut.
+# A file or another program takes lines of any length, and nothing of a table is cut.
 _PIPE_COLUMNS = 10_000
 
 
 class PlainConsole(Console):
-    """See the module. What is to have colour is a `Text`, or has a style.
+    """A plain console; see the module. Coloured output is a `Text`, or has a style.
 
-    Where its output is no terminal nothing is cut or broken into lines, unless COLUMNS says how wide a line is.
+    If the output is no terminal, nothing is cut or broken into lines, unless COLUMNS sets the width.
     """
 
     def __init__(self, **settings: Any) -> None:

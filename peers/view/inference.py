@@ -1,6 +1,6 @@
 """`mdl eval` and `mdl predict`: use a trained model on windows of a data set.
 
-spec, model: what the user says of the data and the model; None leaves it to the file, which may name built-in ones.
+spec, model: the user's data and model; None leaves them to the file, which may name built-in ones.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ from mdl.task import channels_difference, rates_difference, unit_runs
 
 
 def load_model(path: Path, model: str | Own | None) -> tuple[nn.Module, ModelDescription]:
-    """As `import_model`, of a file or a run directory."""
+    """Load a model as `import_model` does, from a file or a run directory."""
     return import_model(find_model_file(path), model)
 
 
 def evaluate_model(path: Path, spec: str | Own | None, model: str | Own | None = None) -> dict[str, Any]:
-    """How good it is on the test windows, by measures of its targets. Raises DataError if the data does not fit."""
+    """Return how good it is on the test windows, by measures of its targets.
+
+    Raises DataError if the data does not fit.
+    """
     module, description, data = _load(path, spec, model)
     counts = evaluate(module, data.test.x, data.test.y, len(data.classes))
     return {
@@ -48,7 +51,7 @@ def evaluate_model(path: Path, spec: str | Own | None, model: str | Own | None =
 
 
 def _measures(counts: Evaluation, data: DataSet) -> dict[str, Any]:
-    """By their names."""
+    """Return the measures by their names."""
     if counts.targets == "numbers":
         units = data.units or ("",) * len(data.classes)
         named = zip(data.classes, counts.fits, units, strict=True)
@@ -63,7 +66,7 @@ def _measures(counts: Evaluation, data: DataSet) -> dict[str, Any]:
 
 
 def _describe_label(hit: int, wrong: int, missed: int) -> dict[str, float | None]:
-    """None where nothing can be said: no window has it, or the model never says so."""
+    """Return the measures of a label; None if one is undefined: no window has it, or the model never predicts it."""
     return {
         "f1": 2 * hit / (2 * hit + wrong + missed) if hit + wrong + missed else None,
         "precision": hit / (hit + wrong) if hit + wrong else None,
@@ -72,7 +75,7 @@ def _describe_label(hit: int, wrong: int, missed: int) -> dict[str, float | None
 
 
 def predict_windows(path: Path, spec: str | Own | None, limit: int, model: str | Own | None = None) -> dict[str, Any]:
-    """What is predicted of the first `limit` test windows, with what they carry."""
+    """Return predictions for the first `limit` test windows, with their true labels."""
     module, description, data = _load(path, spec, model)
     outputs = predict_logits(module, np.ascontiguousarray(data.test.x[:limit]))
     rows = []
@@ -139,7 +142,7 @@ def show_predictions(result: dict[str, Any]) -> None:
 
 
 def describe_shape(shape: tuple[int, ...]) -> str:
-    """What one example is, in words."""
+    """Describe one example's shape in words."""
     axes = "windows of {} (channels, time)" if len(shape) == 2 else "images of {} (channels, height, width)"
     return axes.format(shape)
 
@@ -173,7 +176,7 @@ def _load(path: Path, spec: str | Own | None, model: str | Own | None) -> tuple[
 
 
 def _in_units_of(description: ModelDescription, data: DataSet, where: str) -> DataSet:
-    """Bring the test windows to the model's units. Raises DataError where their channels measure something else."""
+    """Bring the test windows to the model's units. Raises DataError if their channels measure something else."""
     if not description.channel_units or description.channel_units == data.channel_units:
         return data
     x = convert_channels(data.test.x, data.channel_units, description.channel_units)

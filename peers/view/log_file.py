@@ -11,15 +11,15 @@ from pathlib import Path
 from mdl.peers.view.calm import Calm
 from mdl.writing import open_private
 
-# Of such a process: 3 MB, which is some 8,000 rounds of a device and 4,000 of an agent of three.
+# Size of one file: all three take 3 MB, some 8,000 rounds of a device and 4,000 of an agent of three.
 LARGEST_LOG_BYTES = 1_000_000
 _LOGS_KEPT = 3
 
 
 class OwnLogFile(Calm, RotatingFileHandler):
-    """The file of a process whose stderr goes to a file: path, path.1 and path.2, of LARGEST_LOG_BYTES each.
+    """The log file of a process with its stderr in a file: path, path.1 and path.2, of LARGEST_LOG_BYTES each.
 
-    stderr follows, so that a traceback, and what a library prints, come behind the last line in the same file.
+    stderr follows, so that tracebacks and lines of libraries come behind the last line in the same file.
     """
 
     def __init__(self, path: Path) -> None:

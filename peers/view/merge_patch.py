@@ -1,7 +1,7 @@
-"""What changed between two snapshots, as a JSON merge patch (RFC 7396). Pure.
+"""The change between two snapshots, as a JSON merge patch (RFC 7396). Pure.
 
-Objects are compared field by field, all else as a whole; None stands for a field that is gone. What is the very same
-value is not looked into, so that rounds that are over cost nothing.
+Objects are compared field by field, other values as a whole; None stands for a removed field. Identical objects are not
+compared, so that finished rounds cost nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import msgspec
 
 
 def merge_patch(before: Any, after: Any) -> Any:
-    """What makes `before` into `after`, as builtins; {} if nothing changed. Both: structs or dicts of one kind."""
+    """Return the patch from `before` to `after`, as builtins; {} if nothing changed.
+
+    Both: structs or dicts of one kind.
+    """
     old, new = _fields(before), _fields(after)
     patch = {name: None for name, value in old.items() if value is not None and new.get(name) is None}
     for name, value in new.items():
@@ -29,7 +32,7 @@ def merge_patch(before: Any, after: Any) -> Any:
 
 
 def apply_patch(before: Any, patch: Any) -> Any:
-    """As RFC 7396 has it, on builtins: what a reader does with a change."""
+    """Apply a patch as RFC 7396 defines it, on builtins, as a reader of changes does."""
     if not isinstance(patch, dict):
         return patch
     after = dict(before) if isinstance(before, dict) else {}

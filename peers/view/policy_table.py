@@ -33,12 +33,12 @@ def judge(policy: str, scenarios: list[Scenario]) -> Judged:
 
 
 def judge_optimum(scenarios: list[Scenario]) -> Judged:
-    """The exact optimum with full information, N up to 12."""
+    """Return the exact optimum with full information, N up to 12."""
     return Judged("optimum", tuple(solve(scenario).makespan_s for scenario in scenarios))
 
 
 def describe(judged: Judged, others: list[Judged]) -> dict[str, object]:
-    """One row of the table: means, spread, and percent over each of the others but the first."""
+    """Return one row of the table: means, spread, and percent over each of the others but the first."""
     row: dict[str, object] = {
         "policy": judged.name,
         "mean_s": round(judged.mean_s, 3),
@@ -53,7 +53,7 @@ def describe(judged: Judged, others: list[Judged]) -> dict[str, object]:
 
 
 def list_makespans(judged: Sequence[Judged], scenarios: Sequence[Scenario]) -> list[dict[str, object]]:
-    """What `--csv` writes: a row for each scenario and policy."""
+    """Return the rows that `--csv` writes, one for each scenario and policy."""
     return [
         {"scenario": scenario.scenario_id, "policy": each.name, "makespan_s": round(seconds, 6)}
         for each in judged

@@ -1,4 +1,4 @@
-"""A round as it is drawn: a real one as it was recorded, a scenario as it is played under a policy."""
+"""Drawings of a round: a real one as it was recorded, a scenario as it is played under a policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mdl.scheduler.study.segments import play_segments
 
 @dataclass(frozen=True)
 class Drawing:
-    """policy: whose decisions are shown, empty if that is not known. estimates: what was taken for granted."""
+    """policy: the policy of the decisions, empty if unknown. estimates: the assumptions, in words."""
 
     chart: Chart
     policy: str
@@ -29,8 +29,9 @@ class Drawing:
 
 
 def draw_subject(subject: Subject, policy: str | Own | None, usual_policy: str) -> Drawing:
-    """policy: the subject is played under it, a real round as the scenario that it is rebuilt as. None: a real round is
-    drawn as it was recorded, a scenario under `usual_policy`. Raises ConfigError if there is no such policy.
+    """Draw a subject: played under `policy`; with None a real round as recorded, a scenario under `usual_policy`.
+
+    A real round is played as the scenario that it is rebuilt as. Raises ConfigError if there is no such policy.
     """
     if policy is None and not isinstance(subject, Playable):
         return Drawing(chart_real(subject), subject.policy, real_devices(subject), True)
@@ -41,7 +42,7 @@ def draw_subject(subject: Subject, policy: str | Own | None, usual_policy: str) 
 
 
 def _chart(scene: Playable, policy: str | Own) -> Chart:
-    """With the alternatives to each decision, where the policy tells them."""
+    """Play the scene, with the alternatives to each decision, if the policy tells them."""
     check_policy(policy)
     if policy in SHARES_BY:
         return _chart_segments(scene, SHARES_BY[str(policy)])
@@ -52,7 +53,7 @@ def _chart(scene: Playable, policy: str | Own) -> Chart:
 
 
 def _chart_segments(scene: Playable, compress: Compress) -> Chart:
-    """No decisions but one: who owns how many segments."""
+    """Play the scene in segments. The only decision is each device's number of segments."""
     played, plan, start_s = play_segments(scene.scenario, scene.names, compress)
     end_s = played.makespan_s
     title = f"{scene.title}, in segments: everybody has the result after {end_s:.2f} s"

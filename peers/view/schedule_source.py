@@ -1,4 +1,4 @@
-"""What a SOURCE on the command line names: a scenario, a round of a run directory, or the live mesh."""
+"""A SOURCE on the command line: a scenario, a round of a run directory, or the live mesh."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 Look = Callable[[], RealRound]
 _FAMILY = re.compile(r"([a-z]+):(\d{1,9}):(\d{1,18})")
 _MOST_DEVICES = 256
-# Linux opens no longer one.
+# Linux opens no longer path.
 _LONGEST_PATH = 4096
 
 
 @dataclass(frozen=True)
 class Playable:
-    """A scenario, and how it is told. estimates: what was taken for granted where it was rebuilt from a real round."""
+    """A scenario with its title and names. estimates: the assumptions, if it was rebuilt from a real round."""
 
     title: str
     scenario: Scenario
@@ -43,14 +43,15 @@ class Playable:
     estimates: tuple[str, ...] = ()
 
 
-# What is looked at: a round that was or is really run, or a scenario.
+# The subject of a drawing: a real round, finished or open, or a scenario.
 Subject: TypeAlias = RealRound | Playable
 
 
 def find_subject(source: str | None, index: int, round_number: int | None, look: Look) -> Subject:
-    """What a source names. look: asks the live mesh, which None names. Raises ConfigError if it names nothing.
+    """Return the subject that a source names. look: asks the live mesh, if the source is None.
 
-    index: which scenario of a file. round_number: which round of a run directory, None for the last.
+    index: of the scenario in a file. round_number: of the round in a run directory, None for the last. Raises
+    ConfigError if the source names nothing.
     """
     if source is None:
         return look()
@@ -76,7 +77,7 @@ def find_subject(source: str | None, index: int, round_number: int | None, look:
 
 
 def as_playable(subject: Subject) -> Playable:
-    """As a scenario in any case: a real round is rebuilt as one."""
+    """Return the subject as a scenario; a real round is rebuilt as one."""
     if isinstance(subject, Playable):
         return subject
     rebuilt = rebuild(subject)
@@ -91,7 +92,7 @@ def looker(
     loopback: bool | None,
     wait_s: float,
 ) -> Look:
-    """What looks at the live mesh if it comes to that."""
+    """Return a function that looks at the live mesh when it is called."""
 
     def look() -> RealRound:
         from mdl.config import load_config
@@ -112,7 +113,7 @@ def looker(
 def draw_scenarios(
     family: str, n: int, count: int, seed_from: int, path: Path | None
 ) -> tuple[str, int, Iterable[Scenario]]:
-    """What is played, in words; how many; and the scenarios, drawn as they are needed."""
+    """Return a description, the count, and the scenarios, drawn when they are needed."""
     if path is not None:
         loaded = load_scenarios(path)
         return str(path), len(loaded), loaded
@@ -126,7 +127,7 @@ def draw_scenarios(
 
 
 def run_scenarios(directory: Path) -> tuple[str, int, list[Scenario]]:
-    """As `draw_scenarios`, of a run's rounds that went by hops, each rebuilt. Raises DataError if there is none."""
+    """Do the same as `draw_scenarios` with a run's rounds by hops, each rebuilt. Raises DataError if there is none."""
     policy, found, why = read_policy(directory), [], f"{directory}: all of its rounds went in segments, without hops"
     for summary in read_real_rounds(directory):
         if summary.shares:

@@ -1,8 +1,8 @@
-"""What one member knows of the mesh, as it is shown: by `mdl status`, on the page, as JSON (docs/api.md). Data alone.
+"""One member's knowledge of the mesh, as `mdl status`, the page and JSON show it (docs/api.md). Data alone.
 
-Whatever has a name of its own stands in an object by that name, so that a change can say which entry changed
-(`peers/view/merge_patch.py`). A field that is None is not known; a reader takes a missing one for the same. Texts are
-for people, names and texts of others are bounded and printable (`mdl/bounds.py`), and are never markup.
+Entries with a name of their own stand in an object by that name, so that a change can name the entry
+(`peers/view/merge_patch.py`). A field that is None is unknown; a reader treats a missing one alike. Texts are for
+people; names and texts of others are bounded and printable (`mdl/bounds.py`), and are never markup.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import msgspec
 
 from mdl.task import Targets
 
-# Of this schema: it rises when a field that was there means something else, or is gone.
+# The version of this schema: it rises when a field changes its meaning, or is gone.
 SCHEMA_VERSION = 1
 
-# revoked: its owner's word ended its membership. quarantined: its work is not merged, for what it did.
+# revoked: its owner's word ended its membership. quarantined: its work is not merged, because of its earlier work.
 # training, waiting, holding, receiving, sent, staged and left are the device's own words (`Activity`).
 State: TypeAlias = Literal[
     "waiting",
@@ -42,19 +42,19 @@ class DevicePart(msgspec.Struct, frozen=True):
     leads: it is the mobile agent now.
     state: in one word; found: it was introduced, and nothing was heard of it yet.
     doing: the same in words, with why it is refused, revoked, quarantined or paused.
-    round: where its model stands.
+    round: the round of its model.
     silent_s: whole seconds since it was heard; 0 unless it is silent.
     theta: of the partial mean that it holds.
     loss: of its last training, in nats.
-    arrived: share of what it waits for that is here.
-    arrives_from: who sends it.
-    cpu_percent: of its processor, taken by other programs.
-    free_memory_bytes: that a program may take.
-    memory_left_bytes: of what its owner offers.
+    arrived: share of the values it waits for that is here.
+    arrives_from: the sender of those values.
+    cpu_percent: share of its processor that other programs take.
+    free_memory_bytes: memory that a program may take.
+    memory_left_bytes: the rest of the memory that its owner offers.
     battery_percent: of a full charge; None: it has no battery, or does not tell.
-    battery_left_percent: of the charge that its owner offers.
+    battery_left_percent: the rest of the charge that its owner offers.
     charging: it is on its charger.
-    in_use: somebody is using it.
+    in_use: a person is using it.
     temperature_c: of its warmest sensor, in degrees Celsius.
     link_mb_s: megabytes a second, as its transfers have shown.
     merge_mb_s: megabytes a second that it merges.
@@ -85,15 +85,15 @@ class DevicePart(msgspec.Struct, frozen=True):
 
 
 class MeshPart(msgspec.Struct, frozen=True):
-    """Who is there.
+    """The mesh and its devices.
 
-    name: of the mesh.
-    agent: peer id of who leads; "": nobody does.
-    term: of that agent.
+    name: the mesh's name.
+    agent: peer id of the leader; "": there is none.
+    term: the agent's term.
     told: what the mesh is doing, in words, or why nothing is known of it.
-    policy: who aggregates with whom is its decision.
+    policy: the policy that decides the aggregations.
     devices: by peer id.
-    cuts: in words, which devices do not reach each other, and what they hold against each other.
+    cuts: in words, which devices do not reach each other, doubt each other, or have unlike data.
     pages: addresses (http://HOST:PORT) of other members that serve this snapshot.
     """
 
@@ -113,7 +113,7 @@ class SpanPart(msgspec.Struct, frozen=True, array_like=True):
     kind: training, waiting, busy, send, receive, segments, stalled, merge, done or lost.
     start_s: seconds since the round was opened.
     end_s: likewise; None: it goes on.
-    partner: with whom; "": alone.
+    partner: the other device; "": none.
     """
 
     kind: str
@@ -144,13 +144,13 @@ class HopPart(msgspec.Struct, frozen=True):
 
 
 class ExchangePart(msgspec.Struct, frozen=True):
-    """A round whose deltas travel in segments.
+    """A round with deltas that travel in segments.
 
-    plan: why they are shared out so, in words.
+    plan: the reason for the shares, in words.
     owns: peer id -> segments.
-    start_s: everybody held its own delta, seconds since the round was opened.
-    end_s: all had the result; None: not yet.
-    bound_s: what the links allow at best; None: not known.
+    start_s: when all devices held their own delta, seconds since the round was opened.
+    end_s: when all had the result; None: not yet.
+    bound_s: the best that the links allow; None: not known.
     """
 
     plan: str
@@ -161,10 +161,10 @@ class ExchangePart(msgspec.Struct, frozen=True):
 
 
 class ChartPart(msgspec.Struct, frozen=True):
-    """Who did what when in one round.
+    """The activities of all devices in one round.
 
     title: in words.
-    start_s: where there is something to see; before it everybody trained.
+    start_s: the first moment worth showing; before it all devices trained.
     end_s: of the chart, seconds since the round was opened; for an open round, now.
     makespan_s: when one device held everything; None: none does yet.
     rows: peer id -> its spans, without gaps.
@@ -185,11 +185,11 @@ class RoundPart(msgspec.Struct, frozen=True):
     """The open round, or the last one.
 
     number: of the round.
-    goal: the run's last round; None: it goes on until somebody ends it.
-    phase: what is done, and what is waited for, in words.
+    goal: the run's last round; None: it goes on until a user ends it.
+    phase: the current step, and what it waits for, in words.
     is_open: members work on it.
     chart: of this round, or, between two, of the last one; None: nothing is known of it yet.
-    before: of the last finished round whose schedule is known, while another one is open; None: there is none.
+    before: of the last finished round with a known schedule, while another one is open; None: there is none.
     """
 
     number: int
@@ -201,7 +201,7 @@ class RoundPart(msgspec.Struct, frozen=True):
 
 
 class FitPart(msgspec.Struct, frozen=True):
-    """How near one number is predicted.
+    """The errors of one predicted number.
 
     rmse: root of the mean squared error, in the number's unit.
     mae: mean absolute error, likewise.
@@ -214,7 +214,7 @@ class FitPart(msgspec.Struct, frozen=True):
 
 
 class LabellingPart(msgspec.Struct, frozen=True):
-    """How well labels are found.
+    """The quality of predicted labels.
 
     micro_f1: over all labels and windows.
     exact: share of windows with all labels right.
@@ -228,19 +228,19 @@ class RoundPoint(msgspec.Struct, frozen=True):
     """One finished round.
 
     loss: mean training loss of its members, in nats.
-    accuracy: of its model on the test windows of all who tested; None: nobody did, or it gives no classes.
+    accuracy: of its model on the test windows of all devices that tested; None: none did, or it gives no classes.
     macro_f1: likewise, also of labels.
-    contributors: how many devices' work is in it.
+    contributors: number of devices that contributed to it.
     bytes: of model values that were sent.
     seconds: by phase (train, aggregate, broadcast, apply), and in all (total).
-    lost: who the round went on without, in words.
+    lost: the devices that the round went on without, in words.
     losses: peer id -> its training loss, where it was told.
     accuracies: peer id -> the accuracy on its own test windows, where it was told.
-    score: by the measure of what is learned (`LearningPart`): accuracy, R² or micro F1.
+    score: by the measure of the targets (`LearningPart`): accuracy, R² or micro F1.
     scores: peer id -> the same on its own test windows, where it was told.
-    fits: of each number that is predicted; empty where none is.
-    labelling: of labels; None where there are none.
-    changed: which devices came and went since the round before, in words: scores before are those of other devices.
+    fits: of each predicted number; empty if there are none.
+    labelling: of labels; None if there are none.
+    changed: devices that came and went since the round before, in words: earlier scores are those of other devices.
     """
 
     loss: float | None
@@ -260,16 +260,16 @@ class RoundPoint(msgspec.Struct, frozen=True):
 
 
 class LearningPart(msgspec.Struct, frozen=True):
-    """What was learned.
+    """The results of learning.
 
     rounds: the last ones, by number.
     alone: score of the median device that trained alone; None: not known.
     central: score of a model that saw all data; None: not known.
     confusion: of the last round that tells it: test windows by true class (rows) and predicted class; empty: none does.
-    confusion_round: which round that is; 0: none.
+    confusion_round: the number of that round; 0: none.
     classes: names in the order of `confusion`, or of numbers or labels; empty: this member does not know them.
-    targets: what is learned: classes, numbers or labels.
-    measure: what a score is: accuracy, R² or micro F1.
+    targets: classes, numbers or labels.
+    measure: of a score: accuracy, R² or micro F1.
     """
 
     rounds: dict[str, RoundPoint] = {}
@@ -283,9 +283,9 @@ class LearningPart(msgspec.Struct, frozen=True):
 
 
 class SchedulePart(msgspec.Struct, frozen=True):
-    """What can be played again.
+    """The rounds and policies of a replay.
 
-    rounds: numbers of those whose schedule this member has.
+    rounds: numbers of the rounds that this member has the schedule of.
     policies: that can be asked what they would have done.
     """
 
@@ -296,10 +296,10 @@ class SchedulePart(msgspec.Struct, frozen=True):
 class CyclePart(msgspec.Struct, frozen=True):
     """One cycle of the cloud.
 
-    groups: number of the group -> the devices that taught it, and are taught by it; -1 is everybody else.
-    scores: device -> accuracy of its model where the cloud has tried it.
-    left_out: devices whose models did not teach.
-    seconds: it took.
+    groups: number of the group -> the devices that taught it, and are taught by it; -1 is all others.
+    scores: device -> accuracy of its model, if the cloud has tried it.
+    left_out: devices with models that did not teach.
+    seconds: duration of the cycle.
     """
 
     groups: dict[str, tuple[str, ...]] = {}
@@ -309,9 +309,9 @@ class CyclePart(msgspec.Struct, frozen=True):
 
 
 class CloudPart(msgspec.Struct, frozen=True):
-    """What a cloud has taught.
+    """The lessons of a cloud.
 
-    version: of what it teaches now; 1 is from its own data.
+    version: the one that it teaches now; 1 is from its own data.
     cycles: the last ones, by version.
     """
 
@@ -320,14 +320,14 @@ class CloudPart(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All of it.
+    """The whole snapshot.
 
     schema: SCHEMA_VERSION.
-    source: who tells it: a peer id, a run directory, or "cloud".
-    mesh: who is there.
+    source: of this snapshot: a peer id, a run directory, or "cloud".
+    mesh: the mesh and its devices.
     round: the open one; None: nothing was heard of any.
-    learning: what was learned.
-    schedule: what can be played again.
+    learning: the results of learning.
+    schedule: the rounds and policies of a replay.
     cloud: None: this member does not know of one.
     """
 

@@ -1,4 +1,4 @@
-"""`mdl status`: the snapshot on a terminal, once or again and again. Draws what it is given, knows nothing else."""
+"""`mdl status`: the snapshot on a terminal, once or repeatedly. Draws what it is given, knows nothing else."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _COLOURS |= dict.fromkeys(("silent", "refused", "revoked", "quarantined"), "red"
 
 
 def show_status(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool, quiet: bool) -> dict[str, Any]:
-    """Take a snapshot and show it, once or until Ctrl-C. Raises MeshNotFoundError if nobody answers in `wait_s`.
+    """Take a snapshot and show it, once or until Ctrl-C. Raises MeshNotFoundError if no peer answers in `wait_s`.
 
-    watch: where no terminal is, a line each time the words for what the mesh does have changed; quiet: each snapshot
-    that differs from the one before as JSON on a line, instead.
+    watch: without a terminal, a line each time the words for the mesh's state have changed. quiet: instead, each
+    changed snapshot as JSON on a line.
     """
     taker = Taker()
     with Watcher(mesh, section, "status") as watcher:
@@ -62,14 +62,14 @@ def show_status(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool,
 
 
 def _tell_changes(watcher: Watcher, taker: Taker, console: PlainConsole, as_json: bool) -> None:
-    """Until Ctrl-C; raises what keeps the watcher from hearing anything."""
+    """Print changes until Ctrl-C; raise the problem that keeps the watcher from hearing anything."""
     before = ""
     while not watcher.problem:
         watcher.heard.clear()
         snapshot = taker.take(watcher.told())
         line = msgspec.json.encode(snapshot).decode() if as_json else _tell_doing(snapshot).plain
         if line != before:
-            console.file.write(f"{line}\n")  # as it is: the console would break an object into lines
+            console.file.write(f"{line}\n")  # unchanged: the console would break an object into lines
             console.file.flush()
         before = line
         watcher.heard.wait(_FRAME_S)
@@ -89,7 +89,7 @@ def draw_status(snapshot: Snapshot) -> RenderableType:
     if len(scores) > 1:
         parts.append(_line(Text(draw_scores(snapshot.learning.targets, scores), style="green")))
     changes = [(number, point.changed) for number, point in snapshot.learning.rounds.items() if point.changed]
-    if changes:  # the curve is one of other devices from there on
+    if changes:  # later scores are those of other devices
         parts.append(_line(Text("; ".join(f"from round {each} {who}" for each, who in changes[-_SHOWN_CHANGES:]))))
     if snapshot.cloud:
         parts.append(_line(Text(f"cloud: version {snapshot.cloud.version}")))
@@ -133,6 +133,6 @@ def _tell_power(device: DevicePart) -> str:
 
 
 def _line(text: Text) -> Text:
-    """One line, however narrow the terminal is."""
+    """Cut the text to one line, however narrow the terminal is."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text

@@ -1,4 +1,4 @@
-"""Follows files of lines that others write: what is new since the last look, however long they have become."""
+"""Follows files of lines that others write: returns what is new since the last look, however long they have become."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from mdl.files.round_lines import ROUNDS_KEPT
 from mdl.protocol.status_messages import RoundSummary
 
-# Read at one look: more than a run writes between two of them, and little memory where thousands of rounds wait.
+# Read at one look: more than a run writes between two of them, and little memory if thousands of rounds wait.
 _MOST_BYTES = 1 << 20
 _ROUNDS = "metrics.jsonl"
 _DECODER = msgspec.json.Decoder(RoundSummary)
@@ -26,9 +26,9 @@ class LineTail:
         self._rest = b""
 
     def new(self) -> list[bytes]:
-        """Whole lines that were not there at the last look; the last one may still be being written, and comes later.
+        """Return the whole lines that are new since the last look; an unfinished last line comes later.
 
-        After a long pause not all at once: call again until there is nothing new.
+        After a long pause they do not come all at once: call again until there is nothing new.
         """
         try:
             with self._path.open("rb") as file:
@@ -59,7 +59,7 @@ class RoundReader:
         self._tails: dict[Path, LineTail] = {}
 
     def new(self) -> list[RoundSummary]:
-        """The rounds that were not there when it was last asked, by number."""
+        """Return the new rounds since the last call, by number."""
         found: dict[int, RoundSummary] = {}
         for path in [self._out / _ROUNDS, *sorted(self._out.glob(f"*/{_ROUNDS}"))]:
             tail = self._tails.setdefault(path, LineTail(path))

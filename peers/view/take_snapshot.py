@@ -1,7 +1,7 @@
-"""The snapshot of a mesh, made of what an observer was told. Pure: the same words give the same snapshot.
+"""Makes the snapshot of a mesh from what an observer was told. Pure: the same input gives the same snapshot.
 
-A part that comes from a finished round or cycle is made once and is the same object from then on (`Taker`), so that a
-mesh of a thousand rounds costs no more to look at than a new one.
+A part of a finished round or cycle is made once and is the same object from then on (`Taker`), so that a mesh of a
+thousand rounds costs no more to look at than a new one.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from mdl.scheduler.explain.chart import Chart, Span, SpanKind
 from mdl.scheduler.explain.recorded_round import chart_real, finished_round, live_round
 from mdl.task import Targets
 
-# An agent that has said nothing for so long is told of as silent: it answers ten times a second.
+# An agent that has said nothing for so long counts as silent: it answers ten times a second.
 SILENT_S = 3.0
-# Cycles that are shown; a cloud has one in minutes.
+# The most cycles shown; a cloud has one in minutes.
 _CYCLES_KEPT = 200
-# A problem that begins with one of these words and a colon is that; any other is why the device is refused.
+# A problem that begins with one of these words and a colon names the state; any other is a reason for refusal.
 _PROBLEMS: dict[str, State] = {"paused": "paused", "revoked": "revoked", "quarantined": "quarantined"}
-# Fields of a device that are as it tells them.
+# Fields that are taken unchanged from the device's own report.
 _RESOURCES = (
     *("cpu_percent", "free_memory_bytes", "memory_left_bytes", "battery_percent", "battery_left_percent"),
     *("charging", "in_use", "temperature_c"),
@@ -53,14 +53,14 @@ _RESOURCES = (
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What one member has been told, by whatever means.
+    """Everything that one member has been told, by whatever means.
 
     mesh: its name.
-    source: who tells it on.
+    source: as in Snapshot.
     status: the last one heard; None: none yet.
     heard_s_ago: seconds since then.
     rounds: the finished ones, oldest first.
-    peers: whom discovery has introduced, by peer id.
+    peers: those that discovery has introduced, by peer id.
     cycles: of a cloud, by version, as its lines are; None: it is not known whether there is one.
     alone: as in LearningPart.
     central: likewise.
@@ -88,7 +88,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Taker:
-    """Remembers what it made of rounds that are over."""
+    """Makes snapshots, and keeps the parts of finished rounds."""
 
     def __init__(self) -> None:
         self._points: dict[int, tuple[RoundSummary, RoundPoint]] = {}
@@ -120,7 +120,7 @@ class Taker:
         return RoundPart(*shown, True, _live_chart(status), last) if status.devices else RoundPart(*shown, False, last)
 
     def _last_chart(self, rounds: Sequence[RoundSummary]) -> ChartPart | None:
-        """Of the last finished round that tells its schedule."""
+        """Return the chart of the last finished round that tells its schedule."""
         found = next((summary for summary in reversed(rounds) if summary.devices), None)
         if found is None:
             return None
@@ -136,12 +136,12 @@ class Taker:
 
 
 def take_snapshot(told: Told) -> Snapshot:
-    """All that is shown, of what was told."""
+    """Return the whole snapshot of what was told."""
     return Taker().take(told)
 
 
 def chart_part(chart: Chart, end_s: float | None = None) -> ChartPart:
-    """end_s: of an open round, now: what goes on until then has no end yet."""
+    """Return the chart as shown. end_s: now, for an open round: spans that go on until then have no end yet."""
     rows = {row.device: tuple(_span(span, end_s) for span in row.spans) for row in chart.rows}
     hops = {
         str(hop.number): HopPart(
@@ -179,7 +179,7 @@ def _mesh(told: Told) -> MeshPart:
 
 
 def _revoked(revoked: Mapping[str, str], alive: Collection[str]) -> dict[str, DevicePart]:
-    """alive: who is heard; a new device may have the name of one that is out."""
+    """Return the revoked devices. alive: peers that are heard; a new device may have the name of a revoked one."""
     return {
         name: DevicePart(Role.TRAINER.value, False, "revoked", f"revoked: {why}" if why else "revoked by an owner")
         for name, why in revoked.items()
@@ -188,7 +188,7 @@ def _revoked(revoked: Mapping[str, str], alive: Collection[str]) -> dict[str, De
 
 
 def _introduced(peers: Mapping[str, PeerInfo], agent: str) -> Iterable[tuple[str, DevicePart]]:
-    """Whom discovery knows, and no report tells of: an agent without data, or who has not spoken yet."""
+    """Yield devices that discovery knows, but no report: an agent without data, or a peer that is silent yet."""
     for name, info in peers.items():
         leads = name == agent
         if leads or info.role is Role.TRAINER:
@@ -243,7 +243,10 @@ _DOING: dict[State, str] = {
 
 
 def _live_chart(status: MeshStatus) -> ChartPart:
-    """Until the first hop is ordered from the round's opening on: that all still train is what there is to see."""
+    """Return the open round's chart; until the first hop is ordered, from the round's opening on.
+
+    Until then it shows that all still train.
+    """
     chart = chart_real(live_round(status, ()))
     if not chart.hops and chart.exchange is None:
         chart = msgspec.structs.replace(chart, start_s=0.0)
@@ -283,7 +286,7 @@ def _make_point(summary: RoundSummary, before: RoundSummary | None) -> RoundPoin
 
 
 def tell_changed(before: tuple[str, ...], now: tuple[str, ...]) -> str:
-    """ "with cat, without bob": who came, and who is gone; "" if these are the same devices."""
+    """Return "with cat, without bob" for devices that came and went; "" if these are the same devices."""
     come, gone = ([name for name in one if name not in other] for one, other in ((now, before), (before, now)))
     return ", ".join(f"{word} {first_few(names)}" for word, names in (("with", come), ("without", gone)) if names)
 

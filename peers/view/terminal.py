@@ -1,4 +1,4 @@
-"""The mesh on a terminal: who does what, who sends to whom, and how the accuracy climbs. Draws a status, keeps none."""
+"""The mesh on a terminal: activities, transfers, and the curve of the score. Draws a status, keeps none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 def draw_mesh(
     status: MeshStatus | None, rounds: Sequence[RoundSummary], note: str = "", height: int = 40
 ) -> RenderableType:
-    """One frame of at most `height` lines, if the members fit. rounds: all finished ones, oldest first."""
+    """Draw one frame of at most `height` lines, if the members fit. rounds: all finished ones, oldest first."""
     if status is None:
         return Text(note or "looking for the mesh ...", style="dim")
     goal = f" of {status.rounds}" if status.rounds else ""
@@ -61,7 +61,7 @@ def _notices(status: MeshStatus) -> tuple[str, ...]:
 
 
 def describe_summary(summary: RoundSummary) -> str:
-    """A round in one line, for logs and where no live view can be drawn."""
+    """Return a round in one line, for logs and where no live view can be drawn."""
     hops = ", ".join(f"{sender}→{receiver}" for sender, receiver in summary.hops)
     if summary.shares:
         hops = f"{summary.plan}, took {summary.exchange_s:.3g} s"
@@ -76,21 +76,21 @@ def describe_summary(summary: RoundSummary) -> str:
 
 
 def draw_curve(values: Sequence[float]) -> str:
-    """A row of bars between the smallest and the largest value."""
+    """Return a row of bars between the smallest and the largest value."""
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     return "".join(_BARS[int((value - low) / span * (len(_BARS) - 1))] for value in values)
 
 
 def _describe_exchange(status: MeshStatus) -> str:
-    """How far a round in segments is: what the devices have of its result on average, and the plan."""
+    """Return the progress of a round in segments: the mean share of the result that is here, and the plan."""
     parts = [_share_here(member) for member in status.members if member.peer_id in status.shares]
     here = sum(parts) / len(parts) if parts else 0.0
     return f"segments: {here:.0%} are there after {status.exchanging_s:.1f} s; {status.plan}"
 
 
 def _share_here(member: MemberStatus) -> float:
-    """Of the result, while it comes in segments."""
+    """Return the share of the result that is here, while it comes in segments."""
     if member.activity is Activity.STAGED:
         return 1.0
     transfer = member.transfer
@@ -121,7 +121,7 @@ def _draw_members(members: Sequence[MemberStatus], shares: Mapping[str, int]) ->
 
 
 def _describe_activity(member: MemberStatus, shares: Mapping[str, int]) -> Text:
-    """shares: of a round whose segments travel; its devices hold their own deltas meanwhile."""
+    """Describe a member's activity. shares: of a round in segments; its devices hold their own deltas meanwhile."""
     if member.problem:
         told = member.problem if member.problem.startswith("quarantined: ") else f"refused: {member.problem}"
         return Text(told, style="red")
@@ -138,7 +138,7 @@ def _describe_activity(member: MemberStatus, shares: Mapping[str, int]) -> Text:
 
 
 def _draw_hops(hops: Sequence[HopSummary]) -> RenderableType:
-    """The hops of the open round, each with the reason of the schedule."""
+    """Draw the hops of the open round, each with the reason of the schedule."""
     lines = [Text("hops of this round", style="bold")]
     for hop in hops:
         took = "" if hop.decided_s is None else f" {hop.decided_s - hop.ordered_s:.2f} s"
@@ -156,13 +156,13 @@ def _draw_rounds(rounds: Sequence[RoundSummary], shown: int) -> RenderableType:
 
 
 def draw_scores(targets: Targets, scores: Sequence[float]) -> str:
-    """Of the last rounds, with the first and the last of them."""
+    """Return a curve of the last scores, with the first and the last score of all."""
     first, last = (show_value(targets, each) for each in (scores[0], scores[-1]))
     return f"{MEASURES[targets]} {draw_curve(scores[-_SHOWN_BARS:])} {first} → {last}"
 
 
 def _cut(text: Text) -> Text:
-    """One line, however narrow the terminal is."""
+    """Cut the text to one line, however narrow the terminal is."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
@@ -176,7 +176,7 @@ def _remark(result: dict[str, Any]) -> str:
 
 
 def show_result(result: dict[str, Any], console: Console) -> None:
-    """What a run of `mdl up` ends with, for people."""
+    """Print the result of a run of `mdl up` for people."""
 
     targets: Targets = result["targets"]
 

@@ -18,9 +18,9 @@ _READ_BYTES = 1024
 
 
 def type_here(session: TypingSession) -> None:
-    """Until Ctrl-D; Ctrl-C raises KeyboardInterrupt, a terminal that closes OSError.
+    """Run a typing session until Ctrl-D.
 
-    Raises ConfigError where there is no terminal.
+    Ctrl-C raises KeyboardInterrupt, a terminal that closes OSError. Raises ConfigError without a terminal.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("mdl type needs a terminal to type into; mdl personal eval MODEL TEXT tests on a text")
@@ -36,7 +36,7 @@ def type_here(session: TypingSession) -> None:
 
 
 def _read_keys() -> Iterator[str]:
-    """Characters; sequences of cursor keys and the like are skipped."""
+    """Yield characters; sequences of cursor keys and the like are skipped."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
     while True:
         chunk = os.read(sys.stdin.fileno(), _READ_BYTES)
@@ -65,7 +65,7 @@ def _write(text: str) -> None:
 
 @contextlib.contextmanager
 def _keys_at_once() -> Iterator[None]:
-    """The terminal hands over each key, and shows none by itself; Ctrl-C is a signal as before."""
+    """Let the terminal hand over each key, and show none by itself; Ctrl-C stays a signal."""
     try:
         import termios
         import tty

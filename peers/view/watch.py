@@ -37,7 +37,7 @@ _FRAME_S = 0.25
 class Watcher:
     """An observer node in a thread of its own; `status` and `rounds` grow while it runs. Use as a context manager.
 
-    source: who tells on what it is told, as snapshots name it. on_news: called in its thread when something was heard.
+    source: name of this member in snapshots. on_news: called in its thread when something was heard.
     listen_port: 0: any free one.
     """
 
@@ -50,7 +50,7 @@ class Watcher:
         self.on_news: Callable[[], None] = lambda: None
         self._source = source
         self._told: tuple[RoundSummary, ...] = ()
-        # An observer never takes the port that the user chose for a peer, unless it is to be found there.
+        # An observer never takes the port that the user chose for a peer, unless others are to find it there.
         self._mesh, self._section = mesh, msgspec.structs.replace(section, port=listen_port)
         info = PeerInfo(me.peer_id, me.incarnation, Role.OBSERVER, "", listen_port)
         self._runtime = start_runtime(
@@ -59,7 +59,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="mdl-watch", daemon=True)
 
     def told(self) -> Told:
-        """All that is known now; from any thread."""
+        """Return everything that is known now. May be called from any thread."""
         machine, now = self.machine, time.monotonic()
         if len(self._told) != len(self.rounds) or (self.rounds and self._told[-1] is not self.rounds[-1]):
             self._told = tuple(self.rounds)
@@ -71,27 +71,27 @@ class Watcher:
         )
 
     def _revoked(self) -> dict[str, str]:
-        """Names of devices that an owner has locked out, with the owner's reason."""
+        """Return the names of devices that an owner has locked out, with the owner's reason."""
         membership = self.standing.membership
         return {each.name: each.reason for each in membership.roster.revocations() if each.name} if membership else {}
 
     def introduced(self) -> tuple[list[PeerInfo], list[PeerInfo]]:
-        """Who is known, and who of them has spoken to this node itself; from any thread."""
+        """Return the known peers, and those that have spoken to this node. May be called from any thread."""
         directory, now = self._runtime.links.directory, time.monotonic()
         known = list(directory.everyone())
         return known, [info for info in known if directory.is_heard(info.peer_id, now)]
 
     def hears_datagrams(self, peer_id: str) -> bool | None:
-        """Whether datagrams got to this peer and back; None if none were exchanged. From any thread."""
+        """Return True if datagrams got to this peer and back; None if none were exchanged. From any thread."""
         return self._runtime.links.flows.is_heard(peer_id)
 
     @property
     def standing(self) -> Standing:
-        """Who counts in the mesh; for what only reads."""
+        """The standing of the mesh's devices, for reading only."""
         return self._runtime.links.standing
 
     def state(self, stated: Stated) -> None:
-        """Tell the mesh what this device states, from any thread."""
+        """Tell the mesh what this device states. May be called from any thread."""
         self._runtime.state(stated)
 
     @property
@@ -107,7 +107,7 @@ class Watcher:
         self._thread.join(3.0)
 
     def _begin_again(self, links: Links) -> Renewed:
-        """Ask anew, of those that are known."""
+        """Build a new observer, which asks the known peers anew."""
         before = self.machine
         self.machine = Observer(before.me, before.interval_s, before.page_port)
         return Renewed(self.machine, [PeerFound(info) for info in links.directory.everyone()])
@@ -130,7 +130,7 @@ class Watcher:
 
 
 def look_around(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool, quiet: bool) -> dict[str, Any]:
-    """Find the mesh and show it, once or until Ctrl-C. Raises MeshNotFoundError if nobody answers in `wait_s`."""
+    """Find the mesh and show it, once or until Ctrl-C. Raises MeshNotFoundError if no peer answers in `wait_s`."""
     with Watcher(mesh, section) as watcher:
         watcher.heard.wait(wait_s)
         if watcher.problem:

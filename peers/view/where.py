@@ -1,4 +1,4 @@
-"""`mdl predict --at`: where the people of a log of places are at a moment (Colla 2.1), by a device's own M-RNN."""
+"""`mdl predict --at`: predict the places of people in a log at a moment (Colla 2.1), by a device's own M-RNN."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 
 def predict_places(path: Path, spec: str | None, at: str, limit: int) -> dict[str, Any]:
-    """The likeliest place of the first `limit` people, after what the log has of them. at: see `parse_moment`.
+    """Return the likeliest place of the first `limit` people, after their log. at: see `parse_moment`.
 
-    Raises ConfigError for a moment that is none or data that are no places, DataError for a model that does not fit.
+    Raises ConfigError for an invalid moment or data without places, DataError for a model that does not fit.
     """
     source = parse_spec(spec or "places:")
     if source.source != "places" or not source.path:
@@ -59,7 +59,7 @@ def show_places(result: dict[str, Any]) -> None:
 
 
 def parse_moment(text: str, after: int) -> int:
-    """The window of 10 minutes: of the first such clock after window `after` (9:00), or of a local date and time.
+    """Return the window of 10 minutes of a local date and time, or of a clock (9:00) after window `after`.
 
     Raises ConfigError that says what would be valid.
     """
@@ -76,7 +76,7 @@ def _load(file: Path, log: PlaceLog) -> tuple[RecurrentKind, RecurrentModel]:
     arrays, metadata = read_safetensors(file)
     try:
         embedding, hidden = arrays["embed.0.weight"].shape[1], arrays["lstm.weight_hh_l0"].shape[1]
-        # Before memory is taken for it: a tensor without a row may claim any width.
+        # Check this before memory is taken: a tensor without a row may claim any width.
         for name, shape in recurrent_shapes(f"{embedding}-{hidden}", len(log.places), arrays["class_ids"].size).items():
             if arrays[name].shape != shape:
                 raise DataError(f"{file} is no model of these {len(log.places)} places ({name} has another shape)")

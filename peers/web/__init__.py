@@ -1,1 +1,1 @@
-"""The page about a mesh, and what programs ask for: reads what observers are told, changes nothing."""
+"""The page about a mesh, and its interface for programs: reads what observers are told, changes nothing."""

@@ -1,7 +1,7 @@
-"""What is answered to whom: the page's files, the snapshot, its changes, rounds played again. Every request is a GET.
+"""The answers to requests: the page's files, the snapshot, its changes, rounds played again. Every request is a GET.
 
-Each one passes the guard first. Answers are JSON, text or one of the page's own files; nothing that another device
-says ever stands in HTML.
+Each one passes the guard first. Answers are JSON, text or one of the page's own files; text from another device never
+stands in HTML.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from mdl.peers.web.invitation import Invitation, invite
 from mdl.peers.web.playing import find_round, replay, what_if
 from mdl.peers.web.sources import POLICIES, Source
 
-# Plays that wait for the one under way: more is not a person at a slider.
+# The most plays that wait for the running one: a person at a slider needs no more.
 _MOST_PLAYS = 4
 _LONGEST_QUERY = 8192
 _JSON = "application/json"
 
 
 class Site:
-    """source: what is told. code: the mesh's join code, "" where it is not known."""
+    """The page's applications and their state. source: of the snapshot. code: the mesh's join code, "" if unknown."""
 
     def __init__(self, source: Source, guard: Guard, code: str = "") -> None:
         self.hub, self.guard = Hub(source), guard
@@ -57,7 +57,7 @@ class Site:
         return _Guarded(Starlette(routes=routes), self.guard, self._source)
 
     async def _page(self, request: Request) -> Response:
-        """Opened with the token in the address: the browser keeps a pass instead, and the page the token."""
+        """Return the page. If the address has the token, the browser keeps a pass instead, and the page the token."""
         if TOKEN_FIELD in request.query_params:
             token = request.query_params[TOKEN_FIELD]
             if not self.guard.has_token(Asked("GET", "", {}, token)):
@@ -86,7 +86,7 @@ class Site:
         return await self._play(request, lambda real: what_if(real, policy, assignments, POLICIES))
 
     async def _play(self, request: Request, work: Callable[[Any], msgspec.Struct]) -> Response:
-        """In a thread beside the server, one at a time."""
+        """Play in a thread beside the server, one play at a time."""
         number = whole_number(request.path_params["number"], MAX_ROUND)
         told = self._source.told()
         policy = told.status.policy if told.status else ""
@@ -103,7 +103,10 @@ class Site:
             self._plays -= 1
 
     async def _join(self, request: Request) -> Response:
-        """Only for the person at this device: over the network the code would travel in the clear."""
+        """Return the invitation, to a person at this device only.
+
+        Over the network the code would travel in the clear.
+        """
         given = Asked("GET", "", request.headers, request.query_params.get(TOKEN_FIELD, ""))
         if not self._code:
             return _error(404, "this page knows no join code")
@@ -118,7 +121,7 @@ class Site:
 
 
 class _Guarded:
-    """Every request, whatever it asks for, is judged first and answered with the same headers."""
+    """Passes every request through the guard first, and adds the same headers to every answer."""
 
     def __init__(self, app: ASGIApp, guard: Guard, source: Source) -> None:
         self._app, self._guard, self._source = app, guard, source
@@ -130,7 +133,7 @@ class _Guarded:
         token = request.query_params.get(TOKEN_FIELD, "") if len(scope["query_string"]) <= _LONGEST_QUERY else ""
         asked = Asked(request.method, request.url.path, request.headers, token, (scope["client"] or ("",))[0])
         pages = self._source.told().pages
-        # What the policy allows, and what the document says that it allows, are one and the same.
+        # The policy and the document must allow the same pages.
         scope.setdefault("state", {})["pages"] = pages
         extra = self._headers(asked, pages)
 
@@ -143,7 +146,7 @@ class _Guarded:
         if refused is None and len(scope["query_string"]) > _LONGEST_QUERY:
             await Response("the query is too long\n", 414)(scope, receive, send_with_headers)
         elif refused:
-            # So that an outsider holds no connection.
+            # Close it, so that an outsider holds no connection.
             await Response(refused.why, refused.code, {"connection": "close"})(scope, receive, send_with_headers)
         else:
             await self._app(scope, receive, send_with_headers)
@@ -206,7 +209,7 @@ async def _gone(receive: Receive) -> None:
 
 
 def metrics_app(scrape: Callable[[], bytes], content_type: str, guard: Guard, source: Source) -> ASGIApp:
-    """What `--metrics-port` serves."""
+    """Return the application that `--metrics-port` serves."""
 
     async def metrics(_: Request) -> Response:
         return Response(scrape(), media_type=content_type)

@@ -18,7 +18,7 @@ _TYPES = {
 
 
 class PageFiles:
-    """By name: type, content as it is and compressed, and tag."""
+    """The files by name: type, plain and compressed content, and tag."""
 
     def __init__(self) -> None:
         self._files: dict[str, tuple[str, bytes, bytes, str]] = {}
@@ -29,7 +29,7 @@ class PageFiles:
                 self._files[path.name] = kind, content, gzip.compress(content, mtime=0), tag
 
     def document(self, pages: tuple[str, ...]) -> Response:
-        """The page itself. pages: whom it may ask besides this server."""
+        """Return the page itself. pages: other origins that it may ask besides this server."""
         kind, content, _, _ = self._files["index.html"]
         told = escape(" ".join(pages)).encode()
         return Response(
@@ -37,7 +37,7 @@ class PageFiles:
         )
 
     def answer(self, name: str, known: str, accepted: str) -> Response:
-        """known: the tag of what the browser has. accepted: the encodings that it reads."""
+        """Return a file. known: the tag of the browser's copy. accepted: the encodings that it reads."""
         if name not in self._files:
             return Response("there is no such file\n", 404)
         kind, content, packed, tag = self._files[name]

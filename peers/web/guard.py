@@ -1,7 +1,8 @@
-"""Who may read what: decides about one request from its headers, before anything is looked up. Pure.
+"""Decides about one request from its headers, before anything is looked up. Pure.
 
-The order is that of what an outsider may learn: without the token nothing but 401, then whether the request was meant
-for this machine (DNS rebinding puts a foreign name into Host), then whether a page of another origin asks.
+The order of checks limits what an outsider may learn. Without the token the answer is 401. The next check is that the
+request is meant for this machine (DNS rebinding puts a foreign name into Host), then that no page of a foreign origin
+asks.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ TOKEN_FIELD = "token"
 VIEWS = ("", "round", "learning", "schedule", "cloud", "join")
 # Requests that one address may make at once, and each second after that: a page opens with a dozen files.
 _BURST, _EACH_S = 120.0, 20.0
-# Addresses that are counted; the one that was quiet longest is forgotten.
+# The most addresses that are counted; the one that was quiet longest is forgotten.
 _MOST_ADDRESSES = 256
 _LONGEST_HOST = 256
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What of a request decides. headers: by lower-case name. token: of its query. client: IP address."""
+    """The parts of a request that decide. headers: by lower-case name. token: of its query. client: IP address."""
 
     method: str
     path: str
@@ -43,7 +44,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Guard:
-    """token: that readers need, on this machine too: others use it as well. names: of this machine.
+    """token: readers need it, on this machine too, as others use it as well. names: of this machine.
 
     pages: origins of other members' pages, which may read here. clock: in seconds.
     """
@@ -56,8 +57,8 @@ class Guard:
         clock: Callable[[], float],
     ) -> None:
         self.token = token
-        # Cookies go to every port of a host, and so to other users' servers: this one opens the page's own files alone,
-        # which say nothing of the mesh, and tells nobody the token.
+        # Cookies go to every port of a host, and so to other users' servers. This one opens only the page's own files:
+        # they say nothing of the mesh, and do not reveal the token.
         self.pass_word = hashlib.sha256(f"mdl page:{token}".encode()).hexdigest()
         self._names = {name.lower().rstrip(".") for name in names} | {"localhost"}
         self._pages = pages
@@ -65,7 +66,7 @@ class Guard:
         self._rates: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, asked: Asked) -> Refused | None:
-        """Why the request is refused; None: it is answered."""
+        """Return why the request is refused; None: it is answered."""
         if not (self.has_token(asked) or (self._is_own_file(asked.path) and self._has_pass(asked))):
             return Refused(401, "this page needs its token: open the address that mdl printed\n")
         if not self._is_meant_for_us(asked.headers.get("host", "")):
@@ -83,14 +84,14 @@ class Guard:
         return any(_is_equal(given, self.token) for given in (asked.token, bearer))
 
     def is_own_origin(self, asked: Asked) -> bool:
-        """Not asked by a script or an element of another page; a person who follows a link is no page."""
+        """Return False if a script or an element of another page asks; a person that follows a link is no page."""
         origin, site = asked.headers.get("origin"), asked.headers.get("sec-fetch-site", "")
         if origin is not None:
             return origin == f"http://{asked.headers.get('host', '')}"
         return site in ("", "none", "same-origin") or asked.headers.get("sec-fetch-mode") == "navigate"
 
     def other_page(self, asked: Asked) -> str:
-        """The origin of another member's page that asks; "" if it is none."""
+        """Return the origin of the other member's page that asks; "" if there is none."""
         origin = asked.headers.get("origin", "")
         return origin if origin in self._pages() else ""
 
@@ -102,7 +103,7 @@ class Guard:
         return any(name == COOKIE and _is_equal(value, self.pass_word) for name, _, value in pieces)
 
     def _is_meant_for_us(self, host: str) -> bool:
-        """An address cannot be rebound, a foreign name can."""
+        """Return True if Host is an address or a name of ours: an address cannot be rebound, a foreign name can."""
         if len(host) > _LONGEST_HOST:
             return False
         name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.rpartition(":")[0] or host

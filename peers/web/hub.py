@@ -1,7 +1,7 @@
-"""Hands one snapshot, and then what changes, to every open page. All of it runs in the server's one thread.
+"""Hands one snapshot, and then its changes, to every open page. All of it runs in the server's one thread.
 
 A change is made and encoded once, however many pages are open; without pages nothing is. A reader that is too slow
-loses its changes and gets a snapshot instead: nobody's memory grows because of it.
+loses its changes and gets a snapshot instead: it does not make the memory grow.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from mdl.peers.view.snapshot import Snapshot
 from mdl.peers.view.take_snapshot import Taker
 from mdl.peers.web.sources import Source
 
-# Pages at the same time: a household, or a laboratory. Each may hold as many changes as come in some seconds.
+# The most pages at the same time: a household, or a laboratory. Each may hold the changes of some seconds.
 MOST_PAGES = 32
 _MOST_CHANGES = 64
-# No page is told more often. An agent is asked ten times a second: what it says must not wait for as long again.
+# The shortest time between two changes for a page. An agent is asked every 0.1 s: the pace must not add as much delay
+# again.
 PACE_S = 0.05
-# A page that hears nothing for a while takes its member for gone: it hears this often that it is not.
+# A page that hears nothing for a while takes its member for gone, so a sign of life comes this often.
 _ALIVE_S = 2.0
 _ALIVE = b"event: alive\ndata: {}\n\n"
 
 
 class FullError(Exception):
-    """As many pages are open as may be."""
+    """The most pages are open already."""
 
 
 class Page:
-    """One reader: what it has not been sent yet."""
+    """One reader, with the chunks that were not sent to it yet."""
 
     def __init__(self) -> None:
         self.waiting: deque[bytes] = deque()
@@ -49,7 +50,10 @@ class Page:
 
 
 class Hub:
-    """source: what is told, and whom to hurry. `run` goes on until it is cancelled; `notify` may be called any time."""
+    """Serves the open pages. source: of the snapshot; it is hurried while a page is open.
+
+    `run` goes on until it is cancelled; `notify` may be called any time, in this thread.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -61,7 +65,7 @@ class Hub:
         self._told_at = 0.0
 
     def notify(self) -> None:
-        """Something was heard; in this thread."""
+        """Note that something was heard; call it in this thread."""
         self._news.set()
 
     def snapshot(self) -> Snapshot:
@@ -81,13 +85,13 @@ class Hub:
             await asyncio.sleep(PACE_S)
 
     def close(self) -> None:
-        """Ends every stream."""
+        """End every stream."""
         self._is_over = True
         for page in self._pages:
             page.has_news.set()
 
     def open(self) -> Page:
-        """Of a new reader; it is sent a whole snapshot first. Raises FullError."""
+        """Return the page of a new reader; a whole snapshot is sent to it first. Raises FullError."""
         if len(self._pages) >= MOST_PAGES:
             raise FullError
         page = Page()
@@ -105,7 +109,7 @@ class Hub:
             self._source.hurry(False)
 
     async def stream(self, page: Page) -> AsyncIterator[bytes]:
-        """What it is sent, until the hub is closed."""
+        """Yield the chunks for a page, until the hub is closed."""
         while not self._is_over:
             while page.waiting:
                 yield page.waiting.popleft()
@@ -114,7 +118,7 @@ class Hub:
                 await page.has_news.wait()
 
     def _tell(self) -> bool:
-        """Whether there was anything to tell."""
+        """Send the changes since the last time; return True if there were any."""
         if not self._pages:
             return False
         now = self.snapshot()

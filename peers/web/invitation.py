@@ -1,4 +1,4 @@
-"""The join code as another device reads it: as text, and as the dark and light of a QR code."""
+"""The join code in forms that another device reads: as text, and as the dark and light of a QR code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import segno
 
 
 class Invitation(msgspec.Struct, frozen=True):
-    """What another device needs.
+    """The invitation for another device.
 
     code: the join code.
     command: what to type there.

@@ -1,4 +1,4 @@
-"""Opens a page: from what a user wants to addresses that answer, until it is closed again."""
+"""Opens a page: turns a user's wishes into addresses that answer, until it is closed again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mdl.peers.web.sources import LiveMesh, Looks, Source
 from mdl.transport.discovery.interfaces import of_ipv4, usable_interfaces
 from mdl.transport.trust.keys import Mesh
 
-# What `pip install 'mdl[web]'` brings.
+# Packages that `pip install 'mdl[web]'` brings.
 _EXTRA = ("starlette", "uvicorn", "h11", "segno", "prometheus_client")
-# As `mdl.peers.cli.web.DEFAULT_PORT`; a script that chose its own port means that one.
+# Equal to `mdl.peers.cli.web.DEFAULT_PORT`; a script that chose its own port means exactly that one.
 _USUAL_PORT = 8420
 _LOOK_S = 0.5
 
@@ -28,9 +28,10 @@ _LOOK_S = 0.5
 class Opened:
     """url: of the page with its token, "" if only metrics are served. metrics_url: likewise. notify: there is news.
 
-    token_path: the file that holds the token; None if it is kept in none.
+    token_path: the file that holds the token; None if no file does.
 
-    problem: why nothing can be heard; None as long as it can. name_classes: tells it what this node's data calls them.
+    problem: returns why nothing can be heard; None if it can. name_classes: gives the page the class names of this
+    node's data.
     """
 
     url: str
@@ -42,13 +43,13 @@ class Opened:
     name_classes: Callable[[tuple[str, ...]], None] = lambda names: None
 
     def wait(self, over: threading.Event) -> None:
-        """Until `over`; raises what keeps it from hearing the mesh."""
+        """Wait until `over`; raise the problem that keeps the page from hearing the mesh."""
         while not over.wait(_LOOK_S):
             if problem := self.problem():
                 raise problem
 
     def tell(self) -> str:
-        """In one line, for the person who started it."""
+        """Return the addresses in one line, for the person that started it."""
         parts = [f"the page: {self.url}"] if self.url else []
         return "; ".join([*parts, *([f"metrics: {self.metrics_url}"] if self.metrics_url else [])])
 
@@ -64,7 +65,7 @@ class Wanted:
 
     @classmethod
     def of(cls, web: WebSection) -> Wanted:
-        """The usual port may be another node's of this machine."""
+        """Return the configured wishes; the usual port may be taken by another node of this machine."""
         return cls(web.port or None, web.lan, web.metrics_port or None, web.port == _USUAL_PORT)
 
 
@@ -77,9 +78,9 @@ def page_of_mesh(
     code: str = "",
     cycles: Path | None = None,
 ) -> Iterator[Opened]:
-    """A page about a live mesh, with a watcher of its own. source, cycles: as in `peers/web/sources.py`.
+    """Serve a page about a live mesh, with a watcher of its own. source, cycles: as in `peers/web/sources.py`.
 
-    Raises ConfigError before anything is announced, and while it is open what keeps it from hearing the mesh.
+    Raises ConfigError before anything is announced. The page's `problem` tells what keeps it from hearing the mesh.
     """
     need_libraries()
     with ExitStack() as stack:
@@ -90,7 +91,7 @@ def page_of_mesh(
         source_of_page = LiveMesh(watcher, cycles)
         opened = stack.enter_context(serve(source_of_page, mesh, wanted, sockets, code))
         watcher.on_news = opened.notify
-        # Others may go on here only if they can reach it.
+        # Another member's page may go on here only if it can reach this one.
         if wanted.port is not None and (wanted.lan or section.loopback):
             watcher.machine.page_port = sockets[0].getsockname()[1]
         stack.enter_context(watcher)
@@ -99,7 +100,7 @@ def page_of_mesh(
 
 @contextmanager
 def page_of(source: Source, mesh: Mesh | None, wanted: Wanted, code: str = "") -> Iterator[Opened]:
-    """A page about something that is not heard over a network. Raises ConfigError."""
+    """Serve a page about a source that is not heard over a network. Raises ConfigError."""
     need_libraries()
     with serve(source, mesh, wanted, _listen(wanted), code) as opened, Looks(opened.notify):
         yield opened
@@ -129,7 +130,7 @@ def serve(
 
 
 def need_libraries() -> None:
-    """Raises ConfigError that says what to install."""
+    """Raise ConfigError that says what to install, if a package is missing."""
     try:
         import h11
         import prometheus_client
@@ -144,7 +145,7 @@ def need_libraries() -> None:
 
 
 def draw_code(text: str) -> str:
-    """A QR code for a terminal."""
+    """Return a QR code for a terminal."""
     import segno
 
     drawn = io.StringIO()

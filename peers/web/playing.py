@@ -1,4 +1,4 @@
-"""A finished round drawn again, and what another policy or other devices would have made of it. Reads no file."""
+"""Draws a finished round again, or plays it with another policy or other devices. Reads no file."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Replayed(msgspec.Struct, frozen=True):
     """A round as it was recorded.
 
     round: its number.
-    policy: whose decisions are shown; "": not known.
-    chart: who did what when.
-    devices: what each was like, as far as it is known.
-    delays: who waited for whom, and why.
+    policy: that made the decisions; "": not known.
+    chart: the activities of all devices.
+    devices: their properties, as far as they are known.
+    delays: each device that waited, for which other one, and why.
     """
 
     round: int
@@ -48,7 +48,7 @@ class WhatIf(msgspec.Struct, frozen=True):
     before: as the devices were.
     after: as they were changed.
     devices: after the change.
-    estimates: what was taken for granted, in words.
+    estimates: the assumptions, in words.
     """
 
     round: int
@@ -61,7 +61,7 @@ class WhatIf(msgspec.Struct, frozen=True):
 
 
 def find_round(rounds: Sequence[RoundSummary], number: int, where: str, policy: str) -> RealRound:
-    """Raises DataError if it is not there, or tells no schedule."""
+    """Return the round. Raises DataError if it is not there, or tells no schedule."""
     found = next((summary for summary in rounds if summary.round == number), None)
     if found is None or not found.devices:
         raise DataError(f"round {number} is not known here with its schedule")
@@ -74,7 +74,10 @@ def replay(real: RealRound) -> Replayed:
 
 
 def what_if(real: RealRound, policy: str, assignments: Sequence[str], policies: Sequence[str]) -> WhatIf:
-    """assignments: DEVICE.FIELD=VALUE, as `mdl schedule what-if --set` takes them. Raises ConfigError or DataError."""
+    """Play a round with changed devices.
+
+    assignments: DEVICE.FIELD=VALUE, as `mdl schedule what-if --set` takes them. Raises ConfigError or DataError.
+    """
     if policy not in policies:
         raise ConfigError(f"policy {policy[:40]!r}: expected one of {', '.join(policies)}")
     if len(real.devices) > _MOST_DEVICES:

@@ -1,4 +1,4 @@
-"""The snapshot as Prometheus reads it. Names are documented in docs/api.md, and stay."""
+"""The snapshot in the form that Prometheus reads. Names are documented in docs/api.md, and stay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from mdl.peers.view.snapshot import DevicePart, RoundPoint, Snapshot
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-# Of each device: the metric, what it means, and where it stands.
+# For each device: the metric, its meaning, and its value.
 _OF_DEVICES: tuple[tuple[str, str, Callable[[DevicePart], float | None]], ...] = (
     ("mdl_device_up", "1 if the device takes part, 0 if it is silent, shut out or has left", lambda it: _is_up(it)),
     ("mdl_device_round", "Round that its model is of", lambda it: it.round),
@@ -50,7 +50,7 @@ class _Metrics(Collector):  # type: ignore[misc]
 
 
 def make_metrics(snapshot: Callable[[], Snapshot]) -> Callable[[], bytes]:
-    """What gives the text of a scrape."""
+    """Return a function that gives the text of a scrape."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Metrics(snapshot))
     return lambda: generate_latest(registry)
@@ -65,7 +65,7 @@ def _of_devices(now: Snapshot) -> Metric:
 
 
 def _of_rounds(now: Snapshot) -> Iterator[Metric]:
-    """Of the last finished one."""
+    """Yield the metrics of the last finished round."""
     if not now.learning.rounds:
         return
     last = list(now.learning.rounds.values())[-1]
@@ -87,7 +87,7 @@ def _of_rounds(now: Snapshot) -> Iterator[Metric]:
 
 
 def _of_numbers(last: RoundPoint, names: tuple[str, ...]) -> Iterator[Metric]:
-    """Of those that the model predicts."""
+    """Yield the metrics of the predicted numbers."""
     for key, meaning in (
         ("rmse", "Root of the mean squared error"),
         ("mae", "Mean absolute error"),

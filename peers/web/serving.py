@@ -1,7 +1,7 @@
 """The server's thread: sockets, a bound on connections, and a clean end. Nothing that it does reaches the node's loop.
 
-A connection that asks for nothing is hanging, and the oldest of those is closed when there are many: a thousand of them
-cost a page that speaks nothing.
+A connection without a request is hanging. The oldest of those is closed when there are many: without this a thousand of
+them would block the page.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from mdl.peers.web.hub import Hub
 
 # Connections without a request: a browser opens six at once and uses them within milliseconds.
 _MOST_HANGING = 32
-# Connections in all: pages that are open, and some requests beside each.
+# Connections in all: open pages, and some requests beside each.
 _MOST_CONNECTIONS = 128
 # Seconds until the request of a new connection must be there.
 _REQUEST_S = 10.0
 _LARGEST_HEADERS_BYTES = 16 << 10
-# Ports that are tried one after the other, where the user named none.
+# Ports that are tried one after the other, if the user named none.
 _TRIED_PORTS = 20
 # Connections that the system holds until this process takes them.
 _BACKLOG = 64
@@ -37,7 +37,7 @@ _START_S, _STOP_S = 20.0, 5.0
 
 
 class BoundedProtocol(H11Protocol):  # type: ignore[misc]
-    """One connection; `hanging` has all that have not asked for anything yet, oldest first."""
+    """One connection; `hanging` holds all that have not asked for anything yet, oldest first."""
 
     hanging: OrderedDict[BoundedProtocol, None]
     _given_up: asyncio.TimerHandle | None = None
@@ -97,7 +97,7 @@ class Serving:
         self._thread.join(_STOP_S)
 
     def notify(self) -> None:
-        """There is news; from any thread, at any time."""
+        """Tell the hub that there is news. May be called from any thread, at any time."""
         self._call(self._hub.notify)
 
     def _call(self, function: Callable[[], None]) -> None:
@@ -106,7 +106,7 @@ class Serving:
             try:
                 loop.call_soon_threadsafe(function)
             except RuntimeError:
-                return  # it was closed in this moment
+                return  # it was closed at this moment
 
     def _stop(self) -> None:
         self._hub.close()
@@ -140,7 +140,7 @@ class Serving:
 
 
 def listen(port: int, lan: bool, or_next: bool = False) -> socket.socket:
-    """A socket on this machine only, or on all of its addresses. or_next: if it is taken, one of the next ones.
+    """Return a socket on this machine only, or on all of its addresses. or_next: tries the next ports too.
 
     Raises ConfigError for a port that is taken, or not allowed.
     """
@@ -148,7 +148,7 @@ def listen(port: int, lan: bool, or_next: bool = False) -> socket.socket:
     problem = ""
     for number in range(port, min(port + _TRIED_PORTS, 65536)) if or_next else [port]:
         try:
-            return socket.create_server((host, number), backlog=_BACKLOG)  # free again at once where that is safe
+            return socket.create_server((host, number), backlog=_BACKLOG)  # free again at once if that is safe
         except OSError as error:
             problem = os.strerror(error.errno or 0)
     raise ConfigError(f"port {port} for the page: {problem}; give another one")

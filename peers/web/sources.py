@@ -1,4 +1,4 @@
-"""What a page can be about: a live mesh, a run directory, or a cloud by itself. Each only reads."""
+"""The subjects of a page: a live mesh, a run directory, or a cloud by itself. Each only reads."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from mdl.reading import decode_json, read_bytes
 from mdl.scheduler.explain.recorded_round import read_real_rounds
 from mdl.scheduler.policies.registry import SHARES, quick_policies
 
-# The agent is asked so often while a page is open, and while none is.
+# The intervals at which the agent is asked: with an open page, and without one.
 _HURRIED_S, _CALM_S = 0.1, 1.0
-# A result of some hundred bytes.
+# A result has some hundred bytes.
 _LARGEST_RESULT_BYTES = 1 << 20
 _MOST_CYCLES = 200
-# A file that a run writes is looked at so often.
+# The interval of looks at a file that a run writes.
 _LOOK_S = 1.0
 
 
 class Source(Protocol):
-    """Where words come from."""
+    """A source of the snapshot."""
 
     def told(self) -> Told: ...
 
     def hurry(self, is_watched: bool) -> None:
-        """Somebody looks from now on, or nobody does."""
+        """Note that a page is open from now on, or that none is."""
         ...
 
 
@@ -51,7 +51,7 @@ class CycleLine(msgspec.Struct, frozen=True):
 
 
 class _Result(msgspec.Struct, frozen=True):
-    """Of result.json, what `mdl up --baselines` has found."""
+    """The results of `mdl up --baselines` in result.json."""
 
     accuracy_alone: Share | None = None
     accuracy_central: Share | None = None
@@ -60,14 +60,14 @@ class _Result(msgspec.Struct, frozen=True):
 
 
 class Cycles:
-    """Follows the cycles.jsonl of a cloud. path: None where none is known."""
+    """Follows the cycles.jsonl of a cloud. path: None if none is known."""
 
     def __init__(self, path: Path | None) -> None:
         self._tail = LineTail(path) if path else None
         self._found: dict[int, CyclePart] = {}
 
     def look(self) -> Mapping[int, CyclePart] | None:
-        """By version; None if there is no cloud that is known."""
+        """Return the cycles by version; None if no cloud is known."""
         while self._tail and (lines := self._tail.new()):
             for line in lines:
                 cycle = decode_json(line, CycleLine, "cycles.jsonl")
@@ -78,14 +78,14 @@ class Cycles:
 
 
 class LiveMesh:
-    """A mesh, as a watcher hears it. cycles: of a cloud whose files are on this machine. classes: names, once known."""
+    """A mesh, as a watcher hears it. cycles: of a cloud with files on this machine. classes: names, once known."""
 
     def __init__(self, watcher: Watcher, cycles: Path | None = None, classes: tuple[str, ...] = ()) -> None:
         self._watcher, self._cycles = watcher, Cycles(cycles)
         self.classes = classes
 
     def name_classes(self, names: tuple[str, ...]) -> None:
-        """From any thread."""
+        """Set the class names. May be called from any thread."""
         self.classes = names
 
     def told(self) -> Told:
@@ -97,7 +97,7 @@ class LiveMesh:
 
 
 class RunDirectory:
-    """A run that is over: its rounds, its cloud's cycles, its baselines. Raises DataError if it is none."""
+    """A finished run: its rounds, its cloud's cycles, its baselines. Raises DataError if the directory holds none."""
 
     def __init__(self, path: Path) -> None:
         rounds = read_real_rounds(path)[-ROUNDS_KEPT:]
@@ -116,7 +116,7 @@ class RunDirectory:
         return self._told
 
     def hurry(self, is_watched: bool) -> None:
-        """It never changes."""
+        """Do nothing: a finished run never changes."""
 
 
 class OwnCloud:
@@ -130,11 +130,11 @@ class OwnCloud:
         return Told(self._name, "cloud", cycles=cycles, problem="a cloud: its devices dial it, and are in meshes")
 
     def hurry(self, is_watched: bool) -> None:
-        """Its file is looked at in any case."""
+        """Do nothing: the file is read in any case."""
 
 
 class Looks:
-    """Calls `notify` again and again, for a source that cannot tell by itself that there is news."""
+    """Calls `notify` repeatedly, for a source that cannot tell by itself that there is news."""
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify, self._over = notify, threading.Event()
@@ -162,11 +162,11 @@ def _read_classes(model: Path) -> tuple[str, ...]:
     try:
         return read_description(model).class_names
     except DataError:
-        return ()  # of an own training loop, or a run that was interrupted
+        return ()  # from a user's own training loop, or an interrupted run
 
 
 def _read_result(path: Path) -> _Result:
     try:
         return decode_json(read_bytes(path, _LARGEST_RESULT_BYTES), _Result, str(path))
     except DataError:
-        return _Result()  # a run that was interrupted has none
+        return _Result()  # an interrupted run has none

@@ -1,8 +1,8 @@
-"""The secret of whoever serves a page: chosen at random by this device, and by nothing that another one knows.
+"""The secret of a page's server: chosen at random by this device, so no other device can derive it.
 
-It is kept beside what this user's devices keep of the mesh, so that a bookmark lives through a restart, and Prometheus
-reads it from there; `mdl mesh forget`, or removing the file, gives a new one. MDL_PAGE_TOKEN names one for several
-devices, whose pages then go on with each other: the token itself, or @FILE.
+It is kept beside this user's files of the mesh, so that a bookmark lives through a restart, and Prometheus reads it
+there. `mdl mesh forget`, or removing the file, gives a new one. MDL_PAGE_TOKEN sets one for several devices, so that
+their pages go on with each other: the token itself, or @FILE.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ logger = logging.getLogger(__name__)
 
 TOKEN_VARIABLE = "MDL_PAGE_TOKEN"
 FILE = "page.token"
-# 16 random bytes in hexadecimal digits; nobody is to guess one that a user has chosen.
+# 16 random bytes in hexadecimal digits; a token that a user has chosen must be hard to guess too.
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{22,128}")
 _LARGEST_BYTES = 256
 
 
 def page_token(mesh: Mesh | None) -> tuple[str, Path | None]:
-    """Return the token, and the file that holds it; a new one, and no file, where nothing can be kept.
+    """Return the token and its file; a new one, and no file, if nothing can be kept.
 
-    mesh: that the page is about; None for a run that is over. Raises ConfigError for a token that was given.
+    mesh: of the page; None for a finished run. Raises ConfigError for an invalid token in MDL_PAGE_TOKEN.
     """
     given = os.environ.get(TOKEN_VARIABLE, "")
     if given.startswith("@"):
@@ -47,12 +47,12 @@ def page_token(mesh: Mesh | None) -> tuple[str, Path | None]:
         make_private_folder(path.parent)
         was_open = narrow(path)
         with open_private(path, "a+b") as file:
-            wait_for_lock(file)  # processes that start together have one token
+            wait_for_lock(file)  # processes that start together share one token
             file.seek(0)
             kept = file.read(_LARGEST_BYTES).decode("ascii", "replace").strip()
             if _TOKEN.fullmatch(kept) and not was_open:
                 return kept, path
-            token = _draw()  # also where others could read the one that was kept
+            token = _draw()  # also if others could read the kept one
             file.truncate(0)
             file.write(f"{token}\n".encode())
             return token, path

@@ -1,1 +1,1 @@
-"""Why a chain was ordered so: charts, comparisons, what-if, earlier rounds again."""
+"""Explanations of a chain's order: charts, comparisons, what-if, replays of earlier rounds."""

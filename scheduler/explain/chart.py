@@ -1,4 +1,4 @@
-"""What a chart of a schedule is made of: rows of spans, hops, waits and delays; and the rows' common rules. Pure."""
+"""The parts of a schedule's chart: rows of spans, hops, waits and delays; and the rows' common rules. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 
 from mdl.scheduler.policies.chain import Pair, Wait
 
-# Of what follows, so much is shown of the training before it.
+# The chart begins this much, as a share of the rest, before the first device is ready.
 _LEAD_IN = 0.1
 
 
 class SpanKind(Enum):
-    """What a device does in a stretch of time. STALLED: its hop stands still, because one of the two is busy."""
+    """The state of a device in a stretch of time. STALLED: its hop stands still, because one of the two is busy."""
 
     TRAINING = "training"
     WAITING = "waiting"
@@ -43,9 +43,9 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class ChartHop(msgspec.Struct, frozen=True):
-    """sent_s, end_s: None as long as it is under way. q: the policy's values of the alternatives.
+    """sent_s, end_s: None while it is under way. q: the policy's values of the alternatives.
 
-    stalled_s: how much of it stood still, because those in stalled_by were busy.
+    stalled_s: the time it stood still, because the devices in stalled_by were busy.
     """
 
     number: int
@@ -73,7 +73,7 @@ class Delay(msgspec.Struct, frozen=True):
 
 
 class Waited(msgspec.Struct, frozen=True):
-    """The policy was asked and waited, so many times on end for the same reason; the last time at until_s."""
+    """The policy was asked and waited, so many times in a row for the same reason; the last time at until_s."""
 
     time_s: float
     until_s: float
@@ -86,7 +86,7 @@ class Exchanged(msgspec.Struct, frozen=True):
     """The deltas travelled in segments: no hops, and all have the result at once.
 
     plan: in words, and why. owns: device -> segments. start_s: all held their deltas. end_s: all had the result; None
-    as long as it is on its way. bound_s: what the links allow at best, as they were known before; 0.0: not known.
+    while it is on its way. bound_s: the best time that the links allow, as known before; 0.0: not known.
     """
 
     plan: str
@@ -96,7 +96,7 @@ class Exchanged(msgspec.Struct, frozen=True):
     bound_s: float = 0.0
 
     def tell(self) -> str:
-        """How long it took beside what the links allow, in one line."""
+        """Tell its time beside the time that the links allow, in one line."""
         best = f"the links allow {self.bound_s:.3g} s at best, as they were known before" if self.bound_s else ""
         if self.end_s is None:
             return "; ".join(["it is under way", *([best] if best else [])])
@@ -106,11 +106,11 @@ class Exchanged(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """makespan_s: when one holder had everything; None as long as that is open. hops, waits: in the order of time.
+    """makespan_s: the time at which one holder had everything; None while that is open. hops, waits: in order of time.
 
-    exchange: of a round in segments, whose makespan_s is when everybody had the result.
-    start_s: where there is something to see; before it everybody trained.
-    why_hops: why it did not go in segments; "": it did, or was not to.
+    exchange: of a round in segments; its makespan_s lasts until every device had the result.
+    start_s: the first moment worth showing; before it all devices trained.
+    why_hops: the reason against segments; "": it went in segments, or was not meant to.
     """
 
     title: str
@@ -126,7 +126,7 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """One decision as it was made. q: the policy's values of the alternatives; empty if it has none."""
+    """One decision at its time. q: the policy's values of the alternatives; empty if it has none."""
 
     time_s: float
     decision: Pair | Wait
@@ -153,14 +153,14 @@ class SeenHop(msgspec.Struct, frozen=True):
 
 
 def find_start_s(rows: Sequence[Row], end_s: float) -> float:
-    """0, unless everybody trains for most of the time: then shortly before the first of them is ready."""
+    """Return 0, unless all train for most of the time: then a moment shortly before the first one is ready."""
     ends = [row.spans[0].end_s if row.spans and row.spans[0].kind is SpanKind.TRAINING else 0.0 for row in rows]
     ready_s = min(ends, default=0.0)
     return max(0.0, ready_s - _LEAD_IN * (end_s - ready_s)) if end_s / 2.0 < ready_s < end_s else 0.0
 
 
 def append_span(spans: list[Span], span: Span) -> None:
-    """Goes on with the last span if it is of the same kind."""
+    """Append a span, or extend the last one if it is of the same kind."""
     if spans and (spans[-1].kind, spans[-1].partner) == (span.kind, span.partner):
         spans[-1] = msgspec.structs.replace(spans[-1], end_s=span.end_s)
     elif span.end_s > span.start_s:

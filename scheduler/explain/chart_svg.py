@@ -1,4 +1,4 @@
-"""A schedule as a picture: SVG, written here, or PNG by matplotlib where it is installed."""
+"""A schedule as a picture: SVG, written here, or PNG by matplotlib if it is installed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _INCH_PX = 100.0
 
 
 def write_picture(chart: Chart, path: Path) -> None:
-    """SVG or PNG by the file's ending. Raises ConfigError for another one, or for a PNG without matplotlib."""
+    """Write SVG or PNG by the file's ending. Raises ConfigError for another one, or for a PNG without matplotlib."""
     match path.suffix.lower():
         case ".svg":
             _write(path, draw_svg(chart).encode())
@@ -53,7 +53,7 @@ def write_picture(chart: Chart, path: Path) -> None:
 
 
 def draw_svg(chart: Chart) -> str:
-    """The whole picture; a hop's reason shows where the pointer rests on it."""
+    """Draw the whole picture; a hop's reason appears under the pointer."""
     height = _TOP + _ROW * len(chart.rows) + 70
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
@@ -81,7 +81,7 @@ def _x(chart: Chart, at_s: float) -> float:
 
 
 def _y(chart: Chart, device: str) -> float:
-    """The middle of its bar."""
+    """Return the middle of the device's bar."""
     return _TOP + _ROW * next(index for index, row in enumerate(chart.rows) if row.device == device) + _ROW / 2
 
 
@@ -114,7 +114,7 @@ def _bars(chart: Chart) -> Iterator[str]:
 
 
 def _arrows(chart: Chart) -> Iterator[str]:
-    """From sender to receiver where a hop begins, with its number."""
+    """Draw an arrow from sender to receiver at the beginning of each hop, with its number."""
     for hop in chart.hops:
         x, upper, lower = _x(chart, hop.start_s), _y(chart, hop.sender), _y(chart, hop.receiver)
         down = lower > upper

@@ -1,6 +1,6 @@
-"""A schedule on a terminal: a Gantt chart, the hops with their reasons, who waited for whom. Draws a chart, keeps none.
+"""A schedule on a terminal: a Gantt chart, the hops with their reasons, the delays. Draws a chart, keeps none.
 
-Every kind of span has a sign of its own, so that a chart without colours, or in a file, can be read as well.
+Every kind of span has its own sign, so that a chart without colours, or in a file, can be read as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from mdl.scheduler.explain.chart import Chart, ChartHop, Row, Span, SpanKind, Waited
 
-# Kind -> sign, sign where only ASCII can be printed, style.
+# Kind -> sign, sign if only ASCII can be printed, style.
 _SIGNS = {
     SpanKind.TRAINING: ("░", "~", "yellow"),
     SpanKind.WAITING: ("·", ".", "dim"),
@@ -52,7 +52,7 @@ def show_chart(chart: Chart, console: Console) -> None:
 
 
 def draw_chart(chart: Chart, width: int = 80, plain: bool = False) -> RenderableType:
-    """plain: only ASCII signs."""
+    """Draw the chart. plain: only ASCII signs."""
     parts: list[RenderableType] = [Text(chart.title, style="bold"), _draw_rows(chart, width, plain)]
     if chart.exchange:
         parts += [Text(), Text("segments", style="bold"), Text(chart.exchange.plan), Text(chart.exchange.tell())]
@@ -88,14 +88,14 @@ def _draw_rows(chart: Chart, width: int, plain: bool) -> RenderableType:
 
 @dataclass(frozen=True)
 class _Scale:
-    """Which cell a moment is in. A chart without any length has everything in the first."""
+    """Maps a moment to its cell. A chart without any length has everything in the first."""
 
     start_s: float
     end_s: float
     cells: int
 
     def place(self, at_s: float) -> float:
-        """In cells, from 0 to `cells`; what lies before the start is at 0."""
+        """Return a position in cells, from 0 to `cells`; moments before the start are at 0."""
         length_s = self.end_s - self.start_s
         return self.cells * min(1.0, max(0.0, (at_s - self.start_s) / length_s)) if length_s > 0 else 0.0
 
@@ -115,7 +115,7 @@ def _draw_row(row: Row, scale: _Scale, margin: int, plain: bool) -> Text:
 
 
 def _fill(spans: Sequence[Span], scale: _Scale) -> list[SpanKind]:
-    """The kind of each cell: whatever takes most of it."""
+    """Return the kind of each cell: the one that takes most of it."""
     kinds = [SpanKind.DONE] * scale.cells
     most = [0.0] * scale.cells
     for span in spans:
@@ -128,7 +128,7 @@ def _fill(spans: Sequence[Span], scale: _Scale) -> list[SpanKind]:
 
 
 def _hop_runs(spans: Sequence[Span], scale: _Scale) -> list[tuple[int, int, Span]]:
-    """First and last cell of each hop of a row, with the span that says which direction it goes."""
+    """Return first and last cell of each hop of a row, with the span that shows its direction."""
     runs: list[tuple[float, float, Span]] = []
     for span in spans:
         if span.kind not in _IN_HOP:
@@ -153,7 +153,7 @@ def _draw_axis(scale: _Scale) -> str:
 
 
 def choose_decimals(length_s: float) -> int:
-    """Of seconds on an axis of this length."""
+    """Return the decimals of seconds on an axis of this length."""
     return 1 if length_s >= 10 else 2 if length_s >= 1 else 3
 
 
@@ -178,7 +178,7 @@ def _draw_legend(kinds: set[SpanKind], margin: int, width: int, plain: bool) -> 
 
 
 def _draw_decisions(chart: Chart, plain: bool) -> RenderableType:
-    """Hops and waits in the order in which they were decided."""
+    """Draw hops and waits in the order of their decisions."""
     table = Table(box=None, pad_edge=False, title="decisions", title_justify="left", title_style="bold")
     table.add_column("#", justify="right", no_wrap=True)
     for column in ("at s", "took s"):
@@ -214,7 +214,7 @@ def _decided_at(each: ChartHop | Waited) -> tuple[float, int]:
 
 
 def _tell_q(q: Sequence[tuple[str, float]]) -> str:
-    """The best alternatives: who sends, then to whom."""
+    """Tell the best alternatives: first for the sender, then for the receiver."""
     first = [each for each in q if "->" not in each[0]]
     told = [first[:_SHOWN_VALUES], [each for each in q if each not in first][:_SHOWN_VALUES]]
     return "; ".join(", ".join(f"{action} {value:.2f}" for action, value in part) for part in told if part)

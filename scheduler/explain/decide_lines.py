@@ -3,7 +3,7 @@
 An observation: {"id", "t", "n", "mb", "lat", "idle": [ids that may be paired], "devices": [{"id", "state", "bw",
 "compute", "kind", "cls", "battery", "charging", "busy_for", "eta_ready", "op_left", "nagg", "theta", "energy",
 "receives"}], "apart": [[id, id] that cannot reach each other]}.
-Needed are "mb" and "devices" with "id" and "state"; all else may be left out or null. A new "id" starts a new
+Only "mb" and "devices" with "id" and "state" are required; all else may be left out or null. A new "id" starts a new
 iteration. Ids of devices are whole numbers or strings, and are answered as they were given.
 """
 
@@ -22,12 +22,12 @@ from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Devic
 from mdl.scheduler.policies.detour import go_around
 from mdl.scheduler.policies.registry import make_policy
 
-# Bounds of what is accepted: far above any real mesh.
+# Bounds of the input: far above any real mesh.
 MAX_LINE_BYTES = 1 << 22
 MAX_DEVICES = 1024
 
 Id: TypeAlias = int | str
-# Clocks are subtracted from one another: what is left may be a hair below 0. Half a month at most.
+# A difference of two clocks may be a hair below 0. Half a month at most.
 Seconds: TypeAlias = Annotated[float, Meta(ge=-1e-3, le=1e6)]
 # MB or MB/s: one byte to a terabyte, so that no quotient or sum of a policy is without end.
 Amount: TypeAlias = Annotated[float, Meta(ge=1e-6, le=1e6)]
@@ -54,7 +54,7 @@ class ObservedDevice(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """One line. idle: by default the devices that are free; n: checked if it is given. apart: to be gone around."""
+    """One line. idle: by default the devices that are free; n: checked if it is given. apart: pairs to avoid."""
 
     devices: Annotated[tuple[ObservedDevice, ...], Meta(min_length=1, max_length=MAX_DEVICES)]
     mb: Amount
@@ -71,7 +71,7 @@ class BadLineError(Exception):
 
 
 class Decider:
-    """Answers observations with the decisions of one policy; what a policy remembers ends with the iteration.
+    """Answers observations with the decisions of one policy; a policy's memory ends with the iteration.
 
     warn: hears once of fields that no observation has.
     """
@@ -86,7 +86,7 @@ class Decider:
         self._is_first = True
 
     def answer(self, line: bytes) -> bytes:
-        """The decision for this line, or {"error": ...}; one line without its end."""
+        """Return the decision for this line, or {"error": ...}; one line without its end."""
         try:
             observed = _decode(line)
             if self._is_first:
@@ -118,7 +118,7 @@ class Decider:
         for device in observed.devices:
             name, state = str(device.id), device.state
             if state is DeviceState.FREE and idle is not None and name not in idle:
-                state = DeviceState.BUSY  # it may not be paired, whatever the reason
+                state = DeviceState.BUSY  # it may not be paired, for any reason
             if state is DeviceState.FREE:
                 since_s = self._free_since.setdefault(name, now_s)
             else:
@@ -128,7 +128,7 @@ class Decider:
         return ChainView(now_s, observed.mb, tuple(devices), max(0.0, observed.lat or 0.0), apart)
 
     def _decide(self, view: ChainView, may_wait: bool) -> Decision:
-        """The policy's decision; never a pair that is not idle, never waiting for nobody."""
+        """Decide by the policy; never pair devices that are not idle, never wait for nothing."""
         free = [device.peer_id for device in view.devices if device.state is DeviceState.FREE]
         if len(free) < 2:
             return Wait(f"{len(free)} of {len(view.devices)} may be paired, it takes two")
@@ -157,7 +157,7 @@ def _pair_anyway(fallback: Policy, view: ChainView, why: str) -> Decision:
     return Pair(decision.sender, decision.receiver, f"{decision.reason} (instead of: {why})", decision.why)
 
 
-# What ends by itself, so that waiting ends.
+# States that end by themselves, so that waiting ends.
 _ENDING = (DeviceState.TRAINING, DeviceState.BUSY, DeviceState.SEND, DeviceState.GET)
 _VALID = {
     "state": ", ".join(state.value for state in DeviceState),
@@ -167,7 +167,7 @@ _DECODER = msgspec.json.Decoder(Observed)
 
 
 def _decode(line: bytes) -> Observed:
-    """Raises BadLineError that names the field."""
+    """Decode a line. Raises BadLineError that names the field."""
     if len(line) > MAX_LINE_BYTES:
         raise BadLineError(f"a line of {len(line)} bytes, at most {MAX_LINE_BYTES} are accepted")
     try:
@@ -183,7 +183,7 @@ def _decode(line: bytes) -> Observed:
 
 
 def _parse(line: bytes) -> Any:
-    """Whatever is on the line. Raises BadLineError where msgspec gives up."""
+    """Parse any JSON on the line. Raises BadLineError if msgspec gives up."""
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -191,7 +191,7 @@ def _parse(line: bytes) -> Any:
 
 
 def _find_field(given: Any, error: msgspec.ValidationError) -> str:
-    """msgspec names the field, but not which of the devices."""
+    """Name the wrong field and its device: msgspec names the field only."""
     devices = given.get("devices") if isinstance(given, dict) else None
     for index, device in enumerate(devices if isinstance(devices, list) else []):
         try:
@@ -234,7 +234,7 @@ def _view(device: ObservedDevice, name: str, state: DeviceState, since_s: float)
         merge_mb_s=device.compute,
         free_since_s=since_s,
         n_agg=device.nagg or 0,
-        received=max(0, (device.nagg or 0) - (state is DeviceState.DONE)),  # who is done has sent once
+        received=max(0, (device.nagg or 0) - (state is DeviceState.DONE)),  # a device that is done has sent once
         theta=1.0 if device.theta is None else device.theta,
         energy_j=device.energy or 0.0,
         battery_percent=device.battery,

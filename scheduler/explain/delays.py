@@ -1,4 +1,4 @@
-"""Who waited for whom in a schedule, and why. Pure."""
+"""The delays in a schedule: each device's waiting for a partner, and its reason. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mdl.scheduler.explain.chart import ChartHop, Delay, Note, Row, Span, SpanKind
 from mdl.scheduler.policies.chain import Wait
 
-# Waiting for less than this share of the whole is no delay worth a line.
+# Waiting for less than this share of the whole is not worth a line.
 _WORTH_TELLING = 0.01
 
 
@@ -37,7 +37,7 @@ def find_delays(
 
 
 def _free_since_s(spans: Sequence[Span], start_s: float) -> float:
-    """The end of what it did before: training, or another hop. Being busy in between does not count."""
+    """Return the end of its last activity: training, or another hop. Being busy in between does not count."""
     ended = [
         span.end_s for span in spans if span.end_s <= start_s and span.kind not in (SpanKind.WAITING, SpanKind.BUSY)
     ]
@@ -59,7 +59,7 @@ _DID = {
 def _explain(
     spans: Sequence[Span], partner: str, since_s: float, until_s: float, notes: Sequence[Note], digits: int
 ) -> str:
-    """What the partner did meanwhile; if it was free as well, what the policy said."""
+    """Tell what the partner did meanwhile; if it was free as well, tell the policy's reason."""
     kept = [span for span in spans if span.kind in _DID and _overlap_s(span, since_s, until_s) > 0.0]
     if not kept:
         return f"{partner} was free too: {_why_free(since_s, until_s, notes)}"

@@ -1,4 +1,4 @@
-"""What the devices of a shown schedule are like, as policies take them to be: links, merges, use, battery."""
+"""The devices of a shown schedule, as policies see them: links, merges, use, battery."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_SHOWN = 64
 
 class ShownDevice(msgspec.Struct, frozen=True):
     """link_mb_s, merge_mb_s: MB/s, None until a hop has shown them. battery_percent: None on mains.
-    owns: segments, of a round that goes in them; else None.
+    owns: segments, of a round in segments; else None.
     """
 
     device: str
@@ -29,7 +29,7 @@ class ShownDevice(msgspec.Struct, frozen=True):
 
 
 def real_devices(real: RealRound) -> tuple[ShownDevice, ...]:
-    """As the agent knew them when the round was over, or knows them now."""
+    """List the devices as the agent knew them at the end of the round, or knows them now."""
     owns = real.exchange.owns if real.exchange else {}
     return tuple(
         ShownDevice(
@@ -43,7 +43,7 @@ def real_devices(real: RealRound) -> tuple[ShownDevice, ...]:
 def scenario_devices(
     scenario: Scenario, names: Sequence[str], owns: Mapping[str, int] | None = None
 ) -> tuple[ShownDevice, ...]:
-    """owns: device -> segments, where it is played in them."""
+    """List the devices of a scenario. owns: device -> segments, if it is played in segments."""
     known = owns or {}
     return tuple(
         ShownDevice(

@@ -1,4 +1,4 @@
-"""A scenario that was played, as a chart: every state is known, so the same hops are stepped through again. Pure."""
+"""A played scenario as a chart: every state is known, so this module steps through the same hops again. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Names: TypeAlias = Sequence[str]
 
 
 def chart_play(title: str, scenario: Scenario, played: Played, notes: Sequence[Note], names: Names = ()) -> Chart:
-    """names: of the devices, by index; their numbers by default."""
+    """Draw a chart of a play. names: of the devices, by index; their numbers by default."""
     names = names or [str(index) for index in range(len(scenario.devices))]
     rows, undone, end_s = _trace(scenario, played, names)
     pairs = [note for note in notes if isinstance(note.decision, Pair)]
@@ -47,7 +47,7 @@ def chart_play(title: str, scenario: Scenario, played: Played, notes: Sequence[N
 
 
 def _trace(scenario: Scenario, played: Played, names: Names) -> tuple[tuple[Row, ...], dict[int, float], float]:
-    """Steps through the same hops again: the rows, when each undone hop was undone, and when all ended."""
+    """Step through the same hops again; return the rows, the time at which each undone hop was undone, and the end."""
     iteration = Iteration(scenario)
     waiting = list(enumerate(played.ordered, 1))
     engaged: dict[int, int] = {}
@@ -89,7 +89,7 @@ def _gather_waits(notes: Sequence[Note]) -> tuple[Waited, ...]:
 
 
 def _find_stall(scenario: Scenario, hop: TimedHop, names: Names) -> tuple[float, tuple[str, ...]]:
-    """How long the hop stands still, if nothing undoes it, and because of whom."""
+    """Return the time for which the hop stands still, if nothing undoes it, and the devices that cause it."""
     stalled_s = hop.merged_s - hop.start_s - hop.transfer_s - hop.merge_s
     if stalled_s <= 1e-9:
         return 0.0, ()

@@ -1,4 +1,4 @@
-"""A real round as a chart, from what its agent recorded: reports and decided hops, nothing more. Pure."""
+"""A real round as a chart, from its agent's records: reports and decided hops, nothing more. Pure."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def chart_round(
     is_over: bool = True,
     exchange: Exchanged | None = None,
 ) -> Chart:
-    """A real round until `end_s`. is_over: it was reduced to one holder then, or its segments were all there.
+    """Draw a real round until `end_s`. is_over: then one holder had everything, or all segments had arrived.
 
-    Hops of devices that are not among these are left out: any member may claim to lead, and tell such a status.
+    Hops of devices that are not among these are left out: any member may claim to lead, and report such a status.
     """
     names = {device.name for device in devices}
     known = [hop for hop in sorted(seen, key=lambda hop: hop.ordered_s) if {hop.sender, hop.receiver} <= names]
@@ -78,7 +78,7 @@ def _seen_row(device: SeenDevice, hops: Sequence[ChartHop], end_s: float, exchan
 
 
 def _rest(spans: list[Span], device: SeenDevice, start_s: float, end_s: float, given: bool) -> None:
-    """What a device without a hop does: it is done if it has given its load away, else busy or waiting."""
+    """Append the spans of a device without a hop: done if it has given its load away, else busy or waiting."""
     if given:
         return append_span(spans, Span(SpanKind.DONE, start_s, end_s))
     at_s = start_s

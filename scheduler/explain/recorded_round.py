@@ -1,7 +1,7 @@
-"""A round that was really run, as its agent recorded it: drawn as a chart, or rebuilt as a scenario to play others on.
+"""A real round, as its agent recorded it: drawn as a chart, or rebuilt as a scenario to play other policies on.
 
-What a rebuilt scenario estimates, and from what, is said in `Rebuilt.estimates`: a recording holds no truth about a
-device that never had a partner, and none about what would have happened otherwise.
+`Rebuilt.estimates` tells the estimates of a rebuilt scenario and their sources. A recording holds no truth about a
+device that never had a partner, and none about other orders of hops.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from mdl.scheduler.explain.gantt_recorded import chart_round
 from mdl.scheduler.given.choice import is_file
 from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
 
-# A merge that took no time that the agent could see.
+# Stands for a merge that took no time that the agent could see.
 _FAST_MERGE_MB_S = 10_000.0
 _SHORTEST_S = 1e-6
 
 
 @dataclass(frozen=True)
 class RealRound:
-    """end_s: when one holder had all, or now if that is open; since the round was opened. policy: empty if unknown.
+    """end_s: the time at which one holder had all, or now if that is open; since the round was opened.
 
-    exchange: of a round in segments, which ends when all have the result. size_mb: of a delta; None if not told.
-    why_hops: why it did not go in segments; "": it did, or was not to.
+    policy: empty if unknown. exchange: of a round in segments, which ends when all have the result. size_mb: of a
+    delta; None if not told. why_hops: the reason against segments; "": it went in segments, or was not meant to.
     """
 
     number: int
@@ -68,7 +68,7 @@ class Rebuilt:
 
 
 def read_real_rounds(directory: Path) -> list[RoundSummary]:
-    """All finished rounds of a run directory: of `mdl up`, or of one agent or peer. Raises DataError if it is none."""
+    """Read all finished rounds of a run directory: of `mdl up`, an agent or a peer. Raises DataError if it is none."""
     own = directory / "metrics.jsonl"
     try:
         rounds = read_rounds(own) if own.exists() else read_run(directory)
@@ -80,7 +80,7 @@ def read_real_rounds(directory: Path) -> list[RoundSummary]:
 
 
 def pick_round(directory: Path, number: int | None) -> RealRound:
-    """The round with this number, or the last one. Raises DataError if it is not there or tells no schedule."""
+    """Return the round with this number, or the last one. Raises DataError if it is missing or has no schedule."""
     rounds = {summary.round: summary for summary in read_real_rounds(directory)}
     wanted = max(rounds) if number is None else number
     if wanted not in rounds:
@@ -89,7 +89,7 @@ def pick_round(directory: Path, number: int | None) -> RealRound:
 
 
 def read_policy(directory: Path) -> str:
-    """What the run's config names, of a file without its folder; empty if there is none that can be read."""
+    """Return the config's policy, a file without its folder; empty if the config is unreadable or names none."""
     try:
         path = directory / "config.toml"
         config = decode_toml(read_text(path, LARGEST_TOML_BYTES), str(path))
@@ -101,7 +101,7 @@ def read_policy(directory: Path) -> str:
 
 
 def finished_round(summary: RoundSummary, where: str, policy: str = "") -> RealRound:
-    """Raises DataError for a line of an older version, which tells no schedule."""
+    """Convert a recorded line. Raises DataError for a line of an older version, which has no schedule."""
     if not summary.schedule and summary.hops:
         raise DataError(f"{where}: round {summary.round} tells no schedule: it was recorded by an older version")
     if summary.shares:
@@ -118,7 +118,7 @@ def _round_in_segments(summary: RoundSummary, where: str, policy: str) -> RealRo
     start_s = summary.seconds.get("train", 0.0) + summary.seconds.get("aggregate", 0.0)
     end_s = start_s + summary.exchange_s
     exchange = Exchanged(summary.plan, summary.shares, start_s, end_s, summary.bound_s)
-    # Older lines do not tell the model's size, nor that fewer bytes than its values take were sent.
+    # Older lines do not tell the model's size, nor that coding sent fewer bytes than the values take.
     size_mb = 4e-6 * summary.size or summary.bytes / 1e6 / max(1, 2 * (len(summary.shares) - 1))
     return RealRound(
         summary.round, summary.schedule, summary.devices, end_s, True, where, policy, exchange, size_mb or None
@@ -126,9 +126,9 @@ def _round_in_segments(summary: RoundSummary, where: str, policy: str) -> RealRo
 
 
 def live_round(status: MeshStatus, finished: Sequence[RoundSummary]) -> RealRound:
-    """The open round of a live mesh; the last finished one as long as nothing has been ordered in it.
+    """Return the open round of a live mesh; the last finished one while nothing has been ordered in it.
 
-    Raises MeshNotFoundError if there is none of either.
+    Raises MeshNotFoundError if there is neither.
     """
     told = [summary for summary in finished if summary.devices]
     if status.devices and status.shares:
@@ -164,7 +164,7 @@ def chart_real(real: RealRound) -> Chart:
 
 
 def rebuild(real: RealRound) -> Rebuilt:
-    """The round as a scenario of the timing model. Raises DataError if too little was recorded."""
+    """Rebuild the round as a scenario of the timing model. Raises DataError if too little was recorded."""
     if real.exchange:
         return _rebuild_segments(real, real.exchange)
     merged = [hop for hop in real.hops if hop.outcome == "merged" and hop.decided_s is not None and hop.size_bytes]
@@ -200,7 +200,7 @@ def rebuild(real: RealRound) -> Rebuilt:
 
 
 def _rebuild_segments(real: RealRound, exchange: Exchanged) -> Rebuilt:
-    """A round without hops shows links alone."""
+    """Rebuild a round without hops, which shows links alone."""
     devices = [each for each in real.devices if each.peer_id in exchange.owns and each.ready_s is not None]
     links = [each.link_mb_s for each in devices if each.link_mb_s]
     if len(devices) < 2 or not links or not real.size_mb:
@@ -228,7 +228,7 @@ def _rebuild_segments(real: RealRound, exchange: Exchanged) -> Rebuilt:
 
 
 class Recorded:
-    """Orders the recorded hops again, each as soon as both are free: how far the model is from what was measured."""
+    """Orders the recorded hops again, each as soon as both are free: the model's error against the measured time."""
 
     name = "recorded"
 
@@ -251,18 +251,18 @@ class Recorded:
 
 
 def _overhead_s(hop: HopSummary) -> float:
-    """From order to decision, without the transfer: messages both ways, and the merge."""
+    """Return the time from order to decision, without the transfer: messages both ways, and the merge."""
     return max(0.0, (hop.decided_s or 0.0) - hop.ordered_s - hop.transfer_s)
 
 
 def _known_merge_s(hop: HopSummary, known: dict[str, float | None]) -> float:
-    """Of its receiver, if it has told how fast it merges; at most what was not transfer."""
+    """Return the merge's time if its receiver has told its speed; at most the time that was not transfer."""
     merge_mb_s = known.get(hop.receiver)
     return min(_overhead_s(hop), hop.size_bytes / 1e6 / merge_mb_s) if merge_mb_s else 0.0
 
 
 def _find_links(devices: Sequence[DeviceRecord], merged: Sequence[HopSummary]) -> dict[str, float]:
-    """As the agent knew them afterwards; else the fastest hop a device had, else the median of the others."""
+    """Return the links as the agent knew them afterwards; for an unknown one the fastest hop of the device."""
     rates: dict[str, list[float]] = {}
     for hop in merged:
         for peer in (hop.sender, hop.receiver):
@@ -277,7 +277,7 @@ def _merge_mb_s(peer: str, merged: Sequence[HopSummary], size_mb: float, latency
 
 
 def _kind_of(device: DeviceRecord) -> UsageKind:
-    """As it was recorded; a device that was busy is not idle, however little had been seen of it."""
+    """Return the recorded kind; a device that was busy is not idle, even if little was seen of it."""
     known = UsageKind(device.kind) if device.kind < len(UsageKind) else UsageKind.IDLE
     return UsageKind.INTERACTIVE if device.busy and known is UsageKind.IDLE else known
 

@@ -1,7 +1,7 @@
-"""`mdl schedule replay`: the rounds that a run recorded, played again under other policies on the timing model.
+"""`mdl schedule replay`: the recorded rounds of a run, played again under other policies on the timing model.
 
-What the model takes the recorded hops to last is told beside what was measured: where the two are far apart, the
-model says little about this run.
+The model's time for the recorded hops is shown beside the measured time: if the two are far apart, the model says
+little about this run.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class RoundReplay:
 
     @property
     def ready_s(self) -> float:
-        """When the last device held its delta: nobody can be through before."""
+        """The time at which the last device held its delta: no policy can finish before."""
         return max(device.ready_s for device in self.rebuilt.scenario.devices)
 
 
 @dataclass(frozen=True)
 class Replay:
-    """left_out: why a round is not in it, by number."""
+    """A replayed run. left_out: round number -> the reason why it is left out."""
 
     run: str
     recorded_policy: str
@@ -59,7 +59,7 @@ class Replay:
 
 
 def replay_run(directory: Path, number: int | None, policies: Sequence[str | Own]) -> Replay:
-    """Plays what can be rebuilt. Raises DataError if no round can, or the wanted one cannot.
+    """Play all rounds that can be rebuilt. Raises DataError if no round can, or the wanted one cannot.
 
     Each policy goes on with the energy that its own devices have spent in the rounds before.
     """
@@ -106,7 +106,7 @@ def describe_replay(replay: Replay) -> dict[str, Any]:
 
 
 def list_replay(replay: Replay) -> list[dict[str, object]]:
-    """What `--csv` writes: a row for each round and policy."""
+    """List the rows of `--csv`: one for each round and policy."""
     return [
         {
             "round": each.number,
@@ -149,7 +149,7 @@ def show_replay(replay: Replay, console: Console) -> None:
 
 
 def _play(rebuilt: Rebuilt, policy: Policy, spent: dict[str, float]) -> Played:
-    """spent: joules by device, taken on and written back."""
+    """Play a rebuilt round. spent: joules by device, taken over and written back."""
     devices = tuple(
         msgspec.structs.replace(device, energy_j=spent.get(name, 0.0))
         for name, device in zip(rebuilt.names, rebuilt.scenario.devices, strict=True)

@@ -1,4 +1,4 @@
-"""Plays scenarios with a look over the policy's shoulder: each decision, its alternatives, and how long it took."""
+"""Plays scenarios and watches the policy: each decision, its alternatives, and its time."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """A policy, and what it decided. explains: whether its alternatives are asked for.
+    """A policy, and its decisions. explains: True to record its alternatives, too.
 
-    seconds: of each decision, of processor time, so that what else runs does not count. names: what the policy hears
-    devices called, by index; their numbers by default.
+    seconds: processor time of each decision, so that other programs do not count. names: the device names that the
+    policy sees, by index; their numbers by default.
     """
 
     def __init__(self, policy: Policy, explains: bool = True, names: Sequence[str] = ()) -> None:
@@ -53,9 +53,9 @@ class Watched:
 
 
 def parse_policies(text: str, own: Callable[[str], str | Own] = str) -> tuple[str | Own, ...]:
-    """Names, files and functions with commas between them. Raises ConfigError or DataError for one that there is not.
+    """Parse names, files and functions with commas between them. Raises ConfigError or DataError for an unknown one.
 
-    own: makes a function of what the user's command line names (`mdl.own.own_policy`); by default nothing is imported.
+    own: makes a function that the user's command line names (`mdl.own.own_policy`); by default nothing is imported.
     """
     names = tuple(own(name) for name in dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
@@ -66,7 +66,7 @@ def parse_policies(text: str, own: Callable[[str], str | Own] = str) -> tuple[st
 
 
 def check_policy(name: str | Own) -> None:
-    """Raises ConfigError with the closest valid name, or DataError for a file that is no policy."""
+    """Raise ConfigError with the closest valid name, or DataError for a file that is no policy."""
     if name != OPTIMAL and name not in SHARES_BY:
         policy_of(name)
 
@@ -78,7 +78,7 @@ class Bench:
         self._fresh: dict[str, Policy] = {}
 
     def policy(self, name: str | Own, scenario: Scenario) -> Policy:
-        """A function of the user's is called for each, since what it makes may not be copied."""
+        """Make a policy; a user's function is called for each scenario, since its result may not be copied."""
         if isinstance(name, Own):
             return policy_of(name)
         if name == OPTIMAL:
@@ -98,7 +98,7 @@ def play_watched(
 def play_named(
     scenario: Scenario, name: str | Own, bench: Bench, names: Sequence[str] = ()
 ) -> tuple[Played, list[float]]:
-    """Under a policy by its name, or in segments; and the seconds of each decision."""
+    """Play under a policy by its name, or in segments; return the play and the seconds of each decision."""
     if name in SHARES_BY:
         return play_segments(scenario, compress=SHARES_BY[str(name)]).played, []
     played, watched = play_watched(scenario, bench.policy(name, scenario), explains=False, names=names)
@@ -111,5 +111,5 @@ def _rename(view: ChainView, names: Sequence[str]) -> ChainView:
 
 
 def _tell_alternatives(alternatives: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
-    """In the order of the policy: who sends, the best first, then to whom."""
+    """Convert alternatives, in the order of the policy: senders, the best first, then receivers."""
     return tuple((action, float(q)) for action, q in alternatives)

@@ -1,4 +1,4 @@
-"""`mdl schedule what-if`: a scenario with a device changed, and how the chain changes with it."""
+"""`mdl schedule what-if`: a scenario with a device changed, and the effect on the chain."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from mdl.scheduler.policies.registry import SHARES_BY
 from mdl.scheduler.study.play import Played
 
 _PERIOD = re.compile(r"(-?\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
-# A hundred busy periods.
+# Room for a hundred busy periods.
 _LONGEST_CHANGE = 1000
 
 
 @dataclass(frozen=True)
 class Change:
-    """One assignment. where: as the user wrote it, for errors and for people."""
+    """One assignment. `where` is the user's text, for errors and for display."""
 
     where: str
     index: int
@@ -40,7 +40,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One policy on the scenario as it was, and as it was changed."""
+    """One policy on the original scenario, and on the changed one."""
 
     policy: str
     before: Played
@@ -48,12 +48,12 @@ class Outcome:
 
     @property
     def same_hops(self) -> int:
-        """Hops that are in both, whenever they take place."""
+        """The number of hops that are in both, at any time."""
         return len(set(_pairs(self.before)) & set(_pairs(self.after)))
 
 
 def parse_changes(assignments: Sequence[str], names: Sequence[str]) -> list[Change]:
-    """DEVICE.FIELD=VALUE each. Raises ConfigError with what would be valid."""
+    """Parse DEVICE.FIELD=VALUE each. Raises ConfigError that names the valid choices."""
     if not assignments:
         raise ConfigError("--set is missing: expected DEVICE.FIELD=VALUE, e.g. --set 2.link=0.5")
     if too_long := [text for text in assignments if len(text) > _LONGEST_CHANGE]:
@@ -62,7 +62,7 @@ def parse_changes(assignments: Sequence[str], names: Sequence[str]) -> list[Chan
 
 
 def apply_changes(scenario: Scenario, changes: Sequence[Change]) -> Scenario:
-    """A device that is made busy and has no kind of use gets one: policies go by it."""
+    """Apply changes; a device that is made busy and has no kind of use gets one: policies go by it."""
     devices = list(scenario.devices)
     for change in changes:
         devices[change.index] = msgspec.structs.replace(devices[change.index], **{change.field: change.value})
@@ -116,11 +116,11 @@ def show_outcomes(
         console.print("a battery level changes what a policy expects; to let a device fail: --set DEVICE.dies=SECONDS")
 
 
-# -- what to change ---------------------------------------------------------------------------------------------------
+# -- changes ----------------------------------------------------------------------------------------------------------
 
 
 def _number(low: float, high: float, exclusive: bool = False) -> Callable[[str], float]:
-    """Reads a number of this range."""
+    """Make a reader for a number of this range."""
 
     def read(text: str) -> float:
         value = float(text)
@@ -162,7 +162,7 @@ def _dying(text: str) -> float | None:
 
 
 _ANY = 1e6
-# What the user writes -> field of the scenario, how it is read, what is valid.
+# The name in --set -> field of the scenario, its reader, valid values.
 _FIELDS: dict[str, tuple[str, Callable[[str], object], str]] = {
     "battery": ("battery_percent", _number(0.0, 100.0), "0 to 100 percent"),
     "charging": ("charging", _flag, "true or false"),
@@ -203,7 +203,7 @@ def _with_kind(device: ScenarioDevice) -> ScenarioDevice:
     return msgspec.structs.replace(device, kind=UsageKind.ONCE if once else UsageKind.INTERACTIVE)
 
 
-# -- what came of it --------------------------------------------------------------------------------------------------
+# -- outcomes ---------------------------------------------------------------------------------------------------------
 
 
 def _pairs(played: Played) -> list[tuple[int, int]]:
@@ -211,7 +211,7 @@ def _pairs(played: Played) -> list[tuple[int, int]]:
 
 
 def _first_difference(outcome: Outcome) -> int | None:
-    """Number of the first hop that is another one; None if the chain is the same."""
+    """Return the number of the first hop that differs; None if the chain is the same."""
     before, after = _pairs(outcome.before), _pairs(outcome.after)
     for number, (one, other) in enumerate(zip(before, after, strict=False), 1):
         if one != other:
@@ -255,7 +255,7 @@ def _describe(played: Played, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _draw(outcome: Outcome, names: Sequence[str]) -> Table:
-    """Both chains side by side; a hop that is another one, or takes another time, stands out."""
+    """Draw both chains side by side; a hop that differs, or takes another time, stands out."""
     table = Table(title=f"policy {outcome.policy}", title_justify="left", box=None, pad_edge=False)
     for column in ("#", "before", "s", "after", "s"):
         table.add_column(column, justify="right" if column in ("#", "s") else "left", no_wrap=True)

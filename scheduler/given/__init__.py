@@ -1,1 +1,1 @@
-"""Policies that users bring: a file that was trained, the paper's DQN, a function of their own."""
+"""Policies that users bring: a trained file, the paper's DQN, a function of their own."""

@@ -1,6 +1,6 @@
-"""What a user may say of who aggregates with whom: a built-in name, a policy file, a function of their own. Pure.
+"""A user's choice of a policy: a built-in name, a policy file, a function of their own. Pure.
 
-A text is a name or a file and is never imported; a function comes as `mdl.own.Own`, which only the user's own command
+A text is a name or a file and is never imported. A function comes as `mdl.own.Own`, which only the user's own command
 line makes. A file is data: its kind, its constants and its shapes are checked before it decides anything.
 """
 
@@ -24,28 +24,28 @@ from mdl.scheduler.policies.registry import POLICIES, make_policy
 
 # A network of this version has 60 KB, the paper's for 64 devices with large layers a few MB.
 _LARGEST_FILE_BYTES = 64 << 20
-# Hexadecimal digits that tell two files apart for people; nothing is kept from anybody.
+# Hexadecimal digits that tell people two files apart; they protect no secret.
 _DIGEST_SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A decision that takes longer than deadline_s by `clock` is greedy's: a round is not to wait for a network."""
+    """Greedy decides if a policy takes longer than deadline_s by `clock`: a round must not wait for a network."""
 
     deadline_s: float
     clock: Callable[[], float]
 
 
 def is_file(name: str) -> bool:
-    """Whether a text means a file: it has a / (./mine), or ends in .safetensors."""
+    """Return True if a text means a file: it has a / (./mine), or ends in .safetensors."""
     return "/" in name or (name.endswith(".safetensors") and ":" not in name)
 
 
 def policy_of(name: str | Own, budget: Budget | None = None) -> Policy:
-    """A fresh policy of this name, from this file, or from this function of the user's.
+    """Make a fresh policy of this name, from this file, or from this function of the user's.
 
-    Raises ConfigError for a name that there is not, or a function that makes no policy; PolicyFileError for a file that
-    this version cannot use.
+    Raises ConfigError for an unknown name, or a function that makes no policy; PolicyFileError for a file that this
+    version cannot use.
     """
     if isinstance(name, Own):
         return Foreign(name)
@@ -57,7 +57,7 @@ def policy_of(name: str | Own, budget: Budget | None = None) -> Policy:
 
 
 def load_policy(path: Path, budget: Budget | None = None) -> Policy:
-    """A policy that `mdl scheduler train --out` has made, of either variant. Raises PolicyFileError."""
+    """Load a policy that `mdl scheduler train --out` has made, of either variant. Raises PolicyFileError."""
     if path.is_dir():
         raise PolicyFileError(f"{path}: is a directory, not a policy file")
     if is_paper_dqn(path):
@@ -68,9 +68,9 @@ def load_policy(path: Path, budget: Budget | None = None) -> Policy:
 
 
 def describe_choice(name: str | Own) -> str:
-    """The choice as a story keeps it: a name, which anybody may follow, or words that nobody does.
+    """Describe the choice for a story: a name, which any device may follow, or words that no device follows.
 
-    A file's have the beginning of its SHA-256, so that another file of the same name is told apart.
+    The words for a file include the beginning of its SHA-256, so that another file of the same name is told apart.
     """
     if isinstance(name, Own):
         return f"the function {name.text}"
@@ -82,7 +82,7 @@ def describe_choice(name: str | Own) -> str:
 
 
 def check_count(policy: Policy, count: int, where: str) -> None:
-    """Raises ConfigError if it can never order a mesh of so many devices. where: what the user gave."""
+    """Raise ConfigError if the policy can never order a mesh of this size, named with `where`: the user's text."""
     known = getattr(policy, "n", None)
     if isinstance(known, int) and known != count:
         raise ConfigError(f"{where}: it orders {known} devices and no other number; this mesh has {count}")

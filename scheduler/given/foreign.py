@@ -1,4 +1,4 @@
-"""A policy of the user's own, held to what the mesh needs of any: greedy decides where it does not keep to it. Pure."""
+"""A policy of the user's own, held to the rules of a mesh: greedy decides if it breaks them. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mdl.reading import shorten
 from mdl.scheduler.policies.chain import ChainView, Decision, Pair, Policy, Wait, leave_to, tell_states
 from mdl.scheduler.policies.greedy import Greedy
 
-# What a mistake in a function usually raises: the round goes on, and the reason names it.
+# The usual errors of a faulty function: the round goes on, and the reason names the error.
 _MISTAKES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _LONGEST_REASON = 200
 
@@ -17,7 +17,7 @@ _LONGEST_REASON = 200
 class Foreign:
     """See the module. own: called without arguments, returns an object with `decide(view) -> Pair | Wait`.
 
-    Its reasons are told behind its name. Raises ConfigError if the function fails or returns something else.
+    Its own reasons follow its name. Raises ConfigError if the function fails or returns something else.
     """
 
     def __init__(self, own: Own) -> None:
@@ -49,7 +49,7 @@ class Foreign:
         return Pair(decision.sender, decision.receiver, f"{told}; {decision.sender} to {decision.receiver}: {said}")
 
     def explain(self, view: ChainView) -> list[tuple[str, float]]:
-        """Its alternatives with their values, if it has such a method and it says what it should; else none."""
+        """List its alternatives with their values, if it has such a method with a valid answer; else none."""
         explain = getattr(self._policy, "explain", None)
         if not callable(explain):
             return []
@@ -60,7 +60,7 @@ class Foreign:
 
 
 def _find_wrong(view: ChainView, decision: object) -> str:
-    """Why this cannot be done; empty if it can."""
+    """Return why this cannot be done; empty if it can."""
     if isinstance(decision, Wait):
         return "" if view.may_wait() else "it waits for nobody"
     if not isinstance(decision, Pair):

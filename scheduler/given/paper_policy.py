@@ -1,10 +1,11 @@
 """The paper's own DQN (MDLdroid 3.3.1) as a policy of a live mesh: five states a device, one network for one N. Pure.
 
 The paper schedules once all devices ask for aggregation, so it waits while any trains. Its picks come one after the
-other and take no time; hops do. So a hop that is under way counts as done, as in its own problem, and its next pairs
-are thought ahead from there: the first of them whose two devices are free now, and in no pair before it, is ordered.
-The network values every device; of those that may be picked the best is. A busy device may not be while two others
-can: the paper wants the same by its penalty, and the mesh orders it so.
+other and take no time; hops do. So a hop that is under way counts as done, as in its own problem. Its next pairs are
+thought ahead from there. It orders the first pair of two devices that are free now and in no earlier pair.
+
+The network values every device; the best one that may be picked wins. A busy device may not be picked while two
+others can: the paper wants the same by its penalty, and the mesh orders it so.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mdl.scheduler.policies.chain import FULL, ChainView, Decision, DeviceState,
 from mdl.scheduler.policies.greedy import Greedy, too_few
 from mdl.scheduler.policies.why import Choice
 
-# A receiver is free again after its hop; who has sent, or is lost, is done.
+# A receiver is free again after its hop; a device that has sent, or is lost, is done.
 _SEEN_AS = {
     DeviceState.FREE: PaperState.FREE,
     DeviceState.GET: PaperState.FREE,
@@ -31,9 +32,9 @@ _ONLY_TAKER = "no other may receive"
 
 
 class PaperPolicy:
-    """network: answers for network.n devices, in the order of the view. name: what its reasons begin with.
+    """network: answers for network.n devices, in the order of the view. name: the start of every reason.
 
-    greedy decides where it cannot: in a mesh of another size.
+    greedy decides in a mesh of another size.
     """
 
     def __init__(self, network: MlpQ, name: str) -> None:
@@ -68,7 +69,7 @@ class PaperPolicy:
                 return Wait(f"{self.name}: it sees {tell_states(view)}; its next pair is {first}, not both free yet")
 
     def explain(self, view: ChainView) -> list[tuple[str, float]]:
-        """Q of who may send, the best first, then of who may receive from the best; none where it does not decide."""
+        """List Q of possible senders, the best first, then of receivers for the best; none if it does not decide."""
         is_training = any(device.state is DeviceState.TRAINING for device in view.devices)
         if len(view.free()) < 2 or len(view.devices) != self.n or is_training:
             return []
@@ -81,7 +82,7 @@ class PaperPolicy:
 
 
 class _Ahead:
-    """The paper's process from a live round on: hops under way are done, pairs that are thought of too."""
+    """The paper's process from a live round on: hops under way and pairs thought ahead count as done."""
 
     def __init__(self, network: MlpQ, view: ChainView) -> None:
         self._network = network
@@ -95,7 +96,7 @@ class _Ahead:
         return np.flatnonzero(self._state == PaperState.FREE).tolist()
 
     def pick(self, sender: int | None = None) -> tuple[Choice, int]:
-        """Who sends, or who receives from this sender: the highest Q of those that are free."""
+        """Pick the sender, or the receiver for this sender: the highest Q of those that are free."""
         values, free = self._value(sender), [index for index in self.free() if index != sender]
         takers = [index for index in free if self._may_receive[index]]
         may_be = free

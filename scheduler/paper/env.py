@@ -16,29 +16,29 @@ PAPER_ENV_ID = "mdl/ChainPaper-v0"
 
 
 class ChainPaperEnv(gymnasium.Env[Floats, np.int64]):
-    """MDLdroid's Chain-scheduler, literal: who sends, then who receives, until one device holds everything (3.3.1).
+    """MDLdroid's Chain-scheduler, literally: pick sender and receiver in turn until one device holds all (3.3.1).
 
     ## Action space
     `Discrete(n)`: a device. Picks alternate: the sender of a pair, then its receiver. There is no waiting.
 
     ## Observation space
     `Box(0, 1, (5 n,), float32)`: for each device its state one-hot in the order free, busy, send, get, done. With
-    `counts`, n more columns: how often each has got, over n - 1; only then is the process Markov, since the reward
-    depends on it.
+    `counts`, n more columns: each device's receptions, over n - 1. Only then is the process Markov, since the reward
+    depends on them.
 
     ## Reward
-    Eq. 7 (`PaperRules`): one case a pick, as scheduler/paper/problem.py has them.
+    Eq. 7 (`PaperRules`): one case a pick, listed in scheduler/paper/problem.py.
 
     ## Start
-    0 to n // 2 devices are busy, for the whole episode. `busy`, or `reset(options={"busy": [...]})`, says which: the
-    paper's agent learns for the resource condition that it has been told, and again when that changes (3.3.3).
+    0 to n // 2 devices are busy, for the whole episode. `busy`, or `reset(options={"busy": [...]})`, sets them: the
+    paper's agent learns for the resource condition that it is given, and again when that changes (3.3.3).
 
     ## Episode end
     Terminated after 2 (n - 1) picks (`info["end"] == "goal"`), by an illegal pick (`"illegal"`), or by one beyond the
     rules' `step_limit` (`"limit"`). Never truncated.
 
     ## Info
-    `legal`: bool (n,), who may be picked; `n_agg`: int64 (n,); `end`: "" while it goes on.
+    `legal`: bool (n,), the devices that may be picked; `n_agg`: int64 (n,); `end`: "" while it goes on.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (declared so by Gymnasium)
@@ -54,7 +54,7 @@ class ChainPaperEnv(gymnasium.Env[Floats, np.int64]):
 
     @property
     def legal(self) -> npt.NDArray[np.bool_]:
-        """Who may be picked now, bool (n,)."""
+        """The devices that may be picked now, bool (n,)."""
         return np.array(self._chain.legal())
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
@@ -79,7 +79,7 @@ class ChainPaperEnv(gymnasium.Env[Floats, np.int64]):
 
 
 def legal_picks(seen: Floats, n: int) -> npt.NDArray[np.bool_]:
-    """Who may be picked, bool (count, n), by a batch of this environment's observations: the free and the busy ones."""
+    """Return legal picks, bool (count, n), in a batch of this environment's observations: free and busy devices."""
     states = seen[:, : 5 * n].reshape(len(seen), n, 5)
     return (states[:, :, PaperState.FREE] > 0) | (states[:, :, PaperState.BUSY] > 0)
 

@@ -1,6 +1,6 @@
 """The paper's network (an MLP on five states a device) in plain NumPy. Pure.
 
-It answers for one N only, and nothing keeps it from picks that cannot be: both are the paper's. `save_paper_dqn` in
+It answers for one N only, and nothing keeps it from impossible picks: both are the paper's. `save_paper_dqn` in
 mdl.scheduler.paper.policy_file keeps it on disk.
 """
 
@@ -17,14 +17,14 @@ from mdl.scheduler.paper.problem import Codes, Floats, Integers, PaperChain, Pap
 class MlpQ:
     """layers: (weight (outputs, inputs), bias) from first to last, float32; ReLU between. n: devices.
 
-    counts: it also sees how often each device has got (`observe_paper`); the paper's own does not.
+    counts: it also sees each device's receptions (`observe_paper`); the paper's own does not.
     """
 
     def __init__(self, layers: Sequence[tuple[Floats, Floats]], n: int, rules: PaperRules, *, counts: bool) -> None:
         self.layers, self.n, self.rules, self.counts = tuple(layers), n, rules, counts
 
     def __call__(self, seen: Floats) -> Floats:
-        """Q (B, n) of observations (B, width)."""
+        """Return Q (B, n) of observations (B, width)."""
         values = seen
         for number, (weight, bias) in enumerate(self.layers):
             values = values @ weight.T + bias
@@ -33,15 +33,15 @@ class MlpQ:
         return values
 
     def value(self, state: Codes, n_agg: Integers) -> Floats:
-        """Q (B, n) of devices in these states (`PaperState`, (B, n)) that have got so often."""
+        """Return Q (B, n) of devices in these states (`PaperState`, (B, n)) with so many receptions."""
         return self(observe_paper(state, n_agg if self.counts else None))
 
     def order(self, busy: Sequence[int]) -> Order | None:
-        """The pairs it would order from this start, or None where it makes a pick that cannot be (it quits)."""
+        """Return the pairs it would order from this start, or None if it makes an impossible pick (it quits)."""
         return self.play(busy)[1]
 
     def play(self, busy: Sequence[int]) -> tuple[float, Order | None]:
-        """The return (sum of Eq. 7) of its picks, and the pairs."""
+        """Return the sum of Eq. 7 over its picks, and the pairs."""
         chain = PaperChain(busy, self.rules)
         total, order, sender = 0.0, [], -1
         while not chain.ended:

@@ -1,8 +1,8 @@
 """The exact optimum of the paper's reward (Eq. 7), and orders of pairs as policies, so that they can be played.
 
-Devices that are alike are interchangeable, so the optimum is a recursion (dynamic programming) over what is left: how
-many devices are busy, and how many free ones have got how often. For judging the reward: what it asks for is not what
-makes a round short (docs/paper-notes.md).
+Devices that are alike are interchangeable. So the optimum is a recursion (dynamic programming) over the state that is
+left: the number of busy devices, and the receptions of each free one. For judging the reward: the order that it asks
+for does not make a round short (docs/paper-notes.md).
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from collections.abc import Callable, Sequence
 from mdl.scheduler.paper.problem import PaperChain, PaperRules, PaperState
 from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
 
-# One device that is left: whether it is busy, and, if it is free, how often it has got.
+# One device that is left: True if it is busy; and, if it is free, the number of its receptions.
 _Device = tuple[bool, int]
 _Devices = tuple[_Device, ...]
 Order = list[tuple[int, int]]
 
 
 class PaperOptimum:
-    """The best return and the best pairs for any busy start, by recursion; remembers what it has solved."""
+    """The best return and the best pairs for any busy start, by recursion; remembers its solutions."""
 
     def __init__(self, n: int, rules: PaperRules, *, may_quit: bool = True) -> None:
         self._n, self._rules, self._may_quit = n, rules, may_quit
         self._known: dict[tuple[int, _Devices], tuple[float, tuple[_Device, _Device] | None]] = {}
 
     def best_return(self, busy: Sequence[int]) -> float:
-        """The highest return (sum of Eq. 7); with `may_quit`, an illegal pick on purpose counts as an end too."""
+        """Return the highest sum of Eq. 7; with `may_quit`, an illegal pick on purpose counts as an end too."""
         return self._solve(0, tuple(sorted(_start(busy))))[0]
 
     def best_order(self, busy: Sequence[int]) -> Order | None:
-        """Pairs (sender, receiver) of that return, or None where quitting at once or later is best."""
+        """Return pairs (sender, receiver) of that return, or None if quitting at once or later is best."""
         chain = PaperChain(busy, self._rules)
         order: Order = []
         left = dict(enumerate(_start(busy)))
@@ -64,7 +64,7 @@ class PaperOptimum:
         return best
 
     def _quit(self, pick: int, kinds: list[_Device]) -> float:
-        """The best that an end without a chain can bring: at once, or after a sender that brings something itself.
+        """Return the best value of an end without a chain: at once, or after a sender with a reward of its own.
 
         The very first pick cannot be invalid.
         """
@@ -75,7 +75,7 @@ class PaperOptimum:
         return last + (later if pick == 0 else max(0.0, later))
 
     def _value(self, pick: int, devices: _Devices, sender: _Device, receiver: _Device) -> float:
-        """What this pair brings, and the best that can follow it."""
+        """Return the reward of this pair plus the best that can follow it."""
         reward = self._reward(pick, sender, 1)
         if len(devices) == 2:
             return reward + self._rules.goal_reward
@@ -86,16 +86,16 @@ class PaperOptimum:
         return reward + self._reward(pick + 1, receiver, -1) + self._solve(pick + 2, tuple(sorted(left)))[0]
 
     def _reward(self, pick: int, device: _Device, sign: int) -> float:
-        """Of a valid pick that does not end the chain; sign: 1 sends, -1 gets."""
+        """Return the reward of a valid pick that does not end the chain; sign: 1 sends, -1 gets."""
         rules, (busy, n_agg) = self._rules, device
         return rules.busy_reward(pick, self._n) if busy else rules.initial_reward + sign * rules.battery_cost * n_agg
 
 
 class FollowOrder:
-    """Plays one order of pairs: each as soon as both are idle and whatever they take part in before is done.
+    """Plays one order of pairs: each as soon as both are idle and their earlier pairs are done.
 
-    `order` is called once, with who is busy at the first decision (1) or not (0); None is "quits": then the last of
-    the free sends to the first, so that the round ends all the same.
+    `order` is called once, with 1 for each device that is busy at the first decision, else 0. None means "quits": then
+    the last of the free sends to the first, so that the round ends all the same.
     """
 
     def __init__(self, name: str, order: Callable[[tuple[int, ...]], Order | None]) -> None:
@@ -130,7 +130,7 @@ def _start(busy: Sequence[int]) -> _Devices:
 
 
 def _left(chain: PaperChain) -> dict[int, _Device]:
-    """The devices that still hold something, as the recursion sees them: of a busy one n_agg changes no reward."""
+    """Return the devices that still hold something, as the recursion sees them; a busy one's n_agg does not count."""
     busy = [state is PaperState.BUSY for state in chain.state]
     return {
         device: (busy[device], 0 if busy[device] else chain.n_agg[device])

@@ -1,16 +1,16 @@
-"""The paper's DQN as a policy file: what `mdl scheduler train --variant paper` writes and who plays it reads.
+"""The paper's DQN as a policy file: the format that `mdl scheduler train --variant paper` writes.
 
 A safetensors file, never a pickle. Arrays, float32: `layer0.weight` (outputs, inputs), `layer0.bias` (outputs,), then
 `layer1` and so on; ReLU between layers. Metadata, one JSON object under the key `mdl`:
 
     kind      "paper-dqn"
     n         devices that it answers for, and no other number of them
-    sizes     values of each layer from the observation to the Q-values: [5 n, 64, 64, n]
-    counts    false: it sees five states a device; true: also how often each has got (sizes[0] is then 6 n)
-    rules     alpha, beta, rho, ... of Eq. 7 that it was trained on, under the names of `PaperRules`
+    sizes     values of each layer from the observation to the Q-values: [5 n, 64, 64, n].
+    counts    false: it sees five states a device; true: also each device's receptions (sizes[0] is then 6 n)
+    rules     alpha, beta, rho and so on, from Eq. 7, that it was trained on, under the names of `PaperRules`
 
-and whatever the maker adds (command, seed, steps, evaluation). What it sees is `observe_paper`, in the order of the
-devices that the caller keeps; what it answers is a Q-value for each of them as the next pick.
+The maker may add more (command, seed, steps, evaluation). It sees `observe_paper`, in the caller's order of the
+devices. It answers with a Q-value for each of them as the next pick.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Reward = Annotated[float, msgspec.Meta(ge=-1000.0, le=1000.0)]
 
 
 class _Rules(msgspec.Struct, forbid_unknown_fields=True):
-    """`PaperRules` as a file may say them: bounded, and nothing else."""
+    """`PaperRules` in the form that a file may have: bounded, and nothing else."""
 
     initial_reward: _Reward
     battery_cost: _Reward
@@ -55,7 +55,7 @@ class _Rules(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Kept(msgspec.Struct):
-    """What a file says of its network."""
+    """A file's description of its network."""
 
     kind: Literal["paper-dqn"]
     n: Annotated[int, msgspec.Meta(ge=2, le=_MOST_DEVICES)]
@@ -65,7 +65,7 @@ class _Kept(msgspec.Struct):
 
 
 def save_paper_dqn(path: Path, network: MlpQ, metadata: dict[str, object]) -> None:
-    """Keep a network; metadata: any JSON object beside what the file says of itself (command, seed, evaluation)."""
+    """Save a network; metadata: any JSON object (command, seed, evaluation), added to the file's own description."""
     arrays: dict[str, npt.NDArray[Any]] = {}
     for number, (weight, bias) in enumerate(network.layers):
         arrays[f"layer{number}.weight"] = np.ascontiguousarray(weight)
@@ -81,9 +81,9 @@ def save_paper_dqn(path: Path, network: MlpQ, metadata: dict[str, object]) -> No
 
 
 def load_paper_dqn(path: Path) -> tuple[MlpQ, dict[str, object]]:
-    """The network, ready to be asked, and all that the file says of it.
+    """Load the network, ready for use, and the file's metadata.
 
-    Raises PolicyFileError (one line: the file, what is wrong) for anything but finite float32 layers that fit n.
+    Raises PolicyFileError (one line: the file, the problem) for anything but finite float32 layers that fit n.
     """
     arrays, metadata = read_policy(path)
     try:
@@ -106,7 +106,7 @@ def load_paper_dqn(path: Path) -> tuple[MlpQ, dict[str, object]]:
 
 
 def is_paper_dqn(path: Path) -> bool:
-    """Whether a policy file says that it is one of the paper's DQN. Raises PolicyFileError if it is no policy file."""
+    """Return True if a policy file claims to be of the paper's DQN. Raises PolicyFileError if it is no policy file."""
     return read_policy(path)[1].get("kind") == PAPER_DQN
 
 

@@ -1,16 +1,16 @@
 """MDLdroid's own scheduling problem (3.3.1): five states a device, two picks a pair, Eq. 7; plain, and a batch.
 
-A pick is a step t, counted from 0. It brings one reward, that of the one case of Eq. 7 that it is:
+A pick is a step t, counted from 0. It brings one reward, that of its case in Eq. 7:
 
-    beyond the limit of steps, or an invalid pick    -1, and the episode ends
-    the last pick of a chain, after which one device holds everything    +1
-    a busy device    rho - t rho / 2(N-1)    (printed: rho + t rho / 2(N-1), which the text contradicts)
+    beyond the limit of steps, or an invalid pick    -1, and the episode ends.
+    the last pick of a chain, after which one device holds everything    +1.
+    a busy device    rho - t rho / 2(N-1)    (printed: rho + t rho / 2(N-1), which the text contradicts).
     a free device that is to send    alpha + beta n_agg
     a free device that is to get    alpha - beta n_agg
 
-n_agg: how often this device has got before. The constants are the paper's: alpha -0.04, beta 0.1, rho -0.8 (a sentence
-of the paper swaps the names of beta and rho). Whoever is busy at the start stays so for the episode and may be picked
-all the same. `ChainPaperEnv` in mdl.scheduler.paper.env is the Gymnasium form.
+n_agg: the device's receptions before. The constants are the paper's: alpha -0.04, beta 0.1, rho -0.8 (a sentence of
+the paper swaps the names of beta and rho). A device that is busy at the start stays so for the episode and may be
+picked all the same. `ChainPaperEnv` in mdl.scheduler.paper.env is the Gymnasium form.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class PaperRules:
     """The constants of Eq. 7.
 
     initial_reward: alpha.
-    battery_cost: beta, of each time that a device has got before.
-    busy_penalty: rho, of picking a busy device at step 0.
-    goal_reward: of the last pick of a chain.
-    illegal_reward: of an invalid pick, and of one beyond the limit.
+    battery_cost: beta, for each reception before.
+    busy_penalty: rho, for picking a busy device at step 0.
+    goal_reward: for the last pick of a chain.
+    illegal_reward: for an invalid pick, and for one beyond the limit.
     printed_sign: the busy penalty grows with t as Eq. 7 is printed; else it decays to 0 as the text says.
-    step_limit: picks of an episode; None is 2 (N - 1), which a chain of valid picks needs and never exceeds.
+    step_limit: picks of an episode; None is 2 (N - 1), the number that a chain of valid picks has.
     """
 
     initial_reward: float = -0.04
@@ -66,7 +66,7 @@ class PaperRules:
     step_limit: int | None = None
 
     def busy_reward(self, step: int, n: int) -> float:
-        """Of picking a busy device at this step (from 0) of a chain of n devices."""
+        """Return the reward for a busy device at this step (from 0) of a chain of n devices."""
         grown = step * self.busy_penalty / (2 * (n - 1))
         return self.busy_penalty + (grown if self.printed_sign else -grown)
 
@@ -77,7 +77,7 @@ class PaperRules:
 class PaperChain:
     """One episode in plain Python; the reference of `PaperBatch`.
 
-    busy: for each device whether it is busy (true) or free at the start.
+    busy: for each device, True if it is busy at the start, False if it is free.
     """
 
     def __init__(self, busy: Sequence[int], rules: PaperRules) -> None:
@@ -95,11 +95,11 @@ class PaperChain:
         return self.end != ""
 
     def legal(self) -> list[bool]:
-        """The devices that may be picked: those that are free or busy."""
+        """Return the devices that may be picked: those that are free or busy."""
         return [state <= PaperState.BUSY for state in self.state]
 
     def step(self, device: int) -> float:
-        """Pick the sender, or, if one is picked, its receiver; returns the reward (Eq. 7)."""
+        """Pick the sender, or, if one is picked, its receiver; return the reward (Eq. 7)."""
         n = len(self.state)
         legal = self.legal()[device]
         if self.pick >= self.rules.most_steps(n) or not legal:
@@ -120,7 +120,7 @@ class PaperChain:
         return reward
 
     def _reward(self, device: int) -> float:
-        """Of a valid pick that does not end the chain."""
+        """Return the reward of a valid pick that does not end the chain."""
         rules = self.rules
         if self.state[device] is PaperState.BUSY:
             return rules.busy_reward(self.pick, len(self.state))
@@ -129,7 +129,7 @@ class PaperChain:
 
 
 def draw_busy(n: int, count: int, rng: np.random.Generator) -> Flags:
-    """Who is busy at the start, bool (count, n): 0 to n // 2 devices of a row, the paper's "at most 50 %" (4.4.1)."""
+    """Draw the busy devices at the start, bool (count, n): 0 to n // 2 a row, the paper's "at most 50 %" (4.4.1)."""
     ranks = rng.random((count, n)).argsort(axis=1)
     return ranks < rng.integers(0, n // 2 + 1, (count, 1))
 
@@ -137,8 +137,8 @@ def draw_busy(n: int, count: int, rng: np.random.Generator) -> Flags:
 class PaperBatch:
     """Many episodes at once; one that ends is drawn anew at once. state: int8 (count, n), n_agg: int64 (count, n).
 
-    The same picks give the same rewards as `PaperChain`. step returns (reward float32 (count,), ended, failed): failed
-    is an end other than the goal. busy: with whom all episodes start; None draws them (`draw_busy`).
+    The same picks give the same rewards as in `PaperChain`. step returns (reward float32 (count,), ended, failed):
+    failed is an end other than the goal. busy: the devices that are busy at every start; None draws them (`draw_busy`).
     """
 
     def __init__(
@@ -160,18 +160,18 @@ class PaperBatch:
         return draw_busy(self.n, count, self._rng) if self._busy is None else np.tile(self._busy, (count, 1))
 
     def reset(self, busy: Flags, rows: Integers | slice = slice(None)) -> None:
-        """Start these rows with these busy devices (as `draw_busy` gives them)."""
+        """Start these rows with these busy devices (in the form of `draw_busy`)."""
         self.state[rows] = busy
         self.n_agg[rows] = 0
         self.pick[rows] = 0
 
     @property
     def legal(self) -> Flags:
-        """Who may be picked, bool (count, n)."""
+        """The devices that may be picked, bool (count, n)."""
         return self.state <= PaperState.BUSY
 
     def step(self, devices: Integers) -> tuple[Floats, Flags, Flags]:
-        """One pick in each row."""
+        """Make one pick in each row."""
         rules = self.rules
         state, n_agg = self.state.reshape(-1), self.n_agg.reshape(-1)
         at, gets = self._rows + devices, self.pick % 2 == 1
@@ -192,12 +192,12 @@ class PaperBatch:
         return reward.astype(np.float32), ended, failed
 
     def observe(self, counts: bool = False) -> Floats:
-        """As `observe_paper`, float32 (count, width)."""
+        """Return `observe_paper` of all rows, float32 (count, width)."""
         return observe_paper(self.state, self.n_agg if counts else None)
 
 
 def observe_paper(state: Codes, n_agg: Integers | None = None) -> Floats:
-    """What the network sees, float32 (count, 5 n): each device's state one-hot. Some device sends: its receiver is due.
+    """Observe states, float32 (count, 5 n): each device's state one-hot. If a device sends, its receiver is due.
 
     With n_agg, n more columns: receptions so far over n - 1. Without them the process is not Markov (the reward depends
     on them); the paper's five states leave them out.
@@ -210,5 +210,5 @@ def observe_paper(state: Codes, n_agg: Integers | None = None) -> Floats:
 
 
 def energy_variance(energy_j: NDArray[np.float64]) -> float:
-    """How unevenly the energy is spent (Eq. 6): the variance over the devices."""
+    """Return the variance of the energy over the devices: its imbalance (Eq. 6)."""
     return float(np.var(energy_j))

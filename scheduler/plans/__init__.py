@@ -1,1 +1,1 @@
-"""Plans of a whole round: who owns which segments. What decides pair by pair is in `mdl.scheduler.policies`."""
+"""Plans of a whole round: the owners of its segments. `mdl.scheduler.policies` decides pair by pair."""

@@ -1,9 +1,9 @@
-"""Who owns how many segments of a round: shares by bandwidth, so that no link is slower than the round has to be.
+"""The owners of a round's segments: shares by bandwidth, so that no link is slower than the round has to be.
 
 N devices send M bytes each at least, and 2 (N-1) M together. Owner i of the share s_i gets N-1 pieces and gives N-1
 results of it, and gets and gives the rest once: M (1 + (N-2) s_i) each way, over a link of r_i bytes a second. The
-shares that end all owners at the same time T are s_i = (r_i T / M - 1) / (N-2). A device that cannot do more than that
-in the time that the slowest one takes anyhow has none: it sends M and receives M. Pure.
+shares that end all owners at the same time T are s_i = (r_i T / M - 1) / (N-2). The slowest device sets a minimum for
+the time. A device that can only send and receive its M in that time owns nothing. Pure.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from mdl.protocol.coding import Coding, coded_size
 from mdl.protocol.segments import count_segments, segment_values
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView
 
-# Of links that nobody has measured yet, while others are: they are probably like those.
+# Assumed if no link is measured yet. If some are, the others are probably like those.
 _ANY_MB_S = 1.0
-# Links whose measured speeds are no further apart than that are taken for equal: measurements of one link are not,
-# and a share that is too large costs more than one that is too small.
+# Links with measured speeds within this factor are taken for equal: measurements of one link differ too, and a share
+# that is too large costs more than one that is too small.
 _SAME = 1.3
-# A round that the links allow in less is not worth a rounded value, or one that is rounded more.
+# A round that the links allow in less time is not worth rounding values, or rounding them more.
 _LONG_S = 0.5
-# int4 costs no more accuracy than int8 wherever it was measured (docs/results.md), and is an eighth of the steps.
+# int4 cost no more accuracy than int8 in all measurements (docs/results.md), and is an eighth of the steps.
 _MILDEST: tuple[Coding, ...] = ("none", "int8")
-# Owners that could own so many times the model together need not go to their limits.
+# Owners that together could own the model this many times need not go to their limits.
 _ROOM = 2.0
 
 
 class SegmentPlan(msgspec.Struct, frozen=True):
-    """owns: peer id -> how many segments, of all who contribute. values: float32 of one segment. reason: in words.
+    """owns: peer id -> number of segments, of all contributors. values: float32 of one segment. reason: in words.
 
-    bound_s: what the links allow at best, as far as they are known; 0.0: none is. coding: how the segments travel.
+    bound_s: the best time that the links allow, as far as they are known; 0.0: none is. coding: of segments on the way.
     """
 
     owns: dict[str, int]
@@ -45,12 +45,12 @@ class SegmentPlan(msgspec.Struct, frozen=True):
     coding: Coding = "none"
 
     def vector_bytes(self, size: int) -> int:
-        """Of a delta of `size` values, as it travels."""
+        """Return the bytes of a delta of `size` values, as it travels."""
         whole, rest = divmod(size, self.values)
         return 4 * (whole * coded_size(self.values, self.coding) + coded_size(rest, self.coding))
 
     def work_of(self, peer_id: str, size: int) -> tuple[int, int]:
-        """Bytes that a device sends, and as many that it gets; and bytes of values that it merges, as an owner."""
+        """Return the bytes that a device sends (and receives), and the bytes of values that it merges as an owner."""
         share, others = self.owns.get(peer_id, 0) / sum(self.owns.values()), len(self.owns) - 1
         return round(self.vector_bytes(size) * (1.0 + (others - 1) * share)), round(4 * size * others * share)
 
@@ -58,10 +58,10 @@ class SegmentPlan(msgspec.Struct, frozen=True):
 def plan_segments(
     view: ChainView, size: int, values: int = 0, coding: Compress = "none", disputed: Collection[str] = ()
 ) -> SegmentPlan | None:
-    """The plan for all live devices of a view, for a delta of `size` values; None if nobody may own any.
+    """Plan for all live devices of a view, for a delta of `size` values; None if no device may own any.
 
-    values: of one segment; 0: as many as fit a model of that size. coding: "auto" rounds only what takes long.
-    disputed: peer ids that own none, since others have had another result from them, or say so.
+    values: of one segment; 0: as many as fit a model of that size. coding: "auto" rounds only if a round takes long.
+    disputed: peer ids that own none, since other devices got different results from them, or say so.
     """
     devices = [device for device in view.devices if device.state is not DeviceState.DEAD]
     able = [device for device in devices if device.may_receive and device.peer_id not in disputed]
@@ -74,7 +74,7 @@ def plan_segments(
     shares, time_per_mb = bandwidth_shares(rates, [device in idle for device in devices])
     uncoded_s = 4e-6 * size * time_per_mb if known else 0.0
     chosen = _choose(uncoded_s, size) if coding == "auto" else coding
-    # A segment is to keep a link busy for as long, however few bytes its values take.
+    # A segment has to keep a link busy for as long, however few bytes its values take.
     carries_mb_s = usual / _part(size, chosen) if known else 0.0
     values = values or segment_values(size, carries_mb_s, sum(share > 0.0 for share in shares))
     owns = dict(
@@ -89,7 +89,7 @@ def plan_segments(
 
 
 def _choose(bound_s: float, size: int) -> Coding:
-    """What rounds least, of what makes the round short enough."""
+    """Choose the coding that rounds least and still makes the round short enough."""
     for coding in _MILDEST:
         if bound_s * _part(size, coding) < _LONG_S:
             return coding
@@ -97,12 +97,12 @@ def _choose(bound_s: float, size: int) -> Coding:
 
 
 def _part(values: int, coding: Coding) -> float:
-    """Of the bytes, how many are left."""
+    """Return the share of bytes that is left after coding."""
     return coded_size(values, coding) / values
 
 
 def level(rates: Sequence[float]) -> list[float]:
-    """The same rates, MB/s, those that are close together replaced by their mean."""
+    """Return the same rates, MB/s; replace those that are close together by their mean."""
     order = sorted(range(len(rates)), key=lambda number: rates[number])
     leveled = list(rates)
     while order:
@@ -115,16 +115,16 @@ def level(rates: Sequence[float]) -> list[float]:
 
 
 def bandwidth_shares(rates: Sequence[float], may_own: Sequence[bool]) -> tuple[list[float], float]:
-    """The share of each device, which sum up to 1, and the seconds that a megabyte's round takes at best.
+    """Return the devices' shares, which sum up to 1, and the seconds that a megabyte's round takes at best.
 
-    rates: MB/s of each link, both ways, above 0. may_own: at least one may.
+    rates: MB/s of each link, both ways, above 0. may_own: True for at least one.
     """
     count, owners = len(rates), [number for number, may in enumerate(may_own) if may]
     if count <= 2:
         return [1.0 / len(owners) if may else 0.0 for may in may_own], 1.0 / min(rates)
     time = max((count - 2 + len(owners)) / sum(rates[number] for number in owners), 1.0 / min(rates))
     wanted = [(rate * time - 1.0) / (count - 2) if may else 0.0 for rate, may in zip(rates, may_own, strict=True)]
-    while True:  # who could not even send its own delta by then owns nothing, and the others the more
+    while True:  # a device that cannot even send its own delta by then owns nothing, and the others own more
         owners = [number for number in owners if wanted[number] > 0.0]
         if not owners:
             fastest = max(rates[number] for number, may in enumerate(may_own) if may)
@@ -138,9 +138,9 @@ def bandwidth_shares(rates: Sequence[float], may_own: Sequence[bool]) -> tuple[l
 
 
 def _spread_out(wanted: Sequence[float]) -> list[float]:
-    """Shares that sum up to 1, none above what is wanted, where more than that is wanted: as even as can be.
+    """Return shares that sum up to 1 and do not exceed the wanted ones, as even as possible.
 
-    Where there is room, nobody is asked for more than half of what it could do: measured speeds are not exact.
+    If there is room, no device gets more than half of what it could do: measured speeds are not exact.
     """
     total = sum(wanted)
     if total < _ROOM:
@@ -154,7 +154,7 @@ def _spread_out(wanted: Sequence[float]) -> list[float]:
 
 
 def apportion(shares: Sequence[float], segments: int) -> list[int]:
-    """Whole segments for shares that sum up to 1: each its part rounded down, the rest to the largest remainders."""
+    """Turn shares that sum up to 1 into whole segments: round down, the rest goes to the largest remainders."""
     exact = [share * segments for share in shares]
     whole = [int(part) for part in exact]
     order = sorted(range(len(shares)), key=lambda number: (whole[number] - exact[number], number))
@@ -164,7 +164,7 @@ def apportion(shares: Sequence[float], segments: int) -> list[int]:
 
 
 def _is_used(device: DeviceView) -> bool:
-    """Somebody uses it, it has other work, or little battery is left: it gives and gets its delta, and no more."""
+    """Return True if it is busy (other work, little battery) or in use: it gives and gets its delta, and no more."""
     return device.busy_for_s > 0.0 or bool(device.in_use)
 
 
@@ -177,16 +177,16 @@ def _why_none(device: DeviceView, share: float) -> str:
 
 
 def _tell_coding(coding: Coding, uncoded_s: float) -> str:
-    """Why it was chosen."""
+    """Tell why this coding was chosen."""
     if coding != "none":
         return f" in {coding}, since {uncoded_s:.3g} s are long"
     return " as they are, since that is short" if uncoded_s else " as they are, since no link is known"
 
 
 def _tell(owns: dict[str, int], values: int, bound_s: float, coded: str, none: dict[str, str]) -> str:
-    """In one line for people: "160 segments of 32 KB: ann 40, bob 40, ...; 1 own none: eve (in use); 1.57 s at best".
+    """Tell it in one line: "160 segments of 32 KB: ann 40, bob 40, ...; 1 own none: eve (in use); 1.57 s at best".
 
-    coded: how they travel. none: why a device owns none.
+    coded: their coding in words. none: peer id -> the reason why it owns none.
     """
     owners = sorted(((count, peer_id) for peer_id, count in owns.items() if count), key=lambda one: (-one[0], one[1]))
     told = first_few([f"{peer_id} {count}" for count, peer_id in owners])

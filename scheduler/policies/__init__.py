@@ -1,1 +1,1 @@
-"""What decides in a live mesh who aggregates with whom; knows nothing of the simulator."""
+"""Policies: they decide in a live mesh which devices aggregate with each other. They know nothing of the simulator."""

@@ -1,6 +1,6 @@
-"""What a policy sees and says: the chain at one moment, and the next pair or a reason to wait.
+"""The view and the decision of a policy: the chain at one moment, and the next pair or a reason to wait.
 
-A policy knows devices by what they reported and what hops showed; nothing here knows messages or drivers.
+A policy knows devices by their reports and by finished hops; nothing here knows messages or drivers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mdl.scheduler.policies.why import Choice
 
 # Looked up once: asking an enum for a member costs a quarter of a microsecond (CPython 3.11).
 _TRAINING, _FREE, _BUSY, _SEND, _GET, _DONE, _DEAD = DeviceState
-# Why a device is no receiver, in a reason.
+# The words of a reason for a device that may not receive.
 FULL = "its owner's limit lets it receive nothing"
 _STATE_WORDS = {
     _TRAINING: "training",
@@ -34,12 +34,11 @@ class DeviceView(msgspec.Struct, frozen=True):
     """One device as the agent knows it. Unknown speeds are None until a hop has shown them.
 
     link_mb_s, merge_mb_s: MB/s. free_since_s: on the view's clock. energy_j: modelled, accumulated over rounds.
-    n_agg: hops it took part in this round; received: those of them in which it received, which is n_agg of Eq. 7.
-    battery_percent: None on mains. kind, device_class: how it is used, and how strong it is (0 strongest; None
-    unknown). busy_for_s: how long it has been busy without a break. eta_ready_s: until its training ends, expected or
-    reported. op_left_s: active work that is left of its hop. may_receive: its owner's limits leave room for one more
-    delta (M_max and B_max of Eq. 4); where not, `mdl.scheduler.policies.detour` keeps hops away from it, whatever a
-    policy says.
+    n_agg: hops it took part in this round; received: those in which it received, which is n_agg of Eq. 7.
+    battery_percent: None on mains. kind, device_class: its kind of use, and its strength (0 strongest; None unknown).
+    busy_for_s: the time it has been busy without a break. eta_ready_s: until its training ends, expected or reported.
+    op_left_s: active work that is left of its hop. may_receive: its owner's limits leave room for one more delta (M_max
+    and B_max of Eq. 4); if not, `mdl.scheduler.policies.detour` keeps hops away from it, whatever a policy says.
     """
 
     peer_id: str
@@ -67,8 +66,8 @@ class DeviceView(msgspec.Struct, frozen=True):
 class ChainView(msgspec.Struct, frozen=True):
     """All devices of a round, in an order that stays the same throughout it.
 
-    apart: pairs that could lately not reach each other, in either order; `mdl.scheduler.policies.detour` keeps
-    decisions to others.
+    apart: pairs that recently could not reach each other, in either order; `mdl.scheduler.policies.detour` keeps
+    decisions away from them.
     """
 
     time_s: float
@@ -81,11 +80,11 @@ class ChainView(msgspec.Struct, frozen=True):
         return (one, other) in self.apart or (other, one) in self.apart
 
     def free(self) -> list[DeviceView]:
-        """The devices that may be paired now."""
+        """Return the devices that may be paired now."""
         return [device for device in self.devices if device.state is _FREE]
 
     def may_wait(self) -> bool:
-        """Somebody trains, is busy or aggregates, so that waiting ends."""
+        """Return True if a device trains, is busy or aggregates, so that waiting ends."""
         return any(device.state in _ENDING for device in self.devices)
 
 
@@ -112,7 +111,7 @@ Decision: TypeAlias = Pair | Wait
 
 
 class Policy(Protocol):
-    """Picks the next pair among the free devices, or waits; the reason says why in words."""
+    """A policy picks the next pair among the free devices, or waits; the reason says why in words."""
 
     name: str
 
@@ -120,12 +119,12 @@ class Policy(Protocol):
 
 
 def leave_to(other: Policy, view: ChainView, name: str, why: str) -> Decision:
-    """The other policy's decision, told as such: "dqn leaves it to greedy (2 devices of 6): ..."."""
+    """Return the other policy's decision, marked as such: "dqn leaves it to greedy (2 devices of 6): ..."."""
     decision = other.decide(view)
     return msgspec.structs.replace(decision, reason=f"{name} leaves it to {other.name} ({why}): {decision.reason}")
 
 
 def tell_states(view: ChainView) -> str:
-    """How many devices are in which state: "4 free, 1 busy"."""
+    """Count the devices in each state, in words: "4 free, 1 busy"."""
     counts = Counter(device.state for device in view.devices)
     return ", ".join(f"{counts[state]} {_STATE_WORDS[state]}" for state in DeviceState if counts[state])

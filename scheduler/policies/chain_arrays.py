@@ -1,4 +1,4 @@
-"""Chains at one moment as arrays, and what may be expected of their devices: times in median transfers. Pure."""
+"""Chains at one moment as arrays, and estimates for their devices: times in median transfers. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRAINING, FREE, BUSY, SEND, GET, DONE, DEAD = range(len(STATES))
 _CODES = {state: code for code, state in enumerate(STATES)}
 
 _KINDS = tuple(UsageKind)
-# Mean rest of a busy period by kind and age in steps; of the kind "once" in median transfers.
+# Mean rest of a busy period by kind and age in steps; for the kind "once" in median transfers.
 _AGES_S = tuple(step * OBSERVATION.age_step_s for step in range(OBSERVATION.age_steps))
 _REST: Doubles = np.array([[expected_rest_s(kind, age_s) for age_s in _AGES_S] for kind in _KINDS])
 BUSY_SHARE: Doubles = np.array([busy_rate(kind) for kind in _KINDS])
@@ -60,32 +60,32 @@ class Stand:
     unit_s: Doubles
 
     def free(self) -> Bools:
-        """(B, N): may be paired now."""
+        """Return (B, N): the device may be paired now."""
         free: Bools = (self.state == FREE) & self.exists
         return free
 
     def takers(self) -> Bools:
-        """(B, N): may be paired now, and may receive."""
+        """Return (B, N): the device may be paired now, and may receive."""
         takers: Bools = self.free() & self.may_receive
         return takers
 
     def holds(self) -> Bools:
-        """(B, N): has a load to pass on, or will have one when its training or hop ends."""
+        """Return (B, N): the device has a load to pass on, or will have one when its training or hop ends."""
         holds: Bools = (self.state < DONE) & self.exists
         return holds
 
     def may_wait(self) -> Bools:
-        """(B,): something is under way, so that waiting ends."""
+        """Return (B,): something is under way, so that waiting ends."""
         waits: Bools = np.any(self.holds() & ~self.free(), axis=1)
         return waits
 
     def count(self) -> Integers:
-        """(B,): devices of each row, at least 1."""
+        """Return (B,): devices of each row, at least 1."""
         count: Integers = np.maximum(1, self.exists.sum(axis=1))
         return count
 
     def take(self, rows: Integers) -> Stand:
-        """A copy of these chains. rows: positions or a mask."""
+        """Copy these chains. rows: positions or a mask."""
         return replace(self, **{name: getattr(self, name)[rows] for name in self.__dataclass_fields__})
 
     def put(self, rows: Integers, fresh: Stand) -> None:
@@ -95,9 +95,9 @@ class Stand:
 
 
 def stand_of(view: ChainView) -> Stand:
-    """A view as a batch of one: B is 1, N the number of its devices, in their order.
+    """Convert a view to a batch of one: B is 1, N the number of its devices, in their order.
 
-    With no link known, `unit_s` is 1 s.
+    If no link is known, `unit_s` is 1 s.
     """
     links = [device.link_mb_s for device in view.devices if device.link_mb_s]
     unit_s = view.latency_s + view.size_mb / median(links) if links else 1.0
@@ -130,7 +130,7 @@ def stand_of(view: ChainView) -> Stand:
 
 
 def _numbers(device: DeviceView) -> tuple[float, ...]:
-    """A device's fields in the order in which `stand_of` takes them apart: one array for all is quicker than 16."""
+    """List a device's fields in the order in which `stand_of` unpacks them: one array for all is faster than 16."""
     return (
         _CODES[device.state],
         device.link_mb_s or np.nan,
@@ -152,13 +152,13 @@ def _numbers(device: DeviceView) -> tuple[float, ...]:
 
 
 def link_times(stand: Stand) -> Doubles:
-    """Transfer over the own link of each device in units (B, N); over an unknown one it takes the unit."""
+    """Return the transfer time over each device's own link in units (B, N); an unknown link takes one unit."""
     times: Doubles = (stand.latency_s[:, None] + stand.size_mb[:, None] / stand.link) / stand.unit_s[:, None]
     return np.where(np.isnan(times), 1.0, times)
 
 
 def expected_rest(stand: Stand) -> Doubles:
-    """Mean rest of busy periods (B, N) in units, by kind and age, to the step of the table."""
+    """Return the mean rest of busy periods (B, N) in units, by kind and age, to the step of the table."""
     unit = stand.unit_s[:, None]
     scale = np.where(stand.kind == UsageKind.ONCE, unit, 1.0)
     step = np.minimum(stand.busy_for / scale / OBSERVATION.age_step_s, OBSERVATION.age_steps - 1).astype(np.int64)
@@ -167,7 +167,7 @@ def expected_rest(stand: Stand) -> Doubles:
 
 
 def energy_above_mean(stand: Stand) -> Doubles:
-    """Accumulated energy above the mean of all, per watt and transfer of the median link (B, N)."""
+    """Return accumulated energy above the mean of all, per watt and transfer of the median link (B, N)."""
     exists = stand.exists
     mean = np.where(exists, stand.energy, 0.0).sum(axis=1, keepdims=True) / exists.sum(axis=1, keepdims=True)
     above: Doubles = (stand.energy - mean) / stand.unit_s[:, None] * exists

@@ -1,20 +1,20 @@
-"""Hops around cuts and limits: a policy's decision, kept to pairs that reach each other and may. Pure.
+"""Hops around cuts and limits: changes a policy's decision to a pair that is connected and allowed. Pure.
 
-Policies order by cost and need not know of cuts, nor of devices whose owners' limits leave no room for one more delta
-(Eq. 4). Where the policy's pair is apart, would break a limit, or would leave somebody behind whom nobody left can
-reach, the pair nearest to its choice is taken: the same sender, else the same receiver, else any.
+Policies order by cost. They need not know cuts, nor devices with no room for one more delta within their owners' limits
+(Eq. 4). A policy's pair may be apart, break a limit, or leave a holder behind that no other holder can reach. Then the
+pair nearest to its choice is taken: the same sender, else the same receiver, else any.
 """
 
 from __future__ import annotations
 
 from mdl.scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, Pair, Wait
 
-# Who holds a load now or will: everybody but those who have given it away or are about to.
+# The devices that hold a load now or will: all but those that have given it away or are about to.
 _HOLDS = (DeviceState.TRAINING, DeviceState.FREE, DeviceState.BUSY, DeviceState.GET)
 
 
 def go_around(view: ChainView, decision: Decision) -> Decision:
-    """The decision, or the allowed one nearest to it; a pair that is apart only if it is all that is left.
+    """Return the decision, or the allowed one nearest to it; a pair that is apart only if nothing else is left.
 
     A limit holds in any case: a hop that would break it is never ordered, and the reason of the wait says so.
     """
@@ -35,10 +35,10 @@ def go_around(view: ChainView, decision: Decision) -> Decision:
 
 
 def nearest_allowed(view: ChainView, sender: str, receiver: str) -> tuple[str, str] | None:
-    """Of the free devices' pairs that may go on, the nearest to this one; None if there is none.
+    """Return the allowed pair of free devices nearest to this one; None if no pair is allowed.
 
-    A hop may go on if both reach each other, the receiver's limits allow it, and all who hold a load afterwards still
-    reach each other, if only over others: whoever is the only way between two devices must not be the one who sends.
+    A hop is allowed if both reach each other, the receiver's limits permit it, and the remaining holders are no more
+    split than before. So a device that is the only way between two others must not send.
     """
     free = [device.peer_id for device in view.devices if device.state is DeviceState.FREE]
     holders = [device.peer_id for device in view.devices if device.state in _HOLDS]
@@ -55,7 +55,7 @@ def nearest_allowed(view: ChainView, sender: str, receiver: str) -> tuple[str, s
 
 
 def _parts(view: ChainView, holders: list[str]) -> int:
-    """Into how many groups that cannot reach each other the holders fall."""
+    """Count the groups of holders that cannot reach each other."""
     left, parts = set(holders), 0
     while left:
         parts += 1

@@ -1,7 +1,7 @@
-"""What the agent learns of each device: its link from hops, when it trains and how it is used from reports.
+"""The agent's knowledge of each device: its link from hops, its training and its kind of use from reports.
 
-A link's speed is what hops have shown: the receiver tells how long the values took. Its merges it times by themselves,
-and tells how fast the last ones were. Energy is modelled, not measured: 1.0 W to send, 0.8 W to receive, 1.5 W to merge
+Hops show a link's speed: the receiver reports how long the values took. It times its merges separately, and reports
+the speed of the last ones. Energy is modelled, not measured: 1.0 W to send, 0.8 W to receive, 1.5 W to merge
 (`mdl.sim.timing.device_models`).
 """
 
@@ -19,9 +19,9 @@ from mdl.protocol.vocabulary import ResourceState
 
 # A new measurement moves the estimate by this share: links of phones change within minutes.
 _LEARN = 0.3
-# Busy periods that tell how a device is used: the last ones.
+# Only the last busy periods tell how a device is used.
 _PERIODS_KEPT = 20
-# Shorter periods are those of a device that syncs, longer ones of one in a call; a fifth of them is no accident.
+# Shorter periods suggest a device that syncs, longer ones a device in a call; a fifth of them is no accident.
 _SHORT_S, _LONG_S, _NOT_BY_ACCIDENT = 1.0, 6.0, 0.2
 
 
@@ -29,7 +29,7 @@ _SHORT_S, _LONG_S, _NOT_BY_ACCIDENT = 1.0, 6.0, 0.2
 class DeviceBook:
     """One device over all rounds. link_mb_s, merge_mb_s: None until a hop has shown it. energy_j: modelled.
 
-    training_s: how long it trains in a round, None until seen. busy_since: None while it is not busy.
+    training_s: the time it trains in a round, None until seen. busy_since: None while it is not busy.
     """
 
     link_mb_s: float | None = None
@@ -41,11 +41,11 @@ class DeviceBook:
     _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PERIODS_KEPT))
 
     def learn_link(self, mb_s: float) -> None:
-        """A hop cannot be faster than its link, so a higher rate than known is believed at once."""
+        """Learn from a hop. It cannot be faster than its link, so a rate above the known one is believed at once."""
         self.link_mb_s = _learn_rate(self.link_mb_s, mb_s)
 
     def learn_merge(self, mb_s: float | None) -> None:
-        """What the device tells of its last merges; the same figure again is no other measurement."""
+        """Learn from the device's report on its last merges; a repeated figure is not a new measurement."""
         if mb_s is not None and 0.0 < mb_s < inf and mb_s != self._merge_told_mb_s:
             self._merge_told_mb_s = mb_s
             self.merge_mb_s = _learn_rate(self.merge_mb_s, mb_s)
@@ -65,7 +65,7 @@ class DeviceBook:
         return 0.0 if self.busy_since is None else now - self.busy_since
 
     def kind(self, now: float) -> UsageKind:
-        """How it is used, by the lengths of its last busy periods, the present one included."""
+        """Return the kind of use, by the lengths of the last busy periods, the present one included."""
         if not self._busy_s and self.busy_since is None:
             return UsageKind.IDLE
         lengths_s = sorted([*self._busy_s, self.busy_for_s(now)] if self.busy_since is not None else self._busy_s)
@@ -80,7 +80,7 @@ class DeviceBook:
 
 
 def is_busy(resources: ResourceState, limits: BusySection) -> bool:
-    """Whether a device is to come last: in use, or short of processor, memory or battery (3.3.1, Eq. 4)."""
+    """Return True if the device comes last: in use, or short of processor, memory or battery (3.3.1, Eq. 4)."""
     battery = resources.battery_percent
     return (
         (limits.in_use and bool(resources.in_use))
@@ -92,7 +92,7 @@ def is_busy(resources: ResourceState, limits: BusySection) -> bool:
 
 
 def learn_from_hop(sender: DeviceBook, receiver: DeviceBook, size_bytes: int, seconds: float) -> None:
-    """A hop runs at the speed of its slower end, so a rate tells about the end that was not known to be slower."""
+    """Learn from one hop. It runs at its slower end's speed, so it tells about the end not known to be faster."""
     if seconds <= 0 or size_bytes <= 0:
         return
     mb_s = min(size_bytes / 1e6 / seconds, MAX_RATE_MB_S)
@@ -107,7 +107,7 @@ def learn_from_hop(sender: DeviceBook, receiver: DeviceBook, size_bytes: int, se
 
 
 def learn_from_exchange(device: DeviceBook, sent_bytes: int, merged_bytes: int) -> None:
-    """A round in segments: it sends and receives as much at once, over the link that it has shown."""
+    """Account for a round in segments: the device sends and receives the same amount at once, over its known link."""
     if device.link_mb_s:
         device.energy_j += (SEND_W + RECEIVE_W) * sent_bytes / 1e6 / device.link_mb_s
     if device.merge_mb_s:
@@ -115,5 +115,5 @@ def learn_from_exchange(device: DeviceBook, sent_bytes: int, merged_bytes: int) 
 
 
 def _learn_rate(known: float | None, mb_s: float) -> float:
-    """What has been as fast once can be; what is slower than known may be so for other reasons."""
+    """Update a rate: a faster one is possible, so it counts at once; a slower one may have other reasons."""
     return mb_s if known is None or mb_s > known else known + _LEARN * (mb_s - known)

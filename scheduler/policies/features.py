@@ -1,4 +1,4 @@
-"""What the learned policy sees: numbers per device, free of units and of the order and number of devices. Pure.
+"""The observation of the learned policy: numbers per device, free of units and of the devices' order and number. Pure.
 
 Times are divided by the transfer time of the median link, so that a mesh of slow links and one of fast links look
 alike. The same columns come from one view (`observe`) and from a batch of simulated iterations (`look_at`).
@@ -28,7 +28,7 @@ from mdl.scheduler.policies.chain_arrays import (
 from mdl.scheduler.policies.layout import Layout, Prospects, lay_out, picks_now, prospects, receivers_for
 from mdl.scheduler.policies.trained_under import OBSERVATION
 
-# Of each device.
+# These differ by device.
 _OWN = (
     *(f"is_{state.value}" for state in STATES),
     "is_sender",
@@ -65,7 +65,7 @@ _OWN = (
     "plan_receives",
     "plan_start",
 )
-# The same for every device.
+# These are the same for every device.
 _COMMON = (
     "devices_log",
     "holders_log",
@@ -97,8 +97,8 @@ _Columns = dict[str, npt.NDArray[np.generic]]
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """features: float32, shape (n, F), columns as FEATURES. valid: bool, shape (n + 1,): who may be picked now; the
-    last is waiting."""
+    """features: float32, shape (n, F), columns as FEATURES. valid: bool, shape (n + 1,): devices that may be picked
+    now; the last is waiting."""
 
     features: Floats
     valid: Bools
@@ -109,8 +109,8 @@ class Look:
     """B chains as the network sees them at the first pick, and the layout that it may improve on
     (mdl.scheduler.policies.layout).
 
-    features: (B, N, F). costs: (B, N), as Prospects.keep. planned: senders and receivers that the layout starts now,
-    (B,) each, -1 to wait.
+    features: (B, N, F). costs: (B, N), the values of Prospects.keep. planned: senders and receivers that the layout
+    starts now, (B,) each, -1 to wait.
     """
 
     stand: Stand
@@ -120,7 +120,7 @@ class Look:
     planned: tuple[Integers, Integers]
 
     def take(self, rows: Integers) -> Look:
-        """A copy of these chains. rows: positions or a mask."""
+        """Copy these chains. rows: positions or a mask."""
         planned = self.planned[0][rows], self.planned[1][rows]
         return Look(self.stand.take(rows), self.features[rows], self.costs[rows], self.layout.take(rows), planned)
 
@@ -133,14 +133,14 @@ class Look:
 
 
 def observe(view: ChainView, sender: int | None = None) -> Observation:
-    """What one view shows, to pick the sender or, with `sender` (its position) given, the receiver."""
+    """Observe one view, to pick the sender or, if `sender` (its position) is given, the receiver."""
     look = look_at(stand_of(view))
     features, valid, _ = observe_senders(look) if sender is None else observe_receivers(look, np.array([sender]))
     return Observation(features[0], valid[0])
 
 
 def look_at(stand: Stand) -> Look:
-    """Lay out what is due, and describe every device."""
+    """Lay out the due hops, and describe every device."""
     expected = prospects(stand)
     costs, layout = expected.keep, lay_out(expected)
     planned = picks_now(layout, costs, stand.free(), stand.may_wait())
@@ -148,7 +148,7 @@ def look_at(stand: Stand) -> Look:
 
 
 def observe_senders(look: Look) -> tuple[Floats, Bools, Integers]:
-    """Features (B, N, F), valid picks (B, N + 1) and the planned one (B,), N for waiting, of the first pick."""
+    """Return the first pick's features (B, N, F), valid picks (B, N + 1) and the planned one (B,), N for waiting."""
     free = _senders(look.stand)
     wait = look.features[:, :, COLUMN["wait_valid"]].max(axis=1) > 0
     planned = np.where(look.planned[0] < 0, free.shape[1], look.planned[0])
@@ -156,12 +156,12 @@ def observe_senders(look: Look) -> tuple[Floats, Bools, Integers]:
 
 
 def observe_receivers(look: Look, senders: Integers) -> tuple[Floats, Bools, Integers]:
-    """The same for the second pick, with the senders (B,) that were picked."""
+    """Return the same for the second pick, with the senders (B,) that were picked."""
     stand, rows = look.stand, np.arange(len(senders))
     features, exists = look.features.copy(), stand.exists
     takers = stand.takers()
     takers[rows, senders] = False
-    # Where nobody may receive, whoever asks has to keep the limits (`mdl.scheduler.policies.detour`).
+    # If no device may receive, the caller has to keep the limits (`mdl.scheduler.policies.detour`).
     takers = np.where(takers.any(axis=1, keepdims=True), takers, stand.free())
     valid = np.concatenate([takers, np.zeros((len(senders), 1), dtype=np.bool_)], axis=1)
     valid[rows, senders] = False
@@ -180,7 +180,7 @@ def observe_receivers(look: Look, senders: Integers) -> tuple[Floats, Bools, Int
 
 
 def _senders(stand: Stand) -> Bools:
-    """(B, N): free; but not the only one that may receive, where others are free that may not."""
+    """Return (B, N): free; but not the only device that may receive, while others are free that may not."""
     free, takers = stand.free(), stand.takers()
     is_needed = takers & (takers.sum(axis=1, keepdims=True) == 1) & (free & ~takers).any(axis=1, keepdims=True)
     senders: Bools = free & ~is_needed
@@ -188,10 +188,10 @@ def _senders(stand: Stand) -> Bools:
 
 
 def _describe(stand: Stand, expected: Prospects, layout: Layout, planned: tuple[Integers, Integers]) -> Floats:
-    """Features (B, N, F), columns as FEATURES; all are 0 where a row has no device."""
+    """Return features (B, N, F), columns as FEATURES; all are 0 where a row has no device."""
     rows, count = stand.state.shape
     features = np.zeros((rows, count, len(FEATURES)), dtype=np.float32)
-    # Column by column: for one chain each in one piece, since a decision must be quick.
+    # Fill column by column: for one chain each in one piece, since a decision must be quick.
     columns = features.transpose(2, 0, 1) if rows > 1 else np.zeros((len(FEATURES), 1, count))
     columns[: len(STATES)] = stand.state == _STATE_CODES
     columns[_FIRST_KIND : _FIRST_KIND + len(_KINDS)] = stand.kind == _KIND_CODES
@@ -211,7 +211,7 @@ def _describe(stand: Stand, expected: Prospects, layout: Layout, planned: tuple[
 
 
 def _readiness(stand: Stand, expected: Prospects) -> _Columns:
-    """When each device is expected to be free, and what keeps it until then."""
+    """Describe the time until each device is expected to be free, and its reasons."""
     unit, holds = stand.unit_s[:, None], stand.holds()
     op_left, eta_ready = stand.op_left / unit, stand.eta_ready / unit
     # Work stands still while its device is busy, which stretches it by the share of time that is left.
@@ -231,7 +231,7 @@ def _readiness(stand: Stand, expected: Prospects) -> _Columns:
 
 
 def _speeds(stand: Stand, expected: Prospects) -> _Columns:
-    """How long a transfer and a merge take on each device, and what keeping a load there costs."""
+    """Describe the time of a transfer and of a merge on each device, and the cost of keeping a load there."""
     merge_unknown = np.isnan(stand.merge)
     merge_time = 10.0 * stand.size_mb[:, None] / stand.merge / stand.unit_s[:, None]
     return {
@@ -246,7 +246,7 @@ def _speeds(stand: Stand, expected: Prospects) -> _Columns:
 
 
 def _use(stand: Stand, expected: Prospects) -> _Columns:
-    """What else each device does, and its battery."""
+    """Describe each device's use by its owner, and its battery."""
     share = BUSY_SHARE[stand.kind]
     battery = np.where(np.isnan(stand.battery), 100.0, stand.battery)
     return {
@@ -263,7 +263,7 @@ def _use(stand: Stand, expected: Prospects) -> _Columns:
 
 
 def _progress(stand: Stand, expected: Prospects) -> _Columns:
-    """What each device has done: hops received, how much of all it holds, energy."""
+    """Describe each device's work so far: hops received, its share of all loads, energy."""
     return {
         "n_agg": np.log1p(stand.n_agg),
         "theta_share": np.minimum(1.0, stand.theta / stand.count()[:, None]),
@@ -272,7 +272,7 @@ def _progress(stand: Stand, expected: Prospects) -> _Columns:
 
 
 def _common(stand: Stand, layout: Layout, planned: tuple[Integers, Integers]) -> Doubles:
-    """What is the same for all devices of a chain at the first pick: (columns of _COMMON, B)."""
+    """Describe what all devices of a chain share at the first pick: (columns of _COMMON, B)."""
     count, holders, free_count = stand.count(), stand.holds().sum(axis=1), stand.free().sum(axis=1)
     values = {
         "devices_log": np.log(count),
@@ -293,7 +293,7 @@ def _common(stand: Stand, layout: Layout, planned: tuple[Integers, Integers]) ->
 
 
 def _share_above(values: Doubles, counted: Bools, existing: npt.NDArray[np.generic]) -> Doubles:
-    """Of each device: the share of all devices that are counted and have a greater value."""
+    """Return for each device the share of all devices that are counted and have a greater value."""
     above = (values[:, None, :] > values[:, :, None]) & counted[:, None, :]
     share: Doubles = above.sum(axis=2) / existing
     return share

@@ -1,7 +1,7 @@
 """The three simplest policies: tree, ring and fifo. Pure.
 
-tree and ring order the devices by position, as the systems that MDLdroid compares with do (4.4); fifo takes whoever is
-free first, which is optimal on equal devices.
+tree and ring order the devices by position, like the systems that MDLdroid compares with (4.4). fifo takes the devices
+that have been free longest, which is optimal on equal devices.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _GONE = (DeviceState.DONE, DeviceState.DEAD)
 
 
 class Tree:
-    """Binary tree by position: in step k, position i + 2^k sends to i. The dead are replaced by their parent."""
+    """Binary tree by position: in step k, position i + 2^k sends to i. A lost device is replaced by its parent."""
 
     name = "tree"
 
@@ -37,7 +37,7 @@ class Tree:
 
 
 class Ring:
-    """One chain by position: whoever comes first among those left sends to the next."""
+    """One chain by position: the first device that is left sends to the next."""
 
     name = "ring"
 
@@ -53,7 +53,7 @@ class Ring:
 
 
 class Fifo:
-    """The two who have been free longest."""
+    """The two devices that have been free longest."""
 
     name = "fifo"
 

@@ -1,11 +1,11 @@
 """The greedy policy: the costliest device sends and is done with it, the cheapest receives. The fallback of all. Pure.
 
-The cost of a device, in seconds: link time of the delta, the interruption to expect from its kind of use, its energy
-above the mean of all (over rounds, so that it evens out), one typical transfer for being close to busy (in use, CPU
-full), and some for a battery that may give out: who may be lost hands on its load early.
+The cost of a device, in seconds, is the link time of the delta and the interruption to expect from its kind of use.
+Energy above the mean of all is added (over rounds, so that it evens out). A device that is close to busy (in use, CPU
+full) costs one typical transfer more. A low battery costs some more: a device that may be lost hands on its load early.
 
-With `waiting`, the hops that are still due are laid out on the expected ends of training, hops and busy periods, and a
-hop starts now only if it does so in that layout. What nobody told or may foresee (speeds, ends) is never waited for.
+With `waiting`, the hops that are still due are laid out on the expected ends of training, hops and busy periods. A
+hop starts now only if it does so in that layout. Unknown speeds and ends are never waited for.
 
 The constants are greedy's own. The layout that the learned policy starts from follows the same rules
 (`mdl.scheduler.policies.laid_hops`), with the constants that its network was trained under
@@ -27,7 +27,7 @@ from mdl.scheduler.policies.why import Choice, first
 _TRAINING, _FREE, _BUSY, _GET = DeviceState.TRAINING, DeviceState.FREE, DeviceState.BUSY, DeviceState.GET
 # One joule above the mean costs as much as this many seconds of link time.
 SECONDS_PER_JOULE = 0.02
-# A device on battery below this is better relieved of its load early.
+# A device on battery below this should lose its load early.
 LOW_BATTERY_PERCENT = 15.0
 # Measured on the dying family: 4 loses 6 % fewer contributions than 2 and takes 1 to 2 % longer, and the objective is
 # indifferent between them (docs/results.md); the network's layout has 2.
@@ -36,13 +36,13 @@ FULL_CPU_PERCENT = 95.0
 # Periods of use come this much more often than over a whole day: rounds run while people are about. The figures are
 # flat between 1 and 3.
 RUSH = 2.0
-# Whoever receives is exposed to its user for its own transfer and for about so many typical ones before it.
+# A receiver is exposed to its user for its own transfer and for about so many typical ones before it.
 EXPOSED_TRANSFERS = 3.0
-# Time of waiting counts double: what is expected may come late, and a pair that works is no longer in the way.
+# Time of waiting counts double: an expected end may come late, and a pair that works is no longer in the way.
 WAITING_COUNTS = 2.0
-# Time that a device comes later makes it as much less costly in the layout, so that energy alone lets nobody wait.
+# A device costs this much less in the layout for each second that it comes later, so that energy alone makes none wait.
 LATE_SAVES = 0.6
-# Of a receiver's time every gap is kept: it has at most as many as the chain has devices.
+# Every gap of a receiver's time is kept: it has at most as many as the chain has devices.
 _ALL_GAPS = 1 << 20
 _LATEST_S = 1e9
 
@@ -52,7 +52,7 @@ class Greedy:
 
     risk: weighs the kind of use. waiting: may wait for a better partner. energy: seconds a joule above the mean.
 
-    battery: relieves devices whose battery is low.
+    battery: relieves devices with a low battery.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Greedy:
     def _pair(
         self, sender: _Weighed, receiver: _Weighed, there: list[_Weighed], later: list[_Laid], to: Choice
     ) -> Pair:
-        """there: who is free, the costliest first. later: who is costlier than the sender and not to send yet."""
+        """Explain this pair. there: free devices, costliest first. later: hops of costlier senders that start later."""
         waiting = {one.sender.peer_id: f"its best hop, to {one.receiver.peer_id}, starts later" for one in later}
         costs = Choice(
             sender.peer_id,
@@ -122,7 +122,7 @@ class Greedy:
         )
         free_s = expected_free_s(device, typical_s)
         if not device.may_receive:
-            cost_s = inf  # to keep a load there costs more than anything: it sends first, and to no other such device
+            cost_s = inf  # keeping a load there costs more than anything: it sends first, and to no other such device
         hop_s, rank_s = link_s * (1.0 + pauses), cost_s - LATE_SAVES * min(free_s, _LATEST_S)
         return _Weighed(device.peer_id, cost_s, hop_s, rank_s, WAITING_COUNTS * free_s)
 
@@ -132,7 +132,7 @@ class _Weighed:
     """A device in the layout; times from now.
 
     cost_s: of keeping a load there. hop_s: transfer over its own link, with the pauses to expect. rank_s: the device
-    with the highest sends first. free_at_s: when it is expected to be free, WAITING_COUNTS times over.
+    with the highest sends first. free_at_s: the time until it is expected to be free, times WAITING_COUNTS.
     """
 
     peer_id: str
@@ -144,8 +144,7 @@ class _Weighed:
 
 @dataclass(slots=True)
 class _Laid:
-    """A hop in the layout. ways: of all receivers that were to choose from, in their order: when the load's way ends
-    there."""
+    """A hop in the layout. ways: each possible receiver, in their order, with the end of the load's way through it."""
 
     sender: _Weighed
     receiver: _Weighed
@@ -158,23 +157,23 @@ class _Laid:
 
 
 def is_low(device: DeviceView) -> bool:
-    """On battery, and little of it."""
+    """Return True if the device is on battery with little of it left."""
     return device.battery_percent is not None and device.battery_percent < LOW_BATTERY_PERCENT and not device.charging
 
 
 def typical_transfer_s(view: ChainView) -> float:
-    """Over the median of the known links; 1 second if none is known."""
+    """Return the transfer time over the median of the known links; 1 second if none is known."""
     links = [device.link_mb_s for device in view.devices if device.link_mb_s]
     return view.size_mb / median(links) if links else 1.0
 
 
 def pauses_per_second(kind: UsageKind) -> float:
-    """Seconds of interruption to expect for each second of work on a device of this kind."""
+    """Return the seconds of interruption to expect for each second of work on a device of this kind."""
     return _PAUSES_PER_SECOND[kind]
 
 
 def expected_free_s(device: DeviceView, typical_s: float) -> float:
-    """Seconds until the device is expected to be free; infinite if it never is, or if nothing is known of it."""
+    """Return the expected seconds until the device is free; infinite if it never is, or if its end is unknown."""
     if device.state is _FREE:
         return 0.0
     if device.state is _TRAINING:
@@ -199,12 +198,12 @@ _PAUSES_PER_SECOND = {
 
 
 def _cheapest(there: list[_Weighed]) -> Choice:
-    """The choice of the last, to whom the first sends."""
+    """Return the choice of the last device, the cheapest; the first sends to it."""
     return Choice(there[-1].peer_id, "it costs only", tuple((one.peer_id, one.cost_s) for one in there[1:]))
 
 
 def _lay_out(costliest_first: list[_Weighed]) -> list[_Laid]:
-    """The hops that are due, in the order of their senders, up to the first that starts now, or all."""
+    """Return the due hops in the order of their senders, up to the first that starts now, or all."""
     due = [one for one in costliest_first if one.free_at_s < inf]
     hops_s, costs_s = [one.hop_s for one in due], [one.cost_s for one in due]
     laid: list[_Laid] = []

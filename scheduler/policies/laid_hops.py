@@ -1,4 +1,4 @@
-"""The rules that every layout of hops shares: what it costs a device to keep a load, and in which gaps hops go. Pure.
+"""The rules that every layout of hops shares: the cost of keeping a load, and the gaps that hops go into. Pure.
 
 Greedy lays hops out in seconds, the layout that the network starts from in transfers of the median link
 (`mdl.scheduler.policies.layout`, which also has these rules for many chains at once, in NumPy).
@@ -18,12 +18,12 @@ Time = TypeVar("Time", float, Doubles)
 
 @dataclass(slots=True)
 class LaidHop:
-    """Devices are positions.
+    """One hop of a layout. Devices are positions.
 
-    sender, receiver: whose load goes to whom.
-    start: when, counted from now; 0: at once.
-    end: when the receiver has it.
-    ways: of all receivers that were to choose from, in their order: the position, and when the load's way ends there.
+    sender, receiver: the sender gives its load to the receiver.
+    start: counted from now; 0: at once.
+    end: the moment at which the receiver has it.
+    ways: each possible receiver, in their order: its position, and the end of the load's way through it.
     """
 
     sender: int
@@ -34,7 +34,7 @@ class LaidHop:
 
 
 def cost_to_keep(link: Time, pauses: Time, exposed: Time | float) -> Time:
-    """What a load costs the device that receives it: its own transfer, and the interruptions to expect until that ends.
+    """Return the cost of a load for its receiver: its own transfer, and the expected interruptions until that ends.
 
     link: time of a transfer over the device's own link. pauses: interruption for each unit of work, by its kind of use.
     exposed: time before its own transfer in which its user may interrupt it. All in one unit, numbers or arrays (B, N).
@@ -45,14 +45,14 @@ def cost_to_keep(link: Time, pauses: Time, exposed: Time | float) -> Time:
 def lay_hops(
     order: Sequence[int], hops: Sequence[float], costs: Sequence[float], free: Sequence[float], most_gaps: int
 ) -> Iterator[LaidHop]:
-    """Hops by which all devices but one hand on their loads, sender after sender; the last in `order` keeps all.
+    """Yield the hops by which all devices but one hand on their loads, in order; the last in `order` keeps all.
 
-    A sender goes where the hop and the receiver's own way on (its cost) end first; a hop may fill a gap that was left
-    before another. A sender whose ends are all infinite or nan is left out.
+    A sender picks the receiver with the earliest end of the hop plus the receiver's own way on (its cost). A hop may
+    fill a gap that was left before another. A sender with only infinite or nan ends is left out.
 
-    order: positions of the senders, the costliest first; each sends to a later one. hops, costs, free: by position: the
-    transfer with its pauses, the cost of keeping a load, the time from which the device is free. most_gaps: that are
-    kept of one receiver's time; beyond, the earliest part of a gap that is cut is forgotten.
+    order: positions of the senders, the costliest first; each sends to a later one. hops, costs, free: by position:
+    the transfer with its pauses, the cost of keeping a load, the time from which the device is free. most_gaps: the
+    gaps kept of one receiver's time; beyond that, the earliest part of a gap that is cut is forgotten.
     """
     gaps = {device: [(free[device], inf)] for device in order}  # sorted, disjoint; the last one has no end
     for place, sender in enumerate(order[:-1]):

@@ -1,12 +1,12 @@
-"""Lays out the hops that are still due on the expected ends of everything: the schedule that learning starts from.
+"""Lay out the hops that are still due on the expected ends of everything: the schedule that learning starts from.
 
-The costliest device sends first, to the receiver with which its load's way ends first (the receiver's own way on
-counts too), in the first gap of the receiver's time. A hop that starts at once in the layout is done now; if none does,
-waiting is better. Pure.
+The costliest device sends first. Its receiver is the one with which its load's way ends first, in the first gap of the
+receiver's time; the receiver's own way on counts too. A hop that starts at once in the layout is done now; if none
+does, waiting is better. Pure.
 
-Costs and times are in transfers of the median link. One chain is laid out by the loop that greedy uses too
-(`mdl.scheduler.policies.laid_hops`), many side by side in NumPy; a test holds the two to the same layouts. The
-constants belong to the network's weights (`mdl.scheduler.policies.trained_under`).
+Costs and times are in transfers of the median link. The loop that greedy uses too (`mdl.scheduler.policies.laid_hops`)
+lays out one chain; NumPy lays out many side by side. A test checks that both give the same layouts. The constants
+belong to the network's weights (`mdl.scheduler.policies.trained_under`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _PAUSES: Doubles = LAYOUT.rush * BUSY_SHARE / (1.0 - BUSY_SHARE)
 
 @dataclass(frozen=True)
 class Prospects:
-    """What may be expected of the devices of B chains: float64, shape (B, N), in transfers of the median link.
+    """Estimates for the devices of B chains: float64, shape (B, N), in transfers of the median link.
 
     costs: of keeping a load there (`cost_to_keep`, energy, a low battery).
     keep: the same; infinite for a device that may not receive, so that it sends first, and to no such other.
     hops: transfer over the device's own link, with the pauses to expect.
-    free: from now until the device is expected to be free; infinite if it never is, or if nothing is known of it.
+    free: from now until the device is expected to be free; infinite if it never is, or if its end is unknown.
     link: the same transfer undisturbed.
     rest: of the device's busy period, 0 if it is not busy.
     energy: accumulated above the mean of all, per watt.
@@ -59,9 +59,9 @@ class Prospects:
 class Layout:
     """The hops of B chains, laid out. Times from now, in transfers of the median link.
 
-    starts: float64, shape (B, N): when each device is to send, infinite if it is not.
+    starts: float64, shape (B, N): the time at which each device is to send, infinite if it is not.
     targets: int64, shape (B, N): the receiver's position, -1 if the device is not to send.
-    ends: float64, shape (B,): when the last holder has everything.
+    ends: float64, shape (B,): the time at which the last holder has everything.
     """
 
     starts: Doubles
@@ -69,7 +69,7 @@ class Layout:
     ends: Doubles
 
     def take(self, rows: Integers) -> Layout:
-        """A copy of these chains. rows: positions or a mask."""
+        """Copy these chains. rows: positions or a mask."""
         return Layout(self.starts[rows], self.targets[rows], self.ends[rows])
 
     def put(self, rows: Integers, fresh: Layout) -> None:
@@ -78,7 +78,7 @@ class Layout:
 
 
 def prospects(stand: Stand) -> Prospects:
-    """What may be expected of each device (B, N) by its link, its kind of use, its battery and its energy."""
+    """Estimate each device's prospects (B, N) from its link, its kind of use, its battery and its energy."""
     link_time = link_times(stand)
     energy = energy_above_mean(stand)
     pauses = _PAUSES[stand.kind]
@@ -88,7 +88,7 @@ def prospects(stand: Stand) -> Prospects:
     holds = stand.holds()
     rest = np.where(holds & (stand.busy_for > 0.0), expected_rest(stand), 0.0)
     times = (stand.eta_ready + stand.op_left) / stand.unit_s[:, None] + rest
-    # A device of which no end is known is not waited for.
+    # A device with no known end is not waited for.
     times = np.where(holds & (times > 0.0) & (stand.state != SEND), times, inf)
     times = np.where(stand.free(), 0.0, times)
     keep = np.where(stand.may_receive, costs, inf)
@@ -96,8 +96,8 @@ def prospects(stand: Stand) -> Prospects:
 
 
 def lay_out(expected: Prospects) -> Layout:
-    """The schedule of all hops that are due in B chains, as the module describes it. Where numbers are not finite the
-    hops of that chain are arbitrary."""
+    """Schedule all hops that are due in B chains, by the rules in the module's docstring. The hops of a chain with a
+    number that is not finite are arbitrary."""
     free = LAYOUT.waiting_counts * expected.free
     ranks = expected.keep - LAYOUT.late_saves * np.where(expected.free < inf, expected.free, 0.0)
     if len(free) > 1:
@@ -106,10 +106,10 @@ def lay_out(expected: Prospects) -> Layout:
 
 
 def picks_now(layout: Layout, costs: Doubles, may_pick: Bools, may_wait: Bools) -> tuple[Integers, Integers]:
-    """Positions (B,) of the senders and of the receivers of the hops that the layout starts now; -1 and -1 to wait.
+    """Return positions (B,) of the senders and of the receivers of the hops that start now; -1 and -1 to wait.
 
-    costs: (B, N). may_pick: (B, N), devices that are free. may_wait: (B,), chains in which something is under way;
-    elsewhere, where no hop of the layout starts now, the costliest device sends to the cheapest.
+    costs: (B, N). may_pick: (B, N), devices that are free. may_wait: (B,), chains in which something is under way. In
+    the other chains, if no hop of the layout starts now, the costliest device sends to the cheapest.
     """
     rows = np.arange(len(costs))
     now = (layout.starts == 0.0) & may_pick
@@ -124,7 +124,7 @@ def picks_now(layout: Layout, costs: Doubles, may_pick: Bools, may_wait: Bools) 
 
 
 def receivers_for(layout: Layout, costs: Doubles, valid: Bools, senders: Integers) -> Integers:
-    """Positions (B,) of the receivers for `senders` (B,): as laid out if that device may be picked, else the cheapest.
+    """Return positions (B,) of the receivers for `senders` (B,): the planned device if it is valid, else the cheapest.
 
     costs, valid: (B, N); valid: devices that may be picked as receivers.
     """
@@ -135,16 +135,16 @@ def receivers_for(layout: Layout, costs: Doubles, valid: Bools, senders: Integer
 
 
 def cheapest(costs: Doubles, allowed: Bools) -> Integers:
-    """Position (B,) of the allowed device with the least cost; among devices of equal cost the last position.
+    """Return the position (B,) of the allowed device with the least cost; the last of equals.
 
-    costs, allowed: (B, N). For a chain in which no device is allowed the position means nothing.
+    costs, allowed: (B, N). The position means nothing for a chain in which no device is allowed.
     """
     last: Integers = costs.shape[1] - 1 - np.where(allowed, costs, inf)[:, ::-1].argmin(axis=1)
     return last
 
 
 def _weighed_energy(energy: Doubles) -> Doubles:
-    """What a device spent in earlier rounds counts more than what one round can spend (LAYOUT.energy_of_a_round)."""
+    """Weigh energy of earlier rounds more than what one round can spend (LAYOUT.energy_of_a_round)."""
     most, of_one_round = LAYOUT.most_energy, LAYOUT.energy_of_a_round
     counted = np.minimum(np.maximum(energy, -most), most)
     of_round = np.minimum(np.maximum(energy, -of_one_round), of_one_round)
@@ -188,7 +188,7 @@ def _lay_out_many(ranks: Doubles, costs: Doubles, hops: Doubles, free: Doubles) 
         ways = first + span + ahead
         best = ways.argmin(axis=1)
         best_gap = start[rows, best].argmin(axis=1)
-        # Chains in which this device is to send.
+        # The chains in which this device is to send.
         due = np.flatnonzero((place < number - 1) & (ways[rows, best] < inf))
         receiver, gap = (best + place + 1)[due], best_gap[due]
         begun = first[due, best[due]]

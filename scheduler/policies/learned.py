@@ -1,6 +1,6 @@
-"""The learned policy: the shipped network decides, in plain NumPy; greedy takes over where it must not.
+"""The learned policy: the shipped network decides, in plain NumPy; greedy takes over if it must not.
 
-It must not where the mesh is outside of what it was trained for, where a number is not finite, or when it is late.
+It must not if the mesh differs from those it was trained for, if a number is not finite, or if it is late.
 """
 
 from __future__ import annotations
@@ -22,28 +22,27 @@ from mdl.scheduler.policies.qnet_numpy import NumpyQ, Weights, load_weights
 from mdl.scheduler.policies.why import Choice
 
 SHIPPED = "chain.safetensors"
-# In a device's folder for re-learning: the rounds it has seen, what is learned so far, and the policy if it is better.
+# Files in a device's folder for re-learning: the rounds seen, what is learned so far, and the policy if it is better.
 SEEN, DRAFT, POLICY = "seen.jsonl", "draft.safetensors", SHIPPED
-# Trained up to 64 devices; beyond twice of that nothing was measured.
+# Trained up to 64 devices; nothing was measured beyond twice of that.
 MAX_DEVICES = 128
-_WAITING = "to wait"  # no device can be called so
-# What must not be picked has a value far below this, what may be picked one far above.
+_WAITING = "to wait"  # no device can have this name
+# A forbidden pick has a value far below this, a valid one far above.
 _NEVER = -1e6
 _KINDS = len(UsageKind)
 
 
 def load_shipped() -> tuple[Weights, dict[str, object]]:
-    """Return the weights of the policy that mdl brings along, and what its file says of them."""
+    """Return the weights of the policy that mdl brings along, and its file's metadata."""
     with as_file(files("mdl.scheduler") / "data" / SHIPPED) as shipped:
         return load_weights(shipped)
 
 
 class Learned:
-    """`decide` by the network's values; `explain` gives them for every alternative.
+    """The learned policy: `decide` follows the network's values; `explain` gives them for every alternative.
 
-    path: a policy file, by default the shipped one. deadline_s: a decision that takes longer by `clock` is made by the
-    fallback instead; never without a clock. name: what its reasons begin with. Raises DataError for a file that is no
-    policy.
+    path: a policy file, by default the shipped one. deadline_s: the fallback decides instead if a decision takes longer
+    by `clock`; never without a clock. name: the start of every reason. Raises DataError for a file that is no policy.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Learned:
         return Pair(devices[sender].peer_id, devices[receiver].peer_id, told, tuple(why))
 
     def _choice(self, view: ChainView, picked: Picked, look: Look, receives: bool = False) -> Choice:
-        """In seconds: values are in transfers of the median link. receives: the receiver is picked."""
+        """Describe a choice in seconds; values are in transfers of the median link. receives: True for the receiver."""
         unit_s, names = float(look.stand.unit_s[0]), [*(device.peer_id for device in view.devices), _WAITING]
         position, planned = int(picked.positions[0]), int(picked.planned[0])
         values = [float(value) for value in picked.values[0]]
@@ -117,10 +116,10 @@ class Learned:
         )
 
     def explain(self, view: ChainView) -> list[tuple[str, float]]:
-        """Every alternative with its value, the best first: "a sends" or "wait", then "a -> b" for the picked sender.
+        """List every alternative by value, best first: "a sends" or "wait", then "a -> b" for the picked sender.
 
-        A value is minus the remaining time to expect (and what energy and losses are worth), in seconds. Empty where
-        the network does not decide. The pick of the layout is kept within a margin, so the best value need not win.
+        A value is minus the remaining time to expect (and the worth of energy and losses), in seconds. Empty if the
+        network does not decide. The pick of the layout is kept within a margin, so the best value need not win.
         """
         if sum(device.state is DeviceState.FREE for device in view.devices) < 2 or _outside(view):
             return []
@@ -144,13 +143,13 @@ class Learned:
 
 
 def _look(view: ChainView) -> Look:
-    """What devices tell may be beyond any range: whoever looks asks whether all numbers are finite."""
+    """Look at a view. Reported numbers may be beyond any range: the caller checks that all are finite."""
     with np.errstate(all="ignore"):
         return look_at(stand_of(view))
 
 
 def _outside(view: ChainView) -> str:
-    """Why the network must not decide here; empty if it may."""
+    """Return why the network must not decide here; empty if it may."""
     if not 2 <= len(view.devices) <= MAX_DEVICES:
         return f"{len(view.devices)} devices, it knows 2 to {MAX_DEVICES}"
     if not any(device.link_mb_s for device in view.devices):

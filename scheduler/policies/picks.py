@@ -13,12 +13,15 @@ from mdl.scheduler.policies.layout import lay_out, picks_now, prospects
 from mdl.scheduler.policies.qnet_numpy import NumpyQ
 
 Rule = Callable[[Stand], tuple[Integers, Integers]]
-# A pick differs from the one of the layout only if its value is this much better, in transfers of the median link.
+# A pick differs from that of the layout only if its value is this much better, in transfers of the median link.
 MARGIN = 0.3
 
 
 def layout_rule(stand: Stand) -> tuple[Integers, Integers]:
-    """Senders and receivers (B,) of the hops that `mdl.scheduler.policies.layout` starts now; -1, -1: wait."""
+    """Return senders and receivers (B,) of the hops that the layout starts now; -1, -1: wait.
+
+    The layout is that of `mdl.scheduler.policies.layout`.
+    """
     expected = prospects(stand)
     return picks_now(lay_out(expected), expected.keep, stand.free(), stand.may_wait())
 
@@ -36,7 +39,7 @@ class Picked:
 class Picks:
     """A rule in two picks, the sender and then the receiver: the network's, or without a network those of the layout.
 
-    The best value is picked, where the pick of the layout has `margin` in its favour.
+    The best value is picked; the pick of the layout has `margin` in its favour.
     """
 
     def __init__(self, q: NumpyQ | None, margin: float = MARGIN) -> None:
@@ -55,11 +58,11 @@ class Picks:
         return np.where(waits, -1, senders), receivers
 
     def pick_senders(self, look: Look) -> Picked:
-        """The first pick, or to wait."""
+        """Make the first pick: a sender, or to wait."""
         return self._choose(look, *observe_senders(look))
 
     def pick_receivers(self, look: Look, senders: Integers) -> Picked:
-        """The second pick. senders: positions (B,), none of them waiting."""
+        """Make the second pick. senders: positions (B,), none of them waiting."""
         return self._choose(look, *observe_receivers(look, senders))
 
     def _choose(self, look: Look, features: Floats, valid: Bools, planned: Integers) -> Picked:

@@ -2,8 +2,8 @@
 
 One set of weights serves every number of devices, whatever their order.
 
-Each device is encoded by the same layers; means and maxima over the devices (Zaheer et al., Deep Sets, 2017) tell each
-of them about the others, twice; then every device has an advantage and so has waiting, around one value of the state
+Each device is encoded by the same layers. Means and maxima over the devices tell each of them about the others, twice
+(Zaheer et al., Deep Sets, 2017). Then every device has an advantage and so has waiting, around one value of the state
 (dueling, Wang et al., 2016). `mdl.scheduler.training.qnet_torch` is the same network in torch, for training.
 """
 
@@ -38,17 +38,17 @@ Weights = dict[str, npt.NDArray[np.float32]]
 
 
 class PolicyFileError(DataError):
-    """A file cannot be read as a policy: names the file and what is wrong."""
+    """A file cannot be read as a policy: names the file and the problem."""
 
     hint = "mdl scheduler train makes a policy for this version; without a file the shipped one decides"
 
 
 class UnfitPolicyError(PolicyFileError):
-    """A file was read, and holds no policy that this version can use; it will hold none the next time either."""
+    """A readable file holds no policy that this version can use; reading it again will not help."""
 
 
 def layer_shapes(features: int = len(FEATURES), hidden: int = HIDDEN) -> dict[str, tuple[int, int]]:
-    """(outputs, inputs) of every linear layer, in order."""
+    """Return (outputs, inputs) of every linear layer, in order."""
     return {
         "encode1": (hidden, features),
         "encode2": (hidden, hidden),
@@ -73,7 +73,7 @@ class NumpyQ:
         }
 
     def __call__(self, features: Floats, exists: Bools, valid: Bools) -> Floats:
-        """Q (B, M + 1) of features (B, M, F); what may not be picked has INVALID_Q."""
+        """Return Q (B, M + 1) of features (B, M, F); picks that are not valid have INVALID_Q."""
         if len(features) == 1 and exists.all():
             return self._decide_one(features[0], valid)
         rows, count, _ = features.shape
@@ -111,7 +111,7 @@ class NumpyQ:
         return np.where(valid, q, np.float32(INVALID_Q))
 
     def _decide_one(self, features: Floats, valid: Bools) -> Floats:
-        """The same for one chain of which all devices exist, in fewer and smaller steps: a decision must be quick."""
+        """Return the same for one chain in which all devices exist, in fewer, smaller steps: it must be quick."""
         linear, count = self._linear, len(features)
         may_pick = np.flatnonzero(features[:, _MAY_PICK])
         means = np.empty((2, count), dtype=np.float32)
@@ -151,10 +151,10 @@ class NumpyQ:
 
 
 def load_weights(path: Path) -> tuple[Weights, dict[str, object]]:
-    """Weights and metadata of a policy file.
+    """Return weights and metadata of a policy file.
 
-    Raises PolicyFileError if it cannot be read; UnfitPolicyError if it holds no finite network of our shape, if its
-    observation has other columns than this version's, or if it was trained under other constants
+    Raises PolicyFileError if it cannot be read. Raises UnfitPolicyError if it holds no finite network of our shape, if
+    its observation has other columns than this version's, or if it was trained under other constants
     (`mdl.scheduler.policies.trained_under`). A file without that stamp is from before there was one.
     """
     weights, metadata = read_policy(path)
@@ -178,7 +178,7 @@ def load_weights(path: Path) -> tuple[Weights, dict[str, object]]:
 
 
 def read_policy(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, object]]:
-    """The arrays of a policy file of any kind, unchecked, and the JSON object beside them. Raises PolicyFileError."""
+    """Return a policy file's arrays, of any kind, unchecked, and its JSON object. Raises PolicyFileError."""
     try:
         arrays, kept = read_safetensors(path)
         return arrays, decode_json(kept.get(_METADATA_KEY, "{}"), dict[str, object], "its metadata")
@@ -187,9 +187,9 @@ def read_policy(path: Path) -> tuple[dict[str, npt.NDArray[Any]], dict[str, obje
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a policy file that this version cannot use, so that it is in nobody's way and not lost; returns where.
+    """Rename a policy file that this version cannot use, so that it blocks nothing and is not lost.
 
-    One such file is kept, the last. Raises StorageError.
+    Return its new path. Only the last such file is kept. Raises StorageError.
     """
     aside = path.with_name(f"{path.name}.set-aside")
     try:
@@ -200,7 +200,7 @@ def set_aside(path: Path) -> Path:
 
 
 def save_weights(path: Path, weights: Weights, metadata: dict[str, object]) -> None:
-    """One safetensors file; metadata is any JSON object (command, seed, evaluation).
+    """Write one safetensors file; metadata is any JSON object (command, seed, evaluation).
 
     Columns of the observation and the constants that the network was trained under are added. Raises MdlError if the
     disk refuses.
@@ -211,7 +211,7 @@ def save_weights(path: Path, weights: Weights, metadata: dict[str, object]) -> N
 
 
 def draw_weights(rng: np.random.Generator) -> Weights:
-    """A fresh network (He initialisation) that values all picks alike, so that it leaves them to the layout.
+    """Draw a fresh network (He initialisation) that values all picks alike, so that it leaves them to the layout.
 
     Columns that the simulated mesh never varies start without effect.
     """

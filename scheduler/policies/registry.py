@@ -1,4 +1,4 @@
-"""Every policy that an agent may follow, by its name. Each is imported when it is made: help texts need names alone."""
+"""Every policy that an agent may follow, by its name. Each is imported when it is made: help texts need only names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def make_policy(name: str) -> Policy:
-    """A fresh policy. `optimal` sees the whole scenario, so it is there for judging only (`scheduler/explain`).
+    """Make a fresh policy. `optimal` sees the whole scenario, so it only judges others (`scheduler/explain`).
 
     Raises ConfigError with the closest valid name; for dqn also if its file is no policy (DataError).
     """
@@ -31,7 +31,7 @@ def make_policy(name: str) -> Policy:
 
 
 def name_policies(*more: str, last: str = "or") -> str:
-    """ "dqn, greedy, ... or ring": what a help text says is valid. more: names that are valid beside the policies."""
+    """List valid names for a help text: "dqn, greedy, ... or ring". more: names that are valid beside the policies."""
     *names, final = (*POLICIES, *more)
     return f"{', '.join(names)} {last} {final}"
 
@@ -78,7 +78,7 @@ def _make_learned() -> Policy:
     return Learned()
 
 
-# What an agent may follow. greedy-risk is the best rule that never waits: what the planners and learners are held to.
+# The policies for an agent. greedy-risk is the best rule that never waits: the bar for planners and learners.
 POLICIES: dict[str, Callable[[], Policy]] = {
     "dqn": _make_learned,
     "greedy": _make_greedy,
@@ -89,19 +89,19 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "ring": _make_ring,
 }
 OPTIMAL = "optimal"
-# Beside the policies where rounds are compared: no hops, but segments to owners with shares by bandwidth.
+# Compared with the policies, but without hops: segments go to owners with shares by bandwidth.
 SHARES = "shares"
-# The same rounded, with `round.compress` behind it: "shares-int8".
+# The same with values rounded by `round.compress`: "shares-int8".
 SHARES_BY: dict[str, Compress] = {
     SHARES if compress == "none" else f"{SHARES}-{compress}": compress for compress in get_args(Compress)
 }
-# Not compared unless they are named: dp is slow, greedy-risk is greedy but for one rule.
+# Compared only if they are named: dp is slow, greedy-risk is greedy but for one rule.
 _ON_DEMAND = frozenset({"dp", "greedy-risk"})
 
 
 def quick_policies(with_optimal: bool = False) -> list[str]:
-    """Names of those to compare where nobody said which: quick, and each another idea.
+    """Return the names to compare if the user gave none: quick policies, each with another idea.
 
-    with_optimal: and the optimum to judge them by, where that can be found.
+    with_optimal: add the optimum to judge them by, if it can be found.
     """
     return [*(name for name in POLICIES if name not in _ON_DEMAND), *([OPTIMAL] if with_optimal else [])]

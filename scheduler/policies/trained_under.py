@@ -1,9 +1,10 @@
-"""The constants that the learned policy was trained under: all that the network sees is made with them. Pure.
+"""The constants that the learned policy was trained under: everything that the network sees is made with them. Pure.
 
-They belong to the weights. Greedy has constants of its own, some of the same value: tuning greedy must not change what
-a network that is shipped, or that a device has re-learned, is shown. Whoever changes one here, a usage constant in
-`mdl.devices.usage`, or a formula of `mdl.scheduler.policies.features` or `mdl.scheduler.policies.layout` (then FORMULAS
-rises) has to train the shipped policy again. A policy file names them and their hash; under others it is refused.
+They belong to the weights. Greedy has its own constants, some of the same value: tuning greedy must not change the
+input of a network that is shipped or re-learned on a device. The shipped policy must be trained again after a change of
+a constant here, of a usage constant in `mdl.devices.usage`, or of a formula in `mdl.scheduler.policies.features` or
+`mdl.scheduler.policies.layout` (then FORMULAS rises). A policy file names the constants and their hash; a file with
+others is refused.
 """
 
 from __future__ import annotations
@@ -18,27 +19,27 @@ from mdl.bounds import first_few
 from mdl.devices import usage
 from mdl.reading import shorten
 
-# Rises when a column of the observation, or the layout, comes to mean something else with the same constants.
+# Rises when a column of the observation, or the layout, gets another meaning under the same constants.
 FORMULAS = 1
-# Files from before policy files named their constants have no stamp: all were made under those of this hash.
+# Policy files from before the stamp do not name their constants: all were made under those of this hash.
 UNSTAMPED_HASH = "01ad81b24b29d7f8"
 _SHOWN = 3
 
 
 class LayoutConstants(msgspec.Struct, frozen=True):
-    """Of the layout (`mdl.scheduler.policies.layout`); times, costs and energy in transfers of the median link.
+    """Constants of the layout (`mdl.scheduler.policies.layout`); times, costs, energy in median-link transfers.
 
     rush: periods of use come this much more often than over a whole day: rounds run while people are about.
-    exposed_transfers: whoever receives is exposed to its user for its own transfer and so many typical ones before it.
-    waiting_counts: time of waiting counts so much: what is expected may come late, and a pair that works is no longer
-        in the way.
+    exposed_transfers: a receiver is exposed to its user for its own transfer and so many typical ones before it.
+    waiting_counts: time of waiting counts so many times: an expected end may come late, and a pair that works is no
+        longer in the way.
     late_saves: a device costs so much less in the order of senders for each unit of time that it comes later.
-    low_battery_percent: a device on battery below this is better relieved of its load early.
-    low_battery_transfers: so much more it costs then. Measured on the dying family (docs/results.md).
-    energy_transfers: what a device has spent above the mean makes it as much costlier, and it sends earlier.
+    low_battery_percent: a device on battery below this should lose its load early.
+    low_battery_transfers: it costs so much more then. Measured on the dying family (docs/results.md).
+    energy_transfers: each unit of energy above the mean makes a device so much costlier, and it sends earlier.
     energy_of_a_round: one round alone takes no device further from the mean than so much.
     earlier_counts: energy beyond that was left by earlier rounds, and counts so many times.
-    most_energy: energy further from the mean than so much looks alike.
+    most_energy: energies further from the mean than so much look alike.
     max_gaps: gaps that are kept of one receiver's time.
     """
 
@@ -56,7 +57,7 @@ class LayoutConstants(msgspec.Struct, frozen=True):
 
 
 class ObservationConstants(msgspec.Struct, frozen=True):
-    """Of the observation (`mdl.scheduler.policies.features`).
+    """Constants of the observation (`mdl.scheduler.policies.features`).
 
     longest: times beyond so many median transfers look alike.
     unknown_merge: ten times the merge time, in transfers, of a device that has not merged yet.
@@ -76,9 +77,9 @@ OBSERVATION = ObservationConstants()
 
 
 def seen_constants() -> dict[str, Any]:
-    """All constants by name, as JSON values: the layout's, the observation's, and what is believed of kinds of use.
+    """Return all constants by name, as JSON values: of the layout, of the observation, and the assumptions on use.
 
-    Only written constants, no table that is computed from them: its last digits differ between machines.
+    Only written constants are included. The last digits of a table computed from them differ between machines.
     """
     beliefs = {
         "sync_range_s": list(usage.SYNC_RANGE_S),
@@ -100,20 +101,20 @@ def seen_constants() -> dict[str, Any]:
 
 
 def hash_constants(constants: dict[str, Any]) -> str:
-    """Hex, 64 bits: enough to tell two sets of constants apart; nothing here is kept from anybody."""
+    """Hash to hex, 64 bits: enough to tell two sets of constants apart; it protects no secret."""
     return hashlib.sha256(json.dumps(constants, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def stamp() -> dict[str, object]:
-    """What a policy file says it was trained under."""
+    """Return the stamp of a policy file: the constants it was trained under, and their hash."""
     constants = seen_constants()
     return {"hash": hash_constants(constants), "constants": constants}
 
 
 def describe_difference(found: object) -> str:
-    """How the stamp of a policy file differs from this version's: "rush 3.0 there, 2.0 here"; empty if it does not.
+    """Describe how a policy file's stamp differs from ours: "rush 3.0 there, 2.0 here"; empty if it does not.
 
-    found: as it was read, None if the file has no stamp.
+    found: the stamp as read, None if the file has none.
     """
     ours = seen_constants()
     if found is None:

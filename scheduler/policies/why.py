@@ -1,4 +1,4 @@
-"""Why a policy decided as it did: what it compared, and who won. A reason's words are made from these numbers. Pure."""
+"""The reasons of a policy's decision: the compared options and the winner. Words are made from these numbers. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-# Two values that differ are told with as many decimals as it takes to see it, from the first to the second.
+# Two different values are shown with as many decimals as it takes to tell them apart, from the first to the second.
 _DECIMALS = ("%.2f", "%.3f", "%.4f", "%.5f", "%.6f")
 
 
 class Choice(msgspec.Struct, frozen=True):
     """One comparison that a decision rests on: `picked` is the best of `options`: name and value of each.
 
-    quantity, unit: what was compared, as words before and after the value ("it costs" 2.22 "s"). most: whether the
-    highest is the best, or the lowest. favoured: stays picked unless another is better by more than `margin`, if it is
-    given. favoured_as: whose choice that is. ruled_out: who else might have been picked, and why it could not be.
+    quantity, unit: the words before and after the value ("it costs" 2.22 "s"). most: True if the highest value is the
+    best, False if the lowest. favoured: if given, stays picked unless another is better by more than `margin`.
+    favoured_as: describes the favoured choice. ruled_out: other candidates, each with the reason that excludes it.
     """
 
     picked: str
@@ -29,7 +29,7 @@ class Choice(msgspec.Struct, frozen=True):
     ruled_out: tuple[tuple[str, str], ...] = ()
 
     def tell(self) -> str:
-        """Words for what decided: the value of the pick, and of whom it had to beat, or was kept against."""
+        """Tell the comparison in words: the value of the pick, and of the rival that it beat or was kept against."""
         values = dict(self.options)
         own, rival = values.pop(self.picked), self._find_rival()
         if not rival:
@@ -52,7 +52,7 @@ class Choice(msgspec.Struct, frozen=True):
         return f"{told}; not {name}{others}: {why}"
 
     def _find_rival(self) -> str:
-        """The best of the others; "" if there are none."""
+        """Return the best of the others; "" if there are none."""
         others = [option for option in self.options if option[0] != self.picked]
         return max(others, key=lambda option: option[1] if self.most else -option[1])[0] if others else ""
 
@@ -64,12 +64,12 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def first(options: Iterable[tuple[str, float]]) -> str:
-    """The name of the lowest, the first of equals."""
+    """Return the name with the lowest value, the first of equals."""
     return min(options, key=lambda option: option[1])[0]
 
 
 def _tell_apart(value: float, other: float) -> str:
-    """With so few decimals that it still shows which of the two is larger, if one is."""
+    """Format the value with the fewest decimals that still show which of the two is larger, if one is."""
     for decimals in _DECIMALS if value != other else ():
         if (told := decimals % value) != decimals % other:
             return told

@@ -17,18 +17,18 @@ _HOLDS = (DeviceState.FREE, DeviceState.BUSY)
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """ended_s: when the round's result stands. contributions: how many devices are in it."""
+    """ended_s: the time at which the round's result stands. contributions: the number of devices in it."""
 
     ended_s: float
     contributions: int
 
 
 def play_with_quorum(scenario: Scenario, policy: Policy, quorum: float, patience: float) -> Closed:
-    """Plays until all is with one holder, or until a deadline that is set once the quorum is reached.
+    """Play until one holder has everything, or until a deadline that is set once the quorum is reached.
 
-    quorum: share of the devices, above 0.5 to 1, that one holder must have merged. The deadline is then `patience`
-    times the time taken so far away; hops that are under way at it are dropped, which costs nothing that was merged,
-    since a holder keeps its own load until the round closes. Raises ConfigError for another quorum or patience.
+    quorum: share of the devices, above 0.5 to 1, that one holder must have merged. The deadline then follows after
+    `patience` times the time taken so far. Hops under way at the deadline are dropped. That costs nothing that was
+    merged, since a holder keeps its own load until the round closes. Raises ConfigError for another quorum or patience.
     """
     if not 0.5 < quorum <= 1.0 or patience < 0.0:
         raise ConfigError(f"quorum {quorum} and patience {patience}: expected above 0.5 to 1, and at least 0")

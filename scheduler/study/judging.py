@@ -23,11 +23,11 @@ from mdl.sim.timing.scenario import draw_scenario
 
 # Tuning looks at these seeds; 0 to 299 only judge.
 FIRST_TUNING_SEED = 500_000
-# What is said of a network at the end of its training is said of these.
+# The verdict at the end of a network's training rests on these.
 FIRST_VERDICT_SEED = 600_000
-# What is watched while training: family and N.
+# Evaluated while training: family and N.
 WATCHED = (("paper", 9), ("hetero", 9), ("dynamic", 9), ("dynamic", 16))
-# What two networks are compared on: also where batteries give out, and where each scenario is drawn another way.
+# The cells that compare two networks: they include empty batteries, and ways of drawing that vary by scenario.
 COMPARED = (*WATCHED, ("dying", 9), ("varied", 9))
 # Rows of a batch, so that memory stays small for large N.
 _ROWS = 100
@@ -37,7 +37,7 @@ _ROWS = 100
 class Judged:
     """One policy on many scenarios, in their order. energy_variances: over the devices of each (Eq. 6), J^2.
 
-    lost: contributions that no result holds. quits: how often the paper's policy made no chain.
+    lost: contributions that no result holds. quits: the number of times that the paper's policy made no chain.
     """
 
     name: str
@@ -61,13 +61,13 @@ class Judged:
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Half the width of the 95 % confidence interval of a mean; 0 for a single value."""
+    """Return half the width of the 95 % confidence interval of a mean; 0 for a single value."""
     return 1.96 * stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def less_time(one: Judged, other: Judged) -> tuple[float, float]:
-    """By how many percent one's mean makespan is less than the other's on the same scenarios, and half of the paired
-    95 % interval of that (the other's mean is taken as given)."""
+    """Return the percent by which one's mean makespan is below the other's on the same scenarios, and half of the
+    paired 95 % interval of that (the other's mean is taken as given)."""
     apart = [theirs - ours for ours, theirs in zip(one.makespans_s, other.makespans_s, strict=True)]
     scale = 100.0 / other.mean_s
     return round(scale * fmean(apart), 2), round(scale * half_width(apart), 2)
@@ -78,7 +78,7 @@ def compare_networks(
 ) -> dict[str, tuple[float, float]]:
     """Return `less_time` of one network against another by cell, or against the greedy rule (None).
 
-    count: scenarios of each cell, whose seeds begin with first_seed.
+    count: scenarios of each cell; their seeds begin with first_seed.
     """
     found = {}
     for family, n in COMPARED:
@@ -106,12 +106,12 @@ def tell_verdict(less: dict[str, tuple[float, float]]) -> tuple[str, str]:
 
 
 def worse_cells(less: dict[str, tuple[float, float]]) -> list[str]:
-    """Cells of `compare_networks` on which the one takes longer, beyond the interval."""
+    """List cells of `compare_networks` on which the first network takes longer, beyond the interval."""
     return [cell for cell, (gain, half) in less.items() if gain + half < 0.0]
 
 
 def judge_network(name: str, network: NumpyQ | None, scenarios: Sequence[Scenario]) -> Judged:
-    """Play them all side by side; without a network by the greedy rule of `mdl.scheduler.study.parallel_play`."""
+    """Play all side by side; without a network by the greedy rule, as `mdl.scheduler.policies.layout` lays it out."""
     makespans: list[float] = []
     variances: list[float] = []
     lost = 0
@@ -129,7 +129,7 @@ def judge_network(name: str, network: NumpyQ | None, scenarios: Sequence[Scenari
 
 
 def judge_policy(name: str, make: Callable[[], Policy], scenarios: Sequence[Scenario]) -> Judged:
-    """Play them one by one, each with a fresh policy (some remember)."""
+    """Play all one by one, each with a fresh policy (some remember)."""
     policies = [make() for _ in scenarios]
     played = [play(scenario, policy) for scenario, policy in zip(scenarios, policies, strict=True)]
     return Judged(
@@ -142,7 +142,7 @@ def judge_policy(name: str, make: Callable[[], Policy], scenarios: Sequence[Scen
 
 
 def watch(count: int) -> Callable[[NumpyQ], dict[str, float]]:
-    """A function that tells how much shorter than the greedy rule's a network's rounds are, by cell, in percent."""
+    """Return a function that tells by what percent a network's rounds are shorter than the greedy rule's, by cell."""
     cells = {
         f"{family} {n}": [draw_scenario(family, n, FIRST_TUNING_SEED + number) for number in range(count)]
         for family, n in WATCHED

@@ -1,4 +1,4 @@
-"""Many rounds on the same devices: accumulated energy is carried from one to the next, as the agent does. Pure."""
+"""Many rounds on the same devices: each round takes over the accumulated energy, like the agent. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mdl.sim.timing.scenario import draw_scenario
 
 
 def draw_rounds(family: str, n: int, seed: int, rounds: int) -> list[Scenario]:
-    """Scenarios of the same devices: links, merge speeds and classes are those of the first one; the time at which
-    training ends, the kinds of use and the busy periods are drawn anew. Seeds seed * rounds onwards."""
+    """Draw scenarios of the same devices: links, merge speeds and classes are those of the first one. The end of
+    training, the kinds of use and the busy periods are drawn anew. Seeds seed * rounds onwards."""
     drawn = [draw_scenario(family, n, seed * rounds + number) for number in range(rounds)]
     return [_on_devices_of(drawn[0], scenario) for scenario in drawn]
 
 
 def play_rounds(scenarios: Iterable[Scenario], policy: Policy) -> list[Played]:
-    """The energy_j of each starts from what the devices had spent in the one before."""
+    """Play rounds in turn; the energy_j of each starts from the energy that the devices had spent before."""
     played: list[Played] = []
     for scenario in scenarios:
         spent_j = played[-1].energy_j if played else tuple(device.energy_j for device in scenario.devices)

@@ -1,4 +1,4 @@
-"""What the paper's scheduler minimises (MDLdroid Eq. 4): normalised time plus normalised imbalance of energy. Pure."""
+"""The paper's scheduling objective (MDLdroid Eq. 4): normalised time plus normalised imbalance of energy. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 
 def normalise(values: Sequence[float]) -> list[float]:
-    """N(x) = (x - min) / (max - min): 0 for the least, 1 for the most; all 0 where they are alike (Eq. 4)."""
+    """Return N(x) = (x - min) / (max - min): 0 for the least, 1 for the most; all 0 if they are alike (Eq. 4)."""
     least, most = min(values), max(values)
     return [(value - least) / (most - least) if most > least else 0.0 for value in values]
 
 
 def objectives(times_s: Sequence[float], variances_j2: Sequence[float]) -> list[float]:
-    """N(T) + N(E) of several schedules of one iteration, 0 (best in both) to 2 (worst in both).
+    """Return N(T) + N(E) of several schedules of one iteration, 0 (best in both) to 2 (worst in both).
 
-    times_s: T of Eq. 5, until one device holds everything. variances_j2: E of Eq. 6. The paper does not say over what
-    min and max are taken: here over the schedules that are compared.
+    times_s: T of Eq. 5, until one device holds everything. variances_j2: E of Eq. 6. The paper does not say over which
+    set it takes min and max: here over the schedules that are compared.
     """
     pairs = zip(normalise(times_s), normalise(variances_j2), strict=True)
     return [time + balance for time, balance in pairs]

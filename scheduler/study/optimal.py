@@ -1,9 +1,9 @@
 """The exact optimum of one iteration with full information, for judging: it sees every busy period. Pure.
 
-Hops do not share a channel, so the subset recursion (`mdl.scheduler.policies.planning.subset_recursion`) is exact:
-which device holds what, and when, is all that later hops depend on, and to start a hop earlier is never worse. Deaths
-are not defined here: what counts as best when a load is lost is a question of how much a load is worth, so a scenario
-with a dying device is refused, and so is one in which nobody may receive.
+Hops do not share a channel, so the subset recursion (`mdl.scheduler.policies.planning.subset_recursion`) is exact.
+Later hops depend only on each device's loads and the time it has them, and starting a hop earlier is never worse.
+Deaths are not defined here: with a lost load, the best schedule depends on the worth of a load. So a scenario with a
+dying device is refused, and so is one in which no device may receive.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Pair,
 from mdl.scheduler.policies.planning.subset_recursion import Indices, Tables, Times, earliest_ends, subset_tables
 from mdl.sim.timing.iteration import TimedHop
 
-# 9 devices take about 10 ms, 12 about 150 ms; each more takes three times as long.
+# 9 devices take about 10 ms, 12 about 150 ms; each additional device triples that.
 MAX_DEVICES = 12
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """makespan_s: the least that is possible. hops: in the order of their starts."""
+    """makespan_s: the least possible one. hops: in the order of their starts."""
 
     makespan_s: float
     hops: tuple[TimedHop, ...]
@@ -52,7 +52,7 @@ class Optimal:
 
 
 def solve(scenario: Scenario) -> Plan:
-    """Raises ConfigError above MAX_DEVICES devices, if a device dies, or if none may receive (Eq. 4)."""
+    """Find the optimum. Raises ConfigError above MAX_DEVICES devices, if one dies, or if none may receive (Eq. 4)."""
     n = len(scenario.devices)
     if n > MAX_DEVICES:
         raise ConfigError(f"scenario {scenario.scenario_id!r}: optimal plans at most {MAX_DEVICES} devices, not {n}")
@@ -71,7 +71,7 @@ def solve(scenario: Scenario) -> Plan:
 
 
 def time_plan(scenario: Scenario, pairs: list[tuple[int, int]]) -> Plan:
-    """Times hops (sender, receiver), each as early as the hops before it at its two ends allow."""
+    """Time hops (sender, receiver), each as early as the hops before it at its two ends allow."""
     idle_s = [device.ready_s for device in scenario.devices]
     hops = []
     for sender, receiver in pairs:
@@ -87,8 +87,8 @@ def time_plan(scenario: Scenario, pairs: list[tuple[int, int]]) -> Plan:
 
 
 class _Clocks:
-    """When a hop of each pair ends, for arrays of starts: work goes on in active time only. Never where the receiver's
-    owner's limits allow it nothing."""
+    """Ends of each pair's hops, for arrays of starts: work goes on in active time only. A hop never ends if its
+    receiver's owner allows it no delta."""
 
     def __init__(self, scenario: Scenario, tables: Tables) -> None:
         devices = scenario.devices
@@ -142,7 +142,7 @@ class _Clock:
 
 
 def _trace(found_s: Times, clocks: _Clocks, holder: int, loads: int) -> list[tuple[int, int]]:
-    """The hops (sender, receiver) that lead to this state; at each device in their order."""
+    """Return the hops (sender, receiver) that lead to this state; at each device in their order."""
     if loads == 1 << holder:
         return []
     best_s, best = np.inf, (0, 0)
@@ -161,7 +161,7 @@ def _trace(found_s: Times, clocks: _Clocks, holder: int, loads: int) -> list[tup
 
 
 def _parts(loads: int, sender: int, holder: int) -> Indices:
-    """Subsets of the loads with the sender and without the holder."""
+    """Return the subsets of the loads with the sender and without the holder."""
     free = loads & ~(1 << sender) & ~(1 << holder)
     members = [bit for bit in range(loads.bit_length()) if free >> bit & 1]
     parts = np.array([1 << sender], dtype=np.intp)

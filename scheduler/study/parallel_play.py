@@ -20,7 +20,7 @@ from mdl.sim.timing.scenario import draw_scenario
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of B iterations. makespan_s, wasted_s: (B,). energy_j: (B, N). lost: how many contributions, (B,)."""
+    """Results of B iterations. makespan_s, wasted_s: (B,). energy_j: (B, N). lost: number of contributions, (B,)."""
 
     makespan_s: Doubles
     energy_j: Doubles
@@ -29,13 +29,13 @@ class Outcome:
 
 
 def evaluate(q: NumpyQ | None, family: str, n: int, seeds: Iterable[int], margin: float = MARGIN) -> Outcome:
-    """Play the scenarios of these seeds; the same as `mdl.scheduler.study.play.play` with Learned (or the layout)."""
+    """Play the scenarios of these seeds, like `mdl.scheduler.study.play.play` with Learned (or the layout)."""
     packed = pack([draw_scenario(family, n, seed) for seed in seeds])
     return finish(Batch(packed), Picks(q, margin))
 
 
 def finish(batch: Batch, rule: Rule) -> Outcome:
-    """Play every row to its end; the batch given is used up."""
+    """Play every row to its end; this uses up the batch."""
     rows, count = batch.idle().shape
     outcome = Outcome(np.zeros(rows), np.zeros((rows, count)), np.zeros(rows, dtype=np.int64), np.zeros(rows))
     ids, over = np.arange(rows), batch.ended()
@@ -51,9 +51,9 @@ def finish(batch: Batch, rule: Rule) -> Outcome:
 
 
 def step(batch: Batch, rule: Rule, playing: Bools) -> Bools:
-    """One decision in each playing row that has a choice, then on to the next event where nothing else can be paired.
+    """Make one decision in each playing row that has a choice; then advance rows that wait or can pair no more.
 
-    playing: (B,). Returns where something happened (B,); rows that are not playing count as such.
+    playing: (B,). Returns the rows in which something happened (B,); rows that are not playing count as such.
     """
     choosing = np.flatnonzero((batch.idle().sum(axis=1) > 1) & playing)
     waits = np.zeros(len(batch), dtype=np.bool_)
@@ -68,7 +68,7 @@ def step(batch: Batch, rule: Rule, playing: Bools) -> Bools:
 
 
 def stand_of_rows(batch: Batch, rows: Integers) -> Stand:
-    """These rows (positions) as a Stand, as `mdl.scheduler.study.play.view_of` would show them."""
+    """Convert these rows (positions) to a Stand, with the numbers of `mdl.scheduler.study.play.view_of`."""
     packed, which = batch.packed, batch.which[rows]
     shape = (len(rows), packed.exists.shape[1])
     zeros = np.zeros(shape)

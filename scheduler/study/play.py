@@ -1,4 +1,4 @@
-"""Plays a scenario of the timing model under a policy: what it sees, what it decides, and what came of it."""
+"""Plays a scenario of the timing model under a policy: its views, its decisions, and their outcome."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Ordered(msgspec.Struct, frozen=True):
 
 
 class Played(msgspec.Struct, frozen=True):
-    """makespan_s: when one holder has everything. energy_j: of each device, with what it brought along.
+    """makespan_s: the time at which one holder has everything. energy_j: of each device, earlier spending included.
 
-    lost: devices whose own contribution is not in the result; wasted_s: active seconds of hops that a death undid.
-    everywhere_s: when everybody alive has the result.
+    lost: devices with no contribution of their own in the result; wasted_s: active seconds of hops that a death undid.
+    everywhere_s: the time at which every live device has the result.
     """
 
     makespan_s: float
@@ -37,7 +37,7 @@ class Played(msgspec.Struct, frozen=True):
 
 
 def play(scenario: Scenario, policy: Policy) -> Played:
-    """Raises LocalProtocolError if the policy pairs who is not idle, or waits though nothing is under way."""
+    """Play a scenario. Raises LocalProtocolError if the policy pairs a device that is not idle, or waits in vain."""
     iteration = Iteration(scenario)
     ordered, decisions = [], 0
     while not iteration.ended:
@@ -60,7 +60,7 @@ def play(scenario: Scenario, policy: Policy) -> Played:
 
 
 def everywhere_s(iteration: Iteration) -> float:
-    """When everybody alive has the result of an iteration that has ended: its holder broadcasts it."""
+    """Return when every live device has the result of an ended iteration: its holder broadcasts it."""
     count = len(iteration.scenario.devices)
     living = [index for index in range(count) if iteration.state(index) is not DeviceState.DEAD]
     if not iteration.holders:
@@ -69,7 +69,7 @@ def everywhere_s(iteration: Iteration) -> float:
 
 
 def view_of(iteration: Iteration) -> ChainView:
-    """What the agent would know at this moment; a device is named by its index."""
+    """Return the agent's view at this moment; a device is named by its index."""
     scenario = iteration.scenario
     devices = tuple(_view_device(iteration, index) for index in range(len(scenario.devices)))
     return ChainView(iteration.now_s, scenario.size_mb, devices, scenario.latency_s)

@@ -17,14 +17,14 @@ from mdl.scheduler.study.play import Played, view_of
 from mdl.sim.timing.exchange import exchange_end_s
 from mdl.sim.timing.iteration import Iteration
 
-# float32.
+# Bytes of a float32.
 _BYTES = 4
 
 
 class PlayedSegments(NamedTuple):
-    """played: its makespan_s is when everybody alive has the result. start_s: when the plan was made.
+    """played: its makespan_s lasts until every live device has the result. start_s: the time of the plan.
 
-    plan: the last one; None if nobody may own anything, or fewer than two live.
+    plan: the last one; None if no device may own anything, or fewer than two live.
     """
 
     played: Played
@@ -33,10 +33,10 @@ class PlayedSegments(NamedTuple):
 
 
 def play_segments(scenario: Scenario, names: Sequence[str] = (), compress: Compress = "none") -> PlayedSegments:
-    """It begins when all who live are ready; if one of them dies on the way, what it owned begins anew elsewhere.
+    """Play a round in segments, from the moment when all live devices are ready.
 
-    Energy is not modelled: that of each device stays as it was. names: of the devices, by index; else their numbers.
-    compress: as `round.compress`.
+    The segments of a device that dies on the way begin anew at other owners. Energy is not modelled: that of each
+    device stays as it was. names: of the devices, by index; else their numbers. compress: see `round.compress`.
     """
     iteration = Iteration(scenario)
     names = names or [str(index) for index in range(len(scenario.devices))]
@@ -67,9 +67,10 @@ def play_segments(scenario: Scenario, names: Sequence[str] = (), compress: Compr
 def _exchange(
     scenario: Scenario, shares: Sequence[float], members: Sequence[int], start_s: float, coded: float
 ) -> tuple[float, list[int]]:
-    """When all who are left have the result, and who that is; nobody if no owner is, and when that was.
+    """Return the time at which all that are left have the result, and these devices.
 
-    What a device that dies has given stays merged; its own share follows, on the same links. To notice takes no time.
+    If no owner is left, return the time of that and no devices. Pieces given by a device that dies stay merged; its own
+    share follows, on the same links. Noticing takes no time.
     """
     begun_s, end_s = start_s, exchange_end_s(scenario, shares, members, start_s, coded)
     size_mb, owned, left = scenario.size_mb, list(shares), list(members)

@@ -1,1 +1,1 @@
-"""Environments, networks and labels from which a policy learns."""
+"""Environments, networks and labels for learning a policy."""

@@ -1,8 +1,8 @@
-"""Labels for the Q-network: what each pick leads to, found by trying them in copies of the simulation. Pure, no torch.
+"""Labels for the Q-network: the outcome of each pick, found by trying it in copies of the simulation. Pure, no torch.
 
-States are met in play that mixes the current policy with chance. In each, every valid pick is tried in a copy of the
-same scenario (so that luck is shared), and the policy plays the copy to its end. The busy periods that come are hidden
-from the network, which therefore learns the mean over them.
+States come from play that mixes the current policy with chance. In each, every valid pick is tried in a copy of the
+same scenario (so that luck is shared), and the policy plays the copy to its end. Coming busy periods are hidden from
+the network, which therefore learns the mean over them.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from mdl.sim.timing.scenario import draw_scenario, vary_scenario
 # Scenarios of training; those of tuning and judging lie below.
 FIRST_TRAINING_SEED = 1_000_000
 _SEEDS = 1 << 31
-# What a round's contribution is worth that a death takes out of the result, in transfers of the median link.
+# The cost of a contribution that a death takes out of a round's result, in transfers of the median link.
 LOST_TRANSFERS = 2.0
-# What a joule per watt and transfer of standard deviation in accumulated energy is worth, in transfers.
+# The cost of a joule per watt and transfer of standard deviation in accumulated energy, in transfers.
 IMBALANCE_TRANSFERS = 0.02
-# The network plays its own labels with less caution than it decides with, so that it learns from what it would try.
+# The network plays its own labels with less caution than it decides with, so that it learns from its own ideas.
 PLAYED_MARGIN = 0.1
 _SIZE_RANGE_MB = (0.2, 50.0)
 _FAMILIES = ("paper", "hetero", "dynamic", "dying")
 _FAMILY_SHARES = (0.06, 0.16, 0.64, 0.14)
 # Share of scenarios of another model size than the family's own.
 _RESIZED = 0.2
-# Of scenarios while re-learning, how many are variants of those seen; the rest keeps what was learned before.
+# While re-learning, the share of scenarios that are variants of those seen; the rest keeps earlier learning.
 _SEEN_SHARE = 0.75
-# How much chance is mixed into the play that finds states; of its picks, how many wait; of senders, how many are any.
+# Shares of chance in the play that finds states; then the share of its picks that wait, and of senders drawn at random.
 _CHANCE = (0.0, 0.0, 0.1, 0.3)
 _CHANCE_WAITS = 0.2
 _ANY_SENDER = 0.25
-# At most so many picks of one state are tried: the current ones, the best by value, and any others.
+# At most so many picks of one state are tried: the current ones, the best by value, and random others.
 _TRIED = 12
 _TRIED_BEST = 5
 _STATES_A_SCENARIO = 8
@@ -51,7 +51,7 @@ _STATES_A_SCENARIO = 8
 class LabelJob(msgspec.Struct, frozen=True):
     """One chunk to produce. sizes: least and greatest N. weights: the policy, None for the layout alone.
 
-    seen: what a real mesh was like; most scenarios are then variants of these.
+    seen: scenarios like a real mesh; most scenarios are then variants of these.
     """
 
     seed: int
@@ -65,7 +65,7 @@ class LabelJob(msgspec.Struct, frozen=True):
 @dataclass(frozen=True)
 class Labels:
     """S states. features: (S, N, F). exists: (S, N). valid, tried: (S, N + 1). values: (S, N + 1), minus the remaining
-    objective in transfers where it was tried, else 0."""
+    objective in transfers for tried picks, else 0."""
 
     features: Floats
     exists: Bools
@@ -78,7 +78,7 @@ class Labels:
 
 
 def produce_labels(job: LabelJob) -> Labels:
-    """The same job gives the same labels."""
+    """Produce labels; the same job gives the same labels."""
     rng = np.random.default_rng([job.seed, job.number])
     packed = _draw_packed(job, rng)
     picks = Picks(None if job.weights is None else NumpyQ(job.weights), PLAYED_MARGIN)
@@ -89,7 +89,7 @@ def produce_labels(job: LabelJob) -> Labels:
     picked, values = first.positions, first.values
     features, valid, _ = observe_senders(look)
     features = features.copy()
-    # Half of the states with a choice of receivers are about it: for the policy's sender (if it does not wait), or any.
+    # Half of the states with a choice of receivers ask for one: for the policy's sender (unless it waits), or for any.
     chance = _any_valid(valid[:, :-1], rng)
     senders = np.where((rng.random(len(states)) < _ANY_SENDER) | (picked == valid.shape[1] - 1), chance, picked)
     rows = np.flatnonzero((rng.random(len(states)) < 0.5) & (valid[:, :-1].sum(axis=1) > 2))
@@ -123,14 +123,14 @@ def _draw_scenario(job: LabelJob, rng: np.random.Generator) -> Scenario:
 
 def _draw_packed(job: LabelJob, rng: np.random.Generator) -> Packed:
     packed = pack([_draw_scenario(job, rng) for _ in range(job.scenarios)])
-    # Energy of earlier rounds: from a fresh mesh to one that is far out of balance.
+    # Energy of earlier rounds ranges from a fresh mesh to one that is far out of balance.
     spread = packed.unit_s[:, None] * rng.uniform(0.0, 5.0, (job.scenarios, 1))
     packed.energy_j[:] = rng.exponential(1.0, packed.energy_j.shape) * spread * packed.exists
     return packed
 
 
 def _meet_states(batch: Batch, picks: Picks, largest: int, rng: np.random.Generator) -> Batch:
-    """Copies of states with a choice, met on the way to the end."""
+    """Collect copies of states with a choice, met on the way to the end."""
     chance = rng.choice(_CHANCE, len(batch))
     kept: list[Batch] = []
     rate = _STATES_A_SCENARIO / (1.5 * largest)
@@ -172,7 +172,7 @@ def _any_valid(valid: Bools, rng: np.random.Generator) -> Integers:
 
 
 def _select(valid: Bools, values: Floats, picked: Integers, rng: np.random.Generator) -> Bools:
-    """Which picks are tried: all of them if they are few."""
+    """Select the picks to try: all of them if they are few."""
     rank = np.argsort(np.argsort(-values, axis=1), axis=1)
     order = rng.random(valid.shape) + (rank < _TRIED_BEST)
     order[np.arange(len(picked)), picked] = 3.0
@@ -184,7 +184,7 @@ def _select(valid: Bools, values: Floats, picked: Integers, rng: np.random.Gener
 
 
 def _try(states: Batch, picks: Picks, senders: Integers, tried: Bools) -> Floats:
-    """Minus the remaining objective of every pick that is tried (S, N + 1)."""
+    """Return minus the remaining objective of every pick that is tried (S, N + 1)."""
     rows, actions = tried.nonzero()
     branches = states.take(rows)
     waiting = actions == tried.shape[1] - 1

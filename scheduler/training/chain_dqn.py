@@ -1,13 +1,14 @@
-"""The network of the Chain-scheduler trained by stable-baselines3's DQN, from a network that labels have taught.
+"""The Chain-scheduler's network trained by stable-baselines3's DQN, starting from a network that learned from labels.
 
-Three things keep bootstrapping from undoing what labels taught where ends of busy times are hidden:
-- rewards are told by what the layout would have made of the rest of the round (`ChainEnv`, "laid-out"): each is a
-  whole episode's return, and luck, which both continuations share, cancels out. What is left for the network to add
-  up is small, so `gamma` may be below 1, which counts what is far away for less;
-- the next pick in a target is the one that would really be made: the layout's has the margin (`Picks`);
-- values are held to those that training starts from (`keep`).
-The network goes on telling minus the seconds that are left: what the start takes the layout's pick to be worth is
-taken off its values while it learns, since rewards count from there.
+Three things keep bootstrapping from undoing what labels taught if ends of busy times are hidden.
+- Rewards compare with the layout's result for the rest of the round (`ChainEnv`, "laid-out"). Each is a whole
+  episode's return, and luck, which both continuations share, cancels out. The network has little left to add up, so
+  `gamma` may be below 1, which makes distant rewards count less.
+- The next pick in a target is the one that would really be made: the layout's has the margin (`Picks`).
+- Values are kept near those that training starts from (`keep`).
+
+The network's values remain minus the seconds that are left. While it learns, the start's value of the layout's pick
+is subtracted from its values, since rewards count from there.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from mdl.scheduler.training.qnet_torch import QNetwork
 from mdl.scheduler.training.sb3_envs import ChainVecEnv
 from mdl.scheduler.training.vector_env import ChainVectorEnv
 
-# Groups of environments: least and greatest N, how many. Larger meshes cost more by pick than they teach.
+# Groups of environments: least and greatest N, number. Larger meshes cost more by pick than they teach.
 GROUPS = (((3, 9), 24), ((8, 16), 16))
-# `varied` twice: it is what has to carry over; `paper` is solved by the start and only has to stay so.
+# `varied` comes most often, since it has to carry over; the start solves `paper`, which only has to stay so.
 FAMILIES = ("paper", "hetero", "dynamic", "dynamic", "dying", "varied", "varied", "varied")
-# Episodes that go by before a scenario is met again.
+# Episodes until a scenario comes again.
 _POOL = 8
 _PRIOR_ENERGY_J = 3.0
-# Of all picks, how many explore at first and at last; of those, half by value (Boltzmann, in transfers), half any.
+# The share of picks that explore, at first and at last; half go by value (Boltzmann, in transfers), half by chance.
 _FIRST_RATE, _LAST_RATE = 0.3, 0.1
 _TEMPERATURE = 0.5
-# Targets beyond so many transfers are cut, as labels are: rare long calls would drown the rest.
+# Targets beyond this many transfers are cut, like labels: rare long calls would drown the rest.
 _CUT = 5.0
-# What must not be picked is valued far below this.
+# Invalid picks are valued far below this.
 _NEVER = -1e6
 _BATCH = 256
 _BUFFER = 12_000
@@ -59,7 +60,7 @@ class DqnSettings:
 
 
 class ChainDQN(MaskedDQN):
-    """`MaskedDQN` on "laid-out" rewards: see the module. start: the network that values are counted from."""
+    """`MaskedDQN` on "laid-out" rewards: see the module. start: the network from which values are counted."""
 
     def __init__(self, *args: Any, start: QNetwork, settings: DqnSettings, **kwargs: Any) -> None:
         self._settings = settings
@@ -69,7 +70,7 @@ class ChainDQN(MaskedDQN):
         self._start = self.policy.frozen(start)
 
     def _draw(self, seen: npt.NDArray[np.float32]) -> Actions:
-        """Half of those who explore pick anything valid, half what may well be the best."""
+        """Draw exploring picks: half take any valid pick, half a pick that may well be the best."""
         with torch.no_grad():
             values = self.q_net(torch.from_numpy(seen)).numpy()
         values = values + self._chance.gumbel(0.0, _TEMPERATURE, values.shape)
@@ -106,7 +107,7 @@ class ChainDQN(MaskedDQN):
 
 
 class _Kept(BaseCallback):
-    """Hands the network to a function every `every` steps; training ends where it returns True."""
+    """Hands the network to a function every `every` steps; training ends if it returns True."""
 
     def __init__(self, every: int, on_network: Callable[[int, QNetwork], bool | None]) -> None:
         super().__init__()
@@ -121,7 +122,7 @@ class _Kept(BaseCallback):
 
 
 def describe_training(steps: int, seed: int, settings: DqnSettings | None = None) -> dict[str, object]:
-    """What a policy file says of its training."""
+    """Describe the training for a policy file."""
     return {
         "trained_by": f"stable-baselines3 {stable_baselines3.__version__} DQN, on mdl/Chain-v0",
         "steps": steps,
@@ -139,10 +140,10 @@ def train_chain_dqn(
     every: int = 5_000,
     on_network: Callable[[int, QNetwork], bool | None] = lambda step, network: None,
 ) -> tuple[QNetwork, int]:
-    """Train for `steps` picks in all environments together; returns the network and the steps done.
+    """Train for `steps` picks in all environments together; return the network and the steps done.
 
-    on_network is handed the network every so many steps and ends training by returning True. The same start, steps,
-    seed and settings give the same network on the same machine.
+    on_network gets the network every so many steps and ends training by returning True. The same start, steps, seed and
+    settings give the same network on the same machine.
     """
     torch.set_num_threads(1)
     settings = settings or DqnSettings()

@@ -1,8 +1,8 @@
 """DQN by stable-baselines3 with our network, our exploration and no illegal picks: `MaskedDQN`, `ChainPolicy`.
 
-stable-baselines3 sets the exploration rate from `exploration_schedule` after every step, so the schedule is replaced,
-not the rate; and it explores in `_sample_action` without asking `predict` while `learning_starts` lasts, so that is
-what chooses among the valid here. Its own save format is a pickle: networks are kept as safetensors instead.
+stable-baselines3 sets the exploration rate from `exploration_schedule` after every step, so this module replaces the
+schedule, not the rate. It explores in `_sample_action` without asking `predict` while `learning_starts` lasts, so
+`_sample_action` chooses among the valid picks here. Its own save format is a pickle: networks are kept as safetensors.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _WAIT_VALID = COLUMN["wait_valid"]
 _PLAN_SENDS, _PLAN_RECEIVES, _SECOND = (
     LEADING + COLUMN[name] for name in ("plan_sends", "plan_receives", "receiver_phase")
 )
-# Which actions are valid, bool (B, A), of a batch of observations.
+# The valid actions, bool (B, A), of a batch of observations.
 Valid: TypeAlias = Callable[[npt.NDArray[np.float32]], npt.NDArray[np.bool_]]
 
 
 class MaskedDQN(DQN):
     """DQN that explores valid actions only, with its own generator, and by Double-DQN (van Hasselt et al., 2016).
 
-    valid: as `Valid`; None allows every action. It limits what is explored, not what the network picks.
+    valid: see `Valid`; None allows every action. It limits exploration, not the network's picks.
     """
 
     def __init__(self, *args: Any, valid: Valid | None = None, double: bool = True, **kwargs: Any) -> None:
@@ -46,7 +46,7 @@ class MaskedDQN(DQN):
         super().__init__(*args, **kwargs)
 
     def explore_by(self, rate: Callable[[], float]) -> None:
-        """From now on the exploration rate is what this returns."""
+        """Take the exploration rate from this function from now on."""
         self.exploration_schedule = lambda _: rate()
         self.exploration_rate = rate()
 
@@ -70,7 +70,7 @@ class MaskedDQN(DQN):
         return np.asarray(draws.argmax(axis=1), np.int64)
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        """As in the base class, but the network picks the next action and the target network values it."""
+        """Train like the base class, but let the network pick the next action and the target network value it."""
         if not self._double:
             super().train(gradient_steps, batch_size)
             return
@@ -106,13 +106,13 @@ class ChainPolicy(DQNPolicy):
             net.margin = margin
 
     def frozen(self, network: QNetwork) -> Callable[[torch.Tensor], torch.Tensor]:
-        """The values of a network that does not learn, of the same observations."""
+        """Return the values of a network that does not learn, for the same observations."""
         net = _MaskedQ(self.observation_space, self.action_space)
         net.network.load_weights(network.weights())
         return net.requires_grad_(False)
 
     def network(self) -> QNetwork:
-        """A copy of what was learned."""
+        """Copy the learned network."""
         assert isinstance(self.q_net, _MaskedQ)
         return QNetwork(weights=self.q_net.network.weights())
 
@@ -139,7 +139,7 @@ class _MaskedQ(BasePolicy):
 class TellExploration(BaseCallback):
     """Tells an `Exploration` the return of each finished episode; keeps them all in `returns`.
 
-    on_episode hears how many have ended and the return of the last; training ends where it returns True.
+    on_episode gets the number of ended episodes and the last return; training ends if it returns True.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class TellExploration(BaseCallback):
 
 
 class FollowSteps(BaseCallback):
-    """Calls a function after each step; training ends where it returns True."""
+    """Calls a function after each step; training ends if it returns True."""
 
     def __init__(self, on_step: Callable[[int], bool | None]) -> None:
         super().__init__()
@@ -180,12 +180,12 @@ class FollowSteps(BaseCallback):
 
 
 def valid_actions(seen: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
-    """(B, M + 1): what may be picked, by a batch of `ChainEnv`'s observations (B, M, LEADING + F)."""
+    """Return the valid picks (B, M + 1) in a batch of `ChainEnv`'s observations (B, M, LEADING + F)."""
     return split_observation(seen)[2]
 
 
 def planned_picks(seen: torch.Tensor) -> torch.Tensor:
-    """The layout's pick (B, 1) in observations (B, M, 2 + F), M for waiting."""
+    """Return the layout's pick (B, 1) in observations (B, M, 2 + F), M for waiting."""
     second = seen[:, :, _SECOND].amax(dim=1, keepdim=True) > 0
     marks = torch.where(second, seen[:, :, _PLAN_RECEIVES], seen[:, :, _PLAN_SENDS])
     most, place = marks.max(dim=1, keepdim=True)
@@ -193,6 +193,6 @@ def planned_picks(seen: torch.Tensor) -> torch.Tensor:
 
 
 def margin_pick(values: torch.Tensor, seen: torch.Tensor, margin: float) -> torch.Tensor:
-    """The pick (B, 1) that is made: the best of values (B, M + 1), the layout's has `margin` in its favour."""
+    """Return the pick (B, 1): the best of values (B, M + 1), with `margin` in favour of the layout's."""
     planned = planned_picks(seen)
     return values.scatter_add(1, planned, torch.full_like(planned, margin, dtype=values.dtype)).argmax(1, keepdim=True)

@@ -31,61 +31,62 @@ FIRST_TRAINING_SEED = 1_000_000
 _SEEDS = 2**31
 # An illegal action costs more than the slowest rule does: this much for each device, in transfers of the median link.
 ILLEGAL_COST = 10.0
-# What rewards are, see `ChainEnv`.
+# The kinds of rewards, see `ChainEnv`.
 Reward = Literal["shaped", "raw", "laid-out"]
-# What a round may be: hops alone, or, if the policy says so at its start, segments.
+# The kinds of rounds: hops alone, or, if the policy says so at its start, segments.
 ExchangeChoice = Literal["chain", "any"]
 # No feature gets near it.
 _BOUND = 1e4
 
 
 class ChainEnv(gymnasium.Env[Floats, np.int64]):
-    """One iteration of a mesh: who gives its partial mean to whom, and when, until one device holds everything.
+    """One iteration of a mesh: partial means pass from device to device until one device holds everything.
 
     ## Action space
     `Discrete(max_n + 1)`: pick device 0 to max_n - 1, or wait (max_n). A pair takes two picks: the sender, then the
-    receiver; both must be idle, and the receiver one whose owner's limits leave room for a delta (M_max and B_max of
-    Eq. 4: `may_receive` of the scenario's devices; true for all in the families that are drawn). Waiting is possible
-    where a sender is to be picked and somebody trains, is busy or aggregates; time goes on then to the next moment at
-    which two devices are idle. Time also goes on after a pair, when fewer than two are left idle.
+    receiver. Both must be idle, and the receiver's owner must leave room for a delta within the limits (M_max and B_max
+    of Eq. 4: `may_receive` of the scenario's devices; true for all in the families that are drawn). Waiting is possible
+    if a sender is to be picked and some device trains, is busy or aggregates. Time then goes on to the next moment with
+    two idle devices. Time also goes on after a pair, if fewer than two are left idle.
 
-    With `exchange="any"` it is `Discrete(max_n + 2)`: the last action (max_n + 1), possible as the first of an episode
-    if anybody may receive, sends the round in segments (shares by bandwidth, `mdl.scheduler.plans.segment_plan`) as
-    soon as all who live are ready, and ends the episode. Observations are the same: a network of hops alone plays it
-    too.
+    With `exchange="any"` it is `Discrete(max_n + 2)`. The last action (max_n + 1) is possible as the first of an
+    episode if any device may receive. It sends the round in segments (shares by bandwidth,
+    `mdl.scheduler.plans.segment_plan`) as soon as all live devices are ready, and ends the episode. Observations are
+    the same: a network of hops alone plays it too.
 
     ## Observation space
     `Box(-10000, 10000, (max_n, 2 + F), float32)`: a row a device, rows beyond n are 0. Column 0: the device exists;
     column 1: it may be picked now; then the F columns of `mdl.scheduler.policies.features.FEATURES`, free of units.
-    Waiting is valid where the column `wait_valid` is 1. `split_observation` takes a batch of them apart.
+    Waiting is valid if the column `wait_valid` is 1. `split_observation` splits a batch of observations.
 
     ## Reward
     Minus the increase of J = makespan + energy_weight x imbalance of energy + lost_weight x lost contributions, in
     transfers of the median link (`mdl.scheduler.training.objective`).
-    - `reward="raw"`: of J as it stands; an episode's rewards add up to J at the start minus J at the end.
-    - `reward="shaped"`: with the potential "minus what is still to come if the greedy rule continued from here", so of
-      the J that the greedy would end with; the rewards add up to J of the greedy minus J reached, with no discount.
+    - `reward="raw"`: the present J counts; an episode's rewards add up to J at the start minus J at the end.
+    - `reward="shaped"`: with the potential "minus the remaining J if the greedy rule continued from here". So the J at
+      greedy's end counts; the rewards add up to J of the greedy minus J reached, with no discount.
     - `reward="laid-out"`: the same with the layout, which networks start from, in place of the greedy rule. A pick of
-      the layout's is worth 0, any other what it gains or loses if the layout goes on from there, under the same luck.
+      the layout's is worth 0. Any other is worth its gain or loss if the layout goes on from there, with the same luck.
 
-    With `exchange="any"` the makespan in J is when everybody alive has the result, also after hops
-    (`mdl.sim.timing.exchange`): a round in segments has no other end. Energy of segments and of a broadcast counts as
-    none.
+    With `exchange="any"` the makespan in J lasts until every live device has the result, also after hops
+    (`mdl.sim.timing.exchange`): a round in segments has no other end. Energy of segments and of a broadcast is not
+    counted.
 
     ## Start
     `reset(seed=s)` draws the family (of `family`), n (from `n`, a number or a range (least, most), ends included) and a
-    scenario, and with `prior_energy_j` the mean of what each has spent before. `reset(options={"scenario": s})` plays
-    that one.
+    scenario. With `prior_energy_j`, each device has spent energy before, drawn with that mean.
+    `reset(options={"scenario": s})` plays that scenario.
 
     ## Episode end
-    Terminated when one holder is left and has merged everything, or nothing can change any more. An illegal action
-    (a device that may not be picked, or waiting where it is not valid) terminates at once with a reward of -10 n
-    (`ILLEGAL_COST`). Never truncated: at most 2 (n - 1) picks and the waits, if nobody dies.
+    Terminated if one holder is left and has merged everything, or nothing can change any more. An illegal action
+    (a device that may not be picked, or waiting if it is not valid) terminates at once with a reward of -10 n
+    (`ILLEGAL_COST`). Never truncated: at most 2 (n - 1) picks and the waits, if no device dies.
 
     ## Info
-    `scenario_id`; `makespan_s` (so far, of hops; in segments: when everybody has the result); `lost`: devices whose
-    contribution is lost; `end`: "" while it goes on, then "goal" or "illegal"; `reason` (illegal only): why it was;
-    `plan` (in segments only): who owns how many, in words.
+    `scenario_id`; `makespan_s` (so far, of hops; in segments: until every device has the result); `lost`: devices with
+    a lost contribution.
+    `end`: "" while it goes on, then "goal" or "illegal". `reason` (illegal only): the broken rule. `plan` (in segments
+    only): the owners and their segments, in words.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (declared so by Gymnasium)
@@ -121,7 +122,7 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
 
     @property
     def valid(self) -> npt.NDArray[np.bool_]:
-        """What may be done now, bool (actions,): each device, waiting, and with `exchange="any"` segments."""
+        """The legal actions, bool (actions,): each device, waiting, and with `exchange="any"` segments."""
         return self._valid.copy()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
@@ -161,7 +162,7 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         return self._observe(), reward, self._over, False, self._info("goal" if self._over else "")
 
     def draw(self, rng: np.random.Generator) -> Scenario:
-        """A scenario to train on, as `reset` draws them."""
+        """Draw a scenario to train on, like `reset`."""
         family = self.families[int(rng.integers(len(self.families)))]
         n = int(rng.integers(self.n_range[0], self.n_range[1] + 1))
         scenario = draw_scenario(family, n, int(rng.integers(FIRST_TRAINING_SEED, _SEEDS)))
@@ -183,7 +184,7 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         self._move_on()
 
     def _move_on(self) -> None:
-        """To the next moment at which a pair can be made, or to the end."""
+        """Go to the next moment at which a pair can be made, or to the end."""
         iteration = self.iteration
         self._over = iteration.ended
         while not self._over and len(iteration.idle()) < 2:
@@ -205,7 +206,7 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         return value
 
     def _value_of_segments(self, segments: PlayedSegments) -> float:
-        played, spent = segments.played, Iteration(self._scenario)  # nothing that costs energy has begun there
+        played, spent = segments.played, Iteration(self._scenario)  # no work that costs energy has begun there
         elapsed, lost = played.makespan_s - spent.now_s, len(played.lost) - len(spent.lost)
         return self.objective.value(spent, self._unit_s) + elapsed / self._unit_s + self.objective.lost_weight * lost
 
@@ -213,7 +214,7 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
         return look_at(stand_of(view_of(self.iteration)))
 
     def _observe(self) -> Floats:
-        """Nothing but who is picked changes from the first pick of a pair to the second."""
+        """Observe; the second pick of a pair changes only the columns on the sender and on valid picks."""
         if self._sender is None:
             features, valid, _ = observe_senders(self._look)
         else:
@@ -268,7 +269,7 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
 
 
 def split_observation(seen: Floats) -> tuple[Floats, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Features (B, M, F), exists (B, M) and valid (B, M + 1) of a batch of observations (B, M, 2 + F)."""
+    """Return features (B, M, F), exists (B, M) and valid (B, M + 1) of a batch of observations (B, M, 2 + F)."""
     waits = seen[:, :, LEADING + COLUMN["wait_valid"]].max(axis=1, keepdims=True) > 0
     return seen[:, :, LEADING:], seen[:, :, 0] > 0, np.concatenate([seen[:, :, 1] > 0, waits], axis=1)
 

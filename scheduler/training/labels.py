@@ -1,9 +1,9 @@
 """Trains the Q-network on labels: policy iteration by trying every pick (see `mdl.scheduler.training.branching`).
 
 The first labels come from the layout (mdl.scheduler.policies.layout) played to the end, later ones from the network
-itself, so that each generation improves on the last. What is learned is how much better one pick is than another in the
-same state (their luck is the same, so it cancels out), and beside it the value of the state. NumPy alone: a device does
-it beside the mesh (`mdl.scheduler.training.relearn`).
+itself, so that each generation improves on the last. The network learns how much better one pick is than another in the
+same state (their luck is the same, so it cancels out), and beside it the value of the state. NumPy alone: a device
+learns beside the mesh (`mdl.scheduler.training.relearn`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _CYCLE: tuple[tuple[tuple[int, int], int], ...] = (
     ((11, 16), 160),
     ((25, 40), 12),
 )
-# Scenarios a chunk while re-learning: of the size that the mesh has.
+# Scenarios a chunk while re-learning, in the sizes of the mesh.
 _SEEN_SCENARIOS = 96
 # Chunks in the air, so that workers are never idle; the weights of a chunk are that much older.
 _AHEAD = 3
-# Share of the steps whose rollouts follow the layout alone.
+# Share of the steps in which rollouts follow the layout alone.
 _LAYOUT_SHARE = 0.35
-# At least so many: a network that knows nothing yet waits and waits in its rollouts.
+# At least so many: a network that knows nothing yet keeps waiting in its rollouts.
 _LEAST_LAYOUT = 24
 # Chunks kept for training: enough to smooth, few enough that all come from recent policies.
 _REPLAY = 128
@@ -57,7 +57,7 @@ _MEAN_DECAY = 0.995
 
 @dataclass(frozen=True)
 class Progress:
-    """After a step: how many of all, loss of the advantages (squared transfers), states seen, the network so far."""
+    """After a step: its number out of `steps`, advantage loss (squared transfers), states seen, network so far."""
 
     step: int
     steps: int
@@ -78,7 +78,7 @@ def train_on_labels(
     """Train for `steps` chunks of labels. The same steps, seed and number of processes give the same network.
 
     processes: workers beside this process that produce labels; 0 produces them here. start: a network to go on from
-    (then it makes the first labels, too). seen: what a real mesh was like, to learn it above all
+    (then it makes the first labels, too). seen: scenarios like a real mesh, to learn it above all
     (`mdl.scheduler.training.relearn`). on_progress is called after every step and ends training early by returning
     True. Raises ConfigError for steps below 1.
     """
@@ -117,7 +117,7 @@ def train_on_labels(
 
 
 def _produce(job: Callable[[int], LabelJob], steps: int, processes: int) -> Iterator[Labels]:
-    """Labels in the order of their numbers, always so many ahead, however many processes work on them."""
+    """Yield labels in the order of their numbers, always equally far ahead, for any number of processes."""
     with Workers(processes) if processes else nullcontext() as pool:
         pending: deque[Callable[[], Labels]] = deque()
         for number in range(steps + _AHEAD):
@@ -143,9 +143,9 @@ def _draw_rows(labels: Labels, rng: np.random.Generator) -> Labels:
 
 
 def find_gradients(network: Weights, labels: Labels) -> tuple[Weights, float]:
-    """Of the loss by each weight; and the loss of the advantages, squared transfers.
+    """Return the gradient of the loss by each weight, and the loss of the advantages, squared transfers.
 
-    The loss of the state's value beside it is smooth L1 (Huber with 1 transfer), of the mean of what was tried.
+    The loss of the state's value beside it is smooth L1 (Huber with 1 transfer), of the mean of the tried picks.
     """
     passes, tried = Passes(network), labels.tried.astype(np.float32)
     q = passes.forward(labels.features, labels.exists) * tried
@@ -154,7 +154,7 @@ def find_gradients(network: Weights, labels: Labels) -> tuple[Weights, float]:
     target = np.clip(labels.values - mean_value, -_CUT, _CUT)
     error: Floats = ((q - mean_q) - target) * tried
     of_state = np.clip(mean_q - mean_value, -1.0, 1.0)
-    # Each tried pick moves the mean that is taken from all of them.
+    # Each tried pick moves the mean that is subtracted from all of them.
     gradient = (2.0 * (error - tried * error.sum(axis=1, keepdims=True) / count)) / len(labels)
     gradient += _STATE_VALUE_WEIGHT * of_state * tried / count / len(labels)
     return passes.backward(gradient), float(np.square(error).sum(axis=1).mean())

@@ -1,9 +1,9 @@
-"""The true objective of an iteration, and where the greedy would end: what training is rewarded by. Pure.
+"""The true objective of an iteration, and its end by the greedy rule: training rewards come from both. Pure.
 
 J = makespan + energy_weight x imbalance + lost_weight x lost contributions, in transfers of the median link: times are
-divided by its transfer time, energies by what a sender spends in it. The rule that rollouts follow is simple enough for
-batches: of the idle, whose link (and kind of use) is the costliest sends, the cheapest receives, nobody waits. The
-layout (`mdl.scheduler.policies.layout`) may continue instead: slower to play, and nearer to what a network will do.
+divided by its transfer time, energies by a sender's energy in that time. The rule of rollouts is simple enough for
+batches: among the idle, the device with the costliest link (and kind of use) sends, the cheapest receives, none waits.
+The layout (`mdl.scheduler.policies.layout`) may continue instead: slower to play, and nearer to a network's play.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mdl.scheduler.study.play import view_of
 from mdl.sim.timing.batch import Batch
 from mdl.sim.timing.iteration import Iteration
 
-# Transfers: costs of devices that may not receive, where those of devices that may not be paired are infinite.
+# Transfers: costs of devices that may not receive; those of devices that may not be paired are infinite.
 _FULL = 1e6
 
 
@@ -37,14 +37,14 @@ class Objective:
     lost_weight: float = 2.0
 
     def value(self, iteration: Iteration, unit_s: float) -> float:
-        """J of an iteration as it stands; its end gives the true value, before that the time so far counts."""
+        """Return J of an iteration; at its end the true value, before that with the time so far."""
         elapsed_s = iteration.makespan_s if iteration.ended else iteration.now_s
         energy_j = [iteration.energy_j(index) for index in range(len(iteration.scenario.devices))]
         imbalance = pstdev(energy_j) / (SEND_W * unit_s)
         return elapsed_s / unit_s + self.energy_weight * imbalance + self.lost_weight * len(iteration.lost)
 
     def values(self, batch: Batch) -> Doubles:
-        """The same for each row of a batch, shape (B,)."""
+        """Return the same for each row of a batch, shape (B,)."""
         packed, which = batch.packed, batch.which
         exists, unit = packed.exists[which], packed.unit_s[which]
         elapsed_s = np.where(batch.ended(), batch.makespan_s(), batch.now_s)
@@ -57,14 +57,14 @@ class Objective:
 
 
 def unit_of(scenario: Scenario) -> float:
-    """Seconds of a transfer over the median link."""
+    """Return the seconds of a transfer over the median link."""
     return scenario.latency_s + scenario.size_mb / median(device.link_mb_s for device in scenario.devices)
 
 
 def rollout_costs(scenario: Scenario) -> Doubles:
-    """What the rule ranks by, shape (n,), in transfers of the median link: link time, lengthened by the kind's risk.
+    """Return the rule's costs, shape (n,), in transfers of the median link: link time, lengthened by the kind's risk.
 
-    Beyond all others for a device that may not receive: it sends first.
+    A device that may not receive costs more than all others: it sends first.
     """
     links = np.array([device.link_mb_s for device in scenario.devices])
     share = BUSY_SHARE[[device.kind for device in scenario.devices]]
@@ -88,14 +88,14 @@ def finish(iteration: Iteration, costs: Doubles, sender: int | None = None) -> N
 
 
 def batch_costs(batch: Batch) -> Doubles:
-    """`rollout_costs` of each row, shape (B, N)."""
+    """Return `rollout_costs` of each row, shape (B, N)."""
     packed, which = batch.packed, batch.which
     time = packed.size_mb[which, None] / packed.link_mb_s[which] / packed.unit_s[which, None]
     return np.where(packed.may_receive[which], _cost(time, BUSY_SHARE[packed.kind[which]]), _FULL)
 
 
 def finish_batch(batch: Batch, senders: Integers | None = None) -> None:
-    """`finish` for every row at once. senders (B,): of the first pairs, -1 where it is not picked."""
+    """Run `finish` for every row at once. senders (B,): of the first pairs, -1 if not picked yet."""
     costs = batch_costs(batch)
     if senders is not None:
         rows = np.flatnonzero(senders >= 0)
@@ -110,7 +110,7 @@ def finish_batch(batch: Batch, senders: Integers | None = None) -> None:
 
 
 def finish_by_layout(iteration: Iteration, sender: int | None = None) -> None:
-    """Play an iteration to its end as the layout says. sender: of the first pair, if it is picked already."""
+    """Play an iteration to its end by the layout. sender: of the first pair, if it is picked already."""
     while not iteration.ended:
         waits = False
         if len(iteration.idle()) >= 2:
@@ -127,7 +127,7 @@ def finish_by_layout(iteration: Iteration, sender: int | None = None) -> None:
 
 
 def finish_batch_by_layout(batch: Batch, senders: Integers | None = None) -> None:
-    """`finish_by_layout` for every row at once. senders (B,): of the first pairs, -1 where it is not picked."""
+    """Run `finish_by_layout` for every row at once. senders (B,): of the first pairs, -1 if not picked yet."""
     if senders is not None and len(rows := np.flatnonzero(senders >= 0)):
         batch.start(rows, senders[rows], _laid_out_receivers(stand_of_rows(batch, rows), senders[rows]))
     playing = ~batch.ended()
@@ -154,5 +154,5 @@ def _pair_by_rule(batch: Batch, costs: Doubles, moving: Bools) -> None:
 
 
 def _cost(link_time: Doubles, share: Doubles) -> Doubles:
-    """Shape of all: (n,) or (B, N). link_time: in transfers. share: of time that the device is busy, 0 to 1."""
+    """Return costs, shaped (n,) or (B, N). link_time: in transfers. share: busy share of the time, 0 to 1."""
     return cost_to_keep(link_time, share / (1.0 - share), LAYOUT.exposed_transfers)

@@ -33,7 +33,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 class PaperVecEnv(BatchVecEnv):
-    """`ChainPaperEnv`, so many at once and without a dictionary a step: what an episode is, is said there."""
+    """Many `ChainPaperEnv` at once, without a dictionary a step; that class describes the episodes."""
 
     def __init__(
         self, n: int, count: int, rules: PaperRules, *, counts: bool = False, busy: Sequence[int] | None = None
@@ -47,7 +47,7 @@ class PaperVecEnv(BatchVecEnv):
         return PaperBatch(self._n, self.num_envs, self._rules, np.random.default_rng(seed), busy=self._busy)
 
     def reset(self) -> Any:
-        """The observations of fresh episodes, drawn by the seed that was given, or by 0."""
+        """Return the observations of fresh episodes, drawn by the given seed, or by 0."""
         self._batch = self._make(self._seeds[0] or 0)
         return self._batch.observe(self._counts)
 
@@ -58,7 +58,7 @@ class PaperVecEnv(BatchVecEnv):
 
 @dataclass(frozen=True)
 class PaperRun:
-    """A DQN of the paper's variant after training. returns: of its episodes, in the order in which they ended."""
+    """A DQN of the paper's variant after training. returns: of its episodes, in the order of their ends."""
 
     model: MaskedDQN
     returns: list[float]
@@ -71,7 +71,7 @@ class PaperRun:
 
 
 def plain_mlp(model: MaskedDQN, n: int, rules: PaperRules, *, counts: bool = False) -> MlpQ:
-    """The MLP of a model as plain arrays."""
+    """Return the MLP of a model as plain arrays."""
     values = [array.detach().numpy().copy() for array in model.q_net.q_net.parameters()]
     return MlpQ(list(zip(values[::2], values[1::2], strict=True)), n, rules, counts=counts)
 
@@ -93,15 +93,15 @@ def train_paper(
     on_model: Callable[[MaskedDQN], None] = lambda model: None,
     on_episode: Callable[[int, float], bool | None] = lambda episodes, last: None,
 ) -> PaperRun:
-    """The paper's DQN: an MLP on its five states, exploring valid picks by TDGE, DGE or TGE (Algorithm 2).
+    """Train the paper's DQN: an MLP on its five states, exploring valid picks by TDGE, DGE or TGE (Algorithm 2).
 
-    What it does not explore it picks by its Q-values, and then an invalid pick is an answer like others.
+    Picks that do not explore follow the Q-values, and there an invalid pick is an answer like others.
 
     steps: picks. busy: learn for this resource condition alone; None draws one for each episode. at_once: episodes side
     by side; a gradient step follows every 8 picks (4 if it is 1). phi: of the threshold (Eq. 8). start: a model to go
-    on from (its weights are copied). on_step (picks so far) and on_episode (how many have ended, and the return of the
-    last) end it early by returning True; on_model is handed the model before it learns. decay_episodes: of DGE and
-    TDGE; a third of the episodes that fit by default.
+    on from (its weights are copied). on_step (picks so far) and on_episode (the number of ended episodes, the last
+    return) end it early by returning True; on_model gets the model before it learns. decay_episodes: of DGE and TDGE;
+    by default a third of the episodes that fit.
     """
     torch.set_num_threads(1)
     rules = rules or PaperRules()

@@ -1,7 +1,7 @@
 """The gradient of the Q-network in plain NumPy, and Adam: a device that re-learns beside the mesh loads no torch.
 
 Importing torch and its optimizer takes 270 MB and 2.3 s of processor time, more than a slot of learning itself. Layers
-and pools are those of `mdl.scheduler.policies.qnet_numpy`; a test holds the gradient to that of
+and pools are those of `mdl.scheduler.policies.qnet_numpy`; a test compares the gradient with that of
 `mdl.scheduler.training.qnet_torch`.
 """
 
@@ -24,10 +24,9 @@ Backward = Callable[[Floats], Floats]
 
 
 class Passes:
-    """One pass through the network that can be gone back: `forward`, and then `backward` once.
+    """One pass through the network and back: `forward`, and then `backward` once.
 
-    q (B, M + 1) of features (B, M, F); exists: (B, M). What may not be picked has a value as well: the loss leaves it
-    out.
+    q (B, M + 1) of features (B, M, F); exists: (B, M). Invalid picks have a value as well: the loss leaves them out.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -61,13 +60,13 @@ class Passes:
         return q
 
     def backward(self, gradient: Floats) -> Weights:
-        """Of the loss by each weight; gradient: of the loss by q, (B, M + 1)."""
+        """Return the gradient of the loss by each weight; gradient: of the loss by q, (B, M + 1)."""
         self._gradients = {}
         self._back(gradient)
         return self._gradients
 
     def _mix(self, around: str, own: str, hidden: Floats, masks: tuple[Floats, Floats]) -> tuple[Floats, Backward]:
-        """Each device beside what the pools tell of all: ReLU of both layers' sum."""
+        """Mix each device with the pools over all: ReLU of both layers' sum."""
         mine, back_own = self._layer(own, hidden)
         pooled, back_pool = _pool(hidden, masks)
         context, back_around = self._layer(around, pooled)
@@ -104,7 +103,7 @@ class Passes:
 
 
 def _pool(values: Floats, masks: tuple[Floats, Floats]) -> tuple[Floats, Backward]:
-    """Mean and maximum (B, 4 H) of values (B, M, H) over each mask (B, M, 1)."""
+    """Return mean and maximum (B, 4 H) of values (B, M, H) over each mask (B, M, 1)."""
     parts, halves = [], []
     for mask in masks:
         masked, count = values * mask, np.maximum(1.0, mask.sum(axis=1))
@@ -126,7 +125,7 @@ def _pool(values: Floats, masks: tuple[Floats, Floats]) -> tuple[Floats, Backwar
 
 
 class Adam:
-    """Changes these weights in place, as `torch.optim.Adam` does after `clip_grad_norm_`."""
+    """Changes these weights in place, like `torch.optim.Adam` after `clip_grad_norm_`."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights

@@ -1,4 +1,4 @@
-"""The Q-network in torch, for training; layers and pools as `mdl.scheduler.policies.qnet_numpy` describes them."""
+"""The Q-network in torch, for training; `mdl.scheduler.policies.qnet_numpy` describes its layers and pools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAY_PICK = COLUMN["may_pick"]
 class QNetwork(nn.Module):
     """Q-values of picking each device or waiting: forward(features (B, M, F), exists (B, M), valid (B, M + 1)).
 
-    Returns (B, M + 1), the last for waiting; what is not valid has -1e9. The value is minus the remaining objective in
+    Returns (B, M + 1), the last for waiting; invalid picks have -1e9. The value is minus the remaining objective in
     transfers of the median link. Fresh weights come from `seed`.
     """
 
@@ -61,11 +61,11 @@ class QNetwork(nn.Module):
         self.load_state_dict({name: torch.from_numpy(values.copy()) for name, values in weights.items()})
 
     def weights(self) -> Weights:
-        """A copy, as arrays."""
+        """Copy the weights to arrays."""
         return {name: values.detach().cpu().numpy().copy() for name, values in self.state_dict().items()}
 
     def plain(self) -> NumpyQ:
-        """The same network without torch."""
+        """Return the same network without torch."""
         return NumpyQ(self.weights())
 
     def _layer(self, name: str, values: torch.Tensor) -> torch.Tensor:
@@ -74,11 +74,11 @@ class QNetwork(nn.Module):
 
 
 def save_policy(path: Path, network: QNetwork, metadata: dict[str, object]) -> None:
-    """Weights in safetensors, with metadata (any JSON object: command, seed, evaluation)."""
+    """Save weights in safetensors, with metadata (any JSON object: command, seed, evaluation)."""
     save_weights(path, network.weights(), metadata)
 
 
 def load_policy(path: Path) -> tuple[QNetwork, dict[str, object]]:
-    """Raises DataError if the file holds no policy for this version's observation."""
+    """Load a network. Raises DataError if the file holds no policy for this version's observation."""
     weights, metadata = load_weights(path)
     return QNetwork(weights=weights), metadata

@@ -1,8 +1,8 @@
-"""Continuous environment learning (MDLdroid 3.3.3): goes on learning from the rounds a mesh has really had.
+"""Continuous environment learning (MDLdroid 3.3.3): goes on learning from a mesh's real rounds.
 
-It learns for one small slot after another, in a process beside the mesh (`mdl.peers.edge.relearner`). After the last
-slot the draft is judged on rounds that it has not learned from; only if it is better there does it become the mesh's
-policy, until then the old one decides.
+It learns in one small slot after another, in a process beside the mesh (`mdl.peers.edge.relearner`). After the last
+slot the draft is judged on rounds that it has not learned from. Only if it is better there does it become the mesh's
+policy; until then the old one decides.
 
 In DIRECTORY: seen.jsonl (the rounds as scenarios), draft.safetensors (between two slots), chain.safetensors (the
 policy, once it is better than the shipped one).
@@ -33,7 +33,7 @@ from mdl.sim.timing.scenario import vary_scenario
 
 SLOTS = 24
 _STEPS_A_SLOT = 3
-# Every third round is kept for judging, each in so many variants.
+# Every third round is kept for judging, each in this many variants.
 _HELD_OUT = 3
 _VARIANTS = 8
 # A draft must be better by this share, or chance would change the policy again and again.
@@ -42,10 +42,10 @@ _BETTER = 0.005
 
 @dataclass(frozen=True)
 class Slot:
-    """What a slot came to.
+    """The result of a slot.
 
     before_s, after_s: mean time to one holder on the rounds held out, after the last slot.
-    set_aside: a line for each policy file that this version could not use; it stands beside, under another name.
+    set_aside: a line for each policy file that this version could not use; it stays there under another name.
     """
 
     slot: int
@@ -59,7 +59,7 @@ class Slot:
 def run_slot(directory: Path, seed: int = 0, slots: int = SLOTS, steps: int = _STEPS_A_SLOT) -> Slot:
     """Learn for one slot; after the last one judge the draft, adopt or drop it.
 
-    A draft, or a policy, that was trained under other constants is set aside, and learning begins anew from the policy
+    A draft or policy that was trained under other constants is set aside. Learning then begins anew from the policy
     that is left. Raises DataError for a file that cannot be read.
     """
     learned, held_out = divide(load_scenarios(directory / SEEN))
@@ -87,14 +87,14 @@ def run_slot(directory: Path, seed: int = 0, slots: int = SLOTS, steps: int = _S
 
 
 def divide(seen: Sequence[Scenario]) -> tuple[list[Scenario], list[Scenario]]:
-    """Rounds to learn from, and rounds to judge by."""
+    """Split the rounds into some to learn from and some to judge by."""
     held_out = list(seen[::_HELD_OUT])
     learned = [scenario for index, scenario in enumerate(seen) if index % _HELD_OUT]
     return learned or held_out, held_out
 
 
 def load_current(directory: Path, told: list[str]) -> Weights:
-    """The mesh's policy: re-learned, or as shipped. told: gets a line if the re-learned one had to be set aside."""
+    """Load the mesh's policy: re-learned, or as shipped. told: gets a line if the re-learned one is set aside."""
     if found := _load_or_set_aside(directory / POLICY, told):
         return found[0]
     return load_shipped()[0]

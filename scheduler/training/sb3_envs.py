@@ -1,5 +1,5 @@
-"""Batches as environments of stable-baselines3; of `ChainVectorEnv`s, meshes of different sizes side by side, each kind
-at its own width, so that small ones do not cost what large ones do."""
+"""Batches as environments of stable-baselines3. Several `ChainVectorEnv` side by side hold meshes of different sizes,
+each kind at its own width, so that small ones do not cost as much as large ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BOUND = 1e4
 
 
 class BatchVecEnv(VecEnv):
-    """What is a batch already, as stable-baselines3 wants it: `step_wait` plays `_actions`; none stands alone."""
+    """A batch in the form that stable-baselines3 expects: `step_wait` plays `_actions`; no environment stands alone."""
 
     _actions: npt.NDArray[np.int64]
 
@@ -28,7 +28,7 @@ class BatchVecEnv(VecEnv):
         self._actions = np.asarray(actions, np.int64)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
         if attr_name == "render_mode":
@@ -46,9 +46,9 @@ class BatchVecEnv(VecEnv):
 
 
 class ChainVecEnv(BatchVecEnv):
-    """Observations (num_envs, M, 2 + F) and actions of the widest group, M devices; M is waiting in each.
+    """Observations (num_envs, M, 2 + F) and actions of the widest group, M devices; action M waits in each.
 
-    Episodes start anew in the same step; the last observation of one that ended is not kept, since nothing follows.
+    Episodes start anew in the same step. The last observation of an ended one is not kept, since nothing follows.
     """
 
     def __init__(self, groups: Sequence[ChainVectorEnv]) -> None:

@@ -21,9 +21,9 @@ from mdl.writing import save_or_rescue
 
 logger = logging.getLogger(__name__)
 
-# Steps that tell how long one takes: a cycle of all sizes of mesh.
+# Steps that show the time of one: a cycle of all sizes of mesh.
 _TRIAL_STEPS = 8
-# Of the minutes given, this share goes to the steps that were planned; the rest is for what they take longer.
+# The share of the given minutes for the planned steps; the rest allows for slower ones.
 _PLANNED_SHARE = 0.9
 # Evaluations in the course of a training, and the scenarios of each cell.
 _EVALUATIONS = 10
@@ -32,7 +32,7 @@ _WATCHED_SCENARIOS = 60
 
 @dataclass(frozen=True)
 class Report:
-    """How far training is. figures: percent that rounds are shorter than the greedy rule's, by cell; when measured."""
+    """The progress of training. figures: if measured, the percent by which rounds beat the greedy rule, by cell."""
 
     stage: str
     step: int
@@ -43,9 +43,9 @@ class Report:
 
 @dataclass(frozen=True)
 class Trained:
-    """The best network of a training, by what was measured on its way.
+    """The best network of a training, by the measurements on its way.
 
-    steps: done in all, with those of a resumed file. ended: all steps were done. figures: of it, as in `Report`.
+    steps: done in all, with those of a resumed file. ended: all steps were done. figures: of it, see `Report`.
     """
 
     network: Weights
@@ -66,7 +66,7 @@ def train_policy(
     on_report: Callable[[Report], None] = lambda report: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
-    """Train on labels until `steps` are done in all, and keep the best network in `out`, also meanwhile.
+    """Train on labels until `steps` are done in all; keep the best network in `out`, also meanwhile.
 
     The same steps, seed and processes give the same policy on the same machine, unless it was stopped and resumed.
     It begins with the shipped policy. resume: with that of `out`; its weights are kept, not the labels. from_scratch:
@@ -88,13 +88,13 @@ def train_policy(
         # A network that began with random weights waits so often that judging it would take longer than training it.
         is_early = start is None and progress.step < 2 * every
         shown = None
-        # Who has stopped it does not wait half a minute for an early network to be judged; the last one always is.
+        # A user that stops it need not wait half a minute for judging an early network; the last one is always judged.
         if count == steps or (progress.step % every == 0 and not (is_early or stops)):
             shown = gain(NumpyQ(progress.network))
             best.offer(progress.network, shown)
             try:
                 keep(out)
-            except MdlError as error:  # there is a next time, and the end
+            except MdlError as error:  # a later save may succeed, also at the end
                 logger.warning("%s; training goes on", error)
         elif not best.figures:
             best.network = progress.network
@@ -111,7 +111,7 @@ def train_policy(
 
 
 class _Best:
-    """The network with the best mean of its figures so far; the last one until there are some."""
+    """The network with the best mean of its figures so far; the last one until there are figures."""
 
     def __init__(self) -> None:
         self.network: Weights = {}
@@ -123,7 +123,7 @@ class _Best:
 
 
 def plan_steps(minutes: float, seed: int, processes: int, clock: Callable[[], float]) -> int:
-    """How many steps fit in so many minutes here, by trying a few with the shipped policy. clock: seconds.
+    """Estimate the steps that fit in so many minutes here, by trying a few with the shipped policy. clock: seconds.
 
     An untrained network would not do: it waits so often that its rollouts take many times as long.
     """

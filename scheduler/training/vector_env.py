@@ -22,16 +22,16 @@ Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 Actions = npt.NDArray[np.int64]
 
-# Scenarios are drawn and packed once, so many for each environment; episodes go through them again and again.
+# Scenarios are drawn and packed once, this many for each environment; episodes cycle through them.
 _POOL_PER_ENV = 4
 
 
 class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
     """The same spaces, rewards and ends as `ChainEnv` (its options too), `num_envs` at once; of one max_n, and of hops.
 
-    An environment that ends starts anew in the same step: observations are those of the new episode, rewards and
-    terminations those of the old one (whose last observation is not handed out: nothing follows from it). Scenarios
-    come from a pool of `pool` that is drawn at `reset(seed=...)`. `info` holds `valid`, bool (num_envs, max_n + 1), and
+    An environment that ends starts anew in the same step. Observations are those of the new episode, rewards and
+    terminations those of the old one; its last observation is dropped, since nothing follows from it. Scenarios come
+    from a pool of `pool` that is drawn at `reset(seed=...)`. `info` holds `valid`, bool (num_envs, max_n + 1), and
     `illegal`, bool (num_envs,).
     """
 
@@ -76,7 +76,7 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
         self._senders = np.where(sends, actions, -1)
         stuck = waits & ~self._batch.advance(waits)
         self._over = self._move_on(~illegal & ~sends) | stuck
-        # The layout's own picks lead to where it would have ended anyway.
+        # The layout's own picks lead to the end that it would have reached anyway.
         planned = (actions == self._planned) & self._keeps_plan
         values = self._values(~planned | self._over)
         rewards = self._so_far - values
@@ -92,7 +92,7 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
         return seen, rewards, ended, np.zeros(self.num_envs, np.bool_), info | {"valid": self._valid.copy()}
 
     def _move_on(self, rows: Bools) -> Bools:
-        """These rows go on until a pair can be made; returns where nothing more can."""
+        """Advance these rows until a pair can be made; return the rows that are over."""
         batch = self._batch
         over = batch.ended()
         moving = rows & ~over & (batch.idle().sum(axis=1) < 2)
@@ -103,7 +103,7 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
         return over
 
     def _renew(self, ended: Bools) -> bool:
-        """New episodes in these rows; returns whether there were any."""
+        """Start new episodes in these rows; return True if there were any."""
         rows = np.flatnonzero(ended)
         if not len(rows):
             return False
@@ -120,7 +120,7 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
         return True
 
     def _values(self, changed: Bools) -> npt.NDArray[np.float64]:
-        """J as it stands, or as a continuation would end; in rows where nothing has changed it what it was."""
+        """Return J: the present one, or that at the end of a continuation; rows without a change keep theirs."""
         objective: Objective = self._objective
         if not self._shaped:
             return objective.values(self._batch)
@@ -132,7 +132,7 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
         return values
 
     def _observe(self, moved: Bools) -> Floats:
-        """What is seen now. moved: where anything but the pick of a sender has happened since the last look."""
+        """Observe all rows. moved: rows in which more than the pick of a sender has happened since the last look."""
         look = self._look_again(np.flatnonzero(moved))
         count, n = look.stand.exists.shape
         seen = np.zeros((count, self.single_observation_space.shape[0], LEADING + len(FEATURES)), np.float32)  # type: ignore[index]
@@ -151,7 +151,7 @@ class ChainVectorEnv(VectorEnv[Floats, Actions, npt.NDArray[Any]]):
         return seen
 
     def _look_again(self, rows: Actions) -> Look:
-        """Looks at these rows; of the others what was seen before still holds."""
+        """Look at these rows again; the others keep their last look."""
         if len(rows) == self.num_envs:
             self._look = look_at(stand_of_rows(self._batch, rows))
         elif len(rows):

@@ -1,8 +1,8 @@
-"""The books of a simulated mesh: every local training is one dimension of its own, so that a count can be read off.
+"""The books of a simulated mesh: every local training has its own dimension, so that a count can be read off.
 
 A local delta is one-hot, amount 1 at weight 1. In a closed round, theta times the global delta is 1 where a training
-was counted, and adds up over the rounds of a model's history: above 1 it was counted twice. Where values are rounded on
-their way, amounts differ, or they would all fall on steps; a count is in amounts of its training. Knows no roles.
+was counted. It adds up over the rounds of a model's history: above 1 the training was counted twice. If values are
+rounded on their way, amounts differ, or all would fall on steps; a count is in amounts of its training. Knows no roles.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from mdl.protocol.segments import split_values, theta_by_value
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import Lineage
 
-# Trainings of one run that can be told apart: some four times what a hard plan of six peers and three rounds needs.
+# Trainings of one run that can be told apart: about four times the need of a hard plan of six peers and three rounds.
 DIMENSIONS = 256
-# And of a longer run: for each peer and round the training, three of attempts that were opened afresh.
+# A longer run allows, for each peer and round, its training and three of attempts that were opened afresh.
 _TRAININGS = 4
-# What float32 rounding may take from a count of 1.
+# The most that float32 rounding may take from a count of 1.
 ROUNDING = 1e-3
-# And what coding may: a step of int4 is a seventh of the largest value, there are as many pieces as devices, and what a
-# lost device is still to feed back is lost. Half a count tells nothing, one and two from one another.
+# The most that coding may take: a step of int4 is a seventh of the largest value, there are as many pieces as devices,
+# and the error that a lost device had still to feed back is lost. Half a count tells nothing, but 1 and 2 stay apart.
 _CODED: dict[Coding, float] = {"none": ROUNDING, "float16": 0.02, "int8": 0.1, "int4": 0.5, "ternary": 0.5}
 # Amounts of coded trainings are between this and 1, spread by the golden ratio.
 _LEAST_AMOUNT, _GOLDEN = 0.7, 0.6180339887
@@ -42,7 +42,7 @@ class InvariantError(AssertionError):
 
 
 def dimensions_of(peers: int, rounds: int) -> int:
-    """How many trainings a run of this size may take."""
+    """Return the number of trainings that a run of this size may take."""
     return max(DIMENSIONS, _TRAININGS * peers * rounds)
 
 
@@ -51,13 +51,13 @@ Model: TypeAlias = tuple[bytes, Lineage]  # its digest, and the forks on the way
 
 
 def model_at(digest: bytes, lineage: Lineage, round_id: int) -> Model:
-    """The model of a device that stands at this round of a lineage: a fork has w(r) in common up to its own round."""
+    """Return the model of a device at this round of a lineage: a fork shares w(r) up to its own round."""
     beyond = next((level for level, fork in enumerate(lineage) if fork.round_id >= round_id), len(lineage))
     return digest, lineage[:beyond]
 
 
 class Work(msgspec.Struct, frozen=True):
-    """One local training: whose, for which round, from the parameters with which digest."""
+    """One local training: its owner, its round, and the digest of the parameters that it began from."""
 
     owner: Contributor
     round_id: int
@@ -65,7 +65,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """A closed round in the history of a model: what it was applied to, and what is counted up to here."""
+    """A closed round in the history of a model: the model before it, and the counts up to here."""
 
     before: Model
     round_id: int
@@ -74,11 +74,11 @@ class Closed(msgspec.Struct, frozen=True):
 
 
 class Accounts:
-    """See the module. closed: a model -> how it came to be; the start has no entry of its own in `rounds`.
+    """See the module. closed: a model -> the round that made it; the start has an entry, which is no round.
 
-    A model is a digest and the line of history that led to it: a round of the mesh that consists of what one device
-    brings along from a fork alone has the very result that it had there, and yet another history.
-    size: values of the model. rounding: what a count may be off. amounts: of each training, shape (size,).
+    A model is a digest and the line of history that led to it. A round of the mesh may consist only of what one device
+    brings along from a fork: then it has the same result as there, and yet another history.
+    size: values of the model. rounding: the allowed error of a count. amounts: of each training, shape (size,).
     """
 
     def __init__(self, start: Vector, coding: Coding = "none", outer: Outer | None = None) -> None:
@@ -97,7 +97,7 @@ class Accounts:
         self._attempts: dict[bytes, dict[Attempt, None]] = {}
 
     def train(self, owner: Contributor, round_id: int, parameters: Vector, theta: float) -> ModelDelta:
-        """What this training gives: the same for the same round and parameters, another dimension for any other."""
+        """Return this training's delta: the same for the same round and parameters, another dimension for any other."""
         work = Work(owner, round_id, digest_of(parameters))
         dimension = self.works.setdefault(work, len(self.works))
         if dimension >= self.size:
@@ -105,23 +105,23 @@ class Accounts:
         return ModelDelta(self._trained(dimension), theta, frozenset([owner]))
 
     def recall(self, owner: Contributor, round_id: int, parameters: Vector) -> Vector | None:
-        """The delta of a training that this process has done, again; None if it never has."""
+        """Return the delta of a training that this process has done; None if it never has."""
         dimension = self.works.get(Work(owner, round_id, digest_of(parameters)))
         if dimension is None:
             return None
         return self._trained(dimension)
 
     def deliver(self, values: Vector) -> None:
-        """A training's or a recall's result has reached its machine: from here on it must be counted, once.
+        """Note that a training's or a recall's result has reached its machine: from here on it must be counted, once.
 
-        Also where its round went on meanwhile, so that the device never held it in an own delta yet.
+        This holds even if its round went on meanwhile and the device never held it in an own delta.
         """
         dimension = int(values.argmax())
         self.under_way.discard(dimension)
         self.held.add(dimension)
 
     def hold_own(self, attempt: Attempt, digest: bytes, owner: Contributor, own: ModelDelta) -> bool:
-        """A trainer holds its own delta: from here on it must be counted, once. False if that is known."""
+        """Note that a trainer holds its own delta: from here on it must be counted, once. False if already noted."""
         key = (attempt, digest, owner)
         if key in self._own:
             return False
@@ -133,14 +133,14 @@ class Accounts:
         return True
 
     def check_mean(self, attempt: Attempt, digest: bytes, mean: ModelDelta, holder: str) -> None:
-        """theta is the sum of the contributors' weights, and the values are their mean (Eq. 1, 3); weights are 1."""
+        """Check that theta sums the contributors' weights and the values are their mean (Eq. 1, 3); weights are 1."""
         if abs(mean.theta - len(mean.contributors)) > 1e-9 * mean.theta:
             raise InvariantError("theta", f"{holder} has theta {mean.theta} of {_names(mean.contributors)}")
         if not self._is_mean(attempt, digest, mean):
             raise InvariantError("mean", f"{holder} has no mean of {_names(mean.contributors)}")
 
     def check_result(self, digest: bytes, result: ModelDelta, name: str) -> None:
-        """The same of a global delta; whoever took it late knows nothing of the attempt that gave it."""
+        """Check the same of a global delta; a device that took it late does not know the attempt that gave it."""
         if abs(result.theta - len(result.contributors)) > 1e-9 * result.theta:
             raise InvariantError("theta", f"{name} has theta {result.theta} of {_names(result.contributors)}")
         if not any(self._is_mean(attempt, digest, result) for attempt in self._attempts.get(digest, ())):
@@ -149,7 +149,7 @@ class Accounts:
     def check_segment(
         self, attempt: Attempt, digest: bytes, who: Collection[Contributor], part: slice, values: Vector, name: str
     ) -> None:
-        """The values that somebody gives out for a part of the model are the mean of these own deltas, each once."""
+        """Check that the values given out for a part of the model are the mean of these own deltas, each once."""
         off = values * np.float32(-len(who))
         for contributor in who:
             own = self._own.get((attempt, digest, contributor))
@@ -172,7 +172,7 @@ class Accounts:
         return self._is_nothing(off)
 
     def _is_nothing(self, off: Vector) -> bool:
-        """Whether two vectors are the same but for rounding, by their difference; not if it has no number at all."""
+        """Return True if a difference of two vectors is only rounding; False if it holds a nan."""
         if self.rounding == ROUNDING:
             return bool(np.vdot(off, off) <= ROUNDING * ROUNDING)  # without a warning, whatever is in it
         return bool(np.abs(off).max() <= self.rounding * _LEAST_AMOUNT)
@@ -184,7 +184,7 @@ class Accounts:
         return values
 
     def close(self, before: Model, after: Model, round_id: int, result: ModelDelta, who: str) -> bool:
-        """A device has applied a global delta: True if nobody had before. Raises if something counts twice now."""
+        """Note an applied global delta; True if no device had applied it. Raises if a training counts twice now."""
         if after in self.closed:
             return False
         if before not in self.closed:
@@ -209,11 +209,11 @@ class Accounts:
         return len(self.closed) - 1
 
     def own(self, attempt: Attempt, digest: bytes, owner: Contributor) -> Vector | None:
-        """The own delta that a device held in this attempt, as it was before anything was merged into it."""
+        """Return the own delta that a device held in this attempt, before anything was merged into it."""
         return self._own.get((attempt, digest, owner))
 
     def held_works(self, model: Model) -> list[tuple[Work, int, float]]:
-        """Trainings that somebody has done, their dimension, and how much of each is counted in this model."""
+        """List the trainings done so far, with the dimension of each and its count in this model."""
         counts = self.closed[model].counts
         return [
             (work, dimension, float(counts[dimension]))

@@ -1,7 +1,8 @@
 """SimMesh: the second driver. Runs the same machines as `mdl.transport.runtime`, in virtual time, without a socket.
 
-Training and disk take virtual seconds; deltas are small vectors that can be counted (`mdl.sim.mesh.accounts`), while
-the network charges for `size_bytes`. The same seed gives the same story. Knows no roles: machines are handed to it.
+Training and disk take virtual seconds. Deltas are small vectors that can be counted (`mdl.sim.mesh.accounts`), while
+the network charges for `size_bytes`. The same seed gives the same story. It knows no roles: the caller gives it the
+machines.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from mdl.sim.mesh.transfers import Transfers
 from mdl.sim.mesh.watch import Gate, StoryStep, Watch
 
 _DISCOVERY_S = 0.05
-# Where everybody seems to be: no packet goes there (RFC 5737).
+# The host of every process: no packet goes there (RFC 5737).
 _HOST = "192.0.2.1"
-# No run of a plan needs a tenth of it: beyond, machines answer one another without end.
+# No run of a plan needs a tenth of it: beyond, machines answer each other without end.
 MAX_EVENTS = 100_000
-# A model is on the disk so long after it is known: what is lost by a kill in between must be missed by nobody.
+# A model reaches the disk this long after it is known: a kill in between must cost no device anything.
 SAVE_S = 0.03
-# What is due at once comes a moment later, as by a real clock: sums of times are rounded.
+# An event that is due at once comes a moment later, as by a real clock: sums of times are rounded.
 CLOCK_STEP_S = 1e-6
 # A machine that is due again at once, so often in a row, would keep its processor busy with nothing.
 MAX_TICKS = 50
@@ -54,18 +55,18 @@ _TICK = Tick()
 _RESOURCES = ResourceState(1 << 30, 10.0)
 
 Call: TypeAlias = Callable[[], None]
-# Time, tie-breaker, whom: a process, whoever is called so on arrival, or nobody (then it is a call).
+# Time, tie-breaker, target: a process, the process with that id on arrival, or None (then the item is a call).
 Entry: TypeAlias = tuple[float, int, Node | str | None, Event | Call]
-# Builds the machine of a process that is started again: peer id, incarnation, what it saved (oldest first), its time.
+# Builds the machine of a restarted process: peer id, incarnation, its saved files (oldest first), its time.
 Build: TypeAlias = "Callable[[str, int, Disk, float], Machine]"
 
 
 class SimMesh:
-    """See the module. check: called after each event with the process that handled it. messages: how many were sent.
+    """See the module. check: called after each event with the process that handled it. messages: the number sent.
 
-    rates and faults of the network are the network's. lies: peer id -> by what its deltas are multiplied as they leave
-    it. two_faced: peer id -> to whom it gives another result than it has, and what is added to that.
-    story: None unless `record` was asked for. most_events: of a run.
+    The network has its own rates and faults. lies: peer id -> the factor on its deltas as they leave it. two_faced:
+    peer id -> the peers that it gives another result than its own, and the amount added to that.
+    story: None unless `record` is set. most_events: of a run.
     """
 
     most_events = MAX_EVENTS
@@ -98,7 +99,7 @@ class SimMesh:
         self._check = check
         self._build = build
         self._queue: list[Entry] = []
-        # How long a process does not hear one whose message met a bug in it; 0.0: such a bug is raised.
+        # Seconds for which a process ignores a sender after its message met a bug in it; 0.0: such a bug is raised.
         self.unheard_s = 0.0
         self.bugs = 0
         self._out: dict[tuple[str, str], float] = {}
@@ -117,7 +118,7 @@ class SimMesh:
         theta: float = 1.0,
         resources: ResourceState | None = None,
     ) -> Node:
-        """Start a process: it and the others hear of one another by discovery."""
+        """Start a process: discovery tells it and the others of each other."""
         info = PeerInfo(peer_id, incarnation, role, _HOST, 1)
         node = Node(info, machine, train_s, theta, resources or _RESOURCES)
         if former := self.nodes.get(peer_id):
@@ -131,7 +132,7 @@ class SimMesh:
         return node
 
     def introduce(self) -> None:
-        """Discovery: whoever can be reached hears once of each process."""
+        """Run discovery: each process that can be reached hears once of each other process."""
         for node in self.nodes.values():
             for other in self.nodes.values():
                 if node is other or not other.running or other.contributor in node.known:
@@ -155,11 +156,11 @@ class SimMesh:
         heapq.heappush(self._queue, (max(at_s, self.now), self._count, None, call))
 
     def crash(self, peer_id: str) -> None:
-        """Kill -9: nothing more is handled or sent by this process."""
+        """Kill with -9: this process handles and sends nothing more."""
         self.nodes[peer_id].running = False
 
     def restart(self, peer_id: str) -> Node:
-        """Start it again from what it saved, under a new incarnation."""
+        """Start the process again from its saved files, under a new incarnation."""
         assert self._build is not None
         old = self.nodes[peer_id]
         incarnation = old.info.incarnation + 1
@@ -171,14 +172,14 @@ class SimMesh:
         return self.disks.setdefault(peer_id, Disk())
 
     def suspend(self, peer_id: str, for_s: float) -> None:
-        """SIGSTOP, and SIGCONT for_s later."""
+        """Send SIGSTOP, and SIGCONT for_s later."""
         node = self.nodes[peer_id]
         node.paused_at = self.now if node.paused_at is None else node.paused_at
         node.resume_at = max(node.resume_at, self.now + for_s)
         self.at(node.resume_at, partial(self._resume, node))
 
     def wake(self, node: Node) -> None:
-        """Its clock has changed: look again when it has something due."""
+        """Look again when the process has something due, after its clock has changed."""
         node.tick_at = None
         self._plan_tick(node)
 
@@ -194,7 +195,7 @@ class SimMesh:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def run(self, until_s: float, stop: Callable[[], bool] | None = None) -> bool:
-        """Run until all have finished or `stop` says so: True; False if virtual time `until_s` came first."""
+        """Run until all have finished or `stop` returns True: True; False if virtual time `until_s` came first."""
         queue, nodes, pop = self._queue, self.nodes, heapq.heappop
         while queue and queue[0][0] <= until_s:
             at, _, target, item = pop(queue)
@@ -217,12 +218,12 @@ class SimMesh:
         return all(node.finished or not node.running for node in nodes.values())
 
     def end(self) -> None:
-        """Nothing more is to be run: lets go of what refers back to the mesh, so that its memory is free at once."""
+        """End the run: drop all references back to the mesh, so that its memory is free at once."""
         self._queue.clear()
         self.watch = self.gate = self._build = self._check = self.on_close = self.on_say = None
 
     def _keep(self, node: Node, event: Event) -> None:
-        """For a suspended process: its own work stands still too, messages queue up."""
+        """Keep an event for a suspended process: its own work stands still too, messages queue up."""
         assert node.paused_at is not None
         if isinstance(event, Received | PeerFound | TransferProgressed):
             if len(node.backlog) < BACKLOG:
@@ -232,7 +233,7 @@ class SimMesh:
 
     def _is_due(self, node: Node) -> bool:
         if node.tick_at is None or node.tick_at > self.now:
-            return False  # a tick that an earlier one has replaced
+            return False  # an earlier tick has replaced this one
         node.tick_at = None
         deadline = node.machine.deadline()
         if deadline is None:
@@ -298,7 +299,7 @@ class SimMesh:
             self._check(self, node)
 
     def _meet_bug(self, node: Node, sender: Contributor) -> None:
-        """Do as `mdl.transport.runtime`: hear the sender no more for a while, begin the process again from its disk."""
+        """Act like `mdl.transport.runtime`: ignore the sender for a while, restart the process from its disk."""
         self.bugs += 1
         self._out[node.peer_id, sender.peer_id] = self.now + self.unheard_s
         self.crash(node.peer_id)
@@ -308,7 +309,7 @@ class SimMesh:
         return self.now < self._out.get((node.peer_id, sender.peer_id), 0.0)
 
     def _note(self, node: Node, event: Event) -> None:
-        """What its own driver tells a machine: see that it does not spin, and that its work is delivered."""
+        """Note an event from the machine's own driver: check that it does not spin, and that its work is delivered."""
         if event is _TICK:
             node.ticks = node.ticks + 1 if self.now - node.ticked_at < 2 * CLOCK_STEP_S else 1
             node.ticked_at = self.now
@@ -342,7 +343,7 @@ class SimMesh:
             self._schedule(work[0], node, work[1])
 
     def _save(self, node: Node, effect: SaveModel) -> None:
-        """A process that has ended has let its files be written; one that was killed has not."""
+        """Save a model: a process that has ended still writes its files, a killed one does not."""
         if node.running or node.finished:
             self.disk(node.peer_id).save(effect, self.now)
 

@@ -1,5 +1,5 @@
-"""Carries out a fault plan on a simulated mesh: what is timed as calls between events, what waits for a message as its
-watch."""
+"""Carries out a fault plan on a simulated mesh: timed faults as calls between events, faults that wait for a message
+as its watch."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from mdl.sim.plans.fault_plan import (
 )
 
 BEFORE_HEARING, AFTER_HEARING, BEFORE_SAYING, AFTER_SAYING = Moment
-# A starved process has the processor for so long at once.
+# A starved process gets the processor for this long at once.
 _MOMENT_S = 0.02
 Pairs = list[tuple[str, str]]
-# A step of a decision: the message that shows it, and whether whoever takes the step says it or hears it.
+# A step of a decision: the message that shows it, and True if the device that takes the step says it, else it hears it.
 _STEPS = {
     Step.OPENED: ("RoundOpened", True),
     Step.PROPOSED: ("BroadcastOrdered", True),
@@ -64,7 +64,7 @@ _STEPS = {
 
 @dataclass
 class _Trap:
-    """moment, message: when it may spring. left: so often more, then it does."""
+    """A fault that waits for a message. moment, message: the trigger. left: so many more triggers start the fault."""
 
     fault: CrashOn | Burst
     message: str
@@ -73,7 +73,7 @@ class _Trap:
 
 
 class Injector(Watch):
-    """See the module. Make one per mesh, once all its processes are there; ends_s: when the last fault is over."""
+    """See the module. Make one per mesh, once all its processes are there; ends_s: the end of the last fault."""
 
     def __init__(self, mesh: SimMesh, plan: FaultPlan) -> None:
         self.mesh = mesh
@@ -89,14 +89,14 @@ class Injector(Watch):
             mesh.watch = self
 
     def is_over(self) -> bool:
-        """Whether nothing of the plan is under way or still to come, but for messages that may never be sent."""
+        """Return True if no timed fault is under way or still to come; traps may still wait for a message."""
         return self.mesh.now >= self.ends_s
 
     def disarm(self) -> None:
-        """What has not been triggered by now never will be."""
+        """Drop all traps that have not been triggered by now."""
         self.mesh.watch = None
 
-    # -- what is timed ------------------------------------------------------------------------------------------------
+    # -- timed faults -------------------------------------------------------------------------------------------------
 
     def _do(self, named: TimedFault) -> None:
         mesh, fault = self.mesh, self._aim(named)
@@ -157,14 +157,14 @@ class Injector(Watch):
                 raise LocalProtocolError(f"a fault of an unknown kind: {type(fault).__name__}")
 
     def _aim(self, fault: TimedFault) -> TimedFault | None:
-        """At whoever is in office now, if it names the office; None if nobody is. Raises LocalProtocolError."""
+        """Aim a fault that names the office at the present leader; None if there is none. Raises LocalProtocolError."""
         if OFFICE not in names_of(fault):
             return fault
         leader = self._leader()
         return rename(fault, {OFFICE: leader}) if leader else None
 
     def _leader(self) -> str:
-        """One node in office, "" if there is none."""
+        """Return one node in office, "" if there is none."""
         return next((node.peer_id for node in self.mesh.nodes.values() if node.running and node.keeper is not None), "")
 
     def _cut(self, pairs: Pairs, for_s: float) -> None:
@@ -183,7 +183,7 @@ class Injector(Watch):
         self._tell(f"{peer} goes on with its own card")
 
     def _starve(self, peer: str, until_s: float, every_s: float) -> None:
-        """Whatever process of it runs, also one that is started meanwhile, which has one moment before."""
+        """Starve the peer's running process, also one that is started meanwhile, which gets one moment before."""
         now = self.mesh.now
         if (for_s := min(every_s, until_s - now) - _MOMENT_S) <= 0.0:
             return
@@ -200,7 +200,7 @@ class Injector(Watch):
         self.mesh.introduce()
         self._tell("the cut heals")
 
-    # -- what waits for a message -------------------------------------------------------------------------------------
+    # -- faults that wait for a message -------------------------------------------------------------------------------
 
     def before(self, node: Node, event: Event) -> bool:
         if type(event) is Received and type(event.message).__name__ in self._traps:
@@ -251,7 +251,7 @@ class Injector(Watch):
             self._do_later(rename(fault, names))
 
     def _do_later(self, fault: TimedFault) -> None:
-        """fault: its time counts from now; at once if it is 0, in the middle of what a process does."""
+        """Do a fault later; its time counts from now. A time of 0: do it at once, in the middle of a process's work."""
         if not fault.at_s:
             self._do(fault)
         self.ends_s = max(self.ends_s, self.mesh.now + fault.at_s + getattr(fault, "for_s", 0.0))
@@ -272,7 +272,7 @@ def _trap(fault: CrashOn | Burst) -> _Trap:
 
 
 def _is_step(message: Said, burst: Burst) -> bool:
-    """Whether this message, of the step's kind, is of the burst's round; a report that tells of a result is a vote."""
+    """Return True if the message belongs to the burst's round; a report is a vote if it names a staged result."""
     if type(message) is PeerReport:
         return message.staged is not None and message.open_round == burst.round_id
     return getattr(message, "round_id", None) == burst.round_id

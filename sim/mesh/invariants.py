@@ -1,8 +1,8 @@
-"""What always holds in a mesh, whatever fails (design: faults). Each check raises InvariantError with the evidence.
+"""The rules that always hold in a mesh, whatever fails (design: faults). A check raises InvariantError with evidence.
 
-They run after every event, look at the node that handled it alone, and only if what it holds has changed: a comparison
-of identities, since nothing that is held is changed in place. Machines are looked at through the protocols of
-`mdl.sim.mesh.process`, so that the simulator needs to know no roles.
+The checks run after every event. They look only at the node that handled it, and only if it holds something else than
+before: a comparison of identities, since held objects are never changed in place. The protocols of
+`mdl.sim.mesh.process` show the machines, so that the simulator needs to know no roles.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from mdl.sim.mesh.accounts import Accounts, InvariantError, Model, model_at
 from mdl.sim.mesh.driver import SimMesh
 from mdl.sim.mesh.process import Holder, Keeper, Node, Part
 
-# Its own or a partial mean, and one that comes in or is the result: memory does not grow with the mesh (3.2.2).
+# Its own or a partial mean, and one that arrives or is the result: memory does not grow with the mesh (3.2.2).
 MOST_DELTAS = 2
 
 Attempt = tuple[int, int]
-# In place of an attempt's term: of a round that a device has closed alone. One that comes in by a broadcast has 0.
+# Stands for the attempt's term in a round that a device has closed alone. A round that comes by a broadcast has 0.
 _ALONE = -1
 
 
 @dataclass
 class _Seen:
-    """What a node held after its last event, and, in office, which hops were undecided."""
+    """The state of a node after its last event, and, in office, its undecided hops."""
 
     digest: bytes = b""
     part: Part | None = None
@@ -55,7 +55,7 @@ class _Seen:
 
 @dataclass
 class Invariants:
-    """See the module. `check` is a SimMesh's, `close` its on_close, `say` its on_say."""
+    """See the module. `check` is called as a SimMesh's check, `close` as its on_close, `say` as its on_say."""
 
     accounts: Accounts
     seen: dict[Node, _Seen] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Invariants:
             self._check_keeper(mesh, node, keeper, seen)
 
     def close(self, node: Node, kept: KeepDelta) -> None:
-        """A device has applied a global delta: it is the mean of what its contributors held, and counts once."""
+        """Check an applied global delta: it is the mean of its contributors' deltas, and counts once."""
         holder, seen = node.holder, self.seen[node]
         assert holder is not None
         if kept.delta.contributors == {node.contributor}:  # alone: held and applied in one step
@@ -104,7 +104,7 @@ class Invariants:
             self.accounts.check_result(seen.digest, kept.delta, f"round {kept.round_id} of {node.peer_id}")
 
     def say(self, mesh: SimMesh, node: Node, send: Send) -> None:
-        """What is about to be said: a delta is given to one hop, a sender is freed of a hop that nobody merged.
+        """Check a message to send: a delta is given to one hop, a sender is freed of a hop that no device merged.
 
         In segments: a device gives pieces of its own delta, an owner means of all contributors.
         """
@@ -128,7 +128,7 @@ class Invariants:
             return
         order = exchange.order
         if (message.term, message.version) != (order.term, order.version):
-            return  # it was decided before this very event brought another order
+            return  # it was decided before this same event brought another order
         who: tuple[Contributor, ...] = (node.contributor,)
         if isinstance(message, SegmentMessage):
             kept = [each for number, each in enumerate(order.lost) if number not in message.without]
@@ -139,7 +139,7 @@ class Invariants:
         self.accounts.check_segment(holder.attempt(), holder.digest, who, bounds, values, name)
 
     def _check_spread(self, mesh: SimMesh, node: Node, holder: Holder, part: Part) -> None:
-        """It follows another order, or has another result: there is room for both, and a ballot has one value."""
+        """Check a new order or a new result: there is room for both, and a ballot has one value."""
         if (count := count_vectors(part)) > MOST_DELTAS:
             raise InvariantError("memory", f"{node.peer_id} holds {count} deltas")
         spread = part.spread
@@ -148,7 +148,7 @@ class Invariants:
             return
         ballot = (holder.lineage, part.round_id, staged.term, staged.version)
         if mesh.two_faced:
-            return  # what is staged may be a lie; what is applied may not
+            return  # a staged result may be a lie; an applied one may not
         digest, peer_id = self.ballots.setdefault(ballot, (staged.digest, node.peer_id))
         if digest != staged.digest:
             raise InvariantError("ballot", f"{peer_id} and {node.peer_id} stage two results under {ballot[1:]}")
@@ -156,7 +156,7 @@ class Invariants:
             self.accounts.check_result(holder.digest, result, f"what {node.peer_id} stages")
 
     def _check_held(self, mesh: SimMesh, node: Node, holder: Holder, hold: ModelDelta | None, seen: _Seen) -> None:
-        """It holds something else, or for somebody else, than after its last event."""
+        """Check a node that holds something else, or for another agent, than after its last event."""
         part, is_new = holder.part, hold is not seen.hold or holder.part is not seen.part
         if part is not seen.part:
             seen.released = frozenset()
@@ -174,7 +174,7 @@ class Invariants:
         if ledger is not None:
             check_decided(node, ledger.hops, seen)
             if ledger is seen.kept_ledger and term == seen.kept_term:
-                return  # of one ledger the attempt never changes
+                return  # the attempt of a ledger never changes
         attempt, authority = keeper.attempt(), keeper.authority()
         if attempt != seen.kept_attempt or authority != seen.kept_authority:
             check_disjoint(mesh, keeper)
@@ -182,7 +182,7 @@ class Invariants:
         seen.kept_attempt, seen.kept_authority = attempt, authority
 
     def _check_model(self, node: Node, holder: Holder) -> None:
-        """All who stand at round r of a lineage have the same parameters, then and ever after."""
+        """Check that all devices at round r of a lineage have the same parameters, then and ever after."""
         if not self.accounts.is_known(holder.digest):
             raise InvariantError("model", f"{node.peer_id} has parameters at round {holder.round_id} that none gave")
         key = (holder.lineage, holder.round_id)
@@ -195,11 +195,11 @@ class Invariants:
         if is_own and self.accounts.hold_own(holder.attempt(), holder.digest, node.contributor, hold):
             return
         if is_own and holder.part and holder.part.lacks_own:
-            return  # a result takes its place: it was looked at before, and is taken up again
+            return  # a result takes its place: it was checked before, and is taken up again
         self.accounts.check_mean(holder.attempt(), holder.digest, hold, node.peer_id)
 
     def _check_decisions(self, node: Node, part: Part, seen: _Seen) -> None:
-        """No hop is decided a second time."""
+        """Check that no hop is decided a second time."""
         last = next(reversed(part.decisions.values()))
         if last is seen.last_decision and len(part.decisions) == seen.decided:
             return
@@ -212,11 +212,11 @@ class Invariants:
 
 
 def check_disjoint(mesh: SimMesh, keeper: Keeper) -> None:
-    """No contribution is answered for by two live holders that this agent would pair: nothing can count twice.
+    """Check that no two live holders that this agent would pair answer for one contribution: nothing can count twice.
 
-    Once the round has its result, nobody is paired any more.
-    A holder whose own work another one has merged is none: an agent that takes over may find both a sender that was
-    freed and, back again, the receiver that it had been freed from.
+    Once the round has its result, no holders are paired any more.
+    A holder does not count if another one has merged its own work. An agent that takes over may find both a freed
+    sender and the receiver that it was freed from, back again.
     """
     attempt, authority = keeper.attempt(), keeper.authority()
     if attempt == (0, 0) or keeper.is_settled():
@@ -247,10 +247,10 @@ def check_disjoint(mesh: SimMesh, keeper: Keeper) -> None:
 
 
 def check_given(node: Node, message: DeltaMessage, seen: _Seen) -> None:
-    """A sender serves the one hop that it gave its delta to, to a member, and none that it was freed of.
+    """Check that a sender serves only the hop that it gave its delta to, to a member, and none that it was freed of.
 
-    seen: before this event. The agent on this very node may free it of a hop, or open another round, right after it has
-    served it.
+    seen: the state before this event. The agent on this same node may free it of a hop, or open another round, right
+    after it has served it.
     """
     part, hop = seen.part or (node.holder.part if node.holder else None), (message.segment, message.hop_id)
     if part is None:
@@ -267,9 +267,9 @@ def check_given(node: Node, message: DeltaMessage, seen: _Seen) -> None:
 
 
 def check_decided(node: Node, hops: Mapping[Any, Any], seen: _Seen) -> None:
-    """Only a receiver decides a hop; an agent that takes over finds some that nobody remembers.
+    """Check that only receivers decide hops; an agent that takes over may find hops that no device remembers.
 
-    hops: those that the agent on this node has ordered in its round. What is decided stays so: the others are looked at
+    hops: those that the agent on this node has ordered in its round. A decision is final: only the others are checked
     again.
     """
     if hops is not seen.hops or len(hops) != seen.known_hops:
@@ -288,9 +288,9 @@ def check_decided(node: Node, hops: Mapping[Any, Any], seen: _Seen) -> None:
 
 
 def check_freed(mesh: SimMesh, keeper: Keeper, sender: str, message: HopReleased) -> None:
-    """Nobody is freed of a hop while a live member that follows this agent carries its load.
+    """Check that no sender is freed of a hop while a live member that follows this agent carries its load.
 
-    Unless it has been freed of it before, and the agent has not heard so yet: then it is only told again.
+    A sender that was freed before, while the agent has not heard so yet, is an exception: it is only told again.
     """
     held = mesh.nodes[sender].holder
     if held is None or held.part is None or held.part.given.get(message.segment, (0, None))[0] != message.hop_id:
@@ -307,23 +307,23 @@ def check_freed(mesh: SimMesh, keeper: Keeper, sender: str, message: HopReleased
 
 
 def model_of(holder: Holder) -> Model:
-    """Where this device stands, for the books."""
+    """Return the model of this device, as the books name it."""
     return model_at(holder.digest, holder.lineage, holder.round_id)
 
 
 def obeyed_by(node: Node) -> object:
-    """(term, peer id) of the agent that this node's trainer obeys; None of a machine that never obeys."""
+    """Return (term, peer id) of the agent that this node's trainer obeys; None for a machine that never obeys."""
     succession = node.succession
     return (succession.term, succession.agent) if succession else None
 
 
 def held_by(part: Part | None) -> ModelDelta | None:
-    """The partial mean that this device answers for: none once it has been given away."""
+    """Return the partial mean that this device answers for: None once it has been given away."""
     return None if part is None or 0 in part.given else part.holds.get(0)
 
 
 def count_vectors(part: Part) -> int:
-    """Different vectors of partial means and results that a part of a round keeps alive."""
+    """Count the different vectors of partial means and results that a part of a round keeps alive."""
     spread, exchange = part.spread, part.spread.exchange
     kept = *part.holds.values(), spread.staged, exchange.result if exchange else None, spread.gapped
     return len({id(each.values) for each in kept if each is not None})

@@ -14,19 +14,19 @@ import numpy as np
 
 from mdl.devices.busy_periods import Periods, active_end_s
 
-# A late word comes up to so much later: longer than any silence or patience of a simulated process.
+# A late message comes up to this much later: longer than any silence or patience of a simulated process.
 LATE_S = 6.0
-# Random numbers are drawn so many at once: one by one they cost more than the rest of a delivery.
+# Random numbers are drawn this many at once: one by one they cost more than the rest of a delivery.
 _DRAWN_AT_ONCE = 1024
 
 
 @dataclass
 class Network:
-    """rates_mb_s: peer id -> MB/s, both ways. loss, duplication: probabilities of one message, control or values; late:
-    of one without values, that up to `LATE_S` are added to its way.
+    """rates_mb_s: peer id -> MB/s, both ways. loss, duplication: probabilities per message, control or values; late:
+    per message without values, that its way takes up to `LATE_S` longer.
 
-    cuts: (from, to) -> by how many faults nothing passes there at this moment. busy: peer id -> periods in which its
-    transfers and merges stand still; merge_mb_s: peer id -> MB/s (without: merging takes no time).
+    cuts: (from, to) -> the number of faults that stop this direction at this moment. busy: peer id -> periods in which
+    its transfers and merges stand still; merge_mb_s: peer id -> MB/s (without: merging takes no time).
     """
 
     rng: np.random.Generator
@@ -60,7 +60,7 @@ class Network:
             self.cuts.pop((sender, receiver), None)
 
     def deliver(self, sender: str, receiver: str, size_bytes: int, now: float, is_merged: bool = False) -> list[float]:
-        """When the message has arrived, and was merged: no time if it is lost, two if it is duplicated."""
+        """Return when the message has arrived and was merged: no time if it is lost, two if it is duplicated."""
         if self.cuts and (sender, receiver) in self.cuts:
             return []
         draw = self._next

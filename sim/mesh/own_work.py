@@ -1,4 +1,4 @@
-"""The slow work of a simulated device: training, evaluation, own deltas again, whole vectors. It takes virtual time."""
+"""The slow work of a simulated device: training, evaluation, recalls, whole vectors. It takes virtual time."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from mdl.sim.mesh.process import Node
 
 _EVALUATION_S = 0.01
 _RECALL_S = 0.01
-# Longer than a message takes here: what the mesh says meanwhile must do no harm.
+# Longer than a message takes here: messages that arrive meanwhile must do no harm.
 _VECTOR_WORK_S = 0.02
 # The network charges for a merge (`merge_mb_s`).
 _MERGED_S = 0.001
 
 
 class _Length:
-    """Stands for the loss of a device's windows: what is far from 0 is bad at them, so that large lies stand out."""
+    """Stands for the loss on a device's windows: it is high for vectors far from 0, so that large lies stand out."""
 
     classes = 2
 
@@ -40,7 +40,7 @@ class _Length:
 
 
 def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, Event] | None:
-    """After how many seconds the device has done this, and what its driver tells it then; None for any other effect."""
+    """Begin an effect's work: return its seconds and the event at its end; None for any other effect."""
     if type(effect) is TrainLocally:
         begins_at = where_it_begins(effect.parameters, effect.ahead)
         node.trained_from, node.is_cut_off = begins_at, False
@@ -53,7 +53,7 @@ def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, E
         return _EVALUATION_S, Evaluated(effect.round_id, no_evaluation(1))
     if type(effect) is RecallDelta:
         values = None
-        if node.trained_from is effect.parameters:  # else its model holds something else by now
+        if node.trained_from is effect.parameters:  # else its model holds other parameters by now
             values = accounts.recall(node.contributor, effect.round_id, effect.parameters)
         return _RECALL_S, DeltaRecalled(effect.round_id, values)
     if type(effect) is MergeDeltas:
@@ -63,7 +63,7 @@ def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, E
 
 
 def as_delivered(node: Node, event: Event) -> Event:
-    """What becomes of it if a pause has come in between: training that was under way is given up."""
+    """Return the event as delivered after a possible pause: a pause cuts off training under way."""
     if type(event) is PauseChanged and event.reason:
         node.is_cut_off = True
     if type(event) is LocalDeltaReady and node.is_cut_off:
@@ -73,7 +73,7 @@ def as_delivered(node: Node, event: Event) -> Event:
 
 
 def note_delivered(event: Event, accounts: Accounts) -> None:
-    """Own work that its machine is about to hear of counts from now on."""
+    """Count own work from now on: its machine is about to hear of it."""
     if type(event) is LocalDeltaReady:
         accounts.deliver(event.delta.values)
     elif type(event) is DeltaRecalled and event.values is not None:

@@ -1,4 +1,4 @@
-"""One simulated process, its disk, and how the simulator looks into a machine without knowing its role."""
+"""One simulated process, its disk, and the protocols that show a machine without knowing its role."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from mdl.trust.statements import AnyStatement
 
 T = TypeVar("T")
 
-# What waits for a suspended process: about what a socket's queue holds. The newest is dropped, as there.
+# A suspended process queues about as many events as a socket does. The newest is dropped, as there.
 BACKLOG = 1_000
 # Saved states that a torn file can fall back to.
 _SAVES_KEPT = 2
-# A time of 0 says that it is not known.
+# A time of 0 means that it is not known.
 _FIRST_S = 1e-3
 
 
 class Result(Protocol):
-    """values: float32 (P,), as far as they are there."""
+    """values: float32 (P,), as far as they have arrived."""
 
     values: Vector
 
 
 class Exchange(Protocol):
-    """The segments of a round under way. order: what is made. result: of it."""
+    """The segments of a round under way. order: the order that they carry out. result: of that order."""
 
     order: BroadcastOrdered
 
@@ -45,15 +45,15 @@ class Exchange(Protocol):
 
 
 class Gapped(Protocol):
-    """A result that is here in part. values: as far as they are."""
+    """A result that is here in part. values: as far as they have arrived."""
 
     values: Vector
 
 
 class Spread(Protocol):
-    """The broadcast of a round. staged: its result, on a device that has it. exchange: the segments of it.
+    """The broadcast of a round. staged: its result, on a device that has it. exchange: its segments.
 
-    gapped: what these have left of one that comes whole.
+    gapped: the part of the result that the segments have left here, with gaps; a whole result fills them.
     """
 
     order: BroadcastOrdered | None
@@ -67,9 +67,9 @@ class Spread(Protocol):
 
 
 class Part(Protocol):
-    """What a holder has of its open round, for one attempt at it: another one is another part.
+    """A holder's state in its open round, for one attempt at it: another attempt is another part.
 
-    lacks_own: the place of its own delta is a result's.
+    lacks_own: a result has taken the place of its own delta.
     """
 
     round_id: int
@@ -88,8 +88,9 @@ class Part(Protocol):
 class Holder(Protocol):
     """The part of a machine that holds partial means and applies rounds. attempt: (round, opening term).
 
-    carry, kept_back: own work that is in no delta yet, and how much of it rounds to come count by themselves.
-    catching_up_to: where the mesh stands, while this device fetches the model; what it holds then is in none of these.
+    carry: own work that is in no delta yet. kept_back: the share of it that coming rounds count by themselves.
+    catching_up_to: the position of the mesh, while this device fetches the model; the fields above omit what it
+    holds then.
     """
 
     round_id: int
@@ -108,20 +109,20 @@ class Holder(Protocol):
 
 
 class Authority(Protocol):
-    """Whom a machine obeys: the highest term it has heard, and the agent's peer id."""
+    """The agent that a machine obeys: the highest term it has heard, and the agent's peer id."""
 
     term: int
     agent: str
 
 
 class Ledger(Protocol):
-    """The books of an open round. hops: those that were ordered, by whatever key."""
+    """The books of an open round. hops: the ordered hops, by any key."""
 
     hops: Mapping[Any, Any]
 
 
 class Keeper(Protocol):
-    """A mobile agent: it keeps a round open, and knows who still counts in it. authority: (term, peer id)."""
+    """A mobile agent: it keeps a round open, and knows which members still count. authority: (term, peer id)."""
 
     term: int
     ledger: Ledger | None
@@ -138,24 +139,24 @@ class Keeper(Protocol):
 
 
 class Office(Protocol):
-    """A machine that may lead. agent: as long as it does."""
+    """A machine that may lead. agent: None while it does not."""
 
     agent: Keeper | None
 
 
 class _NoOffice:
-    """Of a machine that never leads."""
+    """The office of a machine that never leads."""
 
     agent = None
 
 
 @dataclass
 class Disk:
-    """What one device has written: its last models, the oldest first, its ballot, and who is in the mesh.
+    """The files of one device: its last models, the oldest first, its ballot, and the roster.
 
-    roster: None if it has heard no more than was known when the mesh began. full_until_s: till then no model is saved.
-    boot: names the start of its machine. changed_s: when the ballot's file was changed last. past_models, past_kept:
-    what it held since which second. Rosters are never lost here.
+    roster: None if it has heard no more than the mesh knew at its start. full_until_s: no model is saved before that.
+    boot: names the start of its machine. changed_s: the last change of the ballot's file. past_models, past_kept: its
+    earlier contents, each with the second it held from. Rosters are never lost here.
     """
 
     models: list[SaveModel] = field(default_factory=list)
@@ -169,7 +170,7 @@ class Disk:
 
     @property
     def ballot(self) -> Ballot | None:
-        """Return what a process that starts now may rely on."""
+        """Return the ballot that a process that starts now may rely on."""
         if self.kept is None:
             return None
         why = self.kept.why_doubted(self.boot, self.changed_s)
@@ -182,24 +183,24 @@ class Disk:
             self.past_models.append((now, tuple(self.models)))
 
     def promise(self, ballot: Ballot, now: float, is_last: bool = False) -> None:
-        """Write a ballot, in place: also on a full disk. is_last: its process has ended."""
+        """Write a ballot, in place: even on a full disk. is_last: its process has ended."""
         number = self.kept.number + 1 if self.kept else 1
         self.kept = KeptBallot(number, ballot, self.boot, is_last, max(now, _FIRST_S))
         self.changed_s = self.kept.at_s
         self.past_kept.append((now, self.kept))
 
     def end(self, now: float) -> None:
-        """Its process ends in an orderly way."""
+        """Note that the process ends in an orderly way."""
         if self.kept is not None:
             self.promise(self.kept.ballot, now, is_last=True)
 
     def begin(self, now: float) -> None:
-        """A process starts. After an orderly end of the one before it takes longer than a disk forgets."""
+        """Note that a process starts. After an orderly end that takes longer than a disk forgets: it is backdated."""
         if self.kept is not None and (ballot := self.ballot) is not None:
             self.promise(ballot, now - DISK_FORGETS_S if self.kept.is_last else now)
 
     def lose(self, models_s: float, ballot_s: float, now: float) -> None:
-        """The power goes: what was written in the last so many seconds is gone, and the machine starts anew."""
+        """Cut the power: the writes of the last so many seconds are gone, and the machine starts anew."""
         models = _at(self.past_models, now - models_s)
         self.models, self.kept = list(models or ()), _at(self.past_kept, now - ballot_s)
         self.changed_s, self.boot = self.kept.at_s if self.kept else 0.0, f"boot at {now}"
@@ -207,9 +208,9 @@ class Disk:
         self.past_kept.append((now, self.kept))
 
     def copy(self, age_s: float, now: float, boot: str = "") -> Disk:
-        """Return another disk with what this one held so many seconds ago, when its device was running.
+        """Return another disk with this one's contents of so many seconds ago, when its device was running.
 
-        boot: of the machine that an image of all of it is put in. "": this one, to which the files were copied back.
+        boot: of the machine that gets an image of all of it. "": this machine, to which the files were copied back.
         """
         models, kept = _at(self.past_models, now - age_s) or (), _at(self.past_kept, now - age_s)
         kept = replace(kept, is_last=False) if kept else None
@@ -228,7 +229,7 @@ def _at(past: list[tuple[float, T]], at_s: float) -> T | None:
 class Node:
     """One start of one process. theta: weight of its deltas. train_s: virtual seconds of local training.
 
-    offset_s: how far its clock is ahead of the mesh's. backlog: what came while it was suspended.
+    offset_s: its clock's lead over the mesh's. backlog: events that arrived while it was suspended.
     trained_from: the w that its model was trained from, until something else is loaded.
     is_cut_off: a pause has ended the training that was under way.
     """

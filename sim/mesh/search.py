@@ -1,12 +1,13 @@
-"""An exhaustive search over what may befall a mesh: every schedule that departs at most so often from the usual one.
+"""An exhaustive search over a mesh's schedules: every schedule with at most so many departures from the usual one.
 
 The usual schedule is the simulated mesh's own: messages arrive at once, in the order in which they were sent, training
-takes a second, nobody fails. A step is one event at one process. A departure is possible at each step of a process that
-has not had the last round yet: `Lose`, `Late`, `Crash`, `Cut` or `Suspend`. What follows is the usual schedule of the
-mesh as it is then, until all stand at one w, or until the next departure. All combinations of so many departures are
-gone through, the fewest first, so that the first schedule that breaks something is a shortest one. Where ways part the
-mesh is copied (`sim/mesh/snapshot.py`). This is delay-bounded search (Emmi, Qadeer and Rakamaric 2011), with crashes,
-cuts and suspensions beside the delays. Knows no roles.
+takes a second, nothing fails. A step is one event at one process. A departure is possible at each step of a process
+that has not had the last round yet: `Lose`, `Late`, `Crash`, `Cut` or `Suspend`. After it, the mesh follows the usual
+schedule from its present state, until all stand at one w, or until the next departure.
+
+All combinations of so many departures are tried, the fewest first, so that the first schedule that breaks something is
+a shortest one. The mesh is copied where schedules part (`sim/mesh/snapshot.py`). This is delay-bounded search (Emmi,
+Qadeer and Rakamaric 2011), with crashes, cuts and suspensions beside the delays. Knows no roles.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from mdl.sim.mesh.verdict import is_settled
 from mdl.sim.mesh.watch import StoryStep, Watch
 from mdl.sim.plans.fault_plan import Seconds
 
-# How long something may last, in virtual seconds of the machines that `mdl sim` runs: all that is under way comes
-# first, and is asked for again; another agent leads meanwhile; and a group without a majority has begun a fork.
+# Durations of faults, in virtual seconds of the machines that `mdl sim` runs. The first: all messages under way arrive
+# before, and are asked for again. Second: another agent leads meanwhile. Third: a group without a majority has forked.
 SOON_S, SUCCEEDED_S, FORKED_S = 0.5, 3.5, 9.0
-# So long after the last departure all must stand at one w; a mesh without faults takes a second a round.
+# All must stand at one w this long after the last departure; a mesh without faults takes a second a round.
 PATIENCE_S = 60.0
 _AT_ONCE = 0.0
 
@@ -48,7 +49,7 @@ class Lose(Departure, frozen=True):
 
 
 class Late(Departure, frozen=True):
-    """It arrives for_s later."""
+    """The message arrives for_s later."""
 
     for_s: Seconds
 
@@ -56,7 +57,7 @@ class Late(Departure, frozen=True):
 class Crash(Departure, frozen=True):
     """The process dies once it has sent so many messages of this step, and starts again from its disk for_s later.
 
-    said: 0 if it has written to its disk, and tells nobody any more.
+    said: 0 if it has written to its disk, and sends nothing any more.
     """
 
     said: Annotated[int, Meta(ge=0)]
@@ -64,29 +65,29 @@ class Crash(Departure, frozen=True):
 
 
 class Forget(Crash, frozen=True):
-    """As Crash, and the file with its ballot is lost."""
+    """A Crash that also loses the file with its ballot."""
 
 
 class Cut(Departure, frozen=True):
-    """The process handles this step's event, but from before its first answer on nothing passes from or to it."""
+    """The process handles this step's event, but nothing passes from or to it, from before its first answer on."""
 
     for_s: Seconds
 
 
 class Sever(Departure, frozen=True):
-    """The process handles this step's message, but from before its first answer on nothing passes between the two."""
+    """The process handles this step's message; from before its first answer nothing passes to or from the sender."""
 
     for_s: Seconds
 
 
 class Suspend(Departure, frozen=True):
-    """After this step the process stands still (SIGSTOP, a closed lid); what comes meanwhile waits for it."""
+    """After this step the process stands still (SIGSTOP, a closed lid); events that arrive meanwhile wait for it."""
 
     for_s: Seconds
 
 
 AnyDeparture: TypeAlias = Lose | Late | Crash | Forget | Cut | Sever | Suspend
-# A ballot is lost with a device's folder alone, so that is extra.
+# Only the loss of a device's folder loses a ballot, so Forget is extra.
 USUAL = ("lose", "late", "crash", "cut", "sever", "suspend")
 KINDS: dict[str, type[AnyDeparture]] = {
     kind.__name__.lower(): kind for kind in (Lose, Late, Crash, Forget, Cut, Sever, Suspend)
@@ -95,7 +96,7 @@ KINDS: dict[str, type[AnyDeparture]] = {
 
 @dataclass
 class _Step:
-    """The step that is being taken, or was taken last. stood_at: the round that its process had on the disk."""
+    """The present or last step. stood_at: the round that its process had on the disk."""
 
     node: Node
     event: Event
@@ -106,9 +107,9 @@ class _Step:
 
 @dataclass(eq=False)
 class Walk(Watch):
-    """One schedule, as far as it has come. kind, problem: what is broken, "" if nothing is. told: departures in words.
+    """One schedule, as far as it has come. kind, problem: the broken rule, "" if none is. told: departures in words.
 
-    bugs: what a machine that is wrong may raise. from_round: the first in which a schedule may part from the usual one.
+    bugs: the errors that a faulty machine may raise. from_round: the first round in which a schedule may depart.
     """
 
     mesh: SimMesh
@@ -130,7 +131,7 @@ class Walk(Watch):
 
     @property
     def own_steps(self) -> int:
-        """Steps since the last departure: before it, this was another schedule."""
+        """Return the steps since the last departure: before it, this was another schedule."""
         return self.steps - (self.departures[-1].step - 1 if self.departures else 0)
 
     def step(self, departure: AnyDeparture | None = None) -> bool:
@@ -148,19 +149,19 @@ class Walk(Watch):
             self.kind, self.problem = "stuck", f"not all stand at one w after {PATIENCE_S:g} s"
         elif self._step and self._step.node.running:
             if isinstance(departure, Crash):
-                self.mesh.crash(self._step.node.peer_id)  # it had nothing to say
+                self.mesh.crash(self._step.node.peer_id)  # it sent no message
             elif isinstance(departure, Suspend):
                 self.mesh.suspend(self._step.node.peer_id, departure.for_s)
         return not self.kind
 
     def may_depart(self) -> bool:
-        """Whether a departure is possible from here on."""
+        """Return True if a departure is possible from here on."""
         if self.kind or self.mesh.now < self._ends_s:
             return not self.kind
         return any(self._kept_round(node) < self.rounds for node in self.mesh.nodes.values() if node.holder)
 
     def alternatives(self) -> Iterator[AnyDeparture]:
-        """What else could have happened at the step that was taken last."""
+        """Yield the departures that were possible at the last step."""
         step = self._step
         if step is None or not self._is_open or step.stood_at >= self.rounds:
             return
@@ -234,7 +235,7 @@ class Walk(Watch):
         self.mesh.introduce()
 
     def _links(self, peer_id: str, event: Event | None = None) -> list[tuple[str, str]]:
-        """Of this process with all others; of an event, with its sender alone."""
+        """Return the links of this process with all others; given an event, only those with its sender."""
         others = [event.sender.peer_id] if isinstance(event, Received) else [*self.mesh.nodes.keys() - {peer_id}]
         return [pair for other in sorted(others) for pair in ((peer_id, other), (other, peer_id))]
 
@@ -248,7 +249,7 @@ class Walk(Watch):
 
 
 def explore(walk: Walk, left: int, kinds: tuple[type[AnyDeparture], ...]) -> Iterator[Walk]:
-    """Every schedule that goes on from here with just so many more departures of these kinds, at its end."""
+    """Yield every schedule with exactly so many more departures of these kinds from here on, at its end."""
     if left == 0:
         while walk.step():
             pass
@@ -259,7 +260,7 @@ def explore(walk: Walk, left: int, kinds: tuple[type[AnyDeparture], ...]) -> Ite
 
 
 def first_departures(walk: Walk, kinds: tuple[type[AnyDeparture], ...]) -> list[AnyDeparture]:
-    """Where schedules part for the first time."""
+    """List the departures at which schedules part for the first time."""
     found: list[AnyDeparture] = []
     while walk.may_depart() and walk.step():
         found += [departure for departure in walk.alternatives() if type(departure) in kinds]
@@ -267,7 +268,7 @@ def first_departures(walk: Walk, kinds: tuple[type[AnyDeparture], ...]) -> list[
 
 
 def follow(walk: Walk, departures: tuple[AnyDeparture, ...]) -> bool:
-    """Go this way until the last of the departures; False if it ends before."""
+    """Follow these departures up to the last; False if the schedule ends before."""
     for departure in departures:
         while walk.steps + 1 < departure.step:
             if not walk.step():

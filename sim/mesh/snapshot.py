@@ -1,9 +1,9 @@
-"""A simulated mesh copied where ways part, so that each of them can be gone.
+"""Copies of a simulated mesh, made where schedules part, so that each can be followed.
 
-Works on any graph of plain objects, so it knows no roles. What never changes is shared by all copies: frozen structs
-and dataclasses, functions, and arrays, since deltas and parameters are not changed in place. The one exception are
-values that are under way: whoever receives them may merge into them (`pair_aggregate`), so each copy has its own. Who
-changes others in place has a method `part_ways`, called on the copy: from then on these are its own.
+Works on any graph of plain objects, so it knows no roles. All copies share objects that never change: frozen structs
+and dataclasses, functions, and arrays, since deltas and parameters are not changed in place. Values that are under way
+are the one exception: their receiver may merge into them (`pair_aggregate`), so each copy has its own. An object that
+changes others in place has a method `part_ways`, called on the copy: it gives the copy its own.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import numpy as np
 from mdl.protocol.machine import Received
 
 T = TypeVar("T")
-# id of an object -> its copy: what was one object stays one.
+# id of an object -> its copy: one object stays one.
 _Made: TypeAlias = dict[int, Any]
 _Copier: TypeAlias = Callable[[Any, _Made], Any]
 
 
 def copy_graph(root: T) -> T:
-    """`root` and all that it refers to. Raises TypeError for a kind of object of which it cannot tell how."""
+    """Copy `root` and all that it refers to. Raises TypeError for a kind of object that it cannot copy."""
     copy: T = _copy(root, {})
     return copy
 
@@ -99,7 +99,7 @@ def _copy_received(item: Any, made: _Made) -> Any:
     return item if item.values is None else msgspec.structs.replace(item, values=item.values.copy())
 
 
-# A method wrapper is the network's next random number: nothing is drawn where nothing is left to chance.
+# A method wrapper is the network's next random number: these meshes draw none, since they leave nothing to chance.
 _SHARED = (
     int, float, str, bytes, bool, range, NoneType, frozenset, FunctionType, BuiltinFunctionType, MethodWrapperType,
 )  # fmt: skip
@@ -134,5 +134,5 @@ def _is_frozen(kind: type) -> bool:
 
 
 def _is_plain(kind: type) -> bool:
-    """Whether its fields are all that it has."""
+    """Return True if the fields of this kind are its whole state."""
     return kind.__dictoffset__ != 0 and all(base.__module__ != "builtins" for base in kind.__mro__[:-1])

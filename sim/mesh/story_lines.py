@@ -1,4 +1,4 @@
-"""A story in readable lines: when, who, what it heard, what it did about it."""
+"""A story in readable lines: the time, the process, the event it handled, its effects."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from mdl.protocol.vocabulary import Fork, Holding, HopDecision
 from mdl.sim.mesh.watch import StoryStep
 
 _INDENT = " " * 20
-# What every report repeats and no reader of a story needs.
+# Fields that every report repeats and no reader of a story needs.
 _UNTOLD = {"term", "digest", "schema_hash", "model", "size", "sequence", "resources", "training", "evaluation",
            "sent_bytes", "successors", "base_digest", "planned_rounds", "history", "round_id", "counted"}  # fmt: skip
-# As many members of a list are named.
+# The most members of a list that are named.
 _MOST_NAMED = 8
 
 
 def tell_story(steps: Iterable[StoryStep]) -> Iterator[str]:
-    """Lines for people. Ticks that led to nothing are left out."""
+    """Yield lines for people. Ticks that led to nothing are left out."""
     for step in steps:
         if isinstance(step.event, str):
             yield f"{step.at_s:9.3f}  **  {step.event}"
@@ -47,7 +47,7 @@ def tell_story(steps: Iterable[StoryStep]) -> Iterator[str]:
 
 
 def tell_step(at_s: float, who: str, event: Event, effects: Iterable[Effect]) -> Iterator[str]:
-    """One event of one machine, and what it did about it, a line each."""
+    """Yield one event of one machine and its effects, a line each."""
     yield f"{at_s:9.3f}  {who:<6} {tell_event(event)}"
     for effect in effects:
         yield f"{_INDENT}{tell_effect(effect)}"
@@ -89,7 +89,7 @@ def _message(message: msgspec.Struct) -> str:
 
 
 def _fields(item: msgspec.Struct, round_id: int | None = None) -> str:
-    """The name, and the fields that tell something and are not what they always are."""
+    """Return the name and the informative fields that differ from their defaults."""
     defaults = {field.name: field.default for field in msgspec.structs.fields(item)}
     told = [] if round_id is None else [f"round {round_id}"]
     for name, default in defaults.items():

@@ -1,4 +1,4 @@
-"""Bulk values on their way through the simulated network: when they arrive, and what is told of them until then."""
+"""Bulk values on their way through the simulated network: their arrival, and the progress told until then."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PROGRESS_S = 1.0
 
 
 class Transfers:
-    """All values of one mesh that are under way. size_bytes: what the network charges for the whole model's `size`.
+    """All values of one mesh that are under way. size_bytes: the network's charge for the whole model's `size`.
 
     lies, two_faced: see `SimMesh`.
     """
@@ -44,7 +44,7 @@ class Transfers:
     def begin(
         self, sender: Contributor, send: Send, resources: ResourceState, now: float
     ) -> Iterator[tuple[float, Event]]:
-        """In how many seconds the receiver is told what; nothing if it is lost. resources: the receiver's."""
+        """Yield seconds and events for the receiver; none if the values are lost. resources: the receiver's."""
         values = send.values
         assert isinstance(values, np.ndarray)  # a simulated mesh has no cloud
         if sender.peer_id in self._lies and isinstance(send.message, DeltaMessage | PieceMessage):
@@ -56,11 +56,11 @@ class Transfers:
             yield from self._begin_segment(sender, send, values, now)
             return
         receiver, size_bytes, ends = send.receiver, self._size_bytes, self._ends
-        if type(send.message) is GlobalMessage:  # perhaps a part of it
+        if type(send.message) is GlobalMessage:  # may be only a part of it
             size_bytes = max(1, size_bytes * values.size // self._size)
         transfer = (sender.peer_id, receiver, send.message)
         if ends.get(transfer, 0.0) > now:
-            return  # as in the transport: what is under way is not started twice
+            return  # like the transport, it does not start a transfer under way twice
         ends[transfer] = now
         is_merged = type(send.message) is DeltaMessage
         for arrival in self._network.deliver(sender.peer_id, receiver, size_bytes, now, is_merged):
@@ -78,9 +78,9 @@ class Transfers:
     def _begin_segment(
         self, sender: Contributor, send: Send, values: Vector, now: float
     ) -> Iterator[tuple[float, Event]]:
-        """Its part of the model's bytes. As in the transport: sent twice it comes twice, and nobody may write to it.
+        """Send a segment at its share of the model's bytes. Sent twice it comes twice, read-only, as in the transport.
 
-        What comes is what lies in the sender's memory when it arrives: it may have made something else of it by then.
+        The receiver gets the sender's memory as it is on arrival: the sender may have changed it by then.
         """
         size_bytes = max(1, self._size_bytes * values.size // self._size)
         for arrival in self._network.deliver(sender.peer_id, send.receiver, size_bytes, now):
@@ -89,5 +89,5 @@ class Transfers:
             yield arrival - now, Received(sender, send.message, given)
 
     def _merged(self, receiver: str, resources: ResourceState) -> Event:
-        """A device tells how fast it merges once it has done so: here that is over when the values are there."""
+        """Tell how fast the device merges: it reports so after a merge, which here is over when the values arrive."""
         return ResourcesSampled(msgspec.structs.replace(resources, merge_mb_s=self._network.merge_mb_s[receiver]))

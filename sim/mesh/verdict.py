@@ -1,8 +1,8 @@
-"""What became of a simulated run: every training that somebody held is counted, or is still to be, or has a reason.
+"""The verdict on a simulated run: every training that a device held is counted, or still pending, or has a reason.
 
-Counted in w plus what live devices are still to bring in must be 1 for each. Less is lost with its owner if that
-process is gone, and otherwise lost, which must never be; more would count twice. What a device keeps back comes once,
-or is counted by the rounds that it is about to take over.
+For each training, the count in w plus the pending work of live devices must be 1. Less is lost with its owner if that
+process is gone; otherwise it is lost, which must never be. More would count twice. Work that a device keeps back comes
+once, or is counted by the rounds that it is about to take over.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from mdl.sim.plans.fault_plan import FaultPlan
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """One run. problem: empty if all is well, otherwise what, in words; kind: the same in a word.
+    """One run. problem: empty if all is well, otherwise a description; kind: the same in a word.
 
-    without_quorum: it could not go on, and rightly so: most of those who took part last are gone for good.
-    waits: of a stuck mesh, what each node waits for, a line each. revoked: devices that are out in the end.
+    without_quorum: it could rightly not go on: most of the last contributors are gone for good.
+    waits: in a stuck mesh, a line for each node on its wait. revoked: the number of devices that are out in the end.
     """
 
     seed: int
@@ -42,27 +42,27 @@ class Verdict(msgspec.Struct, frozen=True):
     waits: tuple[str, ...] = ()
 
 
-# How a device ends that its user has stopped.
+# The exit code of a device that its user has stopped.
 _ENDED = 130
-# Virtual seconds for elections, silences, cuts that only just healed, and catching up: some thirty timeouts of a
+# Virtual seconds for elections, silences, cuts that only just healed, and catching up: about thirty timeouts of a
 # simulated process.
 _START_S = 60.0
-# And for each round: without loss one takes 0.8 to 1.5 s; with 30 % loss, where much is asked for three times and
-# healthy agents are taken for lost, 3 to 9 s (2 to 9 devices). Some half more than that: agents that take turns never
-# come to an end.
+# The same for each round. Without loss one takes 0.8 to 1.5 s; with 30 % loss, where much is asked for three times and
+# healthy agents are taken for lost, 3 to 9 s (2 to 9 devices). The limit is about half more than that: agents that take
+# turns never come to an end.
 _ROUND_S = 3.0
 _ROUND_OF_LOSS_S = 36.0
 
 
 def patience_s(plan: FaultPlan) -> float:
-    """Virtual seconds that a mesh may take to get through its rounds once all faults are over; then it is stuck."""
+    """Return the virtual seconds a mesh may take for its rounds once all faults are over; then it is stuck."""
     return _START_S + plan.rounds * (_ROUND_S + _ROUND_OF_LOSS_S * (plan.loss + plan.late))
 
 
 def is_settled(mesh: SimMesh, rounds: int) -> Callable[[], bool]:
-    """Whether all live devices that are in stand at the same w, of this round or a later one, and know who is out.
+    """Return a test: all live members stand at one w, of this round or a later one, and know all devices that are out.
 
-    Nobody fetches another model: what it will bring into that one is not known before.
+    No member may be fetching another model: its contribution to that one is not known before.
     """
     closed = mesh.accounts.closed  # one more than the rounds
 
@@ -84,9 +84,9 @@ def is_settled(mesh: SimMesh, rounds: int) -> Callable[[], bool]:
 
 
 def judge(mesh: SimMesh, plan: FaultPlan, settled: bool, tell_waits: Callable[[Node], str]) -> Verdict:
-    """The verdict on a run in which no invariant was broken. settled: whether it came to its end in time.
+    """Judge a run in which no invariant was broken. settled: True if it came to its end in time.
 
-    tell_waits: what a node waits for, in a line.
+    tell_waits: describes a node's wait in a line.
     """
     out, revoked = _out(mesh), mesh.gate.revoked() if mesh.gate is not None else ()
     verdict = Verdict(
@@ -150,7 +150,7 @@ def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
 
 
 def _pending(accounts: Accounts, node: Node, holder: Holder) -> NDArray[np.float32]:
-    """What this device is still to bring in: its carry, and its own delta of the round that is open."""
+    """Return the pending work of this device: its carry, and its own delta of the open round."""
     pending = np.zeros(accounts.size, np.float32)
     if (carry := holder.carry) is not None:
         pending += carry
@@ -159,7 +159,7 @@ def _pending(accounts: Accounts, node: Node, holder: Holder) -> NDArray[np.float
 
 
 def _out(mesh: SimMesh) -> set[str]:
-    """Whose process may run on, and is in the mesh no more."""
+    """Return the devices that are out of the mesh; their processes may run on."""
     return mesh.gate.known_out() if mesh.gate is not None else set()
 
 
@@ -173,10 +173,10 @@ def _holders(mesh: SimMesh) -> list[tuple[Node, Holder]]:
 
 
 def _has_quorum(mesh: SimMesh, peers: int) -> bool:
-    """Whether most of those who decide on the newest round's successor are running: its contributors, or who began.
+    """Return True if most deciders on the newest round's successor are running: its contributors, or the starters.
 
-    Of nobody's mesh, since no model is left of it: whether enough of the `peers` are running to start one, most of them
-    (`min_peers` of `simulated_start` in peers/roles/build.py).
+    A mesh of nobody, of which no model is left, needs most of the `peers` running, enough to start one (`min_peers` of
+    `simulated_start` in peers/roles/build.py).
     """
     holders = _holders(mesh)
     newest = max(holders, key=lambda found: found[1].round_id, default=None)
@@ -190,7 +190,7 @@ def _has_quorum(mesh: SimMesh, peers: int) -> bool:
 
 
 def _standings(mesh: SimMesh) -> str:
-    """Where each device stands, who leads in whose view, and what they wait for."""
+    """Describe each device's round, each agent with its followers, and its wait."""
     told = [f"{node.peer_id} at {holder.round_id}" for node, holder in _holders(mesh)]
     running = [node for node in mesh.nodes.values() if node.running]
     leaders = [

@@ -1,4 +1,4 @@
-"""How others look at a mesh while it runs: faults that wait for a message, who is heard, and the story told of it."""
+"""Hooks into a running mesh: faults that wait for a message, the gate of members, and the story told of it."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from mdl.sim.mesh.process import Node
 
 
 class Watch:
-    """Faults that wait for a message look at the mesh through this. Does nothing by itself."""
+    """A hook through which faults that wait for a message see the mesh. Does nothing by itself."""
 
     def before(self, node: Node, event: Event) -> bool:
-        """False if the process dies before it handles this."""
+        """Return False if the process dies before it handles this."""
         return True
 
     def saying(self, node: Node, send: Send) -> None:
-        """The process is about to send this; may crash it."""
+        """Look at a message before the process sends it; may crash the process."""
 
     def said(self, node: Node, send: Send) -> None:
-        """It has; may crash it."""
+        """Look at a message that the process has sent; may crash the process."""
 
     def after(self, node: Node, event: Event) -> None:
-        """Handled; may crash it, before anything it decided is carried out."""
+        """Look at an event after its handling; may crash the process before any decision is carried out."""
 
 
 class Gate(Protocol):
-    """Who is in the mesh (`mdl.sim.trust.gate`)."""
+    """The members of the mesh (`mdl.sim.trust.gate`)."""
 
     def start(self, node: Node) -> None:
-        """This process has started."""
+        """Note that this process has started."""
 
     def admits(self, node: Node, event: Event) -> bool:
-        """Whether its machine is to hear this."""
+        """Return True if its machine may hear this."""
 
     def passes(self, node: Node, send: Send) -> bool:
-        """Whether what its machine says goes out."""
+        """Return True if its machine's message goes out."""
 
     def revoke(self, by: str, peer_id: str, heeds: bool) -> None:
-        """The user of a device locks another one out."""
+        """Revoke the other device, in the name of this one's user."""
 
     def revoked(self) -> set[str]:
-        """Devices that somebody has ever revoked."""
+        """Return the devices that were ever revoked."""
 
     def known_out(self) -> set[str]:
-        """Devices that are out, and somebody who is there and in knows it."""
+        """Return the devices that are out and known to be out by a member that is running."""
 
     def unaware(self) -> str:
-        """Who is there, in, and does not know who is out; in words."""
+        """Name, in words, the running members that do not know a device that is out."""
 
 
 class StoryStep(msgspec.Struct, frozen=True):
-    """One line of a run's story. event: what a process was told, or what happened to the mesh, in words.
+    """One line of a run's story. event: the event of a process, or a change of the mesh in words.
 
-    offset_s: how far the clock of the process is ahead.
+    offset_s: the clock lead of the process.
     """
 
     at_s: float

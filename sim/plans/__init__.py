@@ -1,1 +1,1 @@
-"""What goes wrong on a simulated mesh, and when: drawn from a seed, saved, made shorter."""
+"""Faults of a simulated mesh and their times: drawn from a seed, saved, made shorter."""

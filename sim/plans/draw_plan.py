@@ -1,6 +1,6 @@
 """Fault plans drawn from seeds: of one size and length, or of the wide family. Pure.
 
-A seed gives the same plan as long as this module is the same; what failed once is kept as a plan
+A seed gives the same plan as long as this module is the same; a plan that once failed is kept in full
 (tests/sim/mesh/plans).
 """
 
@@ -36,10 +36,10 @@ from mdl.sim.plans.fault_plan import (
 )
 
 LEVELS = ("none", "mild", "hard")
-# Of the wide family: devices, and rounds.
+# Devices, and rounds, of the wide family.
 SIZES = range(2, 10)
 LENGTHS = range(1, 13)
-# What a node in office says, and what it and the trainers hear: the steps of a round at which somebody can be lost.
+# Messages that an agent sends, and that it and the trainers hear: the steps of a round at which a device can be lost.
 OFFICE_SAYS = ("RoundOpened", "HopOrdered", "HopReleased", "BroadcastOrdered", "RoundClosed", "CatchUp")
 PEERS_SAY = (
     "PeerReport",
@@ -50,7 +50,7 @@ PEERS_SAY = (
     "GlobalMessage",
     "ModelMessage",
 )
-# What they say in an exchange in segments besides: twice, since there is far more of it than of all else.
+# They also send these in an exchange in segments: listed twice, since there is far more of them than of all others.
 SEGMENTS_SAY = 2 * ("SegmentsReady", "PieceMessage", "SegmentMessage", "SegmentTaken")
 # There are dozens of these in a round.
 OFTEN_SAID = frozenset(("PeerReport", *SEGMENTS_SAY))
@@ -68,10 +68,10 @@ def draw_plan(
     on_partition: str | None = None,
     exchange: Exchange = "chain",
 ) -> FaultPlan:
-    """The plan of this seed. level: one of LEVELS.
+    """Draw the plan of this seed. level: one of LEVELS.
 
-    has_agent, on_partition: None draws them too, except at level none (an agent, which waits). exchange: in segments
-    there are more moments at which somebody can be lost, so that a seed gives another plan.
+    has_agent, on_partition: None draws them too, except at level none (an agent, which waits). exchange: segments have
+    more moments at which a device can be lost, so that a seed gives another plan.
     """
     rng = np.random.default_rng([seed, 0xFA017])
     any_agent, any_partition = bool(rng.random() < 0.5), "continue" if rng.random() < 1 / 3 else "wait"
@@ -96,11 +96,11 @@ def draw_wide(
     on_partition: str | None = None,
     exchange: Exchange = "chain",
 ) -> FaultPlan:
-    """The plan of this seed in the wide family: sizes and lengths in equal parts, and faults in every round.
+    """Draw the plan of this seed in the wide family: sizes and lengths in equal parts, and faults in every round.
 
-    As many seeds in a row as there are sizes times lengths have each of them once. More goes wrong in round 1, which
-    everybody's first decision rests upon; a quarter has a network without loss, where only the faults matter, and in a
-    quarter some words come later than what was said long after them.
+    Consecutive seeds go through all pairs of a size and a length, each once. Round 1 has more faults, since the first
+    decision of every device rests upon it. A quarter has a network without loss, so that only the faults matter. In a
+    quarter of level hard, some messages arrive later than others that were sent long after them.
     """
     rng = np.random.default_rng([seed, 0x51DE])
     size, length = seed % len(SIZES), seed // len(SIZES) % len(LENGTHS)
@@ -115,7 +115,7 @@ def draw_wide(
         loss, duplication, jitter_s = (_below(rng, limit) for limit in most)
         plan = replace(plan, loss=loss, duplication=duplication, jitter_s=jitter_s)
     draw, faults = _Draw(rng, plan), list[AnyFault]()
-    begins_s, round_s = 1.0 if has_agent else 2.8, 1.0 + 20.0 * plan.loss  # about: of round 1, of each
+    begins_s, round_s = 1.0 if has_agent else 2.8, 1.0 + 20.0 * plan.loss  # roughly: of round 1, of each
     for round_id in range(1, plan.rounds + 1):
         draw.window_s = (0.05 if round_id == 1 else begins_s), begins_s + round_s
         begins_s += round_s
@@ -130,17 +130,17 @@ def draw_wide(
 
 
 def steps_of(exchange: Exchange) -> list[Step]:
-    """Of a decision in such an exchange."""
+    """List the steps of a decision in such an exchange."""
     return [step for step in Step if exchange != "chain" or step not in STEPS_OF_SEGMENTS]
 
 
 class _Draw:
-    """Draws faults one after the other; remembers who stays away and whose disk fails: each less than half of all."""
+    """Draws faults one after the other; remembers devices that stay away or have bad disks: each less than half."""
 
     def __init__(self, rng: np.random.Generator, plan: FaultPlan) -> None:
         self.rng = rng
         self.plan = plan
-        self.window_s = 0.05, 0.8 * plan.rounds + 2.6  # the start, and what the rounds take at least
+        self.window_s = 0.05, 0.8 * plan.rounds + 2.6  # the start, and the least time of the rounds
         self.minority = (plan.peers - 1) // 2
         in_segments = plan.exchange != "chain"
         self.peers_say = PEERS_SAY + SEGMENTS_SAY if in_segments else PEERS_SAY
@@ -157,7 +157,7 @@ class _Draw:
         return round(float(self.rng.uniform(*self.window_s)), 3)
 
     def for_s(self, longest_s: float = 4.0) -> float:
-        """Mostly short, sometimes long enough to be lost and to miss a round."""
+        """Draw a duration: mostly short, sometimes long enough to be lost and to miss a round."""
         return round(float(0.1 + (longest_s - 0.1) * self.rng.random() ** 2), 3)
 
     def node(self) -> str:
@@ -178,7 +178,7 @@ class _Draw:
         return self.for_s(3.0)
 
     def disk(self) -> str:
-        """A peer whose disk may fail: no more of them than a minority, or what a majority saved could be lost."""
+        """Draw a peer with a failing disk: at most a minority fails, or models saved by a majority could be lost."""
         peer = self.peer()
         if peer not in self.bad_disks and len(self.bad_disks) >= self.minority:
             peer = min(self.bad_disks, default=peer)
@@ -239,7 +239,7 @@ def _disk_full(draw: _Draw) -> list[AnyFault]:
 
 
 def _torn_file(draw: _Draw) -> list[AnyFault]:
-    """Matters at a restart alone, so there is one."""
+    """Tear a file; this matters only at a restart, so one follows."""
     if not draw.minority:
         return []
     peer, at_s = draw.disk(), draw.at_s()
@@ -248,14 +248,14 @@ def _torn_file(draw: _Draw) -> list[AnyFault]:
 
 
 def _crash_on(draw: _Draw) -> list[AnyFault]:
-    """Twice as often the node in office as a given one."""
+    """Crash at a message: the node in office twice as often as a given one."""
     if draw.rng.random() < 2 / 3:
         peer, moment = OFFICE, Moment.BEFORE_SAYING if draw.rng.random() < 0.5 else Moment.AFTER_SAYING
         message = str(draw.rng.choice(OFFICE_SAYS))
         if draw.rng.random() < 0.3:
             message, moment = "PeerReport", Moment.AFTER_HEARING
         elif draw.plan.exchange != "chain" and draw.rng.random() < 0.3:
-            message = str(draw.rng.choice(SEGMENTS_SAY))  # of an agent that is an owner
+            message = str(draw.rng.choice(SEGMENTS_SAY))  # for an agent that is an owner
     else:
         peer, moment = draw.peer(), list(Moment)[int(draw.rng.integers(4))]
         says = moment in (Moment.BEFORE_SAYING, Moment.AFTER_SAYING)
@@ -267,7 +267,7 @@ def _crash_on(draw: _Draw) -> list[AnyFault]:
 
 
 def _burst(draw: _Draw, round_id: int) -> Burst:
-    """Two or three things go wrong at one step of a decision, and all restarts may come in a row after it."""
+    """Let one to three things go wrong at one step of a decision; one may be a row of restarts."""
     rng, plan = draw.rng, draw.plan
     step = draw.steps[int(rng.integers(len(draw.steps)))]
     peer = OFFICE if step in STEPS_OF_OFFICE else ANYBODY if rng.random() < 2 / 3 else draw.peer()
@@ -286,7 +286,7 @@ def _start_anew(draw: _Draw, peer: str, at_s: float) -> list[TimedFault]:
 
 
 def _soon_s(draw: _Draw) -> float:
-    """At the very moment, or within about a round trip or a training."""
+    """Draw a delay: none, or within about a round trip or a training."""
     return 0.0 if draw.rng.random() < 0.5 else round(float(draw.rng.uniform(0.01, 0.6)), 3)
 
 
@@ -299,7 +299,7 @@ def _one_anew(draw: _Draw) -> list[TimedFault]:
 
 
 def _restarts(draw: _Draw) -> list[TimedFault]:
-    """Some devices or all, one soon after the other."""
+    """Restart some devices or all, one soon after the other."""
     ids = draw.plan.node_ids()
     some = draw.rng.permutation(len(ids))[: int(draw.rng.integers(1, len(ids) + 1))]
     return [Restart(at_s=_soon_s(draw), peer=ids[number]) for number in some]
@@ -316,17 +316,17 @@ def _apart(draw: _Draw) -> list[TimedFault]:
 
 
 def _unsaved(draw: _Draw) -> list[TimedFault]:
-    """Its ballot is written in place and kept, its model is not."""
+    """Prevent the save of a model; the ballot is written in place and kept."""
     if not draw.minority:
         return _one_anew(draw)
     peer = draw.disk()
     return [DiskFull(at_s=0.0, peer=peer, for_s=2.0), Restart(at_s=round(1.0 + _soon_s(draw), 3), peer=peer)]
 
 
-# Loss, duplication, jitter in seconds: at most.
+# The most loss, duplication and jitter in seconds.
 _MILD_NETWORK = (0.1, 0.05, 0.05)
 _HARD_NETWORK = (0.3, 0.1, 0.15)
-# Of all words, where some come late: at most.
+# The largest share of all messages that arrive late, in plans that have some.
 _MOST_LATE = 0.1
 _MILD = (_crash, _suspend, _cut)
 _HARD = (

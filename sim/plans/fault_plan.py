@@ -1,9 +1,9 @@
-"""What goes wrong, and when: a fault plan is data, drawn from a seed (sim/plans/draw_plan.py), saved as JSON, replayed,
+"""Fault plans: faults and their times as data, drawn from a seed (sim/plans/draw_plan.py), saved as JSON, replayed,
 shrunk.
 
-Times are virtual seconds from the start. A plan names peers p0, p1, ... and, where it has one, the node `agent` without
-a trainer; the target OFFICE is whoever is the mesh's agent at that moment, if anybody. Every cut heals, every suspended
-node goes on, and of the crashed ones at most a minority stays away: once the plan is over, the mesh must get through.
+Times are virtual seconds from the start. A plan names peers p0, p1, ... and, if it has one, the node `agent` without a
+trainer. The target OFFICE is the mesh's agent at that moment, if there is one. Every cut heals, every suspended node
+goes on, and at most a minority of the crashed ones stays away: once the plan is over, the mesh must get through.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from mdl.protocol.vector_work import Outer
 from mdl.reading import decode_json
 
 OFFICE = "@office"
-# In a burst: whose step it may be, and who took it.
+# In a burst: ANYBODY may take the step; ITSELF is the device that took it.
 ANYBODY = "@anybody"
 ITSELF = "@itself"
 AGENT_NODE = "agent"
 
-# Virtual seconds: drawn plans end within a minute, and each second of a simulated mesh takes time here too.
+# Virtual seconds: drawn plans end within a minute, and each second of a simulated mesh takes real time too.
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=3600)]
-# A disk that lies has forgotten at most so much when its power goes.
+# A disk that lies has forgotten at most this much at a power cut.
 DISK_FORGETS_S = 2.0
 Forgotten: TypeAlias = Annotated[float, Meta(ge=0, le=DISK_FORGETS_S)]
 Probability: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Fault(msgspec.Struct, frozen=True, tag=True, kw_only=True, forbid_unknown_fields=True):
-    """at_s: when it begins."""
+    """at_s: the time at which it begins."""
 
     at_s: Seconds
 
@@ -48,22 +48,22 @@ class Crash(Fault, frozen=True):
 
 
 class Restart(Fault, frozen=True):
-    """A new process with a new incarnation, from what the peer saved; kills the old one if it still runs."""
+    """A new process with a new incarnation, from the peer's saved files; kills the old one if it still runs."""
 
     peer: str
 
 
 class Leave(Fault, frozen=True):
-    """Its user ends it (Ctrl-C): it says so and leaves in the middle of whatever it does. Of a dedicated agent nothing.
+    """Its user ends it (Ctrl-C): it says so and leaves in the middle of its work. Does nothing to a dedicated agent.
 
-    A restart after it is a device that is back.
+    A restart after it brings the device back.
     """
 
     peer: str
 
 
 class Suspend(Fault, frozen=True):
-    """SIGSTOP, a closed lid: handles nothing; what queued for it meanwhile comes at once when it goes on."""
+    """SIGSTOP, a closed lid: handles nothing; events that queued meanwhile come at once when it goes on."""
 
     peer: str
     for_s: Seconds
@@ -120,10 +120,10 @@ class TornFile(Fault, frozen=True):
 
 
 class PowerCut(Fault, frozen=True):
-    """The device's machine loses power. Faults of one moment are a home that does.
+    """The device's machine loses power. Several at one moment are a home without power.
 
     loses_s: the models that it wrote in the last so many seconds are gone; ballot_loses_s: its ballots. Two numbers,
-    since a disk that lies about what is safe keeps no order. 0: it does not lie.
+    since a disk that lies about safe writes keeps no order. 0: it does not lie.
     """
 
     peer: str
@@ -132,7 +132,7 @@ class PowerCut(Fault, frozen=True):
 
 
 class Restore(Fault, frozen=True):
-    """The device's user ends it, puts back what its folder held age_s ago, when it ran, and starts it again."""
+    """The device's user ends it, puts back its folder as of age_s ago, when it ran, and starts it again."""
 
     peer: str
     age_s: Seconds
@@ -141,8 +141,8 @@ class Restore(Fault, frozen=True):
 class Clone(Fault, frozen=True):
     """Another machine, with an image of the device's card as it was age_s ago, runs under its name.
 
-    The device itself is silent meanwhile, and goes on with its own card afterwards. Of two with one name that hear each
-    other the later one leaves: a matter of links.
+    The device itself is silent meanwhile, and goes on with its own card afterwards. If two of one name hear each other,
+    the later one leaves; links handle that.
     """
 
     peer: str
@@ -161,7 +161,7 @@ class Starve(Fault, frozen=True):
 class Revoke(Fault, frozen=True):
     """The user of the device `by`, or of another one if that cannot, locks a device out of the mesh for ever.
 
-    heeds: whether that device leaves once it hears of it; else it goes on, as a thief might have it do.
+    heeds: True if that device leaves once it hears of it; else it goes on, as a thief might make it do.
     """
 
     peer: str
@@ -170,7 +170,7 @@ class Revoke(Fault, frozen=True):
 
 
 class Lie(Fault, frozen=True):
-    """What this device gives of its own, partial means and pieces, is so many times what it should be."""
+    """This device gives its own partial means and pieces multiplied by so much."""
 
     peer: str
     times: Annotated[float, Meta(ge=-1e6, le=1e6)]
@@ -178,7 +178,7 @@ class Lie(Fault, frozen=True):
 
 
 class TwoFaced(Fault, frozen=True):
-    """Make this device give the devices `to` a larger result of a round than it has itself, by so much."""
+    """This device gives the devices `to` a result of a round that is larger than its own by so much."""
 
     peer: str
     to: Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)]
@@ -196,8 +196,8 @@ class Moment(Enum):
 class CrashOn(Fault, frozen=True):
     """Crash at the nth message of a kind (from 1), counted from at_s on: "agent loss at every step".
 
-    before hearing: the message is lost with the process; after hearing: its answers are lost; before saying: whatever
-    it decided at this step stays unsaid; after saying: this one message is out, the rest is not.
+    before hearing: the message is lost with the process; after hearing: its answers are lost; before saying: its
+    decisions at this step stay unsaid; after saying: this one message is out, the rest is not.
     restart_after_s: None if it stays away.
     """
 
@@ -235,8 +235,8 @@ ENDS = Crash | PowerCut | Leave
 class Step(Enum):
     """The steps of a decision: opened, proposed and closing are the agent's, the others any device's.
 
-    staged: a result comes in; voted: a report tells of it; saving: it is applied, since the round is closed. In
-    segments: given: a piece comes in; got: a segment of the result does.
+    staged: a result arrives; voted: a report tells of it; saving: it is applied, since the round is closed. In
+    segments: given: a piece arrives; got: a segment of the result arrives.
     """
 
     OPENED = "opened"
@@ -252,9 +252,9 @@ class Step(Enum):
 class Burst(Fault, frozen=True):
     """Faults in a row at a step of a decision: the nth time (from 1) that it is taken in this round, from at_s on.
 
-    peer: whose step; also OFFICE or ANYBODY. before: the faults at 0 s come before the message is said or heard, else
-    after it. The times of the faults count from this moment; ITSELF in them is whoever took the step, OFFICE whoever
-    leads now (or ITSELF, if nobody does).
+    peer: takes the step; also OFFICE or ANYBODY. before: the faults at 0 s come before the message is said or heard,
+    else after it. The times of the faults count from this moment. In them, ITSELF is the device that took the step, and
+    OFFICE the present agent (or ITSELF, if there is none).
     """
 
     peer: str
@@ -291,7 +291,7 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faults: tuple[AnyFault, ...] = ()
 
     def outer(self) -> Outer:
-        """What global deltas do to the model: with momentum, no more than they do without, in the long run."""
+        """Return the outer optimizer: with momentum, deltas move the model no more in the long run than without."""
         return Outer(1.0 - self.outer_momentum, self.outer_momentum)
 
     def overlaps(self, peer_id: str) -> bool:
@@ -304,27 +304,27 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [*self.peer_ids(), *([AGENT_NODE] if self.has_agent else [])]
 
     def ends_s(self) -> float:
-        """When the last fault that has a time of its own is over."""
+        """Return the end of the last fault that has a time of its own."""
         return max((fault.at_s + getattr(fault, "for_s", 0.0) for fault in self.faults), default=0.0)
 
     def apart_s(self, longer_s: float) -> float:
-        """For how long devices are apart from others, beyond the first `longer_s` of each time."""
+        """Return the seconds for which devices are apart from others, beyond the first `longer_s` of each time."""
         apart = (fault for fault in self.faults if isinstance(fault, Split | Cut | CutOneWay | Suspend | Starve))
         return sum(max(0.0, fault.for_s - longer_s) for fault in apart)
 
     def has_revocations(self) -> bool:
-        """Whether devices are locked out; then there are rosters."""
+        """Return True if devices are locked out; then there are rosters."""
         return any(isinstance(fault, Revoke) for fault in self._all())
 
     def has_leaves(self) -> bool:
-        """Whether users end devices."""
+        """Return True if users end devices."""
         return any(isinstance(fault, Leave) for fault in self._all())
 
     def _all(self) -> tuple[AnyFault, ...]:
         return (*self.faults, *(each for fault in self.faults if isinstance(fault, Burst) for each in fault.faults))
 
     def stays_away(self) -> frozenset[str]:
-        """Who may crash or leave and not come back: also who was restarted before, and crashes once more."""
+        """Return the peers that may crash or leave for good: also those that are restarted and then crash once more."""
         gone = _stay_away(self.faults)
         for fault in self.faults:
             if isinstance(fault, CrashOn) and fault.restart_after_s is None:
@@ -335,7 +335,7 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def names_of(fault: AnyFault) -> tuple[str, ...]:
-    """The nodes that this fault names. Raises LocalProtocolError for a kind that is not known here."""
+    """Return the nodes that this fault names. Raises LocalProtocolError for a kind that is not known here."""
     match fault:
         case Split(group=group):
             return group
@@ -368,7 +368,7 @@ def names_of(fault: AnyFault) -> tuple[str, ...]:
 
 
 def ordered(faults: Iterable[FaultT]) -> tuple[FaultT, ...]:
-    """By when they begin; of one moment always alike."""
+    """Sort by beginning; faults of one moment always come in the same order."""
     return tuple(sorted(faults, key=lambda fault: (fault.at_s, repr(fault))))
 
 
@@ -377,7 +377,7 @@ def round_s(value: float) -> float:
 
 
 def rename(fault: TimedFault, names: dict[str, str]) -> TimedFault:
-    """The same of other nodes."""
+    """Return the same fault with other names."""
     changed: dict[str, object] = {}
     for field in ("peer", "a", "b", "by"):
         if (name := getattr(fault, field, None)) in names:
@@ -397,7 +397,7 @@ def _stay_away(faults: tuple[AnyFault, ...]) -> frozenset[str]:
 
 
 def load_plan(data: bytes) -> FaultPlan:
-    """Raises DataError if it is no plan, or names a node that is not in it."""
+    """Load a plan. Raises DataError if it is no plan, or names a node that is not in it."""
     plan = decode_json(data, FaultPlan, "plan", "a plan that `mdl sim run` saved")
     for number, fault in enumerate(plan.faults):
         known = {*plan.node_ids(), OFFICE, *((ANYBODY, ITSELF) if isinstance(fault, Burst) else ())}

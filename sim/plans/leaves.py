@@ -1,4 +1,4 @@
-"""Users who end their devices, drawn into fault plans. Pure; what a seed gave without them stays what it was."""
+"""Leaves, drawn into fault plans: users end their devices. Pure; other faults of a seed stay as they were."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from mdl.sim.plans.fault_plan import (
     round_s,
 )
 
-# Of all plans: in so many all devices are ended at once.
+# The share of plans in which all devices are ended at once.
 _ALL = 0.1
 _MOST, _LONGEST_S = 3, 4.0
 
 
 def with_leaves(plan: FaultPlan) -> FaultPlan:
-    """The same plan in which users end devices, at any moment or at a step of a decision; sometimes all at once.
+    """Add leaves to a plan: users end devices, at any moment or at a step of a decision; sometimes all at once.
 
-    Most are back soon; the others are, with those that stay away anyhow, a minority.
+    Most are back soon. The others, together with those that stay away anyhow, are a minority.
     """
     rng = np.random.default_rng([plan.seed, 0x1EA7E])
     faults = list(plan.faults)

@@ -1,6 +1,6 @@
 """Draw faults of machines and disks into plans: power cuts, backups, cloned cards, starved processors.
 
-Pure; what a seed gave without them stays what it was.
+Pure; other faults of a seed stay as they were.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from mdl.sim.plans.fault_plan import (
 )
 
 _MOST = 3
-# Of all power cuts: so many are of a home, others of some devices.
+# The share of power cuts that hit all devices of a home; the others hit some devices.
 _OF_ALL = 0.5
-# Of all disks: so many keep what they call safe; and so many of the others lose one file's writes and not the other's.
+# The share of disks that keep what they call safe; and the share of the others that lose writes of only one file.
 _HONEST, _UNORDERED = 0.2, 0.3
 # A machine is back after some seconds; a simulated mesh goes on without a majority after 4.
 _SHORTEST_AWAY_S, _LONGEST_AWAY_S = 0.2, 5.0
@@ -38,7 +38,7 @@ _STARVED_S = (8.0, 12.0)
 
 
 def with_power_cuts(plan: FaultPlan) -> FaultPlan:
-    """The same plan in which power goes once to three times, at any moment or at a step of a decision.
+    """Add power cuts to a plan: power goes once to three times, at any moment or at a step of a decision.
 
     All devices lose it at once, or some; each disk loses its last 0 to 2 s. All are back soon.
     """
@@ -55,7 +55,7 @@ def with_power_cuts(plan: FaultPlan) -> FaultPlan:
 
 
 def with_copies(plan: FaultPlan) -> FaultPlan:
-    """The same plan in which backups are put back, and copies of cards are used in a device's place."""
+    """Add copies to a plan: backups are put back, and copies of cards are used in a device's place."""
     rng = np.random.default_rng([plan.seed, 0xC0B1])
     faults = list(plan.faults)
     for peer in _some(rng, plan)[:_MOST]:
@@ -68,7 +68,7 @@ def with_copies(plan: FaultPlan) -> FaultPlan:
 
 
 def with_starved(plan: FaultPlan) -> FaultPlan:
-    """The same plan in which devices get hardly any processor, or none, for about 10 s; in some plans all at once."""
+    """Add starvation to a plan: devices get hardly any or no processor for about 10 s; in some plans all at once."""
     rng = np.random.default_rng([plan.seed, 0x57A8])
     faults = list(plan.faults)
     at_s, is_at_once = _some_time(rng, plan), rng.random() < 0.5
@@ -80,7 +80,7 @@ def with_starved(plan: FaultPlan) -> FaultPlan:
 
 
 def _some(rng: np.random.Generator, plan: FaultPlan) -> list[str]:
-    """One device at least."""
+    """Pick some devices, at least one."""
     return [plan.peer_ids()[number] for number in rng.permutation(plan.peers)[: int(rng.integers(1, plan.peers + 1))]]
 
 
@@ -89,7 +89,7 @@ def _some_time(rng: np.random.Generator, plan: FaultPlan) -> float:
 
 
 def _power_cuts(rng: np.random.Generator, peers: list[str], at_s: float) -> list[TimedFault]:
-    """One for each of these, and when they are back: in the same order, or each in its own time."""
+    """Cut the power of each peer and restart it: in the same order, or each in its own time."""
     faults: list[TimedFault] = []
     for peer in peers:
         loses_s = 0.0 if rng.random() < _HONEST else round_s(rng.uniform(0.0, DISK_FORGETS_S))
@@ -101,7 +101,7 @@ def _power_cuts(rng: np.random.Generator, peers: list[str], at_s: float) -> list
 
 
 def _at_a_step(rng: np.random.Generator, plan: FaultPlan, peers: list[str]) -> Burst:
-    """Whoever takes the step loses power with the others, at once or within the next second."""
+    """Cut the power of the device that takes the step, and of the others, at once or within the next second."""
     steps = steps_of(plan.exchange)
     step = steps[int(rng.integers(len(steps)))]
     round_id, nth = (int(rng.integers(1, most + 1)) for most in (plan.rounds, plan.peers))

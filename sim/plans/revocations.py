@@ -1,4 +1,4 @@
-"""Revocations and liars drawn into fault plans. Pure; what a seed gave without them stays what it was."""
+"""Revocations and liars drawn into fault plans. Pure; other faults of a seed stay as they were."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from mdl.sim.plans.fault_plan import (
     round_s,
 )
 
-# Of all plans: so many have a network that loses nothing, where everybody who can be reached knows in time.
+# The share of plans with a network that loses nothing, so that every device that can be reached knows in time.
 _SOUND = 0.25
 _LIES = (1000.0, -1000.0)
 
 
 def with_revocations(plan: FaultPlan) -> FaultPlan:
-    """The same plan, and some devices are revoked in it; with those that stay away they are a minority.
+    """Add revocations to a plan; the revoked devices and those that stay away are together a minority.
 
-    In half of them something happens to somebody just then: a cut, a split, a restart, a suspension.
+    Half of them come with another fault at about that time: a cut, a split, a restart, a suspension.
     """
     rng = np.random.default_rng([plan.seed, 0x0FF])
     most = (plan.peers - 1) // 2 - len(plan.stays_away())
@@ -43,9 +43,9 @@ def with_revocations(plan: FaultPlan) -> FaultPlan:
 
 
 def with_liars(plan: FaultPlan, count: int) -> FaultPlan:
-    """The same plan in which so many devices give a thousand times what they should, as long as its rounds may take.
+    """Add liars to a plan: so many devices give a thousand times their true values, as long as its rounds may take.
 
-    Less than half of them: others must be left to judge. Of vectors that share no value nothing but lengths tells.
+    They are less than half: others must be left to judge. The vectors share no value, so only lengths expose a lie.
     """
     rng = np.random.default_rng([plan.seed, 0x11A5])
     liars = rng.permutation(plan.peers)[: min(count, (plan.peers - 1) // 2)]
@@ -66,7 +66,7 @@ def _revocation(rng: np.random.Generator, plan: FaultPlan, peer: str) -> list[An
 
 
 def _beside(rng: np.random.Generator, plan: FaultPlan, revoke: Revoke, third: str) -> AnyFault:
-    """What happens about the moment of a revocation. third: a device, perhaps the one that revokes."""
+    """Draw a fault near the moment of a revocation. third: a device, perhaps the one that revokes."""
     at_s, for_s = round_s(max(0.0, revoke.at_s - rng.uniform(0.0, 1.0))), round_s(rng.uniform(0.3, 5.0))
     match int(rng.integers(5)):
         case 0:

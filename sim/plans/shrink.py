@@ -1,4 +1,4 @@
-"""The shortest plan that still fails: drops whatever is not needed for it. Pure; whoever calls says what fails."""
+"""The shortest plan that still fails: drops everything else. Pure; the caller defines a failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Fails = Callable[[FaultPlan], bool]
 
 
 def shrink_plan(plan: FaultPlan, fails: Fails, tries: int = 300) -> FaultPlan:
-    """The smallest plan found in so many runs that `fails`; `plan` itself does.
+    """Return the smallest plan found in so many runs that `fails`; `plan` itself does.
 
     A peer's crash goes together with its restart: staying away would be another, harder fault.
     """
@@ -31,7 +31,7 @@ def shrink_plan(plan: FaultPlan, fails: Fails, tries: int = 300) -> FaultPlan:
 
 
 def _smaller(plan: FaultPlan) -> Iterator[FaultPlan]:
-    """One step smaller, the boldest first."""
+    """Yield plans that are one step smaller, the boldest first."""
     units = _units(plan.faults)
     size = len(units) // 2
     while size >= 1:
@@ -58,7 +58,7 @@ def _smaller(plan: FaultPlan) -> Iterator[FaultPlan]:
 
 
 def _smaller_bursts(plan: FaultPlan) -> Iterator[FaultPlan]:
-    """With one burst that has a fault less."""
+    """Yield plans in which one burst has a fault less."""
     for place, burst in enumerate(plan.faults):
         if isinstance(burst, Burst) and len(units := _units(burst.faults)) > 1:
             for dropped in range(len(units)):
@@ -69,7 +69,7 @@ def _smaller_bursts(plan: FaultPlan) -> Iterator[FaultPlan]:
 
 
 def _units(faults: Iterable[AnyFault]) -> list[list[AnyFault]]:
-    """The faults, each crash and power cut, and who leaves, together with the peer's next restart."""
+    """Group the faults: each crash, power cut and leave goes together with the peer's next restart."""
     units: list[list[AnyFault]] = []
     waiting: dict[str, list[AnyFault]] = {}
     for fault in faults:

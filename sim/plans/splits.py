@@ -1,4 +1,4 @@
-"""A mesh that falls apart for long, drawn into fault plans: groups go on as forks, and meet again. Pure."""
+"""Long splits of a mesh, drawn into fault plans: groups go on as forks, and meet again. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from mdl.sim.plans.fault_plan import Cut, CutOneWay, FaultPlan, Split, Suspend, TimedFault, ordered, round_s
 
-# What begins apart is two meshes, which do not add up (docs/faults.md): the first round has begun by then.
+# Groups apart from the beginning are two meshes, which do not add up (docs/faults.md): round 1 has begun by then.
 _FROM_S = 4.0
 _FEWEST, _MOST = 2, 7
 # A group goes on without its majority after 4 s of a simulated mesh.
@@ -15,7 +15,7 @@ _SHORTEST_S, _LONGEST_S = 2.0, 14.0
 
 
 def with_splits(plan: FaultPlan) -> FaultPlan:
-    """The same plan in which groups, pairs or single devices are apart 2 to 7 times, for 2 to 14 s each."""
+    """Add splits to a plan: groups, pairs or single devices are apart 2 to 7 times, for 2 to 14 s each."""
     rng = np.random.default_rng([plan.seed, 0x5A117])
     last_s = _FROM_S + 2.0 * plan.rounds
     apart = [_apart(rng, plan, round_s(rng.uniform(_FROM_S, last_s))) for _ in range(rng.integers(_FEWEST, _MOST + 1))]

@@ -1,1 +1,1 @@
-"""How long one iteration takes on simulated devices, and what it costs."""
+"""The time and the cost of one iteration on simulated devices."""

@@ -2,7 +2,7 @@
 energies. Pure.
 
 B iterations of up to N devices run side by side; state is a set of arrays, so that copying rows (`take`) branches a
-simulation. What moves is decided per row: `start` hops in some rows, `advance` others to their next event.
+simulation. Each row moves by itself: `start` orders hops in some rows, `advance` takes others to their next event.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from mdl.sim.timing.packing import Bools, Doubles, Integers, Packed
 
 
 class Batch:
-    """B iterations side by side: `idle` says who may be paired, `start` orders hops, `advance` goes on."""
+    """B iterations side by side: `idle` shows devices that may be paired, `start` orders hops, `advance` goes on."""
 
     def __init__(self, packed: Packed, which: Integers | None = None, state: State | None = None) -> None:
-        """One row for each of the packed scenarios, or for each of `which` (scenario numbers)."""
+        """Make one row for each of the packed scenarios, or for each of `which` (scenario numbers)."""
         self.packed = packed
         self._dying = bool((packed.dies_s < inf).any())
         self._place_of = np.arange(packed.exists.shape[1])
@@ -53,18 +53,18 @@ class Batch:
         return len(self._state.now)
 
     def take(self, rows: Integers | Bools) -> Batch:
-        """A copy of these rows. rows: positions, each any number of times, or a mask (B,)."""
+        """Copy these rows. rows: positions, each any number of times, or a mask (B,)."""
         state = self._state
         return Batch(self.packed, state=State(*(getattr(state, field.name)[rows] for field in fields(state))))
 
     @staticmethod
     def join(batches: Sequence[Batch]) -> Batch:
-        """All rows of batches of the same packed scenarios, one after the other."""
+        """Join all rows of batches of the same packed scenarios, one after the other."""
         states = [batch._state for batch in batches]
         joined = (np.concatenate([getattr(state, field.name) for state in states]) for field in fields(State))
         return Batch(batches[0].packed, state=State(*joined))
 
-    # -- what is so now -----------------------------------------------------------------------------------------------
+    # -- the present state --------------------------------------------------------------------------------------------
 
     @property
     def which(self) -> Integers:
@@ -93,64 +93,64 @@ class Batch:
 
     @property
     def free_since_s(self) -> Doubles:
-        """(B, N): when a device became free last."""
+        """(B, N): the time at which a device last became free."""
         return self._state.free_since
 
     @property
     def lost(self) -> Bools:
-        """(B, N): whose contribution a death took along."""
+        """(B, N): devices with a contribution that a death took along."""
         return self._state.lost
 
     @property
     def wasted_s(self) -> Doubles:
-        """(B,): seconds of work that deaths made vain."""
+        """(B,): seconds of work that deaths made useless."""
         return self._state.wasted
 
     def idle(self) -> Bools:
-        """(B, N): may be paired now."""
+        """Return (B, N): the device may be paired now."""
         state = self._state
         free: Bools = ((state.gone | state.role) == NONE) & ~state.busy & (state.ready == inf)
         return free
 
     def states(self) -> Codes:
-        """(B, N), int8: codes in the order of DeviceState."""
+        """Return (B, N), int8: codes in the order of DeviceState."""
         state = self._state
         stand = np.where(state.ready < inf, TRAINING, np.where(state.busy, BUSY, FREE))
         return np.where(state.gone > 0, state.gone, np.where(state.role > 0, state.role, stand)).astype(np.int8)
 
     def may_wait(self) -> Bools:
-        """(B,): somebody trains, is busy or aggregates."""
+        """Return (B,): True if a device trains, is busy or aggregates."""
         ending: Bools = ((self._state.gone == NONE) & ~self.idle()).any(axis=1)
         return ending
 
     def ended(self) -> Bools:
-        """(B,): one holder is left and has merged everything."""
+        """Return (B,): one holder is left and has merged everything."""
         state = self._state
         holds = state.gone == NONE
         ended: Bools = (holds.sum(axis=1) < 2) & ~(holds & (state.role > 0)).any(axis=1)
         return ended
 
     def makespan_s(self) -> Doubles:
-        """(B,): when the last merge ended."""
+        """Return (B,): the end of the last merge."""
         makespan: Doubles = np.maximum(self._state.merged.max(axis=1), 0.0)
         return makespan
 
     def busy_for_s(self) -> Doubles:
-        """(B, N): how long the present busy period has lasted, 0 without one."""
+        """Return (B, N): the length of the present busy period so far, 0 without one."""
         state = self._state
         return np.where(state.busy, state.now[:, None] - state.busy_since, 0.0)
 
     def eta_ready_s(self) -> Doubles:
-        """(B, N): until training ends, 0 once it has."""
+        """Return (B, N): seconds until training ends, 0 once it has."""
         state = self._state
         training = (state.ready < inf) & (state.gone == NONE)
         return np.where(training, np.where(training, state.ready, 0.0) - state.now[:, None], 0.0)
 
     def op_left_s(self) -> Doubles:
-        """(B, N): active seconds left of a device's transfer or merge, and of the merge to come."""
+        """Return (B, N): active seconds left of a device's transfer or merge, and of the merge to come."""
         return np.maximum(self._state.left, 0.0) + self._state.after
 
-    # -- what a policy does -------------------------------------------------------------------------------------------
+    # -- a policy's actions -------------------------------------------------------------------------------------------
 
     def start(self, rows: Integers, senders: Integers, receivers: Integers) -> None:
         """Order one hop in each of these rows, now. rows, senders, receivers: positions, as many of each.
@@ -179,7 +179,7 @@ class Batch:
         state.cost_transfer[rows, senders], state.cost_merge[rows, senders] = transfer, merge
 
     def advance(self, moving: Bools | None = None) -> Bools:
-        """Go on to the next event in these rows (B,); returns where there was one."""
+        """Go on to the next event in these rows (B,); return the rows that had one."""
         state = self._state
         at = self._next_event()
         moved = at < inf
@@ -208,13 +208,13 @@ class Batch:
         return soonest
 
     def _pass_time(self, moved: Bools) -> None:
-        """Busy periods that start or end, and devices that die by now."""
+        """Turn the edges of busy periods, and bury the devices that died by now."""
         turn_edges(self._state, self.packed, moved)
         if self._dying:
             bury(self._state, self.packed, moved)
 
     def _end_hops(self, rows: Integers, devices: Integers) -> None:
-        """Transfers end before merges, as in the reference."""
+        """End hops; transfers end before merges, as in the reference."""
         state = self._state
         sends = state.role[rows, devices] == SEND
         at, senders = rows[sends], devices[sends]
@@ -245,7 +245,7 @@ def _active_end(
     start: Doubles,
     work: Doubles,
 ) -> Doubles:
-    """When work that stands still while either device is busy ends. Each: (device, busy periods begun by the start)."""
+    """Return the end of work that pauses while either device is busy. one, two: (device, busy periods begun)."""
     (first, first_place), (second, second_place) = one, two
     first_place, second_place = first_place.copy(), second_place.copy()
     at, left, end = start.copy(), work.copy(), np.empty_like(start)

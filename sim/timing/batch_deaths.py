@@ -1,5 +1,5 @@
-"""Devices that die while many iterations run side by side: their hops are undone, and loads that they carried are with
-those who gave them again. Deaths are few, so each is handled by itself.
+"""Deaths of devices while many iterations run side by side. Their hops are undone; loads that they carried return to
+the devices that gave them. Deaths are few, so each is handled by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mdl.sim.timing.packing import Bools, Packed
 
 
 def bury(state: State, packed: Packed, moved: Bools) -> None:
-    """Devices that have died by now, in the rows that moved: (B,)."""
+    """Bury the devices that have died by now, in the rows that moved: (B,)."""
     reached = np.where(moved, state.now, -inf)[:, None]
     for row, index in zip(*(array.tolist() for array in (state.dies <= reached).nonzero()), strict=True):
         delivered = state.gone[row, index] == DONE
@@ -26,7 +26,7 @@ def bury(state: State, packed: Packed, moved: Bools) -> None:
 
 
 def _abort(state: State, row: int, index: int) -> None:
-    """The hop it is part of is undone; before the transfer's end the other one is free again."""
+    """Undo the hop that the device takes part in; before the transfer's end the other one is free again."""
     if state.role[row, index] == NONE:
         return
     other = int(state.other[row, index])
@@ -40,7 +40,7 @@ def _abort(state: State, row: int, index: int) -> None:
 
 
 def _release(state: State, packed: Packed, row: int, index: int) -> None:
-    """All loads that it carried are with those who gave them again, as far as they live."""
+    """Give all loads that the device carried back to the devices that gave them, as far as those live."""
     for giver in np.flatnonzero(state.sent_to[row] == index).tolist():
         if state.merged[row, giver] > -inf:
             state.merged[row, giver] = -inf

@@ -1,4 +1,4 @@
-"""Where the iterations of `mdl.sim.timing.batch` stand: a set of arrays, and what both hops and deaths do to them."""
+"""The state of the iterations of `mdl.sim.timing.batch`: a set of arrays, and changes that hops and deaths share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Codes = npt.NDArray[np.int8]
 
 # Codes of the states, in the order of DeviceState.
 TRAINING, FREE, BUSY, SEND, GET, DONE, DEAD = range(len(DeviceState))
-# Neither gone, nor part of a hop.
+# Not gone, and in no hop.
 NONE = 0
 
 
@@ -23,11 +23,11 @@ NONE = 0
 class State:
     """Shape (B, N) unless said. A device that does not exist counts as done.
 
-    gone: 0, DONE or DEAD. role: 0, SEND or GET. other: the other end of its hop, else -1. stalled_by: the device whose
-    busy periods hold it up too (itself if none). hop_end: end of its part of the hop. left, after: active seconds left
-    of the transfer or merge that runs, and of the merge to come. place: busy periods begun. edge: when its next busy
-    period starts or the present one ends. By sender: sent_to, merged (end of the merge, -inf without a hop),
-    cost_transfer, cost_merge.
+    gone: 0, DONE or DEAD. role: 0, SEND or GET. other: the other end of its hop, else -1. stalled_by: the partner that
+    also holds it up while busy (itself if none). hop_end: end of its part of the hop. left, after: active seconds left
+    of the transfer or merge that runs, and of the merge to come. place: busy periods begun. edge: the next start or end
+    of one of its busy periods. By sender: sent_to, merged (end of the merge, -inf without a hop), cost_transfer,
+    cost_merge.
     """
 
     which: Integers  # (B,): the scenario
@@ -58,7 +58,7 @@ class State:
 
 
 def fresh_state(packed: Packed, which: Integers) -> State:
-    """The start of these scenarios (B,): everybody trains, or is ready."""
+    """Return the start of these scenarios (B,): each device trains, or is ready."""
     exists = packed.exists[which]
     shape = exists.shape
 
@@ -119,7 +119,7 @@ def turn_edges(state: State, packed: Packed, moved: Bools) -> None:
 
 
 def leave_hop(state: State, rows: Integers, devices: Integers) -> None:
-    """These devices have no part in a hop any more. rows, devices: positions, as many of each."""
+    """Release these devices from their hops. rows, devices: positions, as many of each."""
     state.role[rows, devices], state.other[rows, devices], state.hop_end[rows, devices] = NONE, -1, inf
     state.stalled_by[rows, devices] = devices
     state.left[rows, devices] = state.after[rows, devices] = 0.0

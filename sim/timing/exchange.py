@@ -1,8 +1,8 @@
-"""The timing model of what gives everybody the result: a round in segments, and the broadcast after hops. Pure.
+"""The timing model of the ways to give the result to all: a round in segments, and the broadcast after hops. Pure.
 
 In segments (MDLdroid has none; `scheduler/plans/segment_plan.py`): each device gives the owners its pieces, each owner
-merges what it owns and gives the results to all. Links are full duplex and carry whatever waits: no windows, no losses.
-A result goes as soon as all pieces of it are there. Work on a device stands still while it is busy.
+merges its segments and gives the results to all. Links are full duplex and carry all that waits: no windows, no losses.
+A result goes as soon as all its pieces are there. Work on a device stands still while it is busy.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from mdl.devices.busy_periods import active_end_s
 from mdl.devices.scenario import Scenario
 from mdl.protocol.tree import tree_children
 
-# A delta flows in so many steps: a result goes out while the next pieces come in. Plans have 5 to 160 segments.
+# A delta flows in this many steps: a result goes out while the next pieces come in. Plans have 5 to 160 segments.
 _STEPS = 32
 # Order, answer and the first piece, before anything flows.
 _MESSAGES = 3
-# What an owner's link takes over its bytes: it is full both ways at once, and lanes to several others wait for one
-# another (measured over predicted without it: docs/results.md, "Rounds in segments on the model").
+# An owner's link takes this much longer than its bytes do: it is full both ways at once, and lanes to several others
+# wait for each other (measured over predicted without it: docs/results.md, "Rounds in segments on the model").
 _FULL_BOTH_WAYS = 1.15
 
 
 def exchange_end_s(
     scenario: Scenario, shares: Sequence[float], members: Sequence[int], start_s: float, coded: float = 1.0
 ) -> float:
-    """When all members have the result, if all hold their deltas at start_s. shares: of each device, by its index.
+    """Return the time at which all members have the result, if all hold their deltas at start_s.
 
-    coded: bytes that travel, over those of float32; what is merged is float32 again.
+    shares: of each device, by its index. coded: bytes on the way, over those of float32; merges are float32 again.
 
-    The later of two: when the last result has followed the last piece of it, and when each link has carried its bytes,
+    The later of two times counts: the last result has followed its last piece, and each link has carried its bytes,
     M (1 + (N-2) s) each way.
     """
     travels_mb = scenario.size_mb * coded
@@ -46,7 +46,7 @@ def exchange_end_s(
 def _last_result_s(
     scenario: Scenario, shares: Sequence[float], members: Sequence[int], begin_s: float, travels_mb: float
 ) -> float:
-    """Step by step: a result waits for the slowest piece and for each owner's merges, and then for who gets it."""
+    """Go step by step: a result waits for the slowest piece, then for each owner's merges, then for its receivers."""
     devices, others = scenario.devices, len(members) - 1
     owners = [index for index in members if shares[index] > 0.0]
     sent_s, merged_s, given_s, got_s = (dict.fromkeys(members, begin_s) for _ in range(4))
@@ -72,10 +72,10 @@ def _last_result_s(
 
 
 def broadcast_end_s(scenario: Scenario, root: int, members: Sequence[int], start_s: float) -> float:
-    """When all members have what the root has at start_s: down the binomial tree, one child after the other.
+    """Return when all members have the result that the root has at start_s: down the binomial tree, child by child.
 
-    The fastest links are the inner nodes, the slowest are fed by the root at once (3.2.3); a parent does not wait for
-    a busy child with more than that child's own hop.
+    The fastest links are the inner nodes; the root feeds the slowest directly (3.2.3). A busy child delays its parent
+    by no more than that child's own hop.
     """
     devices = scenario.devices
     rest = sorted((index for index in members if index != root), key=lambda index: -devices[index].link_mb_s)

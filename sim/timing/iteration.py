@@ -1,9 +1,9 @@
-"""The timing model of one iteration, in plain Python: who is idle, what a hop takes, when all is with one holder. Pure.
+"""The timing model of one iteration, in plain Python: idle devices, times of hops, the end with one holder. Pure.
 
 A hop i -> j starts when both are idle. The transfer takes latency + size / min(link_i, link_j), then j merges for
 size / merge_j; work on a device stands still while it is busy; one partner at a time. Afterwards i is done and j holds
-both. A device whose battery gives out takes its own contribution with it; whoever gave it a load holds that load again
-(fault rule 3). The reference for `mdl.sim.timing.batch`, which does the same for many scenarios at once.
+both. A device with an empty battery takes its own contribution with it; a device that gave it a load holds that load
+again (fault rule 3). The reference for `mdl.sim.timing.batch`, which does the same for many scenarios at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mdl.errors import LocalProtocolError
 
 @dataclass(frozen=True)
 class TimedHop:
-    """One hop. sent_s: the transfer ends, merged_s: the merge ends; both after all that stood in their way."""
+    """One hop. sent_s: the end of the transfer; merged_s: the end of the merge; both include all pauses."""
 
     sender: int
     receiver: int
@@ -46,9 +46,9 @@ class _Device:
 
 
 class Iteration:
-    """Plays one scenario: `start` hops among the idle, `advance` to the next moment at which anything changes.
+    """Plays one scenario: `start` hops among the idle, `advance` to the next moment of a change.
 
-    hops: those that were merged or are under way. lost: devices whose own contribution is not in the result.
+    hops: those that were merged or are under way. lost: devices with no contribution of their own in the result.
     wasted_s: active seconds of hops that a death undid.
     """
 
@@ -63,7 +63,7 @@ class Iteration:
         ]
         self._bury(0.0)
 
-    # -- what is so now -----------------------------------------------------------------------------------------------
+    # -- the present state --------------------------------------------------------------------------------------------
 
     def state(self, index: int) -> DeviceState:
         device = self._devices[index]
@@ -76,21 +76,21 @@ class Iteration:
         return DeviceState.FREE if self._period(index) is None else DeviceState.BUSY
 
     def idle(self) -> list[int]:
-        """Devices that may be paired now."""
+        """Return the devices that may be paired now."""
         return [index for index in range(len(self._devices)) if self.state(index) is DeviceState.FREE]
 
     def may_wait(self) -> bool:
-        """Somebody trains, is busy or aggregates: waiting ends."""
+        """Return True if a device trains, is busy or aggregates: waiting ends."""
         ending = (DeviceState.TRAINING, DeviceState.BUSY, DeviceState.SEND, DeviceState.GET)
         return any(self.state(index) in ending for index in range(len(self._devices)))
 
     def busy_for_s(self, index: int) -> float:
-        """How long the device has been busy without a break; 0 if it is not."""
+        """Return the seconds for which the device has been busy without a break; 0 if it is not."""
         period = self._period(index)
         return self.now_s - period[0] if period else 0.0
 
     def op_left_s(self, index: int) -> float:
-        """Active work that is left of the device's hop, for its own part in it."""
+        """Return the active work that is left of the device's hop, for its own part in it."""
         hop = self._devices[index].hop
         if hop is None:
             return 0.0
@@ -114,7 +114,7 @@ class Iteration:
         return self._devices[index].n_agg
 
     def received(self, index: int) -> int:
-        """Of its hops, those in which it received."""
+        """Return the number of its hops in which it received."""
         return self._devices[index].received
 
     def free_since_s(self, index: int) -> float:
@@ -126,27 +126,27 @@ class Iteration:
 
     @property
     def ended(self) -> bool:
-        """One holder is left and has merged everything (or nobody is left)."""
+        """Return True if one holder is left and has merged everything (or no device is left)."""
         holders = self.holders
         return len(holders) < 2 and all(self._devices[index].hop is None for index in holders)
 
     @property
     def makespan_s(self) -> float:
-        """When the last merge ended."""
+        """Return the end of the last merge."""
         return max((hop.merged_s for hop in self.hops), default=0.0)
 
     def fork(self) -> Iteration:
-        """A copy that goes its own way from here."""
+        """Copy the iteration; the copy goes its own way from here."""
         copy = Iteration.__new__(Iteration)
         copy.scenario, copy.now_s, copy.wasted_s = self.scenario, self.now_s, self.wasted_s
         copy.hops, copy.lost = self.hops.copy(), self.lost.copy()
         copy._devices = [replace(device, got_from=device.got_from.copy()) for device in self._devices]
         return copy
 
-    # -- what a policy does -------------------------------------------------------------------------------------------
+    # -- a policy's actions -------------------------------------------------------------------------------------------
 
     def start(self, sender: int, receiver: int) -> TimedHop:
-        """Order a hop now. Raises LocalProtocolError unless both are idle and two devices."""
+        """Order a hop now. Raises LocalProtocolError unless the two are different devices and both idle."""
         idle = self.idle()
         if sender == receiver or sender not in idle or receiver not in idle:
             raise LocalProtocolError(f"hop {sender} -> {receiver} at {self.now_s:.3f} s: both must be idle")
@@ -157,7 +157,7 @@ class Iteration:
         return hop
 
     def time_hop(self, sender: int, receiver: int, start_s: float) -> TimedHop:
-        """What a hop would take that starts then (with knowledge of the busy periods)."""
+        """Time a hop that starts then (with knowledge of the busy periods)."""
         scenario = self.scenario
         first, second = scenario.devices[sender], scenario.devices[receiver]
         transfer_s = scenario.latency_s + scenario.size_mb / min(first.link_mb_s, second.link_mb_s)
@@ -167,7 +167,7 @@ class Iteration:
         return TimedHop(sender, receiver, start_s, sent_s, merged_s, transfer_s, merge_s)
 
     def advance(self) -> bool:
-        """Go on to the next moment at which a stand changes; False if nothing will change any more."""
+        """Go on to the next moment at which a state changes; False if nothing will change any more."""
         at_s = min((self._next_s(index) for index in range(len(self._devices))), default=inf)
         if at_s == inf:
             return False
@@ -229,13 +229,13 @@ class Iteration:
             delivered = device.gone is DeviceState.DONE
             device.gone = DeviceState.DEAD
             if delivered:
-                continue  # its load has travelled on, and is freed again only if that one dies too
+                continue  # its load has travelled on, and is freed again only if the receiver dies too
             self._abort(index)
             self.lost.append(index)
             self._release(index, at_s)
 
     def _abort(self, index: int) -> None:
-        """The hop it is part of is undone; before the transfer's end the other one is free again."""
+        """Undo the hop that the device takes part in; before the transfer's end the other one is free again."""
         hop = self._devices[index].hop
         if hop is None:
             return
@@ -247,7 +247,7 @@ class Iteration:
                 self._devices[end].free_since_s = self.now_s
 
     def _release(self, index: int, at_s: float) -> None:
-        """All loads that it carried are with those who gave them again, as far as they live."""
+        """Give all loads that the device carried back to the devices that gave them, as far as those live."""
         for giver in self._devices[index].got_from:
             device = self._devices[giver]
             hop = next((hop for hop in self.hops if (hop.sender, hop.receiver) == (giver, index)), None)

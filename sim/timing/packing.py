@@ -21,10 +21,10 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Packed:
-    """Shape (S, N) unless said; what a row has no device for does not exist and takes no part.
+    """Shape (S, N) unless said; a missing device of a row does not exist and takes no part.
 
-    starts: (S, N, K + 1), the start of busy period k, infinite beyond the last; ends: the end of period k - 1, so that
-    with k periods begun ends[k] is when the last of them ends and starts[k] when the next begins. dies_s: infinite if
+    starts: (S, N, K + 1), the start of busy period k, infinite beyond the last. ends: the end of period k - 1. So with
+    k periods begun, ends[k] is the end of the last of them and starts[k] the start of the next. dies_s: infinite if
     never. unit_s (S,): transfer time of the median link.
     """
 
@@ -45,12 +45,12 @@ class Packed:
     unit_s: Doubles
 
     def take(self, rows: Integers) -> Packed:
-        """A copy of these scenarios. rows: positions."""
+        """Copy these scenarios. rows: positions."""
         return Packed(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 def pack(scenarios: Sequence[Scenario], *, horizon_s: float = inf) -> Packed:
-    """Busy periods that start after `horizon_s` are left out: exact as long as an iteration ends before."""
+    """Pack scenarios. Periods that start after `horizon_s` are left out: exact if an iteration ends before."""
     rows, count = len(scenarios), max(len(scenario.devices) for scenario in scenarios)
     exists = np.zeros((rows, count), dtype=np.bool_)
     numbers = np.ones((9, rows, count))

@@ -1,10 +1,10 @@
 """Scenarios for the scheduler (`mdl.devices.scenario`), drawn from a family with a seed. Pure.
 
-- paper: equal devices, all ready at 0, up to half of them busy at the start for 0.5 to 4 transfers (MDLdroid 4.4);
-- hetero: four device classes, ready |N(0, 0.7 s)|, one in ten a straggler of 1 to 4 s more;
-- dynamic: hetero, and busy periods that come and go by the kind of usage: kinds are visible, lengths are not;
-- dying: dynamic, and devices with less than 5 % of battery left, which fail the sooner the less they have;
-- varied: like dynamic, but how it is drawn is drawn anew for each scenario (`mdl.sim.timing.varied`).
+- paper: equal devices, all ready at 0, up to half of them busy at the start for 0.5 to 4 transfers (MDLdroid 4.4).
+- hetero: four device classes, ready |N(0, 0.7 s)|, one in ten a straggler of 1 to 4 s more.
+- dynamic: hetero, and busy periods that come and go by the kind of usage: kinds are visible, lengths are not.
+- dying: dynamic, and devices with less than 5 % of battery left, which fail sooner the less they have.
+- varied: like dynamic, but each scenario draws its own way of drawing (`mdl.sim.timing.varied`).
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _KINDS = (UsageKind.IDLE, UsageKind.SYNC, UsageKind.INTERACTIVE, UsageKind.CALL,
 _GAP_SCALE = 0.5
 # Busy periods are drawn this far: the slowest policy ends long before, in a mesh of this many devices.
 _HORIZON_S_PER_DEVICE = 60.0
-# How links and training times of one device vary from round to round (log-normal).
+# Spread of one device's link and training time from round to round (log-normal).
 _VARIATION = 0.2
-# Of the dying family: how many devices are on their last percents, and the mean life of one percent (assumed).
+# In the dying family, the share of devices on their last percents, and the mean life of one percent (assumed).
 _DYING = 0.25
 _LOW_BATTERY_PERCENT = 5.0
 _LIFE_S_PER_PERCENT = 5.0
 
 
 class Drawn(NamedTuple):
-    """What a family draws: devices, the size of what is sent in MB, the latency of a transfer in seconds."""
+    """The draw of a family: devices, the size of a delta in MB, the latency of a transfer in seconds."""
 
     devices: tuple[ScenarioDevice, ...]
     size_mb: float = _SIZE_MB
@@ -52,7 +52,7 @@ class Drawn(NamedTuple):
 
 
 def draw_scenario(family: str, n: int, seed: int) -> Scenario:
-    """The same family, n and seed give the same scenario. Raises ConfigError for an unknown family or n < 2."""
+    """Draw a scenario, the same for the same family, n and seed. Raises ConfigError for an unknown family or n < 2."""
     if family not in FAMILIES:
         hint = did_you_mean(family, FAMILIES)
         raise ConfigError(f"unknown family {family!r}{hint} (valid: {', '.join(FAMILIES)})")
@@ -64,7 +64,7 @@ def draw_scenario(family: str, n: int, seed: int) -> Scenario:
 
 
 def vary_scenario(scenario: Scenario, rng: np.random.Generator) -> Scenario:
-    """The same devices as they may be another time: links and training vary, who is used is busy at other times."""
+    """Vary the same devices as at another time: other links and training times, and other busy periods."""
     return msgspec.structs.replace(scenario, devices=tuple(_vary(device, scenario, rng) for device in scenario.devices))
 
 

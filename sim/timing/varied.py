@@ -1,9 +1,9 @@
-"""The family `varied`: how a mesh is drawn is itself drawn anew for each scenario, from wide ranges. Pure.
+"""The family `varied`: each scenario first draws its way of drawing a mesh, from wide ranges. Pure.
 
 A network that is trained on one way of drawing fits to it. Here shares of classes and kinds of use, speeds, latency,
-size, stragglers, and how long and how often devices are busy differ from scenario to scenario, so that only what holds
-for all of them can be learned. What a kind of use is believed to mean (`mdl.devices.usage`) is then wrong by up to the
-factors below, as it will be on phones.
+size, stragglers, and lengths and rates of busy periods differ from scenario to scenario. So a network can learn only
+rules that hold for all of them. The assumptions on a kind of use (`mdl.devices.usage`) are then wrong by up to the
+factors below, as they will be on phones.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from mdl.sim.timing.device_models import CLASS_SHARES, draw_link_mb_s, draw_merg
 
 Floats = npt.NDArray[np.float64]
 
-# Ranges over scenarios (uniform in the logarithm): from quick to slow by a factor in which the fixed families fit
-# well inside. Sizes and latencies are those between a small model on a LAN and a large one over several radio hops.
+# Ranges over scenarios (uniform in the logarithm): the fixed families fit well inside the span from quick to slow.
+# Sizes and latencies are those between a small model on a LAN and a large one over several radio hops.
 _SIZE_MB = (1.0, 50.0)
 _LATENCY_S = (0.002, 0.3)
 _LINK_FACTOR = (0.4, 2.5)
 _MERGE_FACTOR = (0.1, 3.0)
 _READY_DEVIATION_S = (0.1, 3.0)
-# Lengths of busy periods, and of the gaps between them, in those of the kind of use.
+# Factors on the lengths of busy periods, and on the gaps between them, of the kind of use.
 _LENGTH_FACTOR = (1.0 / 3.0, 3.0)
 _GAP_FACTOR = (0.25, 2.0)
-# Uniform over scenarios: share of stragglers, how much later the last is, and the spread (log-normal deviation) that
-# is laid over each single busy period.
+# Uniform over scenarios: the share of stragglers, the delay of the last one, and the spread (log-normal deviation) of
+# each single busy period.
 _STRAGGLERS = (0.0, 0.4)
 _LATEST_S = (1.0, 12.0)
 _SPREAD = (0.0, 0.8)
-# Dirichlet: classes around the fixed shares, kinds of use anything from one kind alone to all alike.
+# Dirichlet: classes vary around the fixed shares, kinds of use from one kind alone to all alike.
 _CLASS_WEIGHT = 4.0
 _KIND_WEIGHT = 0.7
 _KINDS = (UsageKind.IDLE, UsageKind.SYNC, UsageKind.INTERACTIVE, UsageKind.CALL, UsageKind.BIMODAL)
@@ -62,7 +62,7 @@ class _Way:
 
 
 def draw_varied(n: int, horizon_s: float, rng: np.random.Generator) -> tuple[float, float, tuple[ScenarioDevice, ...]]:
-    """Size in MB, latency in seconds, and n devices whose busy periods begin before `horizon_s`."""
+    """Draw the size in MB, the latency in seconds, and n devices with busy periods that begin before `horizon_s`."""
     way = _Way(
         classes=rng.dirichlet(_CLASS_WEIGHT * np.array(CLASS_SHARES)),
         kinds=rng.dirichlet(np.full(len(_KINDS), _KIND_WEIGHT)),
@@ -80,7 +80,7 @@ def draw_varied(n: int, horizon_s: float, rng: np.random.Generator) -> tuple[flo
 
 
 def stretch_periods(periods: Periods, factor: float, spread: float, rng: np.random.Generator) -> Periods:
-    """The same gaps between periods that are `factor` times as long, each varied by a log-normal deviation `spread`."""
+    """Keep the gaps between periods; make the periods `factor` times as long, each varied by log-normal `spread`."""
     if not periods:
         return ()
     gaps = [later[0] - earlier[1] for earlier, later in pairwise(periods)]
@@ -99,7 +99,7 @@ def _draw_device(way: _Way, horizon_s: float, rng: np.random.Generator) -> Scena
     if rng.random() < way.stragglers:
         ready_s += float(rng.uniform(1.0, 1.0 + way.latest_s))
     factor = float(way.lengths[place])
-    # Gaps grow with the lengths: how long a device is busy at a time, and for what share of the time, vary apart.
+    # Gaps grow with the lengths: so the length of a busy period and the busy share of the time vary independently.
     periods = draw_busy_periods(_KINDS[place], horizon_s, rng, gap_scale=float(way.gaps[place]) * factor)
     return ScenarioDevice(
         ready_s,

@@ -1,1 +1,1 @@
-"""Who is in a simulated mesh: rosters that are told over its network, and what a revocation must come to."""
+"""The members of a simulated mesh: rosters that its network spreads, and the required effect of a revocation."""

@@ -1,11 +1,11 @@
-"""Who is heard in a simulated mesh: each process has its roster, tells it, and heeds and tells only who is in.
+"""The gate of a simulated mesh: each process has its roster, spreads it, and hears and tells only members.
 
-Does for the machines what `mdl.transport.links.mesh_links` does in the field, by the same `Standing`: a revoked device
-is not heard and not told anything, and nobody's words count before rosters were compared. What rosters say goes through
-the same network as all else, and may be lost, come twice or late. A roster is kept on the disk at once.
+It does for the machines what `mdl.transport.links.mesh_links` does in the field, by the same `Standing`. A revoked
+device is not heard and not told anything, and no messages count before rosters were compared. Roster messages go
+through the same network as all else, and may be lost, come twice or late. A roster is kept on the disk at once.
 
 A revoked device leaves once it hears of it, or is an attacker with the usual software: then it takes in nothing about
-itself, and goes on. Pure: how a roster and its signatures are made is handed in.
+itself, and goes on. Pure: the maker of rosters and signatures is passed in.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from mdl.transport.trust.membership import Membership
     from mdl.transport.wire.codec import Body
 
-# Peer id, what was kept (None: what everybody knows at the start), who was introduced, the time.
+# Peer id, kept statements (None: those that every device has at the start), introduced peers, the time.
 OpenStanding: TypeAlias = "Callable[[str, tuple[AnyStatement, ...] | None, Mapping[str, PeerInfo], float], Standing]"
-# What somebody states who revokes the device of this name, at this time.
+# The statement that revokes the device of this name, at this time.
 Revokes: TypeAlias = "Callable[[Standing, str, float], Stated]"
 
 
 @dataclass(eq=False)
 class Desk:
-    """One process. linked: peer id -> the start that was introduced. link_key: what it shows."""
+    """One process. linked: peer id -> the start that was introduced. link_key: the key that it shows."""
 
     node: Node
     standing: Standing
@@ -54,7 +54,7 @@ class Desk:
 
 
 class Gate:
-    """See the module. names: device key -> peer id. judge: told of all that passes."""
+    """See the module. names: device key -> peer id. judge: is told of all that passes."""
 
     def __init__(
         self, mesh: SimMesh, open_standing: OpenStanding, revokes: Revokes, names: dict[bytes, str], judge: Judge
@@ -67,7 +67,7 @@ class Gate:
         self._heeding: set[str] = set()
 
     def start(self, node: Node) -> None:
-        """A process has started."""
+        """Open the gate for a process that has started."""
         kept, linked = self._mesh.disk(node.peer_id).roster, dict[str, PeerInfo]()
         standing = self._open(node.peer_id, kept, linked, self._time(node))
         desk = self._desks[node.peer_id] = Desk(node, standing, linked)
@@ -77,7 +77,7 @@ class Gate:
         self._wait(desk)
 
     def revoke(self, by: str, peer_id: str, heeds: bool) -> None:
-        """The user of the device `by` locks another one out, or some other one's if that cannot; between two events."""
+        """Revoke a device in the name of the user of `by`, or of another one if that cannot; between two events."""
         self._mesh.at(self._mesh.now, partial(self._state, by, peer_id, heeds))
 
     def revoked(self) -> set[str]:
@@ -90,7 +90,7 @@ class Gate:
         return self.judge.unaware()
 
     def admits(self, node: Node, event: Event) -> bool:
-        """Whether the machine of a process is to hear this."""
+        """Return True if the machine of a process may hear this."""
         kind = type(event)
         if kind is Received or kind is TransferProgressed:
             sender = event.sender  # type: ignore[union-attr]
@@ -104,16 +104,16 @@ class Gate:
         return True
 
     def passes(self, node: Node, send: Send) -> bool:
-        """Whether what a machine says goes out: only to whom there is a link."""
+        """Return True if a machine's message goes out: only if there is a link to its receiver."""
         if send.receiver not in self._desks[node.peer_id].linked:
             return False
         self.judge.say(node, send)
         return True
 
-    # -- words about the roster ---------------------------------------------------------------------------------------
+    # -- roster messages ----------------------------------------------------------------------------------------------
 
     def _meet(self, desk: Desk, info: PeerInfo) -> bool:
-        """Another process is there, or another start of it: what is known goes to it first."""
+        """Meet another process, or another start of it: tell it the known roster first. False if it is out."""
         if desk.membership.is_out(info):
             return False
         known = desk.linked.get(info.peer_id)
@@ -125,11 +125,11 @@ class Gate:
         return True
 
     def _is_heeded(self, desk: Desk, sender: Contributor) -> bool:
-        """Whether what this process says to the other one's machine counts."""
+        """Return True if the sender's messages to this desk's machine count."""
         return self._is_known(desk, sender) and desk.standing.is_settled(sender.peer_id, self._time(desk.node))
 
     def _is_known(self, desk: Desk, sender: Contributor) -> bool:
-        """Whether it was introduced and its device is in, as its key shows; a later start of it is another link."""
+        """Return True if the sender was introduced and its key shows a member; a later start is a new link."""
         known = desk.linked.get(sender.peer_id)
         if known is None or sender.incarnation < known.incarnation:
             return False
@@ -150,7 +150,7 @@ class Gate:
                 mesh.at(arrival, partial(self._arrive, link.incarnation, receiver, sender, body))
 
     def _arrive(self, start: int, receiver: str, sender: Contributor, told: RosterTold) -> None:
-        """start: of the receiver, that it was said to; a later one has links of its own, which begin with a roster."""
+        """Hear a roster message. start: the receiver's, at sending; a later start has its own links and rosters."""
         desk = self._desks[receiver]
         node = desk.node
         if not node.running or node.contributor.incarnation != start:
@@ -167,7 +167,7 @@ class Gate:
         self._follow(desk, desk.standing.hear(sender.peer_id, told, self._time(node)))
 
     def _who_is_out(self, statement: AnyStatement) -> str:
-        """The device that it revokes; "" if it says something else."""
+        """Return the device that a statement revokes; "" if it states something else."""
         return self._names[statement.device] if isinstance(statement, DeviceRevoked) else ""
 
     def _state(self, by: str, peer_id: str, heeds: bool) -> None:
@@ -183,7 +183,7 @@ class Gate:
         self._follow(desk, desk.standing.state(self._revokes(desk.standing, peer_id, now), now))
 
     def _follow(self, desk: Desk, news: News) -> None:
-        """Tell what is new, then forget who is out."""
+        """Tell the news, then forget the devices that are out."""
         node = desk.node
         for outgoing in news.told:
             self._say(desk, outgoing.receiver, outgoing.body)
@@ -197,7 +197,7 @@ class Gate:
         self._leave_if_out(desk)
 
     def _leave_if_out(self, desk: Desk) -> None:
-        """Who heeds its own revocation; it is not started again either."""
+        """Tell a device that heeds its own revocation; it is not started again either."""
         if why := desk.standing.why_out():
             self._mesh.tell(desk.node, PeerRevoked(desk.node.peer_id, why))
 
@@ -213,7 +213,7 @@ class Gate:
         self._mesh.at(at_s, partial(self._compare, desk))
 
     def _compare(self, desk: Desk) -> None:
-        """Its digest is due."""
+        """Send the due digest, for comparison."""
         node = desk.node
         if not node.running:
             return
@@ -227,7 +227,7 @@ class Gate:
     def _time(self, node: Node) -> float:
         return self._mesh.now + node.offset_s
 
-    # -- who may revoke -----------------------------------------------------------------------------------------------
+    # -- able to revoke -----------------------------------------------------------------------------------------------
 
     def _may_revoke(self, owner: str, peer_id: str) -> bool:
         node = self._desks[owner].node
@@ -235,7 +235,7 @@ class Gate:
         return awake and owner != peer_id and owner not in self.judge.out
 
     def _reachable(self, desk: Desk, peer_id: str) -> list[Node]:
-        """Processes that hear what this one says now, where no message is lost; but for the device of this name."""
+        """List the processes that hear this one now, on a network that loses no message; without the named device."""
         network, me = self._mesh.network, desk.node.contributor
         if network.loss or network.late:
             return []

@@ -1,9 +1,10 @@
-"""What a revocation must come to, whatever fails. Each check raises InvariantError with the evidence.
+"""The required effect of a revocation, whatever fails. Each check raises InvariantError with the evidence.
 
-The judge keeps books of its own: who was told of which revocation, by words that it took in or by its own user. From
-then on that device, also after a restart, hears nothing of the one that is out and tells it nothing, and no round that
-it opens has work of it. Whoever can be reached where nothing is lost knows within `PROMPT_S`; in the end everybody does
-who is not out. A result that others had staged before is proposed whoever is in it (docs/protocol.md, rule 2).
+The judge keeps its own books: the devices that were told of each revocation, by a message or by their own users. From
+then on such a device, even after a restart, hears nothing of the revoked one and tells it nothing. No round that it
+opens has work of it. If nothing is lost, every device that can be reached knows within `PROMPT_S`. In the end every
+device that is not out knows. A result that was staged before is proposed with whatever contributors it has
+(docs/protocol.md, rule 2).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mdl.sim.mesh.accounts import InvariantError
 from mdl.sim.mesh.driver import SimMesh
 from mdl.sim.mesh.process import Node
 
-# A word takes 0.16 s at most in a drawn plan; a roster is told to everybody at once.
+# A message takes 0.16 s at most in a drawn plan; a roster is told to all at once.
 PROMPT_S = 0.4
 
 IsOut = Callable[[str], bool]
@@ -37,7 +38,7 @@ class Judge:
         self._met: dict[tuple[Contributor, Contributor], frozenset[str]] = {}
 
     def known_out(self) -> set[str]:
-        """Devices of whose revocation somebody knows who is there and was never revoked: others may not be heard."""
+        """Return the revoked devices that a running, never revoked device knows of: others may not be heard."""
         known: set[str] = set()
         for node in self._mesh.nodes.values():
             if node.running and node.peer_id not in self.out:
@@ -45,7 +46,7 @@ class Judge:
         return known
 
     def unaware(self) -> str:
-        """Who is there, not out, and does not know who is; in words."""
+        """Name, in words, a running device that is not out and does not know all that are out."""
         out = self.known_out()
         for node in self._mesh.nodes.values():
             if node.running and node.peer_id not in out:
@@ -53,10 +54,10 @@ class Judge:
                     return f"{node.peer_id} has not heard that {peer_id} is out"
         return ""
 
-    # -- what happens -------------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def start(self, node: Node, is_out: IsOut) -> None:
-        """A process has loaded its roster."""
+        """Note that a process has loaded its roster."""
         self._is_out[node.peer_id] = is_out
         self.remember(node)
         self._parted[node.peer_id] = set(self._knows.get(node.peer_id, ()))
@@ -65,29 +66,29 @@ class Judge:
             self._meet(other, node)
 
     def revoke(self, owner: Node, peer_id: str, reachable: Iterable[Node]) -> None:
-        """The user of `owner` revokes a device now; those who can be reached must know it in time."""
+        """Note that the user of `owner` revokes a device now; each reachable process must know it in time."""
         self.out.add(peer_id)
         self.learn(owner, [peer_id])
         for node in reachable:
             self._mesh.at(self._mesh.now + PROMPT_S, partial(self._check_prompt, node, owner.peer_id, peer_id))
 
     def learn(self, node: Node, peer_ids: Iterable[str]) -> None:
-        """A process takes in that these are out."""
+        """Note that a process learns that these are out."""
         self._knows.setdefault(node.peer_id, set()).update(peer_ids)
 
     def part(self, node: Node, peer_id: str) -> None:
-        """Its machine is told that a device is out: of several, one after the other."""
+        """Note that its machine is told that a device is out; several are told one after the other."""
         self._parted[node.peer_id].add(peer_id)
 
     def remember(self, node: Node) -> None:
-        """Its roster has changed or was loaded: it holds all that this device was ever told."""
+        """Check a changed or loaded roster: it holds all that this device was ever told."""
         is_out = self._is_out[node.peer_id]
         for peer_id in self._knows.get(node.peer_id, ()):
             if not is_out(peer_id):
                 raise InvariantError("forgot", f"{node.peer_id} was told that {peer_id} is out, and knows it no more")
 
     def hear(self, node: Node, sender: Contributor) -> None:
-        """A machine is about to hear this process."""
+        """Check that a machine may hear this process."""
         knows, name = self._knows.get(node.peer_id, set()), sender.peer_id
         if name in knows:
             raise InvariantError("heard", f"{node.peer_id} hears {name}, which it knows to be out")
@@ -95,7 +96,7 @@ class Judge:
             raise InvariantError("early", f"{node.peer_id} hears {name}, but not yet that {min(lacking)} is out")
 
     def say(self, node: Node, send: Send) -> None:
-        """A machine's word goes out."""
+        """Check a message of a machine that goes out."""
         knows = self._knows.get(node.peer_id, set())
         if send.receiver in knows:
             raise InvariantError("told", f"{node.peer_id} tells {send.receiver}, which it knows to be out")
@@ -109,7 +110,7 @@ class Judge:
             self._check_free(node, known, (who.peer_id for who in message.contributors), "proposes")
 
     def _meet(self, node: Node, other: Node) -> None:
-        """From here on both are there: what the other one knows now is told before its words count."""
+        """Note that both are there: all that the other one knows now must be told before its messages count."""
         self._met[node.contributor, other.contributor] = frozenset(self._knows.get(other.peer_id, ()))
 
     # -- checks -------------------------------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""Messages in datagrams: what carries a link where TCP waits longer than the way takes."""
+"""Messages in datagrams: they replace a link where TCP waits longer than the way takes."""

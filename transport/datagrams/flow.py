@@ -1,11 +1,12 @@
-"""Datagrams between this node and one peer, and when they are the better way.
+"""Datagrams between this node and one peer, and the decision when they are the better way.
 
-32 probes, one a second from then on, and 24 more where one is lost, tell how long the way is and how many frames get
-lost on it, for 60 bytes each. Where TCP would wait for that, messages go as datagrams: where the way is long (LONG_S)
-and not only full, which it would not be for STAY_S; where frames are lost (SO_MANY_LOST), until it has been good for
-STAY_S; and when the peer was out of reach and is back (AWAY_S), since TCP waits another time as long. Who has not been
-heard by datagrams for SURE_S may be out of reach for them alone (a firewall that lets only TCP in): what is small goes
-both ways then, values by TCP. Every machine takes a message that comes twice. Pure.
+Probes of 60 bytes measure the length of the way and the share of lost frames: 32 at first, then one a second, and 24
+more when one is lost. Messages go as datagrams where TCP would wait:
+- The way is long (LONG_S) and was not short within STAY_S, so that it is not merely full.
+- Frames are lost (SO_MANY_LOST), until the way has been good for STAY_S.
+- The peer was out of reach and is back (AWAY_S), since TCP waits another time as long.
+A peer that acknowledged no datagram for SURE_S may be out of reach for datagrams alone (a firewall that lets only TCP
+in). Small messages go both ways then, values by TCP. Every machine accepts a message that comes twice. Pure.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ from mdl.transport.datagrams.receiving import Receiving
 from mdl.transport.datagrams.sending import AWAY_S, PROBE_EVERY_S, SMALL, VALUES, Outcome, Sending
 
 PROBES, PROBE_PAUSE_S = 32, 0.01
-# Where a probe is lost: at one a second it takes half a minute to see what a way is like, and TCP would hang till then.
+# More probes after a lost one: at one a second it takes half a minute to measure a way, and TCP would hang till then.
 CLOSER_LOOK = 24
-# While nothing comes back: that the peer is there again is to be known at once.
+# The interval while nothing comes back: a peer's return should be known at once.
 RETURN_PROBE_S = 0.3
-# A way on which TCP's slow start and its repetitions take seconds; and so many of the last PROBES without an answer:
-# where a fifth of the frames is lost that is what 97 of 100 looks find, where a fiftieth is, 3 of 100.
+# LONG_S: a way on which TCP's slow start and its repetitions take seconds. SO_MANY_LOST: of the last PROBES; 97 of 100
+# looks find as many on a way that loses a fifth of the frames, 3 of 100 on one that loses a fiftieth.
 LONG_S, SO_MANY_LOST = 0.1, 3
 _SHORT_SHARE, _FEW_LOST = 0.8, 1
 STAY_S = 60.0
-# Times as long as the peer was away, until TCP has surely repeated what it had lost.
+# Multiples of the peer's absence, until TCP has surely repeated its lost data.
 _TCP_WAITS = 2.0
 SURE_S = 2.0
-# A transfer is given up after as long a silence (mdl.transport.wire.bulk.EXPIRY_S).
+# A transfer is given up after a silence of the same length (mdl.transport.wire.bulk.EXPIRY_S).
 GONE_S = 10.0
 # Packets that leave in one look of the loop.
 TURN = 64
 
 
 class _Probes:
-    """When probes leave: PROBES of them at first, quickly. left_at: when the last one did."""
+    """The schedule of probes: PROBES of them at first, quickly. left_at: the time of the last one."""
 
     def __init__(self, now: float) -> None:
         self.due_at, self.left_at = now, -inf
@@ -55,7 +56,7 @@ class _Probes:
 
 
 class Flow:
-    """own: what the peer seals with. `connect` says how this node seals, and makes it able to send."""
+    """A flow with one peer. own: the peer seals with it. `connect` tells how this node seals, so that it can send."""
 
     def __init__(self, own: Seal, now: float) -> None:
         self.own = own
@@ -81,7 +82,7 @@ class Flow:
 
     @property
     def heard_at(self) -> float:
-        """When the peer acknowledged something last, -inf if it never did."""
+        """The time of the peer's last acknowledgement of something under way, -inf if there was none."""
         return self._sending.heard_at
 
     def connect(self, peer: Seal, now: float) -> None:
@@ -91,11 +92,11 @@ class Flow:
         return now - self.heard_at < SURE_S
 
     def put(self, header: bytes, payload: memoryview | None, has_values: bool) -> bool:
-        """A message to send; False if too many wait. has_values: nothing small waits behind it."""
+        """Queue a message; return False if too many wait. has_values: no small message waits behind it."""
         return self._sending.put(header, payload, VALUES if has_values else SMALL)
 
     def take(self, datagram: bytes, now: float) -> list[list[bytes]]:
-        """The messages that are whole with this one. Raises RemoteProtocolError."""
+        """Return the messages that this datagram completes. Raises RemoteProtocolError."""
         number, frame = self.own.open(datagram)
         is_new = self._receiving.is_new(number, now)
         if isinstance(frame, Ack):
@@ -106,7 +107,7 @@ class Flow:
         return self._receiving.take(frame) if is_new and isinstance(frame, Data) else []
 
     def packets(self, now: float) -> list[bytes]:
-        """What is to leave by now, sealed."""
+        """Return the packets that are due by now, sealed."""
         if self._peer is None:
             return []
         self._note(self._sending.on_time(now), now)
@@ -136,7 +137,7 @@ class Flow:
 
     def _note(self, outcome: Outcome, now: float) -> None:
         if outcome.arrived and not self._outcomes:
-            self._probes.look_closer(now, PROBES)  # those before may have left when the peer could not answer yet
+            self._probes.look_closer(now, PROBES)  # the first may have left before the peer could answer
         self._outcomes.extend([True] * outcome.lost + [False] * outcome.arrived)
         if not (outcome.lost or outcome.arrived):
             return

@@ -1,9 +1,9 @@
 """A datagram of a flow: sealed by a key that only its receiver and its sender have, and one of three kinds inside.
 
-Outside: the flow's id (by which the receiver finds the key) and the packet's number, in clear; then ChaCha20-Poly1305
-over the kind and what it says (RFC 8439). A number is used once for a key, so that it is the nonce. Keys are drawn by
-the receiver for one sender, and travel by the link that they are for, which is encrypted (CURVE).
-Whatever comes in, `Seal.open` and `read` return what a member has said or raise RemoteProtocolError. Pure.
+Outside, in clear: the flow's id, by which the receiver finds the key, and the packet's number. Then ChaCha20-Poly1305
+over the kind and its content (RFC 8439). A number is used once for a key, so that it is the nonce. The receiver draws a
+key for one sender. Keys travel by the link that they are for, which is encrypted (CURVE).
+For any bytes, `Seal.open` and `read` return a member's frame or raise RemoteProtocolError. Pure.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from mdl.errors import RemoteProtocolError
 
 KEY_BYTES, FLOW_ID_BYTES = 32, 8
-# With all that is around it below 1,280 bytes, which every IPv6 link carries; IPv4's smallest are rare (RFC 8200).
+# With all headers it stays below 1,280 bytes, which every IPv6 link carries; IPv4's smallest are rare (RFC 8200).
 FRAGMENT_BYTES = 1_168
 # An acknowledgement tells of the last packet and so many before it.
 ACKED_BEFORE = 256
-# Larger is no packet of ours.
+# The size of our largest packet.
 LARGEST_BYTES = 1_280
 CHANNELS = 2
 _OUTSIDE = struct.Struct("!8sQ")
@@ -55,7 +55,7 @@ class Ack:
 
 @dataclass(frozen=True)
 class Probe:
-    """Wants an acknowledgement, and nothing else."""
+    """Asks for an acknowledgement, and nothing else."""
 
 
 Frame: TypeAlias = Data | Ack | Probe
@@ -73,7 +73,7 @@ class Seal:
         return outside + self._cipher.encrypt(_nonce(number), write(frame), outside)
 
     def open(self, datagram: bytes) -> tuple[int, Frame]:
-        """The packet's number and what is in it. Raises RemoteProtocolError."""
+        """Return the packet's number and its frame. Raises RemoteProtocolError."""
         _, number = _OUTSIDE.unpack_from(datagram)
         try:
             inside = self._cipher.decrypt(_nonce(number), datagram[_OUTSIDE.size :], datagram[: _OUTSIDE.size])
@@ -83,7 +83,7 @@ class Seal:
 
 
 def flow_id_of(datagram: bytes) -> bytes | None:
-    """Whose it says it is; None if it is too short or too long for any."""
+    """Return the flow id in clear; None if the datagram is too short or too long for any."""
     return datagram[:FLOW_ID_BYTES] if _OUTSIDE.size < len(datagram) <= LARGEST_BYTES else None
 
 
@@ -99,7 +99,7 @@ def write(frame: Frame) -> bytes:
 
 
 def read(inside: bytes) -> Frame:
-    """Raises RemoteProtocolError for what is none of the three."""
+    """Return the frame in these bytes. Raises RemoteProtocolError if they are none of the three kinds."""
     kind = inside[0] if inside else 0
     if kind == _DATA_KIND and _DATA.size < len(inside) <= _DATA.size + FRAGMENT_BYTES:
         _, channel, is_last, place = _DATA.unpack_from(inside)

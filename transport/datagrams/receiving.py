@@ -1,7 +1,8 @@
-"""The receiving half of a flow: pieces are put in order, messages together, and what came is acknowledged.
+"""The receiving half of a flow: it orders pieces, joins them to messages, and acknowledges packets.
 
-Bounded, whatever a member sends: MOST_AHEAD pieces of a channel, and one message of LARGEST_MESSAGE_BYTES, which is put
-together in one piece of memory, so that what is counted is what is held. Pure.
+Bounded for anything that a member sends: MOST_AHEAD pieces of a channel, and one message with a header of
+MAX_HEADER_BYTES and a payload of MAX_FRAME_BYTES. A message is put together in one piece of memory, so that the bound
+counts all the memory held. Pure.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from mdl.transport.datagrams.packets import ACKED_BEFORE, CHANNELS, Ack, Data
 from mdl.transport.datagrams.sending import LENGTHS, MOST_AHEAD
 from mdl.transport.wire.codec import MAX_FRAME_BYTES
 
-# Packets that are remembered: whoever repeats what was recorded is not heard again.
+# Packets that are remembered, so that a recorded and repeated one is not accepted again.
 _REMEMBERED = 2_048
 
 
 class _Channel:
-    """next: the piece that is missing. ahead: what came before it. begun: the message of which some is there."""
+    """The pieces of one channel.
+
+    next: place of the missing piece. ahead: pieces that came before it. begun: the bytes of an unfinished message.
+    """
 
     def __init__(self) -> None:
         self.next = 0
@@ -27,7 +31,7 @@ class _Channel:
         self.begun = bytearray()
 
     def take(self, data: Data) -> list[list[bytes]]:
-        """The messages that are whole with this piece: a header each, and what is beside it."""
+        """Return the messages that this piece completes: each a header, and the payload if there is one."""
         if not self.next <= data.place < self.next + MOST_AHEAD:
             return []
         self.ahead[data.place] = data
@@ -52,7 +56,7 @@ class Receiving:
         self._owes = False
 
     def is_new(self, number: int, now: float) -> bool:
-        """Note a packet; False if it was here before, or is too old to tell."""
+        """Note a packet; return False if it was here before, or is too old to tell."""
         if number > self._largest:
             shift = number - self._largest
             known = (self._before << 1 | 1) if self._largest >= 0 else 0
@@ -66,15 +70,15 @@ class Receiving:
         return True
 
     def owe(self) -> None:
-        """The packet wants to be acknowledged, also one that came again: the answer may be what was lost."""
+        """Note that a packet wants an acknowledgement, even a repeated one: the earlier answer may be lost."""
         self._owes = True
 
     def take(self, data: Data) -> list[list[bytes]]:
-        """Raises RemoteProtocolError for a message that is none."""
+        """Return the messages that this piece completes. Raises RemoteProtocolError for an invalid message."""
         return self._channels[data.channel].take(data)
 
     def ack(self, now: float) -> Ack | None:
-        """What there is to acknowledge, once."""
+        """Return what there is to acknowledge, once."""
         if not self._owes:
             return None
         self._owes = False

@@ -1,8 +1,8 @@
 """The sending half of a flow: messages leave in pieces, and a piece leaves again until its arrival is acknowledged.
 
 A piece that is sent again is another packet, with another number. It counts as lost when three later packets have
-arrived and it is late (RFC 9002, 6.1; RFC 8985), or after a timeout. What is small goes before values. Pure: `now` is
-an argument.
+arrived and it is late (RFC 9002, 6.1; RFC 8985), or after a timeout. Small messages go before values. Pure: `now` is an
+argument.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from mdl.transport.datagrams.pace import Pace
 from mdl.transport.datagrams.packets import ACKED_BEFORE, CHANNELS, FRAGMENT_BYTES, Ack, Data, Probe
 
 SMALL, VALUES = range(CHANNELS)
-# At most so many pieces of a channel are under way, which a receiver keeps until the first of them is there.
+# Pieces of a channel that may be under way; a receiver keeps them until the first of them is there.
 MOST_AHEAD = 1_024
-# Messages that wait, as in the queues of sockets (mdl.transport.links.sockets).
+# Messages that may wait, as in the queues of sockets (mdl.transport.links.sockets).
 MOST_WAITING = (128, 160)
 LENGTHS = struct.Struct("!II")
 _LATER_ARRIVED = 3
-# While nothing comes back.
+# Packets sent per timeout while nothing comes back.
 _TRIES = 2
 _QUICKEST_S = 1e-4
-# How often a probe leaves at least; silence that is no chance: several are lost by then.
+# The longest interval between probes; a silence too long for chance: several are lost by then.
 PROBE_EVERY_S, AWAY_S = 1.0, 1.5
 
 
 @dataclass
 class _Message:
-    """parts: what is left to send, the first of them from `begun` on."""
+    """A message to send. parts: those that are left, the first of them from `begun` on."""
 
     parts: tuple[memoryview, ...]
     begun: int = 0
@@ -41,7 +41,7 @@ class _Message:
         return not self.parts
 
     def next_body(self) -> bytes:
-        """The next FRAGMENT_BYTES of it, copied."""
+        """Return the next FRAGMENT_BYTES of it, copied."""
         body, self.is_begun = bytearray(), True
         while self.parts and len(body) < FRAGMENT_BYTES:
             first = self.parts[0]
@@ -62,7 +62,7 @@ class _Sent:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an acknowledgement has shown of the probes: how many are there, and how many are lost."""
+    """The probes of an acknowledgement or timeout: how many arrived, and how many are lost."""
 
     arrived: int = 0
     lost: int = 0
@@ -71,7 +71,7 @@ class Outcome:
 class Sending:
     """Takes messages, gives packets. pace: of this flow.
 
-    heard_at: when something that was under way was acknowledged last. spoke_at: when anything was, perhaps too late.
+    heard_at: the last acknowledgement of something under way. spoke_at: the last one of all, perhaps too late.
     """
 
     def __init__(self, now: float) -> None:
@@ -88,7 +88,7 @@ class Sending:
         self._unheard: set[int] = set()  # probes that timed out before anything was heard: lost, or the peer is away
 
     def put(self, header: bytes, payload: memoryview | None, channel: int) -> bool:
-        """A message to send; False if too many wait."""
+        """Queue a message; return False if too many wait."""
         waiting = self._waiting[channel]
         if len(waiting) >= MOST_WAITING[channel]:
             return False
@@ -98,7 +98,7 @@ class Sending:
         return True
 
     def next_packet(self, now: float) -> tuple[int, Data] | None:
-        """A packet that may leave now; None if there is none."""
+        """Return a packet that may leave now; None if there is none."""
         for channel in range(CHANNELS):
             if not (self._again[channel] or self._has_new(channel)):
                 continue
@@ -110,7 +110,7 @@ class Sending:
         return None
 
     def forget_waiting(self) -> None:
-        """Drop what has not begun: it pins memory, and nobody waits for it any more."""
+        """Drop messages that have not begun: they pin memory, and nobody waits for them any more."""
         for waiting in self._waiting:
             begun = waiting[0] if waiting and waiting[0].is_begun else None
             waiting.clear()
@@ -121,12 +121,12 @@ class Sending:
         return self._send(Probe(), 0, now), Probe()
 
     def next_number(self) -> int:
-        """A packet number that nothing is kept for: of an acknowledgement."""
+        """Return a packet number for an acknowledgement, which is not kept."""
         number, self._number = self._number, self._number + 1
         return number
 
     def take(self, ack: Ack, now: float) -> Outcome:
-        """Whatever this acknowledges; it may acknowledge what was never sent, which changes nothing."""
+        """Take an acknowledgement; return the outcome of probes. Numbers that were never sent change nothing."""
         numbers, was_away = _numbers(ack), self._is_away(now)
         self.spoke_at, arrived, lost = now, 0, 0
         self._unheard.difference_update(numbers)
@@ -136,7 +136,7 @@ class Sending:
                 continue
             self.heard_at, self._tries = now, 0
             self._under_way_bytes -= sent.size_bytes
-            if number == ack.largest:  # what came before it may have been acknowledged before, in vain
+            if number == ack.largest:  # those before it may have been acknowledged before, in vain
                 self.pace.measure(max(now - sent.sent_at - ack.waited_us / 1e6, _QUICKEST_S), now)
             self.pace.acknowledge(sent.size_bytes, was_full, now)
             if isinstance(sent.frame, Data):
@@ -152,9 +152,9 @@ class Sending:
         return Outcome(arrived, lost)
 
     def on_time(self, now: float) -> Outcome:
-        """What has been under way for a timeout is lost, as far as one can tell.
+        """Count packets without an answer after a timeout as lost; return the outcome of probes.
 
-        Of probes only if something is heard soon: silence says nothing about frames that get lost.
+        A lost probe counts only if something is heard soon: silence says nothing about frames that get lost.
         """
         sent_before, lost, is_silent = now - self.pace.timeout_s, 0, False
         for number, sent in list(self._sent.items()):
@@ -176,7 +176,7 @@ class Sending:
         return Outcome(0, lost)
 
     def deadline(self, now: float) -> float | None:
-        """When something is to leave, or counts as lost."""
+        """Return the time at which a packet is to leave, or counts as lost."""
         times = [next(iter(self._sent.values())).sent_at + self.pace.timeout_s] if self._sent else []
         if self._has_room() and any(self._again[c] or self._has_new(c) for c in range(CHANNELS)):
             times.append(self.pace.ready_at(now))
@@ -212,7 +212,7 @@ class Sending:
         return number
 
     def _lose(self, number: int) -> int:
-        """1 if it was a probe."""
+        """Count a packet as lost; return 1 if it was a probe, else 0."""
         sent = self._sent.pop(number)
         self._under_way_bytes -= sent.size_bytes
         self.pace.lose(1)
@@ -224,7 +224,7 @@ class Sending:
 
 
 def _numbers(ack: Ack) -> list[int]:
-    """The packets that it tells of, the latest first."""
+    """Return the packets that it tells of, the latest first."""
     before, numbers = ack.before & ((1 << ACKED_BEFORE) - 1), [ack.largest]
     while before:
         lowest = before & -before

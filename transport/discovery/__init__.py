@@ -1,1 +1,1 @@
-"""How devices find each other's addresses."""
+"""The search of devices for each other's addresses."""

@@ -1,7 +1,7 @@
-"""Watching this machine's own addresses: a laptop changes its Wi-Fi, a lease runs out, a cable is pulled.
+"""A watch on this machine's own addresses: a laptop changes its Wi-Fi, a lease runs out, a cable is pulled.
 
-Connections from an address that is gone are dead, and the others look for this node where it is no more. So whoever
-watches tells the links and the announcements at once, and the user in one line.
+Connections from an address that is gone are dead, and the others look for this node at the old one. So the watch tells
+the links and the announcements at once, and the user in one line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 # A look takes a millisecond; a peer counts as lost after 2 s of silence, so that a new address is told before.
 LOOK_EVERY_S = 1.0
-# An address that another machine takes, too, is taken for days. Asking needs root, and a packet or two.
+# The interval and wait of ARP probes for a shared address, which lasts for days. A probe needs root, and few packets.
 ASK_EVERY_S, _ANSWER_S = 30.0, 0.3
 # The thread may be in the middle of a new announcement (RFC 6762 repeats packets) when it is to end.
 _END_S = 2.0
@@ -31,8 +31,8 @@ Moved = Callable[[Sequence[Interface], frozenset[str]], None]
 class AddressWatch:
     """Calls `moved` from its own thread with the addresses as they are now, and those that were there all along.
 
-    asked: interface names, as for `usable_interfaces`. Not called while this machine is on no network at all, but as
-    soon as it is on one again, also if the addresses are the old ones: connections have stood still meanwhile.
+    asked: interface names, as for `usable_interfaces`. Without any network `moved` is not called. It is called as soon
+    as this machine is on a network again, even with the old addresses: connections have stood still meanwhile.
     """
 
     def __init__(self, asked: Sequence[str] | None, moved: Moved) -> None:
@@ -58,7 +58,7 @@ class AddressWatch:
                 self._asked_at = time.monotonic()
 
     def ask(self) -> None:
-        """Tell once of each own address that another machine has, too: one hears what is for the other."""
+        """Log once each own address that another machine has, too: packets for one of them reach the other."""
         shared = set()
         for each in of_ipv4(self._last):
             host, name = str(each.ip), name_of(str(each.ip))
@@ -74,7 +74,7 @@ class AddressWatch:
         self._shared = shared
 
     def look(self) -> None:
-        """Compare with the last look."""
+        """Compare the addresses with the last look."""
         before, now = self._last, self._look()
         if now == before:
             return
@@ -93,15 +93,15 @@ class AddressWatch:
             return usable_interfaces(self._asked)
         except ConfigError:  # an interface that was asked for is down
             return []
-        except OSError:  # no descriptor left to ask with: as far as this node can tell nothing has changed
+        except OSError:  # no descriptor left to ask with: assume that nothing has changed
             return list(self._last)
 
 
 def _hosts(interfaces: Sequence[Interface]) -> frozenset[str]:
-    """Of IPv4: a link-local address of IPv6 is the same on the next network, and leads nowhere from there."""
+    """Return the IPv4 addresses: a link-local IPv6 one is the same on the next network, and leads nowhere there."""
     return frozenset(str(interface.ip) for interface in of_ipv4(interfaces))
 
 
 def _describe(interfaces: Sequence[Interface]) -> str:
-    """Those that people know: of IPv6 only where there is nothing else."""
+    """Return the addresses that people know: IPv6 only if there is nothing else."""
     return ", ".join(str(each.ip) for each in of_ipv4(interfaces) or interfaces) or "none"

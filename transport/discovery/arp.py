@@ -1,6 +1,6 @@
-"""Which hardware address has an IPv4 address, by an ARP probe (RFC 5227), and who shares ours. For root, on Linux.
+"""Hardware addresses of IPv4 addresses, by an ARP probe (RFC 5227), and machines that share ours. For root, on Linux.
 
-An address twice, of either kind, makes a switch or a neighbour send frames to the wrong one of two machines.
+An address that two machines have, of either kind, makes a switch or a neighbour send frames to the wrong one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PACKET = struct.Struct("!HHBBH6s4s6s4s")
 _HEADER_BYTES = 14
 _EVERYBODY = b"\xff" * 6
 _PROBES = 2
-# Of frames that a packet socket hears (packet(7)): those that came in, to us or to others.
+# Frames that came in, to us or to others, as a packet socket marks them (packet(7)).
 _CAME_IN = range(4)
 _EVERY_KIND = 0x0003
 _IPV4_SENDER, _ARP_SENDER = slice(26, 30), slice(28, 32)
@@ -30,15 +30,15 @@ _COMPLETE, _PERMANENT = 0x2, 0x4
 
 
 def who_else_has(host: str, interface: str, wait_s: float) -> str | None:
-    """The hardware address of the other one; None if there is none, or it is not known here who there is."""
+    """Return the hardware address of another machine with this address; None if there is none, or it is unknown."""
     # A second interface in the same network answers for the first.
     return who_has(host, interface, wait_s, _hardware_addresses(psutil.net_if_addrs()))
 
 
 def who_has(host: str, interface: str, wait_s: float, but: Collection[bytes] = ()) -> str | None:
-    """Return the hardware address that answers for `host` on this interface; None if nobody does, or it is not known.
+    """Return the hardware address that answers for `host` on this interface; None if none does, or it is unknown.
 
-    but: hardware addresses whose answers do not count.
+    but: hardware addresses with answers that do not count.
     """
     own = next(iter(_hardware_addresses([interface])), None)
     if own is None:
@@ -62,7 +62,7 @@ def who_has(host: str, interface: str, wait_s: float, but: Collection[bytes] = (
 
 
 def remembered(host: str) -> tuple[str, bool] | None:
-    """Return the hardware address that the system has for a host, and whether somebody has set it for good."""
+    """Return the hardware address that the system has for a host, and True if somebody has set it permanently."""
     with contextlib.suppress(OSError):
         for line in _TABLE.read_text().splitlines()[1:]:
             words = line.split()
@@ -72,7 +72,7 @@ def remembered(host: str) -> tuple[str, bool] | None:
 
 
 def hear_namesake(interface: str, wait_s: float) -> str | None:
-    """Return the IPv4 address of another machine with this interface's hardware address, if one is heard meanwhile."""
+    """Return the IPv4 address of another machine with this interface's hardware address, if heard in this time."""
     own = next(iter(_hardware_addresses([interface])), None)
     if own is None:
         return None

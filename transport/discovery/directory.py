@@ -1,8 +1,8 @@
-"""Who is known, and where: one PeerInfo per peer id, and the greetings that are still unanswered.
+"""The known peers and their addresses: one PeerInfo per peer id, and the greetings that are still unanswered.
 
-Introduced is not alive: only messages tell that. A peer's own word about itself (mDNS with its proof, or its Hello)
-counts more than what others pass on; a higher incarnation counts more than a lower one, unless that one is silent and
-the lower one still speaks (a data directory was copied, and the copy has left). Pure: `now` is an argument.
+An introduced peer is not alive yet: only messages tell that. A peer's own word about itself (mDNS with its proof, or
+its Hello) counts more than an introduction by others. A higher incarnation counts more than a lower one, unless it is
+silent and the lower one still speaks: a data directory was copied, and the copy has left. Pure: `now` is an argument.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from mdl.protocol.vocabulary import PeerInfo
 # The first greetings come quickly, for a peer that starts at the same time as its neighbour; later ones cost nothing.
 FIRST_GREETING_S = 0.2
 SLOWEST_GREETING_S = 5.0
-# Greeting an address goes on after its answer: a member started anew at the same address is found again.
+# An address is greeted even after its answer: a member that restarts at the same address is found again.
 KEEP_GREETING_S = 15.0
-# An address where somebody listens that may be of another mesh, or another program.
+# The time for an address with a listener that may belong to another mesh, or be another program.
 TRIED_S = 20.0
-# A start of a peer that said nothing for so long gives way to an earlier one that still speaks.
+# A start of a peer that is silent for so long gives way to an earlier one that still speaks.
 SILENT_S = 5.0
-# Signs of life that the earlier one must have given since, each a second after the one before: what a process that died
-# has left in the queues of a suspended node comes in one burst, and must not bring it back (fault rule 4).
+# Signs of life that the earlier one must have given since, each a second after the last. The messages of a dead process
+# in the queues of a suspended node come in one burst, and must not bring it back (fault rule 4).
 SIGNS = 3
 SIGN_PAUSE_S = 1.0
-# Of each peer id: the current start, and as many others that spoke last.
+# Starts kept of each peer id besides the current one: those that spoke last.
 OTHER_STARTS = 4
-# Who has said nothing for so long may be gone, and gives way to others: six times the longest silence of a live peer.
+# A peer that is silent for so long may be gone, and gives way to others: six times the longest silence of a live peer.
 LOST_S = 60.0
-# To listen here is to listen on all of a machine's addresses; nobody can connect to it.
+# A node that listens here listens on all of a machine's addresses; nobody can connect to this address itself.
 _PORT = re.compile(r"[0-9]{1,5}")
 EVERY_HOST = ("0.0.0.0", "::")
 
@@ -52,12 +52,12 @@ class Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True for an address of this machine alone. Raises ValueError for what is no address."""
+    """Return True for an address of this machine alone. Raises ValueError for an invalid address."""
     return parse_host(host).is_loopback
 
 
 def parse_address(text: str, key: str = "join") -> Address:
-    """HOST:PORT, [IPV6]:PORT or [fe80::1%eth0]:PORT, names resolved.
+    """Parse HOST:PORT, [IPV6]:PORT or [fe80::1%eth0]:PORT, and resolve names.
 
     Raises ConfigError naming the key, the text and what would be valid.
     """
@@ -74,9 +74,9 @@ def parse_address(text: str, key: str = "join") -> Address:
 
 
 def address_of(info: PeerInfo) -> Address:
-    """Where a peer says that it listens. Raises RemoteProtocolError unless the host is an IP address.
+    """Return the address that a peer says it listens at. Raises RemoteProtocolError unless it is an IP address.
 
-    Which link it is on, at that peer, is nothing to us (`mdl.transport.discovery.scopes`).
+    The link of that address at the peer does not matter here (`mdl.transport.discovery.scopes`).
     """
     try:
         host = parse_host(info.host)
@@ -99,10 +99,10 @@ class _Start:
 
 
 class Directory:
-    """The peers that were introduced, this one not among them; at most MAX_MEMBERS.
+    """The peers that were introduced, without this one; at most MAX_MEMBERS.
 
-    If there are more, whoever has not spoken lately is forgotten: at once for a peer that introduces itself, after
-    LOST_S for one that others mention.
+    A full directory forgets a peer that has not spoken lately: at once for a peer that introduces itself, after LOST_S
+    for one that others mention.
     """
 
     def __init__(self, my_id: str) -> None:
@@ -114,7 +114,10 @@ class Directory:
         self._others: dict[str, dict[int, _Start]] = {}
 
     def learn(self, info: PeerInfo, first_hand: bool, now: float) -> bool:
-        """True if this is news: a new peer, a higher incarnation, or a changed description, at first hand or signed."""
+        """Add a peer; return True if this is news: a new peer, a higher incarnation, or a changed description.
+
+        A changed description counts only at first hand or signed.
+        """
         known = self._peers.get(info.peer_id)
         if info.peer_id == self._my_id or known == info:
             return False
@@ -136,7 +139,7 @@ class Directory:
         return True
 
     def hear(self, sender: Contributor, now: float) -> bool:
-        """A message has come; False if it does not count: a later start of the same peer is known (fault rule 4).
+        """Note a message; return False if it does not count: a later start of the peer is known (fault rule 4).
 
         An earlier start that goes on speaking while the later one is silent becomes the current one again.
         """
@@ -159,22 +162,22 @@ class Directory:
         return True
 
     def is_heard(self, peer_id: str, now: float) -> bool:
-        """Whether this start of a peer has spoken itself, lately."""
+        """Return True if this start of a peer has spoken itself, lately."""
         return now - self._spoke_at.get(peer_id, -math.inf) < LOST_S
 
     def call(self, peer_id: str, now: float) -> None:
-        """Somebody that is known has said at the door that it is this peer; it may be a repetition of long ago."""
+        """Note a Hello of a known peer at the door; it may be an old one that is replayed."""
         self._called_at[peer_id] = now
 
     def is_calling(self, peer_id: str, now: float) -> bool:
-        """Whether this peer seems to be there: somebody spoke for it lately."""
+        """Return True if this peer seems to be there: it spoke lately, itself or at the door."""
         return self.is_heard(peer_id, now) or now - self._called_at.get(peer_id, -math.inf) < LOST_S
 
     def get(self, peer_id: str) -> PeerInfo | None:
         return self._peers.get(peer_id)
 
     def forget(self, peer_id: str) -> None:
-        """It is in the mesh no more."""
+        """Forget a peer that is out of the mesh."""
         for table in (self._peers, self._heard_at, self._spoke_at, self._called_at, self._others):
             table.pop(peer_id, None)
 
@@ -182,11 +185,11 @@ class Directory:
         return tuple(self._peers.values())
 
     def others_called(self, peer_id: str) -> tuple[PeerInfo, ...]:
-        """Other starts of this peer, that may or may not have ended."""
+        """Return other starts of this peer, ended or not."""
         return tuple(start.info for start in self._others.get(peer_id, {}).values())
 
     def _forget_one(self, at_once: bool, now: float) -> bool:
-        """Make room; False if everybody here speaks, or was introduced only now."""
+        """Make room; return False if every peer here speaks, or was introduced only now."""
         silent = [
             (self._spoke_at.get(peer_id, -math.inf), self._heard_at[peer_id], peer_id)
             for peer_id in self._peers
@@ -198,7 +201,7 @@ class Directory:
         return True
 
     def _set_aside(self, info: PeerInfo, first_hand: bool) -> None:
-        """Remember a start that is not, or no longer, the current one; whoever has been quiet longest is forgotten."""
+        """Remember a start that is not, or no longer, current; the one that has been quiet longest is forgotten."""
         others = self._others.setdefault(info.peer_id, {})
         start = others.get(info.incarnation)
         if start is not None:
@@ -216,16 +219,16 @@ class Directory:
 
 
 def _has_left(known: PeerInfo, info: PeerInfo) -> bool:
-    """Whether a peer has signed where it is, and is no longer where it is known: whoever tells it, it is its word.
+    """Return True if a peer has signed that it is not at its known address any more: this counts from any source.
 
-    Its own telling may have been signed before this one, and is not heeded then.
+    The peer's own introduction may have been signed before this one, and does not count then.
     """
     return info.proof is not None and known.host not in info.proof.hosts
 
 
 @dataclass
 class _Greeting:
-    """ends_at: when it is given up without an answer."""
+    """The greeting of one address. ends_at: the time at which it is given up without an answer."""
 
     due_at: float
     pause_s: float
@@ -233,25 +236,25 @@ class _Greeting:
 
 
 class Greetings:
-    """When to say Hello to the addresses that the user gave (`--join`), and where somebody listens."""
+    """The schedule of Hellos to the addresses that the user gave (`--join`), and to those with a listener."""
 
     def __init__(self, addresses: list[Address], now: float) -> None:
         self._greetings = {address: _Greeting(now, FIRST_GREETING_S) for address in addresses}
 
     def try_some(self, addresses: list[Address], now: float) -> None:
-        """Somebody listens there, of this mesh or not: greet it for TRIED_S."""
+        """Greet these addresses for TRIED_S: a program listens there, of this mesh or not."""
         for address in addresses:
             self._greetings.setdefault(address, _Greeting(now, FIRST_GREETING_S, now + TRIED_S))
 
     def over(self, now: float) -> list[Address]:
-        """Where nobody of this mesh has answered: they are greeted no more."""
+        """Return the addresses without an answer from this mesh: they are greeted no more."""
         over = [address for address, greeting in self._greetings.items() if greeting.ends_at <= now]
         for address in over:
             del self._greetings[address]
         return over
 
     def due(self, now: float) -> list[Address]:
-        """The addresses to greet now; each call moves their next time on."""
+        """Return the addresses to greet now; each call moves their next time on."""
         due = [address for address, greeting in self._greetings.items() if greeting.due_at <= now]
         for address in due:
             greeting = self._greetings[address]
@@ -267,7 +270,7 @@ class Greetings:
             greeting.ends_at = math.inf
 
     def begin_again(self, now: float) -> None:
-        """This machine has moved: the addresses are strange to it once more."""
+        """Greet all addresses anew: this machine has moved, so nobody there knows its new address."""
         for greeting in self._greetings.values():
             greeting.due_at, greeting.pause_s = now, FIRST_GREETING_S
 

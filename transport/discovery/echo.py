@@ -1,6 +1,6 @@
-"""Echo requests (ping, RFC 792 and 4443) of chosen sizes that no router may cut: how long they take, how many get lost.
+"""Echo requests (ping, RFC 792 and 4443) of chosen sizes that no router may fragment: their round trips and losses.
 
-By a datagram socket where the system allows it (net.ipv4.ping_group_range), else by a raw one, for which one is root.
+They use a datagram socket where the system allows it (net.ipv4.ping_group_range), else a raw one, which needs root.
 """
 
 from __future__ import annotations
@@ -18,32 +18,35 @@ from mdl.transport.discovery.scopes import bare, socket_address
 
 
 class _Kind(NamedTuple):
-    """Echo requests of one kind of address. whole: the option of Linux by which nobody may cut them."""
+    """Echo requests of one kind of address. whole: the option of Linux that forbids to fragment them."""
 
     family: int
     protocol: int
     request: int
     reply: int
     headers_bytes: int
-    # What a raw socket gives before the answer itself.
+    # The bytes that a raw socket gives before the answer itself.
     before_bytes: int
     whole: tuple[int, int]
 
 
-# IP_MTU_DISCOVER and IPV6_MTU_DISCOVER of Linux, and what they are set to, IP_PMTUDISC_PROBE.
+# IP_MTU_DISCOVER and IPV6_MTU_DISCOVER of Linux, and their value, IP_PMTUDISC_PROBE.
 _V4 = _Kind(socket.AF_INET, socket.IPPROTO_ICMP, 8, 0, 28, 20, (socket.IPPROTO_IP, 10))
 _V6 = _Kind(socket.AF_INET6, socket.IPPROTO_ICMPV6, 128, 129, 48, 0, (socket.IPPROTO_IPV6, 23))
 _PROBE = 3
 _WHOLE_ON = "linux", "android"
 _HEADER = struct.Struct("!BBHHH")
 _PAUSE_S = 0.02
-# Answers that tell a speed, and for how long they are waited for; what takes so long is told by few; a clock's step.
+# The fewest answers that tell a speed, and the wait for them; a time long enough for few to tell; a clock's step.
 _FEW_CAME, _TRAIN_S, _SLOW_S, _SHORTEST_S = 4, 1.0, 0.05, 1e-5
 
 
 @dataclass(frozen=True)
 class Echoes:
-    """round_trips_s: of those that came back. too_long: this machine itself did not let one of this size out."""
+    """The outcome of echo requests.
+
+    round_trips_s: of the answers that came. too_long: this machine itself did not send a packet of this size.
+    """
 
     sent: int
     round_trips_s: tuple[float, ...]
@@ -55,7 +58,7 @@ class Echoes:
 
 
 def echo(host: str, packet_bytes: int, count: int, wait_s: float) -> Echoes | None:
-    """Send `count` packets of `packet_bytes` (IP header included), 20 ms apart; None if it is not allowed.
+    """Send `count` packets of `packet_bytes` (IP header included), 20 ms apart; return None if it is not allowed.
 
     wait_s: for the last answers.
     """
@@ -69,9 +72,9 @@ def echo(host: str, packet_bytes: int, count: int, wait_s: float) -> Echoes | No
 
 
 def measure_speed(host: str, packet_bytes: int) -> float | None:
-    """Bytes a second there and back of packets that leave at once; None if too few come back to tell.
+    """Return bytes a second there and back of packets that leave at once; None if too few come back to tell.
 
-    Of 16 packets, and where those are quick, of 96: what a queue has room for tells nothing of the link behind it.
+    It sends 16 packets, and if those are quick, 96: packets that fit in a queue tell nothing of the link behind it.
     """
     for count in (16, 96):
         try:
@@ -90,14 +93,14 @@ def measure_speed(host: str, packet_bytes: int) -> float | None:
 def _exchange(
     host: str, packet_bytes: int, count: int, pause_s: float, wait_s: float
 ) -> tuple[list[float], dict[int, float]]:
-    """When the packets left, until one could not, and when the answer to which of them came."""
+    """Return the times at which packets left, until one could not, and at which each answer came, by its place."""
     if sys.platform not in _WHOLE_ON:
         raise OSError(errno.ENOTSUP, "packets that stay whole are asked for otherwise here")
     kind = _V6 if ":" in host else _V4
     found = _open(kind)
     sent_at: list[float] = []
     came_at: dict[int, float] = {}
-    number = secrets.randbelow(1 << 16)  # two that look at one host at once hear both's answers
+    number = secrets.randbelow(1 << 16)  # two probes of one host at once hear both's answers
     with found:
         found.setsockopt(*kind.whole, _PROBE)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
@@ -117,7 +120,7 @@ def _exchange(
 def _hear(
     found: socket.socket, kind: _Kind, host: str, number: int, came_at: dict[int, float], wait_s: float, most: int
 ) -> None:
-    """Until as many answers are there, or for wait_s."""
+    """Note answers until `most` are there, or for wait_s."""
     give_up_at = time.monotonic() + wait_s
     while len(came_at) < most and (left_s := give_up_at - time.monotonic()) > 0:
         found.settimeout(left_s)
@@ -144,7 +147,7 @@ def _open(kind: _Kind) -> socket.socket:
 
 
 def _request(kind: _Kind, number: int, place: int, body_bytes: int) -> bytes:
-    """With its checksum; of IPv6 the system counts that, as it takes the addresses."""
+    """Return a request with its checksum; for IPv6 the system computes that, since it covers the addresses."""
     body = bytes(body_bytes)
     checksum = 0 if kind is _V6 else _checksum(_HEADER.pack(kind.request, 0, 0, number, place) + body)
     return _HEADER.pack(kind.request, 0, checksum, number, place) + body

@@ -1,6 +1,6 @@
-"""Whether full TCP segments get to a node: its system acknowledges them or not, whatever it makes of them.
+"""A test whether full TCP segments reach a node: its system acknowledges them, even if the program drops them.
 
-Where echo requests are not answered, this finds a hole for large packets on the way out (Linux alone).
+If echo requests get no answer, this finds a hole for large packets on the way out (Linux alone).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _LOOK_S = 0.02
 
 
 def are_taken(address: Address, wait_s: float) -> bool | None:
-    """Whether two full segments are acknowledged within wait_s; None if that cannot be said."""
+    """Return True if two full segments are acknowledged within wait_s; None if that cannot be said."""
     if not hasattr(socket, "TCP_INFO"):
         return None
     try:
         with socket.create_connection((address.host, address.port), wait_s) as found:
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             segment_bytes = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
-            found.sendall(b"\xff")  # the beginning of a greeting: it is waited for the rest
+            found.sendall(b"\xff")  # the beginning of a greeting: the node waits for the rest
             if not _is_acknowledged(found, wait_s / 2):
                 return None
             found.sendall(bytes(2 * segment_bytes))
             return _is_acknowledged(found, wait_s)
-    except ConnectionResetError:  # because it is no greeting: it has come
+    except ConnectionResetError:  # because it is no greeting: it has arrived
         return True
     except OSError:
         return None

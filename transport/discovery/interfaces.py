@@ -1,8 +1,8 @@
-"""Which of a machine's network interfaces a mesh is looked for on.
+"""The network interfaces of a machine on which a mesh is looked for.
 
-Those that are up and carry an IPv4 address, the one with the default route first, or a link-local one of IPv6, which
-any link has that speaks it; the inner networks of containers and virtual machines (and links to them) are left out
-unless they are asked for by name.
+An interface must be up and carry an IPv4 address, or a link-local one of IPv6, which any link with IPv6 has. The one
+with the default route comes first. The inner networks of containers and virtual machines (and links to them) are left
+out unless they are asked for by name.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from mdl.transport.discovery.scopes import Interface, bare, is_link_local
 from mdl.trust.statements import MAX_HOSTS
 
 _INNER = ("docker", "veth", "br-", "virbr", "podman", "cni", "lxc", "vmnet", "vboxnet")
-# A documentation address (RFC 5737): asking for the way there tells the interface of the default route.
+# A documentation address (RFC 5737): the route to it tells the interface of the default route.
 _ELSEWHERE = "198.51.100.1"
 # Interfaces named in a message: more than people have, but not all of a machine with a hundred containers.
 _TOLD = 8
 LOOPBACK = IPv4Interface("127.0.0.1/8")
-# Linux tells of IPv6 addresses that the system still looks for elsewhere, or has found there (RFC 4862, 5.4).
+# Linux lists IPv6 addresses that it still checks for duplicates, or has found to be one (RFC 4862, 5.4).
 _IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 _TENTATIVE, _TAKEN = 0x40, 0x08
-# Android forbids it; an emulator (qemu) does not know how to ask for a link's speed.
+# Android forbids the query; an emulator (qemu) cannot ask for a link's speed.
 _UNTOLD = frozenset((errno.EACCES, errno.EPERM, errno.ENOTTY))
-# Of a link-local address (RFC 4291, 2.5.6).
+# The prefix of a link-local address (RFC 4291, 2.5.6).
 _LINK_PREFIX = 64
 
 
 def usable_interfaces(asked: Sequence[str] | None = None) -> list[Interface]:
-    """The own addresses, with their networks, that a mesh uses; empty if this machine is on no network.
+    """Return the own addresses, with their networks, that a mesh uses; empty if this machine is on no network.
 
     IPv4 first; of IPv6 the link-local ones, each with its link. asked: interface names, for example ["eth0"]. Raises
     ConfigError for one that is not there or not up.
@@ -66,7 +66,7 @@ def usable_interfaces(asked: Sequence[str] | None = None) -> list[Interface]:
 
 
 def interface_states() -> dict[str, Any] | None:
-    """Return which interfaces are up, with their MTU in bytes; None where the system tells no program."""
+    """Return the state of each interface, with its MTU in bytes; None where the system does not tell programs."""
     try:
         return dict(psutil.net_if_stats())
     except OSError as error:
@@ -76,20 +76,20 @@ def interface_states() -> dict[str, Any] | None:
 
 
 def of_ipv4(own: Iterable[Interface]) -> list[IPv4Interface]:
-    """Those of IPv4 alone."""
+    """Return those of IPv4 alone."""
     return [each for each in own if isinstance(each, IPv4Interface)]
 
 
 def is_outer(name: str, interfaces: Iterable[Interface]) -> bool:
-    """Not loopback and not a container's or a virtual machine's inner network."""
+    """Return True unless this is loopback or an inner network of containers or virtual machines."""
     return not name.startswith(_INNER) and not any(interface.ip.is_loopback for interface in interfaces)
 
 
 def choose_host(offered: Sequence[str], own: Sequence[Interface], is_on_link: bool = False) -> str | None:
-    """Of a peer's addresses the first in an IPv4 network that is also ours, else the first that is not loopback.
+    """Return a peer's first address in an IPv4 network that is also ours, else the first that is not loopback.
 
-    Its link-local one comes before those that need a router if it was heard on a link of ours, else after them.
-    None if there is none of a kind that this machine has. Raises ValueError for what is no address.
+    Its link-local one comes before those that need a router if it was heard on a link of ours, else after them. None if
+    it has no address of a kind that this machine has. Raises ValueError for an invalid address.
     """
     if near := near_hosts(offered, own):
         return near[0]
@@ -101,18 +101,18 @@ def choose_host(offered: Sequence[str], own: Sequence[Interface], is_on_link: bo
 
 
 def near_hosts(offered: Sequence[str], own: Sequence[Interface]) -> list[str]:
-    """Return a peer's addresses in IPv4 networks that are also ours. Raises ValueError for what is no address."""
+    """Return a peer's addresses in IPv4 networks that are also ours. Raises ValueError for an invalid address."""
     networks = [each.network for each in of_ipv4(own)]
     return [str(host) for host in map(parse_host, offered) if any(host in network for network in networks)]
 
 
 def networks_near(listen_host: str) -> list[Interface]:
-    """The own networks of a node that listens there, to tell which of a peer's addresses is near."""
+    """Return the own networks of a node that listens there, to tell which of a peer's addresses is near."""
     return [LOOPBACK] if parse_host(listen_host).is_loopback else usable_interfaces()
 
 
 def own_hosts(listen_host: str) -> tuple[str, ...]:
-    """The addresses that a node which listens there can be reached at, the likeliest first."""
+    """Return the addresses of a node that listens there, the likeliest to be reached first."""
     if listen_host not in EVERY_HOST:
         return (bare(listen_host),)
     try:
@@ -123,13 +123,13 @@ def own_hosts(listen_host: str) -> tuple[str, ...]:
 
 
 def name_of(host: str) -> str | None:
-    """The interface that carries this address of ours; None if none does."""
+    """Return the interface that carries this address of ours; None if none does."""
     found = psutil.net_if_addrs()
     return next((name for name in found if bare(host) in [bare(each.address) for each in found[name]]), None)
 
 
 def hosts_on(name: str) -> list[str]:
-    """The addresses of an interface that one may listen at, IPv4 first; none if it is gone."""
+    """Return the addresses of an interface to listen at, IPv4 first; none if it is gone."""
     try:
         found, unready = psutil.net_if_addrs().get(name, ()), _unready()
     except OSError:  # no descriptor left to ask with
@@ -139,7 +139,7 @@ def hosts_on(name: str) -> list[str]:
 
 
 def every_host() -> str:
-    """What means all addresses of this machine: of both kinds where the system knows IPv6."""
+    """Return the wildcard address of this machine: for both kinds where the system knows IPv6."""
     try:
         with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as tried:
             tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -150,7 +150,7 @@ def every_host() -> str:
 
 
 def host_to_listen_on(asked: str) -> str:
-    """The IP address that is meant: one of this machine, one that means all of them, or an interface by its name.
+    """Return the IP address to listen on: an own one, a wildcard, or that of an interface given by name.
 
     asked: empty for all. Raises ConfigError for anything else, with what there is.
     """
@@ -175,7 +175,7 @@ def _on_link(name: str, address: str) -> IPv6Interface:
 
 
 def _unready() -> set[str]:
-    """IPv6 addresses that cannot be used yet, or another machine has, too."""
+    """Return IPv6 addresses that cannot be used yet, or that another machine has, too."""
     try:
         lines = [line.split() for line in _IPV6_ADDRESSES.read_text().splitlines()]
     except OSError:
@@ -184,7 +184,7 @@ def _unready() -> set[str]:
 
 
 def _default_address() -> str | None:
-    """This machine's address on its default route, if it has one; nothing is sent."""
+    """Return this machine's address on its default route, if it has one; nothing is sent."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((_ELSEWHERE, 9))

@@ -1,7 +1,7 @@
-"""Where invitations are open on the local network: mDNS service `_mdl-invite._tcp.local.`
+"""Open invitations on the local network: mDNS service `_mdl-invite._tcp.local.`
 
-What is announced is an address under a random name: no word, no mesh and no device can be read from it. Nothing of it
-is believed either: who announces an invitation without having one gets one guess at the words of whoever comes.
+An announcement is an address under a random name: it tells no word, no mesh and no device. Nothing of it is believed
+either: a false announcement gets one guess at the words of each device that comes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from mdl.transport.discovery.directory import Address
 
 SERVICE = "_mdl-invite._tcp.local."
 _DETAILS_MS = 1_000
-# After the first one: time for a second to be heard, which must be told from it.
+# The time after the first one to hear a second, which must be told from it.
 _SETTLE_S = 1.0
-# More are nobody's, and none of them would be tried.
+# No network has more, and none of them would be tried.
 _MOST = 8
 
 
 def is_near(host: str, own: Sequence[IPv4Interface]) -> bool:
-    """Whether an IPv4 address lies in a network that this machine is on itself."""
+    """Return True if an IPv4 address lies in a network that this machine is on."""
     try:
         return any(IPv4Address(host) in each.network for each in own)
     except AddressValueError:
@@ -43,7 +43,7 @@ def is_near(host: str, own: Sequence[IPv4Interface]) -> bool:
 
 @contextmanager
 def announced(port: int, own: Sequence[IPv4Interface]) -> Iterator[None]:
-    """Say on these networks that an invitation is open here. Raises MeshNotFoundError where mDNS is not to be had."""
+    """Announce an open invitation on these networks. Raises MeshNotFoundError if mDNS is not available."""
     hosts, name = [str(each.ip) for each in own], secrets.token_hex(8)
     service = ServiceInfo(
         SERVICE, f"{name}.{SERVICE}", port=port, properties={}, parsed_addresses=hosts, server=f"{name}.local."
@@ -54,7 +54,10 @@ def announced(port: int, own: Sequence[IPv4Interface]) -> Iterator[None]:
 
 
 def find_invitations(own: Sequence[IPv4Interface], wait_s: float) -> list[Address]:
-    """Those that are open on these networks; waits so long for the first. Raises MeshNotFoundError as `announced`."""
+    """Return the open invitations on these networks; wait so long for the first.
+
+    Raises MeshNotFoundError as `announced`.
+    """
     with _opened(own) as zeroconf:
         heard = _Heard(own)
         zeroconf.add_service_listener(SERVICE, heard)
@@ -79,7 +82,7 @@ def _opened(own: Sequence[IPv4Interface]) -> Iterator[Zeroconf]:
 
 
 class _Heard(ServiceListener):
-    """addresses: in our own networks, in the order in which they were heard."""
+    """The open invitations heard so far. addresses: in our own networks, in the order in which they came."""
 
     def __init__(self, own: Sequence[IPv4Interface]) -> None:
         self._own = own
@@ -102,4 +105,4 @@ class _Heard(ServiceListener):
         self.add_service(zc, type_, name)
 
     def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
-        """It was there a moment ago: trying it will tell."""
+        """Do nothing: it was there a moment ago, and trying it will tell."""

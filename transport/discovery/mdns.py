@@ -1,8 +1,8 @@
 """Finding the peers of a mesh on the local network: mDNS service `_mdl._tcp.local.` (RFC 6762, 6763).
 
-Only introduces: whether a peer lives, its messages tell. Everything that counts stands in the TXT record, sealed with a
-key that every join code of the mesh gives, so that strangers on the network learn addresses, and neither names nor what
-is trained; who is meant has signed it. Meshes of another fingerprint never see each other.
+It only introduces: a peer's messages tell that it lives. The TXT record holds everything that counts, sealed with a key
+that every join code of the mesh gives. So strangers on the network learn addresses, but neither names nor what is
+trained. The announced peer has signed it. Meshes of another fingerprint never see each other.
 """
 
 from __future__ import annotations
@@ -47,40 +47,40 @@ logger = logging.getLogger(__name__)
 SERVICE = "_mdl._tcp.local."
 # An announcement usually brings all its records at once; asking for a missing one may take this long.
 _DETAILS_MS = 1_000
-# Of a text in a TXT record, which takes at most 255 bytes with its key; and how many of them are read.
+# Characters of a text in a TXT record, which takes at most 255 bytes with its key; and the most texts that are read.
 _PIECE, _MOST_PIECES = 240, 8
 _NONCE_BYTES = 12
 # The longest key that a keyed hash takes; fingerprints have 16 characters.
 _KEY_BYTES = 64
-# Of a stranger's address in a message: the longest there is.
+# The longest address of a stranger in a message: the longest there is.
 _LONGEST_HOST = 39
-# New records at once, and a second, each some 0.5 KB: all services of a large network. Of more none is heard for long.
+# New records at once, and a second, each some 0.5 KB: all services of a large network. More of them start a pause.
 _RECORDS, _RECORDS_A_S = 1_000, 20.0
 PAUSE_S = 60.0
-# What sending says on an interface that has gone down or lost its address.
+# The errors of sending on an interface that has gone down or lost its address.
 _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.ENODEV))
-# Before a clean end the announcement under way may finish: three packets, 0.225 s apart.
+# A clean end waits so long for the announcement under way: three packets, 0.225 s apart.
 _CLOSE_S = 2.0
 
 
 def fingerprint_of(keys: MeshKeys | None, mesh: str) -> str:
-    """What tells meshes apart in public. Without keys (loopback only) it follows from the name."""
+    """Return the public mark of a mesh. Without keys (loopback only) it follows from the name."""
     return hashlib.sha256(f"insecure:{mesh}".encode()).hexdigest()[:16] if keys is None else keys.fingerprint
 
 
 def name_mark(fingerprint: str, mesh: str) -> str:
-    """Tells who knows a mesh's name that another mesh is called so too, and nobody the name."""
+    """Return a mark by which only those that know a mesh's name see that another mesh has the same."""
     return hashlib.blake2b(mesh.encode(), key=fingerprint.encode()[:_KEY_BYTES], digest_size=4).hexdigest()
 
 
 def is_namesake(record: Mapping[str, str], keys: MeshKeys | None, mesh: str) -> bool:
-    """Whether a TXT record is of another mesh that is called as ours; anybody who knows the name can say so."""
+    """Return True if a TXT record is of another mesh with our name; anybody that knows the name can forge that."""
     fingerprint = record.get("fingerprint", "")
     return fingerprint != fingerprint_of(keys, mesh) and record.get("named") == name_mark(fingerprint, mesh)
 
 
 def describe(me: PeerInfo, hosts: Sequence[str], keys: MeshKeys | None, mesh: str) -> dict[str, str]:
-    """The TXT record of a peer that can be reached at `hosts` and `me.port`."""
+    """Return the TXT record of a peer that can be reached at `hosts` and `me.port`."""
     fingerprint = fingerprint_of(keys, mesh)
     record = {
         "version": str(PROTOCOL_VERSION),
@@ -95,9 +95,9 @@ def describe(me: PeerInfo, hosts: Sequence[str], keys: MeshKeys | None, mesh: st
 def read_description(
     record: Mapping[str, str], port: int, keys: MeshKeys | None, mesh: str, own: Sequence[Interface]
 ) -> PeerInfo | None:
-    """The peer that a TXT record introduces; None if it is of another mesh or out of reach.
+    """Return the peer that a TXT record introduces; None if it is of another mesh or out of reach.
 
-    Raises RemoteProtocolError if it says it is of this mesh, but is malformed, not sealed by a member, or of another
+    Raises RemoteProtocolError if it claims to be of this mesh, but is malformed, not sealed by a member, or of another
     version.
     """
     if record.get("fingerprint") != fingerprint_of(keys, mesh):
@@ -119,7 +119,7 @@ def read_description(
 
 
 class _OneLine(logging.Filter):
-    """Keep tracebacks of what the system refuses out of the log: `AddressWatch` tells of a network that is gone."""
+    """Keep tracebacks of system errors out of the log: `AddressWatch` tells of a network that is gone."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return False for a packet that had no network to leave by."""
@@ -129,12 +129,12 @@ class _OneLine(logging.Filter):
         return not (isinstance(error, OSError) and error.errno in _NO_NETWORK)
 
 
-# Asked for each line that the library writes; added twice it is there once.
+# Called for each line that the library writes; adding it twice has no effect.
 _ONE_LINE = _OneLine()
 
 
 def open_zeroconf(own: Sequence[Interface]) -> Zeroconf:
-    """mDNS on these addresses of ours. Raises OSError or zeroconf.Error where it is not to be had."""
+    """Open mDNS on these addresses of ours. Raises OSError or zeroconf.Error if it is not available."""
     logging.getLogger("zeroconf").addFilter(_ONE_LINE)
     kinds = {each.version for each in own}
     version = IPVersion.All if len(kinds) > 1 else IPVersion.V6Only if kinds == {6} else IPVersion.V4Only
@@ -142,7 +142,7 @@ def open_zeroconf(own: Sequence[Interface]) -> Zeroconf:
 
 
 def on_link(host: str, service: ServiceInfo) -> str:
-    """The address as it can be dialled: a link-local one with the link by which its record has come."""
+    """Return the address as it can be dialled: a link-local one with the link that its record came by."""
     if not is_link_local(host):
         return host
     found = [each for each in service.parsed_scoped_addresses(IPVersion.V6Only) if bare(each) == host and "%" in each]
@@ -150,7 +150,7 @@ def on_link(host: str, service: ServiceInfo) -> str:
 
 
 class _Flood(RecordUpdateListener):
-    """Counts what is new on the network. too_many: told once, from zeroconf's thread, which keeps all that it hears."""
+    """Counts new records on the network. too_many: called once, from zeroconf's thread, which keeps all records."""
 
     def __init__(self, too_many: Callable[[Zeroconf], None]) -> None:
         self._too_many: Callable[[Zeroconf], None] | None = too_many
@@ -166,12 +166,12 @@ class _Flood(RecordUpdateListener):
 class Discovery(ServiceListener):
     """Announces `me` and hands every peer of the mesh to `found`, from another thread, until closed.
 
-    A link-local address has the link with it that it was heard on. Another start of `me` is handed on, too: an earlier
-    one that is no more, or a process whose data directory was copied from ours.
+    A link-local address comes with the link that it was heard on. Another start of `me` is handed on, too: an ended
+    one, or a process with a copy of our data directory.
 
     interfaces: names to use instead of the usual ones. loopback: 127.0.0.1 only, for peers on one machine.
     required: without multicast raise MeshNotFoundError instead of only warning (no address was given to join).
-    sign: `me`, signed, where these addresses are announced; without it as it is.
+    sign: returns `me`, signed, as announced at these addresses; without it `me` is announced as it is.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Discovery(ServiceListener):
         self._lines = LogLimit(logger)
         self._zeroconf: Zeroconf | None = None
         self._announcer: threading.Thread | None = None
-        self._turn = threading.RLock()  # of who begins and ends
+        self._turn = threading.RLock()  # held to start and stop
         self._is_over = threading.Event()
         self._is_other_told = False
         self._start(required)
@@ -206,14 +206,14 @@ class Discovery(ServiceListener):
         self._stop()
 
     def move(self, own: Sequence[Interface]) -> None:
-        """This machine has other addresses now: announce them, and listen there."""
+        """Announce this machine's new addresses, and listen there."""
         with self._turn:
             self._stop()
             self._own = list(own)
             self._start(required=False)
 
     def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
-        """A service appeared. Other meshes are told apart by its name, before anything is asked of them."""
+        """Handle a new service. The names of other meshes' services tell them apart, before any query."""
         if zc is not self._zeroconf:
             return  # closed meanwhile
         if not name.startswith(fingerprint_of(self._keys, self._mesh)):
@@ -244,10 +244,10 @@ class Discovery(ServiceListener):
         self.add_service(zc, type_, name)
 
     def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
-        """Nothing: a goodbye can be forged, and the peer's silence will tell."""
+        """Do nothing: a goodbye can be forged, and the peer's silence will tell."""
 
     def _look_at_other(self, zc: Zeroconf, name: str) -> None:
-        """Of another mesh: tell once if it is called as ours. Nothing is asked, so that strangers keep nobody busy."""
+        """Log once that another mesh has our name. No query is sent, so that strangers keep nobody busy."""
         service = ServiceInfo(SERVICE, name)
         if self._is_other_told or not service.load_from_cache(zc):
             return
@@ -268,15 +268,15 @@ class Discovery(ServiceListener):
                     self._announcer.join(_CLOSE_S)
                 closing, self._zeroconf = self._zeroconf, None
                 try:
-                    closing.remove_all_service_listeners()  # `close` leaves them where a flood has ended it
+                    closing.remove_all_service_listeners()  # `close` leaves them if a flood has ended it
                     closing.close()
-                except (OSError, Error, TimeoutError) as error:  # too busy: no reason to end otherwise than the run has
+                except (OSError, Error, TimeoutError) as error:  # too busy: this must not change how the run ends
                     logger.warning("mDNS has not said goodbye: %s", str(error) or type(error).__name__)
 
     def _pause(self, zc: Zeroconf) -> None:
-        """Somebody floods the network: nothing is heard or said from this moment on; all that came is forgotten.
+        """Stop hearing and announcing at once, as the network is flooded; all that came is forgotten.
 
-        Called in zeroconf's own thread, where its sockets are closed at once. An end that says goodbye takes a second,
+        Called in zeroconf's own thread, so its sockets can be closed at once. An end that says goodbye takes a second,
         and a flood brings ten times as much in it.
         """
         zc.done = True
@@ -312,7 +312,7 @@ class Discovery(ServiceListener):
         logger.warning("mDNS is not available (%s): only the given addresses are joined", problem)
 
     def _announce(self) -> None:
-        """No probing: the name holds the incarnation, and clashes change nothing (`cooperating_responders`)."""
+        """Announce without probing: the name holds the incarnation; clashes are harmless (`cooperating_responders`)."""
         hosts = [str(interface.ip) for interface in self._own][:MAX_HOSTS]
         service = ServiceInfo(
             SERVICE,
@@ -330,7 +330,7 @@ class Discovery(ServiceListener):
 
 
 def _bound(record: Mapping[str, str]) -> bytes:
-    """What is sealed belongs to these words in clear."""
+    """Return the clear part of a record, which the seal is bound to."""
     return "|".join(record[key] for key in ("version", "fingerprint", "named", "hosts") if key in record).encode()
 
 
@@ -342,12 +342,12 @@ def _seal(said: bytes, record: Mapping[str, str], keys: MeshKeys | None) -> byte
 
 
 def _open(said: bytes, record: Mapping[str, str], keys: MeshKeys | None) -> bytes:
-    """Raises InvalidTag, or ValueError for what is too short."""
+    """Open the seal. Raises InvalidTag, or ValueError if it is too short."""
     if keys is None:
         return said
     return ChaCha20Poly1305(keys.beacon_key).decrypt(said[:_NONCE_BYTES], said[_NONCE_BYTES:], _bound(record))
 
 
 def _instance_name(me: PeerInfo, prefix: str) -> str:
-    """At most 63 bytes (RFC 1035): the prefix, and what makes it the only one."""
+    """Return a unique name with this prefix, at most 63 bytes (RFC 1035)."""
     return f"{prefix}-{hashlib.sha256(f'{me.peer_id}/{me.incarnation}/{me.port}'.encode()).hexdigest()[:16]}"

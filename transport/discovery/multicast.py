@@ -1,7 +1,7 @@
-"""Whether multicast gets out of an interface and back in: what mDNS lives on (RFC 6762), tried with one question.
+"""A test of multicast on an interface, out and back in: mDNS needs it (RFC 6762). It sends one question.
 
-The system hands a copy of what is sent to whoever listens on this machine; a firewall or a missing route takes it. What
-others say is heard too, if there is anybody: that shows that it gets through the network.
+The system gives a copy of each packet to the listeners on this machine, unless a firewall or a missing route takes it.
+Answers of others count, too: they show that multicast gets through the network.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import psutil
 from mdl.transport.discovery.scopes import bare, socket_address
 
 GROUP, GROUP_IPV6, PORT = "224.0.0.251", "ff02::fb", 5353
-# Only what comes in where this very socket listens; a socket hears all groups of the machine otherwise (Linux).
+# Socket options: hear only the groups of this very socket; otherwise it hears all groups of the machine (Linux).
 _MULTICAST_ALL, _MULTICAST_ALL_IPV6 = 49, 29
-# A question for what services there are (RFC 6763, 9): everybody who speaks mDNS answers it.
+# A question for all services (RFC 6763, 9): every mDNS responder answers it.
 _QUESTION = b"".join(bytes([len(word)]) + word for word in (b"_services", b"_dns-sd", b"_udp", b"local"))
 _MOST = 64  # others that are remembered
 _POINTER, _ANY_CLASS = 12, 1
 
 
 class Heard(Enum):
-    """ITSELF: its own question came back. OTHERS: somebody else was heard, too."""
+    """ITSELF: its own question came back. OTHERS: another device was heard, too."""
 
     TAKEN = "taken"
     NO_WAY = "no way"
@@ -48,7 +48,7 @@ class Multicast:
 
 
 def try_multicast(host: str, wait_s: float) -> Multicast:
-    """Ask once from this own address, and listen for wait_s. host: of IPv6 with its link."""
+    """Ask once from this own address, and listen for wait_s. host: an IPv6 address comes with its link."""
     number = secrets.randbelow(0xFFFF) + 1
     question = _ask(number)
     try:
@@ -78,8 +78,8 @@ def count_answers(
 ) -> dict[str, tuple[int, int]]:
     """Ask so many times from this own IPv4 address, by multicast and each other host alone.
 
-    Returns how many questions of both kinds each of them has answered: a host that is busy answers few of either. From
-    another port than mDNS's, so that each answer comes to us alone (RFC 6762, 6.7).
+    Returns the number of questions of both kinds that each host has answered: a busy host answers few of either. The
+    questions leave from another port than mDNS's, so that each answer comes to us alone (RFC 6762, 6.7).
     """
     answered: dict[str, set[int]] = {other: set() for other in others[:_MOST]}
     first = secrets.randbelow(0x8000) + 1
@@ -126,7 +126,7 @@ def _listen(host: str) -> socket.socket:
             group = socket.inet_pton(socket.AF_INET6, GROUP_IPV6) + struct.pack("@I", link)
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
         else:
-            listener.bind(("" if sys.platform == "win32" else GROUP, PORT))  # no group is an own address there
+            listener.bind(("" if sys.platform == "win32" else GROUP, PORT))  # a group is no own address there
             group = socket.inet_aton(GROUP) + socket.inet_aton(host)
             listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
     except OSError:

@@ -1,8 +1,8 @@
-"""Looking for members where multicast is blocked: who of the own subnet has the usual port open is greeted.
+"""Looking for members where multicast is blocked: greet the hosts of the own subnet that have the usual port open.
 
-Once, when nobody was found for WAIT_S; AT_A_TIME hosts a second, at most MOST_HOSTS. A connection is opened and closed,
-nothing is said: who answers a greeting after that has shown by the mesh's keys that it is a member. Peers listen at
-DEFAULT_PORT unless they are told otherwise or it is taken.
+It runs once, if nobody was found for WAIT_S: AT_A_TIME hosts a second, at most MOST_HOSTS. It opens and closes a
+connection, and sends nothing: a host that answers a greeting after that has shown by the mesh's keys that it is a
+member. Peers listen at DEFAULT_PORT unless they are told otherwise or it is taken.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ logger = logging.getLogger(__name__)
 DEFAULT_PORT = 7300
 # mDNS finds a peer within 2 s, or not at all.
 WAIT_S = 5.0
-# Of a home's network 254 hosts in 5 s; few enough at a time that no router takes it for an attack.
+# A home's network of 254 hosts takes 5 s; few enough at a time that no router takes it for an attack.
 AT_A_TIME, TRY_S = 50, 1.0
-# A /22, the largest that homes and halls have; of a larger network the part around this device.
+# A /22, the largest that homes and halls have; of a larger network only the part around this device.
 MOST_HOSTS, _SMALLEST_PREFIX = 1022, 22
-# Of homes, halls and labs (RFC 1918), and without a router (RFC 3927). Addresses of others are nobody's to try.
+# Networks of homes, halls and labs (RFC 1918), and without a router (RFC 3927). Nobody should try others' addresses.
 _PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16")))
-# Some other program may have the port; more members than these are told of by those that answer.
+# Another program may have the port; members that answer tell of the further ones.
 MOST_FOUND = 8
 _UNDER_WAY = frozenset((0, errno.EINPROGRESS))
 
 
 def hosts_near(own: Sequence[Interface]) -> list[str]:
-    """The other hosts of the private networks that this device is on, at most MOST_HOSTS; of IPv4, a link of IPv6 has
-    2^64.
+    """Return the other hosts of the private IPv4 networks that this device is on, at most MOST_HOSTS.
+
+    An IPv6 link has 2^64 addresses, too many to try.
     """
     own = of_ipv4(own)
     mine = {interface.ip for interface in own}
@@ -53,7 +54,11 @@ def hosts_near(own: Sequence[Interface]) -> list[str]:
 
 
 class Scan:
-    """is_alone: whether nobody was found otherwise. found: called from another thread with who has the port open."""
+    """The scan's thread.
+
+    is_alone: returns True if nobody was found otherwise. found: called from another thread with the addresses that have
+    the port open.
+    """
 
     def __init__(
         self,
@@ -88,7 +93,7 @@ class Scan:
                 return
 
     def _try_some(self, hosts: list[str]) -> list[Address]:
-        """Which of these accept a connection within TRY_S."""
+        """Return the addresses of those hosts that accept a connection within TRY_S."""
         there: list[Address] = []
         with selectors.DefaultSelector() as waiting:
             try:

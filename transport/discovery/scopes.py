@@ -1,7 +1,7 @@
-"""Link-local addresses of IPv6, and on which of this machine's links each is (RFC 4007).
+"""Link-local addresses of IPv6, and the link of this machine that each is on (RFC 4007).
 
-fe80::1 can be on any link, and each machine numbers its own links. So the link is added where this machine dials, and
-no address that is told to anybody names one: `Scopes` is the only place that knows. Pure, but for `socket_address`.
+fe80::1 can be on any link, and each machine numbers its own links. So this machine adds the link when it dials, and no
+address that is told to others names one: only `Scopes` knows. Pure, but for `socket_address`.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.trust.statements import MAX_HOSTS
 
 Interface: TypeAlias = IPv4Interface | IPv6Interface
-# Of all members all addresses.
+# All addresses of all members.
 _REMEMBERED = MAX_MEMBERS * MAX_HOSTS
 _MAPPED = "::ffff:"
 
 
 def bare(host: str) -> str:
-    """The address as others may hear it: without a link."""
+    """Return the address as others may hear it: without a link."""
     return host.partition("%")[0]
 
 
 def is_link_local(host: str) -> bool:
-    """Whether this IP address needs a link: fe80::/10."""
+    """Return True if this IP address needs a link: fe80::/10."""
     address = parse_host(host)
     return address.version == 6 and address.is_link_local
 
 
 def links_of(own: Iterable[Interface]) -> list[str]:
-    """Names of the links that these addresses of ours are on, of IPv6 alone."""
+    """Return the names of the links that these addresses of ours are on, of IPv6 alone."""
     return [each.scope_id for each in own if isinstance(each, IPv6Interface) and each.scope_id]
 
 
 def with_link(own: Interface) -> str:
-    """An address of ours as this machine takes it."""
+    """Return an address of ours as this machine takes it."""
     return f"{own.ip}%{own.scope_id}" if isinstance(own, IPv6Interface) and own.scope_id else str(own.ip)
 
 
 def unmapped(host: str) -> str:
-    """An IPv4 address as such, also if a socket for both kinds has told it."""
+    """Return an IPv4 address without the prefix that a socket for both kinds adds."""
     return host[len(_MAPPED) :] if host.startswith(_MAPPED) and "." in host else host
 
 
 def socket_address(family: int, host: str, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
-    """What a socket of this family takes for it. Raises OSError for a link that is gone."""
+    """Return the address for a socket of this family. Raises OSError for a link that is gone."""
     if family == socket.AF_INET:
         return host, port
     if ":" not in host:
@@ -59,7 +59,10 @@ def socket_address(family: int, host: str, port: int) -> tuple[str, int] | tuple
 
 
 class Scopes:
-    """own: this machine's addresses; what was never heard of on a link is looked for on the first of theirs."""
+    """The links of link-local addresses. own: this machine's addresses.
+
+    An address never heard of on a link is looked for on the first of this machine's links.
+    """
 
     def __init__(self, own: Iterable[Interface] = ()) -> None:
         self._links: OrderedDict[str, str] = OrderedDict()
@@ -67,11 +70,11 @@ class Scopes:
         self.move(own)
 
     def move(self, own: Iterable[Interface]) -> None:
-        """These are this machine's addresses from now on."""
+        """Use these addresses as this machine's from now on."""
         self._first = next(iter(links_of(own)), "")
 
     def note(self, host: str) -> str:
-        """The bare address; on which link it is, if that is said, is remembered."""
+        """Return the bare address, and remember its link if it names one."""
         address, _, link = host.partition("%")
         if link:
             self._links[address] = link
@@ -81,12 +84,12 @@ class Scopes:
         return address
 
     def follow(self, host: str, other: str) -> None:
-        """Somebody at `other` tells of `host`: it is on the same link, unless it was heard of on one before."""
+        """Note that the peer at `other` tells of `host`: it is on the same link, unless it was heard of on another."""
         if host not in self._links and is_link_local(host) and other in self._links:
             self.note(f"{host}%{self._links[other]}")
 
     def dial(self, host: str) -> str:
-        """The address as this machine dials it."""
+        """Return the address as this machine dials it."""
         if "%" in host or not is_link_local(host):
             return host
         link = self._links.get(host, self._first)

@@ -1,6 +1,6 @@
-"""All that is announced as mdl on the local network, of whatever mesh and version: for a look around, not for a mesh.
+"""All mdl announcements on the local network, of any mesh and version: for a look around, not for a mesh.
 
-Nothing here is trusted: anybody can announce anything. What a member's proof says is told apart from what is only said.
+Nothing here is trusted: anybody can announce anything. Statements with a member's proof are kept apart from the rest.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from mdl.transport.discovery.scopes import Interface
 from mdl.transport.trust.keys import MeshKeys
 
 _DETAILS_MS = 1_000
-# Of a text that a stranger says.
+# The longest text shown of a stranger.
 _LONGEST = 64
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """What a TXT record says. of_ours: with the fingerprint of our mesh. mesh: its name if it is looked for.
+    """The content of a TXT record. of_ours: it has the fingerprint of our mesh. mesh: its name, if looked for.
 
     hosts: link-local ones with the link that they were heard on. peer_id, role, schema: of a member of our mesh; others
-    seal them. problem: why it is none of a member that we can understand, "" otherwise. signed_ms: when it was signed,
-    milliseconds since 1970; 0 if it is not.
+    seal them. problem: the reason why it is no member that we can understand, "" otherwise. signed_ms: the time of the
+    signature, milliseconds since 1970; 0 if it is not signed.
     """
 
     peer_id: str
@@ -58,9 +58,9 @@ class Announcement:
 
 
 class Survey(ServiceListener):
-    """Listens from its start to `close`. Raises OSError or zeroconf.Error where multicast is not to be had.
+    """Listens from its start to `close`. Raises OSError or zeroconf.Error if multicast is not available.
 
-    others: names of more meshes that are looked for, as the other runs of this one.
+    others: names of more meshes that are looked for, such as the other runs of this one.
     """
 
     def __init__(self, mesh: str, keys: MeshKeys | None, own: Sequence[Interface], others: Sequence[str] = ()) -> None:
@@ -71,7 +71,7 @@ class Survey(ServiceListener):
         self._zeroconf.add_service_listener(SERVICE, self)
 
     def found(self) -> list[Announcement]:
-        """Until now, the newest of each name."""
+        """Return the announcements until now, the newest of each name."""
         with self._lock:
             return list(self._found.values())
 
@@ -94,7 +94,7 @@ class Survey(ServiceListener):
         self.add_service(zc, type_, name)
 
     def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
-        """Said once is enough for a look around."""
+        """Do nothing: one announcement is enough for a look around."""
 
     def _describe(self, record: dict[str, str], service: ServiceInfo) -> Announcement:
         fingerprint, version = (printable(record.get(key, ""), _LONGEST) for key in ("fingerprint", "version"))
@@ -113,7 +113,7 @@ class Survey(ServiceListener):
 
 
 def _dialled(host: str, service: ServiceInfo) -> str:
-    """With its link, if it needs one; whatever else a stranger says as it is."""
+    """Return a host with its link, if it needs one; any other text of a stranger stays as it is."""
     try:
         return on_link(host, service)
     except ValueError:

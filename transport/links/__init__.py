@@ -1,1 +1,1 @@
-"""Connections: to whom there is one, who may open one, and how many."""
+"""Connections: the peers that a node has links to, the clients that may connect, and the bounds on both."""

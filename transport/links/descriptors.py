@@ -1,7 +1,7 @@
-"""How many files a process may have open, and what a node makes of it: links, connections, and some in reserve.
+"""The number of files that a process may have open, and how a node divides it: links, connections, and a reserve.
 
-A socket is a descriptor, and so is each connection; strangers can open connections. Who runs out of descriptors can
-neither write its metrics nor listen, so a node asks for as many as it may have, and plans with what it gets.
+A socket is a descriptor, and so is each connection; strangers can open connections. A node without free descriptors can
+neither write its metrics nor listen. So it asks for as many as it may have, and plans with what it gets.
 """
 
 from __future__ import annotations
@@ -13,36 +13,38 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.descriptors import RAISE_IT, SPARE, limits_of_processes
 from mdl.errors import ConfigError
 
-# Of a peer: a control and a bulk socket to it, each with a wake-up and a connection, and its two connections to us.
+# Descriptors for one peer: a control and a bulk socket to it, each with a wake-up and a connection, and its two
+# connections to us.
 OF_A_PEER = 6
-# Files of its own that a node has or opens at any time: logs, metrics, file cache, libraries, mDNS, its libzmq threads.
+# Files that a node itself may have open: logs, metrics, file cache, libraries, mDNS, libzmq's threads.
 RESERVED = 64
-# Connections without a handshake, 4 KB of libzmq's memory each: strangers have a megabyte of it at most. Who has shown
-# a key is none of them, so that they are only as many as come in the same few milliseconds.
+# Connections without a handshake take 4 KB of libzmq's memory each, so strangers have a megabyte of it at most. Clients
+# that have shown a key do not count, so this bounds only those that come in the same few milliseconds.
 MOST_HALF_OPEN = 256
-# Three quarters of what a node may have serve its mesh at least; the rest is for connections without a key yet.
+# At least three quarters of the descriptors serve the mesh; the rest is for connections without a key yet.
 WANTED = MAX_MEMBERS * OF_A_PEER * 4 // 3 + RESERVED
-# A mesh has a peer, and one may come or go; connections of strangers, as few as they may be.
+# The fewest that a node needs: one peer plus one that comes or goes, and a few connections of strangers.
 _FEWEST_PEERS, _FEWEST_HALF_OPEN = 2, 16
-# What a node of the smallest mesh needs of its soft limit, and what the hard one has to be for that.
+# LEAST: the soft limit that a node of the smallest mesh needs. NEEDED: the hard limit that allows it.
 LEAST = RESERVED + _FEWEST_PEERS * OF_A_PEER + _FEWEST_HALF_OPEN
 NEEDED = LEAST + SPARE
-# Some limit has to be assumed where the system tells none.
+# Assumed where the system tells no limit.
 _USUAL = 1024
 
 
 @dataclass(frozen=True)
 class Share:
-    """What may be open at a time. peers: that a node holds links to. half_open: connections without a handshake."""
+    """Bounds on what is open at a time. peers: that a node has links to. half_open: connections without a handshake."""
 
     peers: int
     half_open: int
 
 
 def raise_limit() -> int:
-    """Raise this process's soft limit of open files towards WANTED; returns the limit that holds.
+    """Raise this process's soft limit of open files towards WANTED; return the limit that holds.
 
-    It stays SPARE below the hard limit, and is lowered for that: files are opened there when connections take the rest.
+    The soft limit stays SPARE below the hard limit, and is lowered if it is higher: that leaves room to open files when
+    connections take the rest.
     """
     if (resource := limits_of_processes()) is None:
         return _USUAL
@@ -64,14 +66,14 @@ def raise_limit() -> int:
 
 
 def share_out(limit: int) -> Share:
-    """Return what a node may do with so many descriptors: two peers and some strangers even where they are few."""
+    """Divide this many descriptors; even a small limit leaves two peers and some connections of strangers."""
     left = max(limit - RESERVED, 0)
     half_open = min(MOST_HALF_OPEN, max(_FEWEST_HALF_OPEN, left // 4))
     return Share(min(MAX_MEMBERS, max(_FEWEST_PEERS, (left - half_open) // OF_A_PEER)), half_open)
 
 
 def claim_share() -> Share:
-    """Raise the limit and share it out. Raises ConfigError below NEEDED: a node would listen, and hear nobody."""
+    """Raise the limit and share it out. Raises ConfigError below LEAST: a node would listen and hear nobody."""
     limit = raise_limit()
     if limit < LEAST:
         raise ConfigError(tell_too_few(limit))
@@ -79,12 +81,12 @@ def claim_share() -> Share:
 
 
 def tell_too_few(limit: int) -> str:
-    """Say how many files may be open, the soft limit being `limit`, and how many mdl needs."""
+    """Return the error text: how many files may be open with the soft limit `limit`, and how many mdl needs."""
     return f"only {_hard_limit(limit)} files may be open at a time, mdl needs {NEEDED}; {RAISE_IT}"
 
 
 def _hard_limit(limit: int) -> int:
-    """Return the limit as the user has set it; `limit` where it is not told."""
+    """Return the limit as the user has set it; `limit` where the system does not tell it."""
     if (resource := limits_of_processes()) is None:
         return limit
     hard: int = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

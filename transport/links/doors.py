@@ -1,6 +1,6 @@
-"""Where a node listens: the door, whose keys follow from the join code, and beside it where members' words are taken.
+"""The two sockets that a node listens on: the door, with keys from the join code, and one for members' messages.
 
-Both are ROUTERs that only receive, watched for connections that show no key. Without encryption there is one of them.
+Both are ROUTERs that only receive, watched for connections that show no key. Without encryption there is only one.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ logger = logging.getLogger(__name__)
 
 
 class Doors:
-    """port: of the door; 0 takes a free one, any other has words taken at the next port, if that is free.
+    """The listening sockets of a node.
 
-    admit: whom to let in where. half_open: connections without a handshake that are borne. Raises ConfigError for a
-    port that is taken, or an address that is none.
+    port: of the door; 0 takes a free one. With any other port, messages are taken at the next port if that is free.
+    admit: decides which keys are let in at which socket. half_open: the most connections without a handshake, over
+    both. Raises ConfigError if the port is taken or the address is invalid.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Doors:
         self.link_port = _port_of(self._links[0])
 
     def take(self, now: float, budget: int = TURN) -> Iterator[tuple[list[zmq.Frame], bool]]:
-        """At most `budget` messages of each, or TURN_BYTES of them, and whether they came by the door."""
+        """Yield at most `budget` messages, or TURN_BYTES, from each socket, each with True if it came by the door."""
         enough = self._counts.received_bytes + TURN_BYTES
         for router, keeper in self._both():
             at_door = self._door is not None and router is self._door[0]
@@ -84,18 +85,18 @@ class Doors:
             self._open_door()
 
     def pollable(self) -> list[zmq.Socket[bytes]]:
-        """Of what there is to wait for now; another time it may be more or less."""
+        """Return the sockets to wait for now; the next call may return more or fewer."""
         sockets = [each for router, keeper in self._both() for each in (router, *keeper.pollable())]
         return sockets if self._gate is None else [*sockets, self._gate.socket]
 
     def deadline(self) -> float | None:
-        """When somebody who waits is to be answered, or who came and went is to be looked at."""
+        """Return the time at which a waiting client is due an answer, or new and ended connections are due a look."""
         times = [keeper.deadline() for _, keeper in self._both()]
         times += [] if self._gate is None else [self._gate.deadline()]
         return min((time for time in times if time is not None), default=None)
 
     def reopen(self) -> None:
-        """The mesh has another join code: the door opens to that one as soon as its port is free."""
+        """Open the door with the mesh's new join code, as soon as its port is free."""
         assert self._membership is not None
         assert self._door is not None
         self._door[0].setsockopt(zmq.CURVE_SECRETKEY, self._membership.keys.server_secret)
@@ -105,9 +106,9 @@ class Doors:
         self._open_door()
 
     def follow(self, kept: frozenset[str]) -> str:
-        """Who listens at one address only listens at its interface's new one if it is gone; where this node listens.
+        """Move to the interface's new address if this node listens at one address only and that is gone.
 
-        kept: addresses of this machine that were there all along, without links.
+        Returns the address that this node listens at. kept: addresses that this machine had all along, without links.
         """
         if self._interface and bare(self._host) not in kept:
             found = hosts_on(self._interface)
@@ -119,7 +120,7 @@ class Doors:
         return [self._links] if self._door is None else [self._links, self._door]
 
     def _move(self, host: str) -> None:
-        """Listen at another address from now on, if that can be."""
+        """Listen at another address from now on, if possible."""
         for router, port in zip((each for each, _ in self._both()), (self.link_port, self.port), strict=False):
             try:
                 router.bind(Address(host, port).endpoint())
@@ -141,7 +142,7 @@ class Doors:
 
     def _open_door(self) -> None:
         assert self._door is not None
-        with contextlib.suppress(zmq.ZMQError):  # libzmq still closes it
+        with contextlib.suppress(zmq.ZMQError):  # libzmq is still closing it
             self._door[0].bind(Address(self._host, self.port).endpoint())
             self._is_shut = False
 

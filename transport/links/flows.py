@@ -1,6 +1,6 @@
-"""Which messages of a node go as datagrams (`mdl.transport.datagrams`), and how its flows begin: beside its links.
+"""The messages of a node that go as datagrams (`mdl.transport.datagrams`), and how its flows begin, beside its links.
 
-Without encryption, on loopback alone, there are none.
+Without encryption, on loopback alone, there are no flows.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from mdl.transport.loglimit import LogLimit
 from mdl.transport.wire.bulk import Outgoing
 from mdl.transport.wire.codec import CodeTold, FlowAnswered, FlowOffered, RosterTold
 
-# A message as the doors give it, and whether it came by the door.
+# A message as the doors give it, and True if it came by the door.
 Come: TypeAlias = tuple[list[zmq.Frame], bool]
-# Whoever is locked out by one of these has no flow any more.
+# These go by the link, too: a peer that one of them locks out has no flow any more.
 _BOTH_WAYS = (RosterTold, CodeTold)
 
 
 class Flows:
-    """introducer: says where this node listens; datagrams take the number of its door, if they can."""
+    """The flows of a node. introducer: says where it listens; datagrams take the door's port number if they can."""
 
     def __init__(self, introducer: Introducer, directory: Directory, counts: LinkCounts, lines: LogLimit) -> None:
         self._directory, self._counts, self._lines = directory, counts, lines
         self._introducer = introducer
         self._port = None if introducer.door is None else self._open()
         self._answers: list[tuple[str, FlowAnswered]] = []
-        # Called with a peer whose datagram met a bug here, where that is being handled.
+        # Called with the peer that sent a datagram which met a bug here, while the exception is handled.
         self.on_bug: Callable[[str, float], None] = lambda peer_id, now: None
         self._now = 0.0
 
     def is_way_to(self, peer_id: str) -> bool:
-        """Whether datagrams are the better way to this peer now."""
+        """Return True if datagrams are the better way to this peer now."""
         return self._port is not None and self._port.flow_with(peer_id) is not None
 
     def is_heard(self, peer_id: str) -> bool | None:
-        """Whether datagrams have got to this peer and back; None if none were exchanged."""
+        """Return True if datagrams have reached this peer and come back; None if none were exchanged."""
         return None if self._port is None else self._port.is_heard(peer_id)
 
     def silent_for(self, seconds: float, now: float) -> list[str]:
-        """Return the peers that datagrams came to and back, and do not since so many seconds."""
+        """Return the peers that acknowledged datagrams before, but none for more than so many seconds."""
         return [] if self._port is None else self._port.silent_for(seconds, now)
 
     def put(self, outgoing: Outgoing, header: bytes, now: float) -> bool:
-        """Send a message to such a peer; False if it has to go by its link, too, or only so."""
+        """Send a message by datagrams if its receiver has a flow; return False if the link has to carry it (too)."""
         flow = self._port.flow_with(outgoing.receiver) if self._port is not None else None
         if flow is None:
             return False
@@ -64,7 +64,7 @@ class Flows:
         return is_sure and not isinstance(outgoing.body, _BOTH_WAYS)
 
     def begin(self, linked: Collection[str], now: float) -> list[tuple[str, FlowOffered | FlowAnswered]]:
-        """What to say by these links, so that flows begin with the peers that are heard."""
+        """Return the messages to send by these links, so that flows begin with the peers that speak."""
         if self._port is None:
             return []
         said: list[tuple[str, FlowOffered | FlowAnswered]] = [each for each in self._answers if each[0] in linked]
@@ -77,7 +77,7 @@ class Flows:
         return said
 
     def agree(self, peer: Contributor, said: FlowOffered | FlowAnswered, key: bytes, now: float) -> list[Event]:
-        """A peer offers a flow, or answers an offer. key: that its link has shown. No event comes of it."""
+        """Handle a peer's offer of a flow, or its answer. key: that its link has shown. No event results."""
         if self._port is None:
             return []
         if isinstance(said, FlowAnswered):
@@ -87,7 +87,7 @@ class Flows:
         return []
 
     def beside(self, messages: Iterable[Come], now: float) -> Iterator[Come]:
-        """These messages, and those that have come by datagrams; none of them comes by the door."""
+        """Yield these messages and then those that came by datagrams; none of the latter came by the door."""
         yield from messages
         self._now = now
         if self._port is None:
@@ -101,7 +101,7 @@ class Flows:
             yield frames, False
 
     def let_out(self, now: float) -> None:
-        """Send whatever is to leave by now."""
+        """Send every packet that is due by now."""
         if self._port is not None and (sent_bytes := self._port.send(self._address, now)):
             self._counts.sent_bytes += sent_bytes
             self._counts.ways_s = self._port.ways_s()
@@ -113,7 +113,7 @@ class Flows:
         return [] if self._port is None else [self._port.socket]
 
     def forget(self, peer_id: str) -> None:
-        """Its link is closed, or it is out: nothing of it is taken any more."""
+        """Drop the flow of a peer that is out or has no link any more: nothing more is taken from it."""
         if self._port is not None:
             self._port.forget(peer_id)
 
@@ -122,7 +122,7 @@ class Flows:
             self._port.close()
 
     def move(self) -> None:
-        """This node may listen at another address by now. What waits on `pollable` has to ask again."""
+        """Follow this node to its current address. Pollers must ask `pollable` again."""
         host = self._introducer.scopes.dial(self._introducer.me.host)
         try:
             if self._port is not None:

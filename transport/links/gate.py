@@ -1,6 +1,6 @@
-"""Who may connect: the answer to libzmq's questions (ZAP, RFC 27).
+"""The decision which clients may connect: the answers to libzmq's questions (ZAP, RFC 27).
 
-A device may come before its introduction, by milliseconds: its answer waits that long, and nobody else's does.
+A device may connect milliseconds before it is introduced: only its own answer waits for that.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from mdl.transport.loglimit import LogLimit
 from mdl.transport.trust.keys import MeshKeys
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
-# What a ROUTER calls itself when it asks.
+# The domain by which a ROUTER asks.
 DOOR, LINKS = b"door", b"links"
-# LATER: not yet known, which may change in a moment.
+# LATER: the key is not known yet, which may change in a moment.
 ALLOWED, LATER, REFUSED = b"200", b"300", b"400"
 # domain, key of the client (32 bytes) -> one of these.
 Admit: TypeAlias = Callable[[bytes, bytes], bytes]
 _MECHANISM_VERSION = b"1.0"
-# How long an answer may wait: the client gives up after HANDSHAKE_MS, 5 s, and tries again.
+# The longest wait for an answer: the client gives up after HANDSHAKE_MS, 5 s, and tries again.
 WAIT_S = 3.0
-# Answers that wait at a time, 200 bytes each: as many as devices start together.
+# Answers that wait at a time, 200 bytes each: as many as devices that start together.
 _MOST_WAITING = 1024
 
 
 class Gate:
-    """Must be open before the ROUTERs of its context. admit: whom to let in."""
+    """Answers the ROUTERs of its context; must be open before them. admit: decides which clients are let in."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], admit: Admit, lines: LogLimit) -> None:
         self.socket = context.socket(zmq.ROUTER)
@@ -42,7 +42,7 @@ class Gate:
         self._waiting: list[tuple[float, list[bytes]]] = []
 
     def serve(self, now: float) -> list[tuple[bytes, str]]:
-        """Answer who waits by now, as far as it is known whether they may come in; domain and address of who may."""
+        """Answer the waiting clients that are decided by now; return domain and address of each that is let in."""
         asked, self._waiting = self._waiting, []
         for _ in range(TURN):
             try:
@@ -52,7 +52,7 @@ class Gate:
         return [let_in for until, frames in asked if (let_in := self._answer(frames, until, now))]
 
     def deadline(self) -> float | None:
-        """When an answer has waited for long enough."""
+        """Return the time at which the first waiting answer has to be given."""
         return min((until for until, _ in self._waiting), default=None)
 
     def _answer(self, frames: list[bytes], until: float, now: float) -> tuple[bytes, str] | None:
@@ -74,16 +74,17 @@ class Gate:
 
 
 def admit_devices(keys: MeshKeys) -> Admit:
-    """Every key but the one that all holders of the code share: by that one nobody could be told from another.
+    """Admit every key but the one that all holders of the code share: it cannot tell one device from another.
 
-    Who lacks the code does not come so far: a handshake begins with the server's key, which the code alone tells.
+    A client without the code does not get this far: a handshake begins with the server's key, which only the code
+    tells.
     """
     shared = z85.decode(keys.client_public)
     return lambda domain, key: REFUSED if key == shared else ALLOWED
 
 
 def answer(request: Sequence[bytes], admit: Admit) -> list[bytes]:
-    """The ZAP reply. Whoever is let in is known by its key from then on: `shown_key` of what it sends."""
+    """Return the ZAP reply. A client that is let in is known by its key from then on: `shown_key` of its frames."""
     padded = [*request, b"", b"", b"", b"", b"", b"", b""]
     request_id, domain, mechanism, credentials = padded[1], padded[2], padded[5], padded[6]
     is_whole = len(request) == 7 and request[0] == _MECHANISM_VERSION and mechanism == b"CURVE"
@@ -94,7 +95,7 @@ def answer(request: Sequence[bytes], admit: Admit) -> list[bytes]:
 
 
 def host_of(frame: zmq.Frame) -> str:
-    """The address that a frame came from; "" if libzmq does not tell."""
+    """Return the address that a frame came from; "" if libzmq does not tell."""
     try:
         host = frame.get("Peer-Address")
     except zmq.ZMQError:
@@ -103,9 +104,9 @@ def host_of(frame: zmq.Frame) -> str:
 
 
 def shown_key(frame: zmq.Frame) -> bytes:
-    """The key of the client that a frame came from; empty without encryption."""
+    """Return the key of the client that a frame came from; empty without encryption."""
     try:
         user = frame.get("User-Id")
-    except zmq.ZMQError:  # nobody was asked who it is
+    except zmq.ZMQError:  # no client was asked for a key
         return b""
     return bytes.fromhex(user) if isinstance(user, str) else b""

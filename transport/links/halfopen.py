@@ -1,10 +1,10 @@
 """Connections that have not shown a key yet: anybody may open them, and each takes a descriptor.
 
-libzmq accepts whoever connects, and ends who has not finished the handshake within HANDSHAKE_MS. A thousand silent
-connections are a second's work for a stranger, and a process without descriptors cannot accept, open a file, or rest:
-libzmq's thread then fails to accept again and again. So the oldest are ended as soon as there are more than a node can
-bear, first those of the host that has most of them. `HalfOpen` is pure; `Doorkeeper` hears of connections from libzmq,
-and rests in between: who opens hundreds a second does not wake this node's loop for each.
+libzmq accepts every client, and ends those without a finished handshake after HANDSHAKE_MS. A stranger opens a thousand
+silent connections in a second. A process without descriptors cannot accept, open a file, or rest: libzmq's thread then
+fails to accept again and again. So this module ends the oldest connections as soon as there are more than a node can
+bear, first those of the host that has most of them. `HalfOpen` is pure. `Doorkeeper` hears of connections from libzmq
+and rests in between, so that hundreds of new connections a second do not each wake this node's loop.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import zmq
 from mdl.transport.discovery.scopes import unmapped
 from mdl.transport.links.sockets import HANDSHAKE_MS
 
-# What an endpoint tells its user.
+# An endpoint logs this.
 TOO_MANY = "connections without a handshake: %d ended, somebody opens too many"
-# Events that wait for this node's loop, some 100 bytes each; then libzmq's thread waits, and strangers with it.
+# Events that wait for this node's loop, some 100 bytes each; beyond that libzmq's thread waits, and strangers with it.
 _MOST_EVENTS = 10_000
-# Between two looks; shorter after one that saw MANY, so that a burst takes no more descriptors than a node can bear.
+# The rest between two looks. It is shorter after a look that saw MANY, so that a burst takes no more descriptors than a
+# node can bear.
 _REST_S, _SHORT_REST_S, _MANY = 0.02, 0.005, 16
 _EVENT = struct.Struct("=hi")
 _ACCEPTED, _ENDED = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_DISCONNECTED)
@@ -44,7 +45,10 @@ class _Connection:
 
 
 class HalfOpen:
-    """most: connections at a time that neither said anything nor are old enough to have finished the handshake."""
+    """Connections without a finished handshake.
+
+    most: the bound on those that sent no message yet and are still young enough to be in the handshake.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -58,20 +62,20 @@ class HalfOpen:
         self._connections[descriptor] = _Connection(name, now)
 
     def end(self, descriptor: int) -> None:
-        """It is closed, or a whole message has come on it: its client has a key."""
+        """Forget a connection that is closed, or that brought a whole message: its client has a key."""
         self._connections.pop(descriptor, None)
 
     def admit(self, host: str, count: int) -> None:
-        """So many connections from this host have shown a key. It is not told which: the oldest are taken for them.
+        """Forget so many connections from this host, the oldest: as many showed a key, and libzmq does not tell which.
 
-        Should a stranger be there too and be taken for one, libzmq ends it when its handshake is overdue.
+        If a stranger's connection is forgotten by mistake, libzmq ends it when its handshake is overdue.
         """
         theirs = [number for number, connection in self._connections.items() if connection.name[0] == host]
         for descriptor in theirs[:count]:
             del self._connections[descriptor]
 
     def excess(self, now: float) -> list[tuple[int, Name]]:
-        """Whom to end: of the host with most connections the oldest, until there are no more than `most`."""
+        """Return the connections to end: the oldest of the host that has most of them, until only `most` are left."""
         while self._connections:
             oldest = next(iter(self._connections))
             if now - self._connections[oldest].since < HANDSHAKE_MS / 1000:
@@ -102,23 +106,23 @@ class Doorkeeper:
         self._events.connect(heard_at)
 
     def pollable(self) -> list[zmq.Socket[bytes]]:
-        """Becomes readable when there is something to look at; nothing while it rests, until `deadline`."""
+        """Return the socket that becomes readable when there are events; nothing while this rests, until `deadline`."""
         return [self._events] if self._rests_until is None else []
 
     def deadline(self) -> float | None:
         return self._rests_until
 
     def admitted(self, host: str) -> None:
-        """A client there has shown its key."""
+        """Note that a client at this host has shown its key."""
         self._admitted[_bare(host)] += 1
 
     def hear(self, frame: zmq.Frame) -> None:
-        """A message has come by the connection that this frame is from."""
+        """Note that a message has come by the connection of this frame."""
         if self._half_open:
             self._half_open.end(int(frame.get(zmq.SRCFD)))
 
     def look(self, now: float) -> int:
-        """Take note of who came and went, and end whoever is too many; how many were ended."""
+        """Take note of new and ended connections, and end those that are too many; return how many were ended."""
         if self._rests_until is not None and now < self._rests_until:
             return 0
         latest = self._take_events()
@@ -137,7 +141,7 @@ class Doorkeeper:
         return len(excess)
 
     def _take_events(self) -> dict[int, int]:
-        """What became last of each descriptor, in this order."""
+        """Return the last event of each descriptor, in the order in which they came."""
         latest: dict[int, int] = {}
         for _ in range(2 * _MOST_EVENTS):
             try:
@@ -150,20 +154,20 @@ class Doorkeeper:
 
 
 def link_towards(frame: zmq.Frame, host: str) -> str:
-    """On which of this machine's links `host` is, by the connection that a frame has come by; "" if it is not known."""
+    """Return the link of this machine that `host` is on, by the connection of a frame; "" if it is unknown."""
     name = None if ":" not in host else _with(int(frame.get(zmq.SRCFD)), _name_of)
     return name[3] if name and len(name) > 3 and name[0] == host and name[3] != "0" else ""
 
 
 def end_connection(frame: zmq.Frame) -> None:
-    """Let libzmq see the end of the connection that a frame has come by."""
+    """Shut down the connection that a frame came by, so that libzmq closes it."""
     descriptor = int(frame.get(zmq.SRCFD))
     if name := _with(descriptor, _name_of):
         _end(descriptor, name)
 
 
 def _bare(host: str) -> str:
-    """As a socket of its own kind tells it: without the zone that libzmq writes behind a link-local address."""
+    """Return the address as a socket of its kind tells it: without libzmq's zone behind a link-local address."""
     return unmapped(host.partition("%")[0])
 
 
@@ -173,7 +177,7 @@ def _name_of(connection: socket.socket) -> Name:
 
 
 def _end(descriptor: int, name: Name) -> None:
-    """Let libzmq see the end of this connection, if it is still the same one; libzmq closes it."""
+    """Shut down this connection, if it is still the same one; libzmq closes it."""
 
     def shut(connection: socket.socket) -> None:
         if _name_of(connection) == name:
@@ -183,7 +187,7 @@ def _end(descriptor: int, name: Name) -> None:
 
 
 def _with(descriptor: int, act: Callable[[socket.socket], Found]) -> Found | None:
-    """`act` on a socket that belongs to libzmq, and stays open; None if there is none of this number."""
+    """Call `act` on a socket that belongs to libzmq and stays open; return None if this number has none."""
     with contextlib.suppress(OSError):
         connection = socket.socket(fileno=descriptor)
         try:

@@ -1,9 +1,9 @@
-"""A cloud and its learners: the learners dial, so that neither NAT nor a firewall of a home matters, and all that the
-cloud says goes back over the connection that the learner opened.
+"""The links between a cloud and its learners: learners dial, so that neither NAT nor a home's firewall matters.
 
-The same envelopes and bulk transfers as between peers (`mdl.transport.links.mesh_links`), on one socket: `Hub` is the
-cloud's end, a `Spoke` a learner's. Each learner shows its device's own key, and a name is whose it was first (`Names`).
-Whoever is heard lately has a route back; nothing else is known of a learner here.
+All that the cloud says goes back over the connection that the learner opened. The envelopes and bulk transfers are the
+same as between peers (`mdl.transport.links.mesh_links`), on one socket: `Hub` is the cloud's end, a `Spoke` a
+learner's. Each learner shows its device's own key, and a name belongs to the device that had it first (`Names`). The
+cloud has a route back to each learner that spoke lately, and knows nothing else of it here.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from mdl.transport.wire.codec import Envelope, decode, encode
 
 logger = logging.getLogger(__name__)
 
-# What libzmq calls a connection unless its owner does; at a learner the beginning of a header, of its only cloud.
+# Bytes of the identity that libzmq gives a connection; at a learner, the start of a header from its only cloud.
 _IDENTITY_BYTES = 5
 
 
 class _End(ABC):
-    """What both ends share. One thread owns it."""
+    """The part that both ends share. One thread owns it."""
 
     def __init__(self, me: Contributor, keys: MeshKeys | None, max_bytes: int) -> None:
         self.me = me
@@ -64,23 +64,26 @@ class _End(ABC):
         self.barrier = Barrier()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._lines = LogLimit(logger)
-        self._transfers = Transfers(max_bytes, self._lines, is_ahead=False)  # its places are few
+        self._transfers = Transfers(max_bytes, self._lines, is_ahead=False)  # few transfers fit at a time
         self._endpoint: zmq.Socket[bytes]
 
     def learn(self, info: PeerInfo) -> list[Event]:
-        """Nobody is introduced here: learners dial."""
+        """Do nothing: learners dial, so no peer is introduced here."""
         return []
 
     def move(self, kept: frozenset[str]) -> list[Event]:
-        """Nothing: a learner dials again when its connection is seen to be broken (UNACKNOWLEDGED_MS)."""
+        """Do nothing: a learner dials again when its connection is seen to be broken (UNACKNOWLEDGED_MS)."""
         return []
 
     def state(self, stated: Stated) -> list[Event]:
-        """Nothing: a cloud keeps no roster."""
+        """Do nothing: a cloud keeps no roster."""
         return []
 
     def send(self, receiver: str, message: Said, values: Bulk | None, now: float) -> None:
-        """Best effort, never blocks. values: with a carrier or a segment only, and never changed again by anyone."""
+        """Send a message, best effort, without blocking.
+
+        values: with a carrier or a segment only, and never changed again by anyone.
+        """
         self._carry_out(self._transfers.send(receiver, message, values, now))
 
     def receive(self, now: float) -> list[Event]:
@@ -118,21 +121,21 @@ class _End(ABC):
 
     @abstractmethod
     def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
-        """A message as it came. Raises RemoteProtocolError."""
+        """Handle a message as it came. Raises RemoteProtocolError."""
 
     @abstractmethod
     def _route(self, receiver: str) -> list[bytes] | None:
-        """The frames before a header to this receiver; None if there is no way to it."""
+        """Return the frames before a header to this receiver; None if it cannot be reached."""
 
     def put_out(self, peer_id: str, now: float) -> float:
-        """Hear nothing of this one's device for a while, and forget what comes of it; return the seconds."""
+        """Ignore this peer's device for a while, and drop its transfers; return the seconds."""
         for_s = self.barrier.put_out(self._device_of(peer_id), peer_id, now)
         self.counts.bugs, self.counts.unheard = self.barrier.met, self.barrier.unheard(now)
         self._transfers.forget_all_of(peer_id)
         return for_s
 
     def is_out(self, peer_id: str, now: float) -> bool:
-        """Return True for one that is not heard now, since its message met a bug."""
+        """Return True while this peer's device is ignored, since its message met a bug."""
         return self.barrier.is_out(self._device_of(peer_id), now)
 
     def _device_of(self, peer_id: str) -> Hashable:
@@ -183,8 +186,8 @@ class _End(ABC):
 class Hub(_End):
     """The cloud's end: listens at HOST:PORT, port 0 a free one. Raises ConfigError if it cannot, as `Links` does.
 
-    names: whose names are, kept from earlier. owns_pupils: a pupil is one device's; else all members of a mesh speak
-    for it.
+    names: the owners of names, kept from earlier. owns_pupils: a pupil belongs to one device; otherwise all members of
+    a mesh speak for it.
     """
 
     def __init__(
@@ -211,9 +214,9 @@ class Hub(_End):
             raise
         self._door = Doorkeeper(self.context, self._endpoint, share.half_open)
         self.port = int(self._endpoint.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
-        # Of each learner: its incarnation, and the connection it spoke on last; who has been silent longest goes first.
+        # Each learner's incarnation and last connection; the learner that has been silent longest goes first.
         self._routes: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
-        self._devices: OrderedDict[str, bytes] = OrderedDict()  # by the key that it showed last
+        self._devices: OrderedDict[str, bytes] = OrderedDict()  # peer id -> the key that it showed last
         self._names, self._owns_pupils = names or Names(), owns_pupils
 
     def receive(self, now: float) -> list[Event]:
@@ -233,7 +236,7 @@ class Hub(_End):
         return doors if self._gate is None else [*doors, self._gate.socket]
 
     def _handle(self, frames: list[zmq.Frame], now: float) -> list[Event]:
-        """Frames: the connection's identity, a header, and with a chunk or a segment its bytes."""
+        """Handle the frames of a message: the connection's identity, a header, and the bytes of a chunk or segment."""
         self._door.hear(frames[-1])
         identity, rest = frames[0].bytes, frames[1:] or [zmq.Frame(b"")]
         envelope = decode(rest[0].buffer)
@@ -252,7 +255,7 @@ class Hub(_End):
             return []
         known = self._routes.get(peer_id)
         if known is not None and known[0] > incarnation:
-            return []  # it was started anew since (fault rule 4)
+            return []  # it was restarted since (fault rule 4)
         if known is not None and known[0] < incarnation:
             self._transfers.forget(peer_id)
         self._routes[peer_id] = incarnation, identity
@@ -262,7 +265,7 @@ class Hub(_End):
         return self._take(envelope, rest, now)
 
     def note_worked(self, peer_id: str, pupil: str = "") -> None:
-        """The cloud has kept something that this one gave. pupil: its user, where a pupil is one device's."""
+        """Note that the cloud has kept something from this peer. pupil: its user, if pupils belong to one device."""
         for name in (peer_id, *([_pupil_name(pupil)] if self._owns_pupils and pupil else [])):
             self._names.note_worked(name)
 
@@ -271,7 +274,7 @@ class Hub(_End):
         return self._devices.get(peer_id) or peer_id
 
     def _check_names(self, envelope: Envelope, frame: zmq.Frame, now: float) -> None:
-        """Raises RemoteProtocolError if the device that this frame comes from speaks for another one."""
+        """Raise RemoteProtocolError if the device that this frame comes from speaks for another one."""
         if self._gate is None:
             return
         names, pupil = [envelope.sender.peer_id], getattr(envelope.body, "pupil", "")
@@ -280,7 +283,7 @@ class Hub(_End):
         self._names.check(names, shown_key(frame), host_of(frame), now)
 
     def _refuse(self, identity: bytes, envelope: Envelope, name: str) -> None:
-        """Tell the device that speaks under another one's name, by its own connection: no route is one to it."""
+        """Tell a device that it speaks under another one's name, by its own connection: no route leads to it."""
         pupil = getattr(envelope.body, "pupil", "")
         if not pupil:
             return
@@ -307,7 +310,7 @@ def _pupil_name(pupil: str) -> str:
 class Spoke(_End):
     """A learner's end: dials `address`, HOST:PORT, and again whenever the connection breaks. Raises ConfigError.
 
-    device: whose key it shows; None is a device that is new each time.
+    device: the device that shows its key; None makes a new one each time.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""How this node says who and where it is, and which keys lead to another one: with encryption, and without.
+"""The introduction of this node to others, and the keys that lead to another node: with encryption, and without.
 
-What a device says of itself is signed, with all the addresses that it listens at; nobody passes on another address than
-that. Without encryption, on loopback alone, nothing is signed, and there is one socket instead of two.
+A device signs what it says of itself, with all the addresses that it listens at. Others pass on no other address than
+these. Without encryption, on loopback alone, nothing is signed, and there is one socket instead of two.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from mdl.transport.wire.codec import Body
 
 
 class Introducer:
-    """me: this node, with the port of its door and the host that it listens on, with a link if it needs one.
+    """Introduces this node, and finds the ways to others.
 
-    link_port: where it takes words. membership: None without encryption. clock: milliseconds since 1970.
+    me: this node, with the port of its door and the host that it listens on, with a link if it needs one.
+    link_port: the port that takes members' messages. membership: None without encryption.
+    clock: milliseconds since 1970.
     """
 
     def __init__(
@@ -51,34 +53,34 @@ class Introducer:
 
     @property
     def door(self) -> Curve | None:
-        """Of any member's door."""
+        """The keys of any member's door."""
         return None if self._membership is None else Curve.of_door(self._membership.keys)
 
     def move(self, host: str) -> None:
-        """This node listens on `host` from now on, and has the addresses that the machine has."""
+        """Note that this node listens on `host` from now on, and look up the machine's addresses again."""
         self.me = msgspec.structs.replace(self.me, host=self.scopes.note(host))
         self._hosts, self._own = own_hosts(host), networks_near(host)
         self.scopes.move(self._own)
         self._signed.clear()
 
     def start_anew(self, incarnation: int) -> None:
-        """This node is another start of its process from now on."""
+        """Note that this node is another start of its process from now on."""
         self.me = msgspec.structs.replace(self.me, incarnation=incarnation)
         self._signed.clear()
 
     def sign_anew(self) -> None:
-        """The mesh has another join code: say again who admitted this device."""
+        """Sign again with the mesh's new join code, which says anew that this device is admitted."""
         self._signed.clear()
 
     def first_words(self, peer_id: str) -> list[Body]:
         return [] if self._talk is None else [*self._talk.open(peer_id)]
 
     def seen_from(self, host: str, info: PeerInfo, anew: bool = False) -> PeerInfo:
-        """A peer as it is introduced to who is at `host`: this node by its address on the way there.
+        """Return a peer as it is introduced to a node at `host`; this node appears with its address on the way there.
 
-        anew: signed now, so that the other one can compare the clocks.
+        anew: signed now, so that the other node can compare the clocks.
 
-        Without encryption a neighbour on this machine, known by its loopback address, is behind the same one.
+        Without encryption a neighbour on this machine, known by its loopback address, gets this machine's address too.
         """
         is_me = info.peer_id == self.me.peer_id and info.incarnation == self.me.incarnation
         if self._membership is None:
@@ -90,7 +92,7 @@ class Introducer:
             return info
         own = self.me.host if self.me.host not in EVERY_HOST else self.own_host_towards(host)
         if anew:
-            self._signed.clear()  # of two the later counts, whoever has heard it
+            self._signed.clear()  # the later of two introductions counts everywhere
         if own not in self._signed:
             hosts = (own, *(other for other in self._hosts if other != own))
             told = msgspec.structs.replace(self.me, host=own)
@@ -98,11 +100,14 @@ class Introducer:
         return self._signed[own]
 
     def own_host_towards(self, host: str) -> str:
-        """This machine's own address on the way there."""
+        """Return this machine's own address on the way to `host`."""
         return local_host_towards(self.scopes.dial(host))
 
     def nearest(self, info: PeerInfo, by: PeerInfo | None = None, is_on_link: bool = False) -> PeerInfo:
-        """A peer at that of its addresses which is nearest to here. by: who tells of it; is_on_link: itself, here."""
+        """Return a peer with the nearest of its addresses.
+
+        by: the peer that told of it. is_on_link: the peer told so itself, on a link of this machine.
+        """
         if info.proof is None:
             return info
         host = choose_host(info.proof.hosts, self._own, is_on_link) or info.host
@@ -111,23 +116,23 @@ class Introducer:
         return msgspec.structs.replace(info, host=host)
 
     def other_hosts(self, info: PeerInfo, host: str) -> list[str]:
-        """Return where else than at `host` a peer listens, in a network of this machine's own."""
+        """Return the other addresses that a peer listens at, in networks of this machine's own."""
         return [] if info.proof is None else near_hosts([each for each in info.proof.hosts if each != host], self._own)
 
     def announced(self, hosts: Sequence[str]) -> PeerInfo:
-        """This node as it is announced at these addresses."""
+        """Return this node as it is announced at these addresses."""
         if self._membership is None or not hosts:
             return self.me
         told = msgspec.structs.replace(self.me, host=hosts[0])
         return self._membership.introduce(told, self._link_port, hosts, self._next_ms())
 
     def _next_ms(self) -> int:
-        """Now, and later than what was signed last even if the clock was set back."""
+        """Return the time, but always later than the last signature, even if the clock was set back."""
         self._last_ms = max(self._clock(), self._last_ms + 1)
         return self._last_ms
 
     def way_to(self, info: PeerInfo) -> tuple[Address, Curve | None]:
-        """Where a peer takes words, and with which keys. Raises RemoteProtocolError if it has not told."""
+        """Return the address and keys for messages to a peer. Raises RemoteProtocolError if it has not told them."""
         if self._membership is None:
             return address_of(info), None
         if info.proof is None:

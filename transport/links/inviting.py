@@ -1,8 +1,8 @@
 """The sockets of an invitation: frames with two bytes of length, everything bounded.
 
-Several connections at a time, so that a silent one keeps nobody waiting: where there are too many, the one that has
-been silent longest makes place, first of the same address. What is said, and who is told what, decides
-`transport/trust/invitation.py`.
+Several connections are open at a time, so that a silent one blocks nobody. If there are too many, the one that has been
+silent longest is closed, first of the same address. `transport/trust/invitation.py` decides what is said, and to which
+end.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from mdl.transport.trust.invitation import MAX_FRAME_BYTES, TRIES_OF_ONE, Invita
 logger = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct("!H")
-# The inviting end hears a message and a proof: nobody may have it hold more.
+# The inviting end receives a message and a proof: no client can make it hold more.
 _LARGEST_HEARD = 64
-# For a connection that says nothing, and for a whole exchange: some packets, and milliseconds of computing.
+# Times for a connection that says nothing, and for a whole exchange: some packets, and milliseconds of computing.
 _FIRST_WORD_S, _EXCHANGE_S = 2.0, 10.0
-# Connections at a time, in all and of one address: one device joins, and may try again before its last one has ended.
+# Connections at a time, in all and from one address: a device may try again before its last connection has ended.
 MOST_OPEN, MOST_OF_ONE = 32, 4
-# Exchanges of one address at once and a second: each costs some milliseconds of computing.
+# Exchanges of one address at once and per second: each costs some milliseconds of computing.
 _AT_ONCE, _A_SECOND = 8, 1.0
 _REMEMBERED = 1024
-# Others may be before this device, each with its time.
+# Other devices may be served first, each with its time.
 _PATIENCE_S = 20.0
 _LOOK_S = 0.5
 
@@ -40,15 +40,15 @@ IsNear = Callable[[str], bool]
 
 
 def serve(invitation: Invitation, listener: socket.socket, is_near: IsNear, tell: Callable[[str], None]) -> str:
-    """Answer whoever comes until the invitation is over; returns why it is. tell: gets a line for each try."""
+    """Answer each connection until the invitation is over; return why it is over. tell: gets a line for each try."""
     return _Porch(invitation, listener, is_near, tell).serve()
 
 
 def accept(words: str, at: Address) -> str:
-    """What the device at this address hands over to who knows the words.
+    """Return the text that the device at this address hands over to a device that knows the words.
 
-    Raises ConfigError if the words are others there, MeshNotFoundError if nobody answers, RemoteProtocolError for what
-    is no invitation.
+    Raises ConfigError if the words differ there, MeshNotFoundError if nobody answers, RemoteProtocolError if the
+    answers are no invitation.
     """
     joining, give_up_at = Joining(words), time.monotonic() + _PATIENCE_S
     where = f"{at.host}:{at.port}"
@@ -66,7 +66,7 @@ def accept(words: str, at: Address) -> str:
 
 
 class _Visit:
-    """One connection. spoke_at: when it came, or said something whole last. buffer: of what is not whole yet."""
+    """One connection. spoke_at: the time it came or last sent a whole frame. buffer: an incomplete frame."""
 
     def __init__(self, connection: socket.socket, host: str, invitation: Invitation, now: float) -> None:
         self.connection, self.host = connection, host
@@ -76,7 +76,7 @@ class _Visit:
         self._buffer = b""
 
     def hear(self, now: float) -> None:
-        """Take in what has come, and answer. Raises EOFError at its end, OSError, RemoteProtocolError."""
+        """Read what has come, and answer. Raises EOFError at the connection's end, OSError, RemoteProtocolError."""
         more = self.connection.recv(_LENGTH.size + _LARGEST_HEARD - len(self._buffer))
         if not more:
             raise EOFError
@@ -89,12 +89,12 @@ class _Visit:
             frame, self._buffer = self._buffer[_LENGTH.size :][:size], self._buffer[_LENGTH.size + size :]
             self.spoke_at, self.ends_at = now, self.came_at + _EXCHANGE_S
             said = self.inviting.handle(frame, now)
-            # Some bytes on a connection on which nothing waits: they go out at once, or the other end is not there.
+            # A few bytes on a connection with nothing queued: they leave at once, or the other end is gone.
             self.connection.sendall(_LENGTH.pack(len(said)) + said)
 
 
 class _Porch:
-    """Hold the connections to an invitation until each has given its proof, or makes place."""
+    """Hold the connections to an invitation until each has given its proof, or is closed for another one."""
 
     def __init__(
         self, invitation: Invitation, listener: socket.socket, is_near: IsNear, tell: Callable[[str], None]
@@ -153,7 +153,7 @@ class _Porch:
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _make_place(self, host: str, now: float) -> None:
-        """The one that has been silent longest goes: of this address if that has many, else of all."""
+        """Close the connection that has been silent longest: of this address if it has many, else of all."""
         own = [each for each in self._visits.values() if each.host == host]
         for crowd, most in ((own, MOST_OF_ONE), (list(self._visits.values()), MOST_OPEN)):
             if len(crowd) >= most:
@@ -207,7 +207,7 @@ def _write(connection: socket.socket, frame: bytes, give_up_at: float) -> None:
 
 
 def _read(connection: socket.socket, largest: int, give_up_at: float) -> bytes:
-    """Raises RemoteProtocolError for a frame that is too long, before any of it is held; EOFError at the end."""
+    """Read one frame. Raises RemoteProtocolError if it is too long, before reading any of it; EOFError at the end."""
     (size,) = _LENGTH.unpack(_read_exactly(connection, _LENGTH.size, give_up_at))
     _check_size(size, largest)
     return _read_exactly(connection, size, give_up_at)

@@ -1,12 +1,12 @@
 """The links of one node: it receives on two ROUTERs and sends through its outbox; nothing ever blocks.
 
-At the door, whose keys follow from the join code, somebody may say who it is, and nothing else. Words are taken where
-each device shows its own key, and count as the word of whom that key belongs to, once all that it knows of who is in
-the mesh has come (`mdl.transport.links.roster_talk`). Whoever learns of a peer greets it; whoever is greeted answers
-with all the peers it knows. That is enough: of two peers that greet a third, the later one hears of the earlier. Who is
-called like this node is greeted too, once, so that both know (`transport/links/namesakes.py`). A machine sees only
-`Received` for whole messages, `PeerFound`, `NameTaken` and `TransferProgressed`. Not thread-safe: one thread owns a
-node's links. Knows no roles.
+At the door, with keys from the join code, a peer may introduce itself and nothing else. The other ROUTER takes
+messages. Each device shows its own key there, and a message counts as the word of that key's owner. Messages count once
+the peer has told all that it knows of the members (`mdl.transport.links.roster_talk`). A node greets each peer that it
+learns of, and answers a greeting with all the peers it knows. That is enough: of two peers that greet a third, the
+later one hears of the earlier. A peer with this node's own name is greeted too, once, so that both know
+(`transport/links/namesakes.py`). A machine sees only `Received` for whole messages, `PeerFound`, `NameTaken`,
+`PeerRevoked` and `TransferProgressed`. Not thread-safe: one thread owns a node's links. Knows no roles.
 """
 
 from __future__ import annotations
@@ -52,12 +52,14 @@ logger = logging.getLogger(__name__)
 class Links:
     """Everything that connects one node with its mesh.
 
-    me: who this node is; `me.port` 0 takes a free one, any other has the words taken at the next port, if that is free.
-    listen_host: an IP address of this machine, or 0.0.0.0. keys: None only with `insecure=True`, which is for loopback
-    only. max_values: the model's size, the largest vector that is ever accepted. join: HOST:PORT of members to greet.
-    share: of links and connections; by default what this process's limit of files allows. membership: what this device
-    is in the mesh; by default a device that is made up for this process. Raises ConfigError for a port that is taken, a
-    bad address, insecure links beyond loopback, or a device that is out.
+    me: this node; `me.port` 0 takes a free port. With another port, messages are taken at the next one if that is free.
+    listen_host: an IP address of this machine, or 0.0.0.0.
+    keys: None only with `insecure=True`, which is for loopback only.
+    max_values: the model's size, the largest vector that is ever accepted.
+    join: HOST:PORT of members to greet.
+    share: of links and connections; by default what this process's limit of files allows.
+    membership: this device's membership of the mesh; by default that of a device made up for this process.
+    Raises ConfigError for a port that is taken, a bad address, insecure links beyond loopback, or a device that is out.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Links:
 
     @property
     def me(self) -> PeerInfo:
-        """This node, as it was told and where it listens."""
+        """This node, with the address that it listens at."""
         return self.introducer.me
 
     def __enter__(self) -> Links:
@@ -120,19 +122,25 @@ class Links:
         self.close()
 
     def send(self, receiver: str, message: Said, values: Bulk | None, now: float) -> None:
-        """Best effort, never blocks. values: with a carrier or a segment only, and never changed again by anyone."""
+        """Send a message, best effort, without blocking.
+
+        values: with a carrier or a segment only, and never changed again by anyone.
+        """
         self._now = self._outbox.now = now
         self._carry_out(self._transfers.send(receiver, message, values, now))
 
     def learn(self, info: PeerInfo) -> list[Event]:
-        """This machine has found a peer: greet it if that is news. Raises RemoteProtocolError.
+        """Learn of a peer that this machine has found, and greet it if that is news. Raises RemoteProtocolError.
 
         A link-local address may be given with the link that it was found on.
         """
         return self._learn_itself(msgspec.structs.replace(info, host=self.introducer.scopes.note(info.host)))
 
     def _learn_itself(self, info: PeerInfo, source: str = "") -> list[Event]:
-        """Learn of who introduces itself; who is not let in hears why, at its door. Raises RemoteProtocolError."""
+        """Learn of a peer that introduces itself. Raises RemoteProtocolError.
+
+        A peer that is not let in is told the reason at its door.
+        """
         try:
             return self._learn(info, source=source)
         except NotLetInError as error:
@@ -141,7 +149,7 @@ class Links:
             raise
 
     def _learn(self, info: PeerInfo, first_hand: bool = True, source: str = "") -> list[Event]:
-        """A peer was introduced, by `source` if that is known."""
+        """Learn of a peer that was introduced, by `source` if that is known."""
         address = address_of(info)
         if self.is_out(info.peer_id, self._now):
             if (before := self._unheard.get(info.peer_id)) and info.incarnation >= before.incarnation:
@@ -158,26 +166,27 @@ class Links:
         if not first_hand or is_link_local(info.host):
             info = self.introducer.nearest(info, self.directory.get(source), first_hand)
         known = self.directory.get(info.peer_id)
-        if known is not None and _is_other_device(known, info):  # which has given the name up
+        if known is not None and _is_other_device(known, info):  # the known device has given the name up
             self._outbox.forget(info.peer_id)
             self.directory.forget(info.peer_id)
         return self._link_anew(known, info) if self.directory.learn(info, first_hand, self._now) else []
 
     def state(self, stated: Stated) -> list[Event]:
-        """This device states something, which everybody hears. Raises RemoteProtocolError if it may not."""
+        """Tell everybody what this device states. Raises RemoteProtocolError if it may not state that."""
         news = self.standing.state(stated, self._now)
         if stated.keys is not None:
             self._admit_anew()
         return self._follow(news)
 
     def move(self, kept: frozenset[str]) -> list[Event]:
-        """This machine's addresses have changed: greet everybody again whose connection left from one that is gone.
+        """Follow a change of this machine's addresses: greet the peers again that were reached from one that is gone.
 
-        kept: the addresses it had all along. Who listens at one address only listens at the interface's new one.
+        kept: the addresses that this machine had all along. A node that listens at one address moves to the interface's
+        new one.
         """
         self.introducer.move(self.doors.follow(kept))
         for info in self.directory.everyone():
-            if is_link_local(info.host):  # on the link that was; who is on this one is heard there again
+            if is_link_local(info.host):  # on the former link; a peer that is on this one will be heard there again
                 self.directory.learn(self.introducer.nearest(info), True, self._now)
         self._outbox.move(kept)
         self.greetings.begin_again(self._now)
@@ -198,31 +207,31 @@ class Links:
         return events + self._on_time(now)
 
     def deadline(self) -> float | None:
-        """When `receive` wants to be called even if nothing comes."""
+        """Return the time at which `receive` has to be called even if nothing comes."""
         parts = (self._transfers, self.greetings, self._namesakes, self.standing, self.doors, self.flows)
         times = [part.deadline() for part in parts]
         return min((time for time in times if time is not None), default=None)
 
     def is_sending(self) -> bool:
-        """Bulk transfers that this node offered have not all arrived."""
+        """Return True while bulk transfers that this node offered have not all arrived."""
         return len(self._transfers) > 0
 
     def pollable(self) -> list[Pollable]:
-        """What a poll loop waits on before calling `receive`."""
+        """Return the sockets that a poll loop waits on before calling `receive`."""
         return [*self.doors.pollable(), *self.flows.pollable()]
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close everything. linger_ms: how long what is still queued may take to get out."""
+        """Close everything. linger_ms: how long queued messages may take to leave."""
         self._outbox.close(linger_ms, self._namesakes.greeted())
         self.standing.close()
         self._transfers.close()
         self.context.destroy(linger=0)
 
     def put_out(self, peer_id: str, now: float) -> float:
-        """Hear nothing of this peer's device for a while, and forget what the links hold of it; return the seconds.
+        """Ignore this peer's device for a while, and drop what the links hold of it; return the seconds.
 
-        What they hold is by peer: nothing of another one is touched by a handler that stopped half-way. Where it is
-        found is kept, and it is greeted when the time is over: nobody else need tell of it a second time.
+        The links keep state by peer: a handler that stopped half-way has touched nothing of another peer. The peer's
+        address is kept, and it is greeted when the time is over, so that nobody else need introduce it again.
         """
         for_s = self.barrier.put_out(self._device_of(peer_id), peer_id, now)
         self.counts.bugs, self.counts.unheard = self.barrier.met, self.barrier.unheard(now)
@@ -236,13 +245,13 @@ class Links:
         return for_s
 
     def is_out(self, peer_id: str, now: float) -> bool:
-        """Return True for a peer that is not heard now, since its message met a bug."""
+        """Return True while this peer's device is ignored, since its message met a bug."""
         return self.barrier.is_out(self._device_of(peer_id), now)
 
     def begin_again(self, incarnation: int) -> list[Event]:
-        """This node goes on as another start of its process, with the links that it has; whom it knows.
+        """Go on as another start of this process with the existing links; return the known peers as PeerFound events.
 
-        Every peer hears of the new start by the first message on its new link.
+        Every peer learns of the new start by the first message on its new link.
         """
         self.introducer.start_anew(incarnation)
         me = Contributor(self.me.peer_id, incarnation)
@@ -261,7 +270,10 @@ class Links:
         return device or peer_id
 
     def _meet_bug(self, frames: list[zmq.Frame], now: float, at_door: bool) -> None:
-        """At the door anybody who has the code may say it in another one's name: the message alone is dropped there."""
+        """Put out the sender of a message that met a bug.
+
+        At the door only the message is dropped: any holder of the code may use another peer's name there.
+        """
         try:
             sender = "" if at_door else decode(frames[1].buffer).sender.peer_id
         except (RemoteProtocolError, IndexError):
@@ -273,16 +285,16 @@ class Links:
         self._put_out_for_bug(sender, now)
 
     def _put_out_for_bug(self, peer_id: str, now: float) -> None:
-        """Called where the exception is being handled, so that its traceback is told."""
+        """Put a peer out and log the traceback; to be called while the exception is handled."""
         self._lines.bug(now, peer_id, MET_BUG, peer_id, self.put_out(peer_id, now))
 
     def _admit_anew(self) -> None:
-        """The mesh has another join code, which `standing` knows."""
+        """Sign anew and reopen the door after a change of the join code, which `standing` knows."""
         self.introducer.sign_anew()
         self.doors.reopen()
 
     def _handle(self, frames: list[zmq.Frame], now: float, at_door: bool) -> list[Event]:
-        """Frames after the ROUTER's identity: a header, and with a chunk or a segment its bytes."""
+        """Handle the frames after the ROUTER's identity: a header, and the bytes of a chunk or segment."""
         envelope = decode(frames[0].buffer)
         check_frames(envelope, frames)
         sender, body, key = envelope.sender, envelope.body, shown_key(frames[-1])
@@ -293,7 +305,7 @@ class Links:
             is_its_own = not at_door and self.standing.speaks(key, sender.peer_id)
             return self._on_hello(sender, body, now, at_door=not is_its_own)
         if isinstance(body, RosterTold) and at_door:
-            return self._follow(self.standing.hear_at_door(sender.peer_id, body, now))  # to one that is not let in
+            return self._follow(self.standing.hear_at_door(sender.peer_id, body, now))  # to a device not let in
         if at_door:
             raise RemoteProtocolError(f"{sender.peer_id} says {type(body).__name__} at the door")
         if not self.standing.is_in(key):
@@ -310,9 +322,9 @@ class Links:
         return events + self._on_accepted(envelope, frames, now)
 
     def _on_namesake(self, sender: Contributor, body: Body, now: float) -> list[Event]:
-        """Somebody who calls itself like this node: ourselves by way of the join list, a copy of us, or a forger.
+        """Hear a node with this node's name: itself by way of the join list, a copy of its data directory, or a forger.
 
-        It is a copy if it knows this device's key: it makes the right mark of what was sent to where it listens.
+        A copy knows this device's key: it makes the right mark of the challenge that was sent to its address.
         """
         if sender.incarnation == self.me.incarnation:
             return []
@@ -331,7 +343,7 @@ class Links:
         return [NameTaken(sender, self._namesakes.address(sender))]
 
     def _link_anew(self, known: PeerInfo | None, info: PeerInfo) -> list[Event]:
-        """A peer is there, or another start of it, or it has moved."""
+        """Link to a peer that is new, was restarted, or has moved."""
         if known is not None and known.incarnation != info.incarnation:
             self._transfers.forget(info.peer_id)
             self.standing.forget(info.peer_id)
@@ -349,13 +361,13 @@ class Links:
                 self._admit_anew()
             return []
         if not self.standing.is_settled(sender.peer_id, now):
-            return []  # whatever it wants it says again
+            return []  # the peer repeats what it still wants
         if isinstance(body, FLOW_MESSAGES):
             return self.flows.agree(sender, body, shown_key(frames[-1]), now)
         return self._carry_out(self._transfers.take(envelope, frames, now))
 
     def _on_hello(self, sender: Contributor, hello: Hello, now: float, at_door: bool) -> list[Event]:
-        """Somebody says who and where it is; that alone proves it. At the door it may be a repetition of long ago."""
+        """Learn of a peer from its Hello, which proves itself. At the door it may be an old one that is replayed."""
         if not _introduces_itself(sender, hello):
             raise RemoteProtocolError(f"{sender.peer_id} introduces itself as {hello.me.peer_id}")
         if sender.peer_id == self.me.peer_id:
@@ -364,7 +376,7 @@ class Links:
         is_current = at_door or self.directory.hear(sender, now)
         current = self.directory.get(sender.peer_id)
         events = self._link_anew(known, current) if current is not None and current is not known else []
-        # Where it is, should it turn out to be the one that lives.
+        # Learn its address even so, should this turn out to be the start that is alive.
         events += self._learn_itself(hello.me, "" if at_door else sender.peer_id)
         current = self.directory.get(sender.peer_id)
         if not is_current or current is None or current.incarnation != sender.incarnation:
@@ -372,14 +384,14 @@ class Links:
         if at_door:
             self.directory.call(sender.peer_id, now)
         else:
-            self.directory.hear(sender, now)  # now that it is known
+            self.directory.hear(sender, now)  # again, now that it is known
         namesakes = self.directory.others_called(sender.peer_id)
         me = self.introducer.me
         self._outbox.tell_known(sender.peer_id, (me, *namesakes, *self.directory.everyone()))
         return events
 
     def _follow(self, news: News) -> list[Event]:
-        """Tell what is new, then forget who is out."""
+        """Send the news, then forget the peers that are out."""
         for outgoing in news.told:
             self._outbox.send(outgoing)
         events: list[Event] = []
@@ -424,7 +436,7 @@ class Links:
         return events + self._carry_out(self._transfers.on_time(now))
 
     def _hear_again(self, now: float) -> list[Event]:
-        """Greet those whose time out is over."""
+        """Greet the peers that are no longer ignored."""
         if not self.counts.unheard:
             return []
         self.counts.unheard = self.barrier.unheard(now)

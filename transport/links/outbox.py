@@ -1,9 +1,9 @@
-"""What one node sends: for each peer a `control` DEALER for what is small, and a `bulk` one for values.
+"""The sending side of a node: for each peer a `control` DEALER for small messages, and a `bulk` one for values.
 
 Nothing blocks: a full queue drops the message and counts it. A link is opened for the first message, as far as
 `mdl.transport.wire.calls` allows, and closed when it is of no use. A new address or incarnation of a peer replaces its
-link; the first message on every link is a Hello, so that the peer can answer. Until it has, the same Hello waits at its
-door: the peer may not know this node's key yet, and lets in nobody whose key it does not know.
+link. The first message on every link is a Hello, so that the peer can answer. Until it does, the same Hello waits at
+its door: the peer may not know this node's key yet, and lets in only keys that it knows.
 """
 
 from __future__ import annotations
@@ -28,26 +28,28 @@ from mdl.transport.wire.bulk import Outgoing
 from mdl.transport.wire.calls import Calls
 from mdl.transport.wire.codec import Body, RosterTold, encode
 
-# A peer that is locked out may hear why.
+# The time for a locked-out peer to receive the reason.
 _LAST_WORDS_MS = 500
-# Who has not been let in by a peer for so long says at its door once more who it is.
+# Resend Hello at the door of a peer that has not admitted us within this time.
 KNOCK_S = 10.0
-# A round goes over a few links of each device; in a mesh of so many, all of them are made ready for bulk values.
+# A round uses a few links of each device; in a mesh of at most this size all links are prepared for bulk values.
 READY_LINKS = 16
-# Devices at a time that are told why they are not let in, each for so long: its first Hello comes at once.
+# Devices that are told at a time why they are refused, and the time for each: its first Hello comes at once.
 _MOST_TURNED_AWAY = 16
 TURN_AWAY_S = 5.0
-# A peer that datagrams do not get to any more is tried at its other addresses: a card of it, or of this machine, may
-# have died without a word. A process that loads its model is silent for two seconds.
+# A peer that datagrams do not reach any more is tried at its other addresses: a network card at either end may have
+# died silently. A process that loads its model is silent for two seconds.
 ELSEWHERE_S = 4.0
-# Each for so long: a SYN that is lost is repeated after one second.
+# The time for each address: a lost SYN is repeated after one second.
 _TRY_S = 2.5
 
 
 @dataclass
 class _Link:
-    """info: the peer, as it was known when somebody asked last. own_host: this machine's address on the way to it, when
-    it was connected.
+    """The sockets to one peer.
+
+    info: the peer as it was known at the last message.
+    own_host: this machine's address on the way to it, when the link was connected.
     """
 
     info: PeerInfo
@@ -62,7 +64,7 @@ class _Link:
             dealer.close(linger=linger_ms)
 
     def break_off(self) -> None:
-        """No values any more; why not may still get out."""
+        """Close the link: values are dropped, but the reason may still leave."""
         for dealer in self.bulk.values():
             dealer.close(linger=0)
         self.control.close(linger=_LAST_WORDS_MS)
@@ -70,7 +72,10 @@ class _Link:
 
 @dataclass
 class _Attempt:
-    """left: addresses to try after this one. knock: at its door there; None where there was no socket to be had."""
+    """An attempt at a silent peer's other address.
+
+    left: addresses to try after this one. knock: the socket to its door there; None if none could be opened.
+    """
 
     left: list[str]
     knock: zmq.Socket[bytes] | None
@@ -78,9 +83,9 @@ class _Attempt:
 
 
 class Outbox:
-    """The sending half of a node's links. me: with the port that the node really listens on. most: links at a time.
+    """The sending half of a node's links. introducer: tells this node's real port. most: links at a time.
 
-    now: the time, set before anything is asked of it.
+    now: the time, set before each use.
     """
 
     def __init__(
@@ -103,10 +108,10 @@ class Outbox:
         self._calls = Calls(most, lambda peer_id: directory.is_calling(peer_id, self.now))
         self._links: dict[str, _Link] = {}
         self._greeters: dict[Address, zmq.Socket[bytes]] = {}
-        # Of a silent peer: its other addresses that are tried in turn, and the attempt under way.
+        # peer id of a silent peer -> the attempt under way at another of its addresses.
         self._elsewhere: dict[str, _Attempt] = {}
         self._turned_away: dict[Address, tuple[zmq.Socket[bytes], float]] = {}
-        # Since when; None where there was no socket to be had.
+        # The socket, None if none could be opened, and the time it was opened.
         self._knocks: dict[str, tuple[zmq.Socket[bytes] | None, float]] = {}
 
     def send(self, outgoing: Outgoing) -> None:
@@ -120,14 +125,15 @@ class Outbox:
             self._put(dealer, outgoing.body, outgoing.payload)
 
     def _send_by_flow(self, outgoing: Outgoing) -> bool:
-        """Whether this message goes as datagrams, and only so."""
+        """Return True if this message goes as datagrams, and only so."""
         header = self._encode(outgoing.body)
         return header is None or self.flows.put(outgoing, header, self.now)
 
     def _way(self, link: _Link, outgoing: Outgoing) -> zmq.Socket[bytes] | None:
-        """The connection that this message takes; where that of its stream is not there yet, the first bulk one.
+        """Return the connection for this message; the first bulk one while that of its stream is not connected.
 
-        In a small mesh that one is opened as soon as the peer has spoken: on a long way the handshake takes seconds.
+        In a small mesh the first bulk connection is opened as soon as the peer has spoken: on a long way the handshake
+        takes seconds.
         """
         if outgoing.stream:
             dealer = self._bulk(link, outgoing.stream)
@@ -145,13 +151,13 @@ class Outbox:
         dealer = self._open(link.curve, link.address, bulk=True, is_extra=stream > 0)
         if dealer is not None:
             link.bulk[stream] = dealer
-            # It may be heard before the control connection is, and what is said before the roster does not count.
+            # It may be read before the control connection, and messages before the roster do not count.
             for body in () if stream else self._introducer.first_words(link.info.peer_id):
                 self._put(dealer, body, None)
         return dealer
 
     def on_time(self) -> None:
-        """Try who waits for a link, close links that are of no use, and knock again where nobody has opened."""
+        """Open links that messages wait for, close useless ones, and knock again at doors that gave no answer."""
         while (waiting := self._calls.next()) is not None:
             if self.link_to(waiting) is None and self._calls.next() == waiting:
                 break
@@ -173,11 +179,11 @@ class Outbox:
         self.flows.let_out(self.now)
 
     def linked(self) -> list[str]:
-        """Peers that there is a link to now."""
+        """Return the peers that there is a link to now."""
         return list(self._links)
 
     def forget(self, peer_id: str) -> None:
-        """It is in the mesh no more: nothing goes to it but what it was told last."""
+        """Break off with a peer that is out: nothing more is sent to it but its last messages."""
         self._calls.close(peer_id)
         self.flows.forget(peer_id)
         if link := self._links.pop(peer_id, None):
@@ -201,7 +207,7 @@ class Outbox:
             self.send(Outgoing(receiver, PeersKnown(seen[:MAX_MEMBERS])))
 
     def greet(self, address: Address, challenge: bytes = b"", answer: bytes = b"") -> None:
-        """Say Hello at an address whose peer is not known yet. challenge, answer: between namesakes."""
+        """Say Hello at an address that has no known peer yet. challenge, answer: between namesakes."""
         greeter = self._greeters.get(address) or self._open(self._introducer.door, address, bulk=False)
         if greeter is not None:
             self._greeters[address] = greeter
@@ -219,27 +225,28 @@ class Outbox:
                 self._put(dealer, body, None)
 
     def stop_greeting(self, address: Address, linger_ms: int = 0) -> None:
-        """Nobody answers there, or enough was said. linger_ms: how long a Hello that is still queued may take."""
+        """Stop greeting this address, answered or not. linger_ms: how long a Hello that is still queued may take."""
         if greeter := self._greeters.pop(address, None):
             greeter.close(linger=linger_ms)
 
     def introduce(self, peer_id: str) -> None:
-        """Say Hello once more to a peer that is known."""
+        """Say Hello once more to a known peer."""
         link = self.link_to(peer_id)
         if link is not None:
             self._put(link.control, self._hello(link.address.host), None)
 
     def link_to(self, peer_id: str) -> _Link | None:
-        """The link to where the peer is now; a new address or incarnation replaces it.
+        """Return the link to the peer's current address; a new address or incarnation replaces it.
 
-        None if nobody knows where, or if there are too many links or attempts just now; then it is tried again.
+        Returns None if the address is unknown, or if there are too many links or attempts now; a later call tries
+        again.
         """
         info = self._directory.get(peer_id)
         if info is None:
             self._close(peer_id)
             return None
         link = self._links.get(peer_id)
-        if link is not None and link.info is info:  # nothing is new: a segment each fraction of a millisecond asks here
+        if link is not None and link.info is info:  # nothing is new: segments ask here every fraction of a millisecond
             self._calls.use(peer_id, self.now)
             return link
         address, curve = self._introducer.way_to(info)
@@ -267,20 +274,20 @@ class Outbox:
         return link
 
     def _knock(self, info: PeerInfo) -> None:
-        """Say at its door who this node is, unless that is being said."""
+        """Introduce this node at the peer's door, unless that is under way."""
         if self._introducer.door is None or info.peer_id in self._knocks:
             return
         self._knocks[info.peer_id] = self._say_at_door(address_of(info)), self.now
 
     def _say_at_door(self, address: Address, anew: bool = False) -> zmq.Socket[bytes] | None:
-        """Return what says at a door who this node is, for as long as it is open; None if there is no socket."""
+        """Return a socket that introduces this node at a door while it is open; None if none can be opened."""
         knock = self._open(self._introducer.door, address, bulk=False)
         if knock is not None:
             self._put(knock, self._hello(address.host, anew), None)
         return knock
 
     def _try_elsewhere(self) -> None:
-        """Say who this node is at the other addresses of those who are silent: who hears it answers from there."""
+        """Introduce this node at the other addresses of silent peers: a peer that hears it answers from there."""
         silent = [peer_id for peer_id in self.flows.silent_for(ELSEWHERE_S, self.now) if peer_id in self._links]
         for peer_id in [peer_id for peer_id in self._elsewhere if peer_id not in silent]:
             self._end_attempt(peer_id)
@@ -305,9 +312,9 @@ class Outbox:
             knock.close(linger=linger_ms)
 
     def move(self, kept: frozenset[str]) -> None:
-        """Connect anew, and say Hello, where the way there does not begin at an address that was there all along.
+        """Connect again and say Hello to each peer that is reached from a changed address.
 
-        Also to those without a link at this moment: they have our old address.
+        Peers without a link at this moment get one too: they have our old address.
         """
         self.flows.move()
         for address in list(self._greeters):
@@ -319,7 +326,7 @@ class Outbox:
             self.link_to(info.peer_id)
 
     def close(self, linger_ms: int, greeted: Iterable[Address] = ()) -> None:
-        """Close all links. linger_ms: how long what is still queued may take to get out, at `greeted` too."""
+        """Close all links. linger_ms: how long queued messages may take to leave, at `greeted` too."""
         for address in greeted:
             self.stop_greeting(address, linger_ms)
         for link in self._links.values():
@@ -337,7 +344,7 @@ class Outbox:
     def _open(
         self, curve: Curve | None, address: Address, bulk: bool, is_extra: bool = False
     ) -> zmq.Socket[bytes] | None:
-        """None if there is no socket to be had: what should have been sent is dropped, as by a network."""
+        """Open a socket; return None if the system has none: the message is dropped then, as by a network."""
         where = Address(self._introducer.scopes.dial(address.host), address.port)
         try:
             return open_dealer(self._context, curve, where, bulk, is_extra)

@@ -1,6 +1,6 @@
-"""Whether a node can be reached, and if not, where it ends: no way there, nobody listens, somebody else, other keys.
+"""A test whether a node can be reached and where it fails: no route, no listener, another program, or other keys.
 
-One connection to one address, as the links would open it, and nothing is said on it.
+It opens one connection to one address, as the links would, and sends nothing on it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WATCHED = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_DISCONNECTED
 )
-# EINVAL: what a route of the kind "blackhole" says.
+# EINVAL: the error of a "blackhole" route.
 _NO_WAY = (errno.EINVAL, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EPERM, errno.EADDRNOTAVAIL)
 
 # 50 bytes and their headers each way: 40 KB in a second, unless this machine has much else to do.
@@ -34,7 +34,7 @@ _BEAT_MS, _ENOUGH_BYTES, _LOOK_MS = 2, 60_000, 50
 
 
 class Reached(Enum):
-    """How far a connection got."""
+    """The stage that a connection reached."""
 
     NO_WAY = "no way"
     REFUSED = "refused"
@@ -45,7 +45,10 @@ class Reached(Enum):
 
 
 def probe(address: Address, keys: MeshKeys | None, wait_s: float) -> Reached:
-    """Takes at most wait_s, and a second more if a connection opens late and nothing is said on it."""
+    """Connect, and return how far that got.
+
+    Takes at most wait_s, and a second more if a connection opens late and nothing comes on it.
+    """
     began = time.monotonic()
     reached = connect(address, wait_s)
     left_s = max(1.0, began + wait_s - time.monotonic())
@@ -53,22 +56,22 @@ def probe(address: Address, keys: MeshKeys | None, wait_s: float) -> Reached:
 
 
 def probe_link(address: Address, curve: Curve, wait_s: float) -> bool:
-    """Whether this device, which shows its own key, is let in where a member takes words."""
+    """Return True if a member's socket for messages lets this device in, by the device's own key."""
     return _shake_hands(address, curve, wait_s) is Reached.MEMBER
 
 
 def endures(address: Address, keys: MeshKeys, wait_s: float) -> bool | None:
-    """Return False if a connection to a door that lets us in is broken off once some ten KB have passed on it.
+    """Return False if a connection to a door that lets us in breaks off once some ten KB have passed on it.
 
-    Heartbeats are all that is said (RFC 37 of ZeroMQ), for wait_s and until so many bytes have left this machine, four
-    times as long at most. None if it was not let in.
+    Only heartbeats are sent (RFC 37 of ZeroMQ), for wait_s and until that many bytes have left this machine, four times
+    as long at most. None if the door did not let us in.
     """
     context = new_context(4)
     try:
         dealer = context.socket(zmq.DEALER)
         monitor = dealer.get_monitor_socket(_WATCHED)
         dealer.setsockopt(zmq.HEARTBEAT_IVL, _BEAT_MS)
-        dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)  # else an answer has to come as soon
+        dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)  # the default is the interval
         prepare_dealer(dealer, Curve.of_door(keys), address).connect(address.endpoint())
         began, until, is_in = time.monotonic(), _bytes_out() + _ENOUGH_BYTES, None
         while (passed_s := time.monotonic() - began) < wait_s or (passed_s < 4 * wait_s and _bytes_out() < until):
@@ -86,9 +89,9 @@ def endures(address: Address, keys: MeshKeys, wait_s: float) -> bool | None:
 
 
 def _bytes_out() -> int:
-    """Return what this machine has sent since its start, to see whether the heartbeats of a busy one get out.
+    """Return the bytes that this machine has sent since its start, to see whether a busy one's heartbeats leave.
 
-    0 where the system tells no program.
+    0 where the system does not tell.
     """
     try:
         return int(psutil.net_io_counters().bytes_sent)
@@ -97,7 +100,7 @@ def _bytes_out() -> int:
 
 
 def connect(address: Address, wait_s: float) -> Reached | None:
-    """None if somebody listens there."""
+    """Connect by TCP; return None if a program listens there."""
     try:
         with socket.create_connection((address.host, address.port), wait_s):
             return None

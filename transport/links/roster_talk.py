@@ -1,9 +1,9 @@
-"""Rosters are compared before words count: who has heard of a revocation tells it to whoever it meets.
+"""The comparison of rosters before messages count: a peer that knows of a revocation tells it to every peer it meets.
 
-Each new link begins with what this node knows of the roster, or, where that is much, with its digest; who hears
-another digest tells all it knows. What is new is passed on at once to everybody. A peer's words count from when all
-it knows has come, so that nobody follows an order of a member who is known there to be out. Digests are compared
-again every second.
+Each new link begins with this node's roster, or with its digest if the roster is large. A peer that receives another
+digest tells all it knows. News is passed on at once to everybody. A peer's messages count once all that it knows has
+come, so that nobody follows an order of a member that the peer knows to be out. Digests are compared again every
+second.
 Pure: `now` is an argument.
 """
 
@@ -19,44 +19,47 @@ from mdl.transport.trust.roster import Roster
 from mdl.transport.wire.codec import RosterTold
 from mdl.trust.statements import MAX_ENROLLED, MAX_KEPT, STATEMENTS_A_MESSAGE, AnyStatement, CodeChanged
 
-# A roster of so many is told at once: some 8 KB. Devices of a home never ask.
+# A roster of up to so many statements is told at once: some 8 KB. Devices of a home never ask.
 _AT_ONCE = 32
-# How often digests are compared, and with how many peers at a time, in turn.
+# The interval between comparisons of digests, and the number of peers in each, in turn.
 COMPARE_S = 1.0
 _COMPARED = 8
-# What was told may have been lost with a link, and is told again, ever more seldom: two rosters differ for as long as
-# one of them refuses what the other holds.
+# News may have been lost with a link, and is told again, ever more seldom: two rosters stay different for as long as
+# one of them refuses a statement of the other.
 _FIRST_S, _AGAIN_S = 2.0, 30.0
-# Answers to one peer at once, and a second: who names ever new digests gets all there is so seldom.
+# Answers to one peer at once, and per second: a peer that names ever new digests gets the whole roster no more often.
 _ANSWERS, _ANSWERS_A_S = 4, 0.2
 _REMEMBERED = 1024
 
 
 class RosterTalk:
-    """roster: this node's; statements that are heard go into it. checks: how many of them."""
+    """Talks with each peer about the roster.
+
+    roster: this node's; statements from peers go into it. checks: bounds how many are checked.
+    """
 
     def __init__(self, roster: Roster, now: float, checks: Checks | None = None) -> None:
         self._roster = roster
         self._checks = checks or Checks()
         self._settled: set[str] = set()
-        self._heard: dict[str, bytes] = {}  # who has told last comes last
+        self._heard: dict[str, bytes] = {}  # the latest peer comes last
         self._told: dict[str, tuple[float, float, bytes, bytes, Budget]] = {}
         self._compare_at = now + COMPARE_S
         self._turn = 0
 
     def open(self, peer_id: str) -> list[RosterTold]:
-        """The first words on a new link."""
+        """Return the first messages on a new link."""
         if len(self._roster.statements()) <= _AT_ONCE:
             return self._everything()
         return [RosterTold(self._roster.digest)]
 
     def hear(self, peer_id: str, told: RosterTold, now: float) -> tuple[list[AnyStatement], list[RosterTold]]:
-        """What is new, for everybody else, and what to answer. Statements that cannot stand are dropped."""
+        """Return the news for everybody else, and the answer to this peer. Statements that cannot stand are dropped."""
         before = self._roster.digest
         new = self._take_in(peer_id, told.statements, now)
         self._heard.pop(peer_id, None)
         self._heard[peer_id] = told.digest
-        if len(self._heard) > MAX_ENROLLED:  # each member, and as many that only look
+        if len(self._heard) > MAX_ENROLLED:  # each member, and room for observers
             self.forget(next(iter(self._heard)))
         if told.is_all or told.digest == self._roster.digest:
             self._settled.add(peer_id)
@@ -65,24 +68,24 @@ class RosterTalk:
         return new, self._answer(peer_id, told.digest, now)
 
     def tell(self, statements: Sequence[AnyStatement]) -> list[RosterTold]:
-        """News, as it goes to everybody."""
+        """Return news as messages for everybody."""
         return [RosterTold(self._roster.digest, page) for page in _pages(statements)]
 
     def is_settled(self, peer_id: str) -> bool:
-        """Whether all that this peer knows has come."""
+        """Return True if all that this peer knows has come."""
         return peer_id in self._settled
 
     def agreeing(self) -> set[str]:
-        """Peers that knew, when they told last, just what this node knows."""
+        """Return the peers that knew just what this node knows when they told last."""
         return {peer_id for peer_id, digest in self._heard.items() if digest == self._roster.digest}
 
     def forget(self, peer_id: str) -> None:
-        """It begins anew."""
+        """Forget a peer that begins anew."""
         self._settled.discard(peer_id)
         self._heard.pop(peer_id, None)
 
     def due(self, peer_ids: Iterable[str], now: float) -> list[tuple[str, RosterTold]]:
-        """Whom to tell the digest now."""
+        """Return the peers to send the digest to now, each with the message."""
         if now < self._compare_at:
             return []
         self._compare_at = now + COMPARE_S
@@ -98,7 +101,7 @@ class RosterTalk:
         return self._compare_at
 
     def _take_in(self, peer_id: str, statements: Iterable[AnyStatement], now: float) -> list[AnyStatement]:
-        """Those that are new and stand, up to the first that is forged, or that there is no time to check."""
+        """Add statements, up to the first that is forged or beyond the bound on checks; return those that are new."""
         new = []
         for statement in statements:
             if self._roster.knows(statement):
@@ -112,7 +115,7 @@ class RosterTalk:
                 self._checks.note_forged(peer_id, now)
                 break
             except RemoteProtocolError:
-                continue  # of another code, or of an owner that is out
+                continue  # admitted by another code, or stated by an owner that is out
         return new
 
     def _answer(self, peer_id: str, digest: bytes, now: float) -> list[RosterTold]:

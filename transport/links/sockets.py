@@ -1,7 +1,7 @@
-"""ZeroMQ sockets with every limit set. One context per node, because who may connect is asked per context.
+"""ZeroMQ sockets with every limit set. One context per node, because libzmq admits clients per context.
 
-A ROUTER only receives, DEALERs only send. Behind the door, whose keys
-follow from the join code, a device may only introduce itself; words are taken where each device shows its own key.
+A ROUTER only receives, DEALERs only send. A device may only introduce itself at the door, with keys from the join code;
+messages are taken on the socket at which each device shows its own key.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from mdl.transport.discovery.scopes import bare, socket_address
 from mdl.transport.trust.keys import MeshKeys
 from mdl.transport.wire.codec import MAX_FRAME_BYTES
 
-# Per connection: eight windows of chunks, or a minute of reports. Whoever sends more waits in its own queue.
+# Per connection: eight windows of chunks, or a minute of reports. Further messages wait in the sender's queue.
 RECEIVE_QUEUE = 64
 # Small messages to one peer that is away: two minutes of reports once a second. The newest are lost first.
 CONTROL_QUEUE = 128
-# Two transfers' windows and their repetitions; or 2.5 MB of the smallest segments, far more than a peer lets come.
+# Two transfers' windows and their repetitions; or 2.5 MB of the smallest segments, far more than a peer accepts.
 BULK_QUEUE = 160
-# A handshake takes milliseconds; a stranger who only opens connections holds each no longer than this.
+# A handshake takes milliseconds; a stranger that only opens connections holds each no longer than this.
 HANDSHAKE_MS = 5_000
-# Reports come about once a second, so that ten seconds of nothing is a broken connection.
+# Reports come about once a second, so ten silent seconds mean a broken connection.
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 10_000
 # Bulk connections are judged by unacknowledged bytes: a ping would wait behind megabytes and look lost.
 UNACKNOWLEDGED_MS = 10_000
 RECONNECT_MS, RECONNECT_MAX_MS = 100, 2_000
-# Then another attempt begins. Left alone the kernel waits twice as long each time it is not answered, so that a network
-# that was cut for a minute would be found healed only after another one.
+# Another attempt to connect begins after this time. Otherwise the kernel doubles its wait after each attempt without an
+# answer, and a network that was cut for a minute would be back only after another minute.
 CONNECT_MS = 4_000
 _PASSING = frozenset((zmq.EAGAIN, zmq.EHOSTUNREACH, zmq.ETERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 # Messages handled in one turn: even if chunks come without end, timers run every few milliseconds.
 TURN = 64
-# And so many bytes, copied or merged in a few milliseconds: what is due is looked at in between.
+# The bytes handled in one turn, copied or merged in a few milliseconds: timers run in between.
 TURN_BYTES = 1 << 22
-# What a poll loop waits on.
+# A socket that a poll loop waits on.
 Pollable: TypeAlias = zmq.Socket[bytes] | socket.socket
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The keys of a connection, Z85 text (40 bytes): of who is expected there, and the own ones that it shows."""
+    """The keys of a connection, Z85 text (40 bytes): the expected one of the server, and the own ones to show."""
 
     server: bytes
     public: bytes
@@ -60,10 +60,10 @@ class Curve:
 
 @dataclass
 class LinkCounts:
-    """What went over the links, frames of the protocol included; TCP and CURVE overhead not.
+    """Counts of the links, frames of the protocol included, without the overhead of TCP and CURVE.
 
-    ways_s: peer id -> the quickest round trip of a small word lately, in seconds, as far as it is known.
-    bugs: messages that met a bug here. unheard: peers that are not heard for a while, since theirs did.
+    ways_s: peer id -> the quickest recent round trip of a small message, in seconds, as far as it is known.
+    bugs: messages that met a bug here. unheard: peers that are ignored for a while after such a message.
     """
 
     sent_bytes: int = 0
@@ -76,19 +76,19 @@ class LinkCounts:
 
 
 def is_passing(error: zmq.ZMQError) -> bool:
-    """What a message is dropped for, and the process goes on: no room, no way, no descriptor or memory, or the end."""
+    """Return True for an error that only drops a message: no room, no route, no descriptor or memory, or the end."""
     return error.errno in _PASSING
 
 
 def new_context(sockets: int) -> zmq.Context[zmq.Socket[bytes]]:
-    """A context of its own for so many sockets."""
+    """Return a separate context for so many sockets."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, sockets)
     return context
 
 
 def check_security(keys: MeshKeys | None, insecure: bool, hosts: Iterable[str]) -> None:
-    """Raises ConfigError for links without keys that were not asked for, or that lead beyond loopback."""
+    """Raise ConfigError for links without keys that were not asked for, or that lead beyond loopback."""
     if insecure != (keys is None):
         raise ConfigError("insecure: a mesh without a join code needs insecure = true, one with a join code forbids it")
     if insecure and (beyond := [host for host in hosts if not is_loopback(host)]):
@@ -98,9 +98,9 @@ def check_security(keys: MeshKeys | None, insecure: bool, hosts: Iterable[str]) 
 def open_router(
     context: zmq.Context[zmq.Socket[bytes]], secret: bytes | None, domain: bytes, address: Address
 ) -> zmq.Socket[bytes]:
-    """A socket that this node receives on; port 0 takes a free one. Raises ConfigError if it cannot be bound.
+    """Open a socket that this node receives on; port 0 takes a free one. Raises ConfigError if it cannot be bound.
 
-    secret: of its CURVE key, Z85; None without encryption. domain: what the gate is asked about its clients.
+    secret: of its CURVE key, Z85; None without encryption. domain: passed to the gate with each of its clients.
     """
     router = context.socket(zmq.ROUTER)
     router.linger = 0
@@ -129,10 +129,10 @@ def open_router(
 def open_dealer(
     context: zmq.Context[zmq.Socket[bytes]], curve: Curve | None, address: Address, bulk: bool, is_extra: bool = False
 ) -> zmq.Socket[bytes]:
-    """A socket that sends to one peer's ROUTER. It connects in the background, for as long as it takes.
+    """Open a socket that sends to one peer's ROUTER. It connects in the background, for as long as it takes.
 
-    is_extra: takes no messages before it is connected, as another socket is.
-    Raises ZMQError if there is no socket to be had; `is_passing` then.
+    is_extra: takes no messages before it is connected, since another socket does.
+    Raises ZMQError if the system has no socket; `is_passing` is true for it then.
     """
     dealer = prepare_dealer(context.socket(zmq.DEALER), curve, address)
     dealer.sndhwm = BULK_QUEUE if bulk else CONTROL_QUEUE
@@ -150,7 +150,7 @@ def open_dealer(
 
 
 def open_spoke(context: zmq.Context[zmq.Socket[bytes]], curve: Curve | None, address: Address) -> zmq.Socket[bytes]:
-    """A socket that sends to a door and receives what that answers on the same connection."""
+    """Open a socket that sends to a door and receives the answers on the same connection."""
     dealer = prepare_dealer(context.socket(zmq.DEALER), curve, address)
     dealer.sndhwm = CONTROL_QUEUE
     dealer.rcvhwm = RECEIVE_QUEUE
@@ -159,7 +159,7 @@ def open_spoke(context: zmq.Context[zmq.Socket[bytes]], curve: Curve | None, add
 
 
 def prepare_dealer(dealer: zmq.Socket[bytes], curve: Curve | None, address: Address) -> zmq.Socket[bytes]:
-    """Set what all sockets that dial have in common; returns the same one."""
+    """Set the options that all dialling sockets share; return the same socket."""
     dealer.linger = 0
     dealer.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
     dealer.setsockopt(zmq.IPV6, int(":" in address.host))
@@ -176,7 +176,7 @@ def prepare_dealer(dealer: zmq.Socket[bytes], curve: Curve | None, address: Addr
 
 
 def take_frames(endpoint: zmq.Socket[bytes], counts: LinkCounts) -> list[zmq.Frame] | None:
-    """The next message, None if there is none; of one with too many frames only the first few are kept."""
+    """Return the next message, None if there is none; only the first few frames are kept of one with too many."""
     try:
         frames = [endpoint.recv(zmq.NOBLOCK, copy=False)]
     except zmq.Again:
@@ -192,18 +192,18 @@ def take_frames(endpoint: zmq.Socket[bytes], counts: LinkCounts) -> list[zmq.Fra
 
 
 def local_host_towards(host: str) -> str:
-    """This machine's own address on the way to `host`, by the routing table, without a link; nothing is sent."""
+    """Return this machine's own address on the way to `host`, by the routing table, without a link; send nothing."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect(socket_address(family, host, 9))
             return bare(str(probe.getsockname()[0]))
-    except OSError:  # no way there, or no descriptor left
+    except OSError:  # no route, or no descriptor left
         return "::1" if family == socket.AF_INET6 else "127.0.0.1"
 
 
 def _keep_alive(endpoint: zmq.Socket[bytes]) -> None:
-    """A peer that vanished without a word is noticed after about half a minute."""
+    """Make TCP notice within about half a minute that a peer vanished silently."""
     endpoint.setsockopt(zmq.TCP_KEEPALIVE, 1)
     endpoint.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 15)
     endpoint.setsockopt(zmq.TCP_KEEPALIVE_INTVL, 5)

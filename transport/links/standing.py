@@ -1,7 +1,7 @@
-"""Who counts: whether a connection's key may speak for a peer, and what is new in the roster.
+"""The standing of peers: the keys that may speak for a peer, and the news in the roster.
 
-Between `mdl.transport.links.mesh_links` and what the device knows of the mesh (`mdl.transport.trust.membership`).
-Without encryption, on loopback alone, everybody counts.
+Between `mdl.transport.links.mesh_links` and this device's knowledge of the mesh (`mdl.transport.trust.membership`).
+Without encryption, on loopback alone, every peer counts.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from mdl.trust.statements import AnyStatement, Enrolled
 
 logger = logging.getLogger(__name__)
 
-# A device that was away hears for so long who is in the mesh before it heeds anybody: the first whom it meets may be
-# one that was locked out meanwhile. Less if it has heard everybody that it knows of.
+# A device that was away listens to rosters for this long before any message counts: the first peer it meets may have
+# been locked out meanwhile. It is less once all known members have told theirs.
 RETURN_S = 1.0
 _OUT = "an owner of the mesh has changed its join code, and not kept this device: ask for the new code"
 
 
-# What one may say that only looks; an owner's command is one.
+# Messages that an observer may send; an owner's command is an observer, too.
 _VISITORS = (Hello, PeersKnown, RosterTold, CodeTold, StatusWanted, PageServed, *FLOW_MESSAGES)
-# So long after a member has let a new device in another one may still refuse its name, which it heard of elsewhere
-# first. After that the name is the device's own, and no word of others takes it away.
+# For this long after a member has let a new device in, another may still refuse its name, which it heard of elsewhere
+# first. After that the name is the device's own, and no message of others takes it away.
 NEW_S = 10.0
 # Names in one message at the door that are looked at: a member sends one.
 _MOST_NAMES = 4
-# Members that refuse this device, of which people are told, each once.
+# Members that refuse this device and are logged, each once.
 _MOST_REFUSALS = 64
-# How often a roster that changes is kept at most: who has many devices can have it change fifty times a second.
+# Write the roster to disk at most once a second: large meshes change it 50 times a second.
 _KEEP_S = 1.0
 
 
 @dataclass(frozen=True)
 class Stated:
-    """This device states something about others. code, keys: what it has changed the join code to, if it has."""
+    """This device's own statements about others. code, keys: the join code that it has changed to, if any."""
 
     statements: tuple[AnyStatement, ...]
     code: str = ""
@@ -58,7 +58,7 @@ class Stated:
 
 @dataclass(frozen=True)
 class Refusal:
-    """This device's name is another one's. by: the member that says so. holder: the device that has it, in words."""
+    """This device's name belongs to another one. by: the member that says so. holder: the other's fingerprint."""
 
     name: str
     by: str
@@ -74,16 +74,17 @@ class Refusal:
 
 @dataclass
 class News:
-    """What follows from something that was heard. gone: peers that are out now. told: what goes out."""
+    """The consequences of a message. gone: peers that are out now. told: messages to send."""
 
     told: list[Outgoing] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
 
 
 class Standing:
-    """me: this node's peer id. membership: None without encryption. linked: peers that there is a link to.
+    """Decides which clients and messages count, and keeps the roster up to date.
 
-    known: all that were introduced.
+    me: this node's peer id. membership: None without encryption. linked: returns the peers that there is a link to.
+    known: returns all that were introduced.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Standing:
         self._heeds_at: float | None = None if self._unheard else now
         self._code = ""
         self._given: set[str] = set()
-        # Why this device may not go on under its name.
+        # The reason why this device may not go on under its name.
         self.refusal: Refusal | None = None
         self._let_in_at: float | None = None
         self._refused_by: set[str] = set()
@@ -114,13 +115,13 @@ class Standing:
         self._kept_at = now - _KEEP_S
 
     def agreeing(self) -> set[str]:
-        """Peers that know just what this node knows of who is in the mesh."""
+        """Return the peers that know just the same roster as this node."""
         return set() if self.talk is None else self.talk.agreeing()
 
     def admits(self, info: PeerInfo, source: str, now: float) -> bool:
-        """Whether this is who and where a peer is; False if it has said something later. Raises RemoteProtocolError.
+        """Check a peer's introduction; return False if a later one is known. Raises RemoteProtocolError.
 
-        source: who says so, "" if that is not known.
+        source: the peer that passed it on, "" if unknown.
         """
         membership = self.membership
         if membership is None or membership.knows(info):
@@ -138,7 +139,7 @@ class Standing:
         return is_news
 
     def gate(self, domain: bytes, key: bytes) -> bytes:
-        """Whether libzmq is to let a client with this key in."""
+        """Return the answer to libzmq about a client with this key: ALLOWED, LATER or REFUSED."""
         membership = self.membership
         assert membership is not None
         if domain == DOOR:
@@ -146,27 +147,27 @@ class Standing:
         return ALLOWED if membership.device_of(key) else LATER
 
     def check(self, key: bytes, peer_id: str) -> None:
-        """Raises RemoteProtocolError unless what comes from a client with this key is that peer's word."""
+        """Raise RemoteProtocolError unless a client with this key may speak for that peer."""
         if not self.speaks(key, peer_id):
             raise RemoteProtocolError(f"another device, or one that is out, speaks for {peer_id}")
 
     def check_words(self, peer_id: str, body: Body) -> None:
-        """Raises RemoteProtocolError for what one says that only looks, and is not its to say."""
+        """Raise RemoteProtocolError for a message that an observer must not send."""
         if self.membership is None or isinstance(body, _VISITORS):
             return
         if self.membership.is_visitor(peer_id):
             raise RemoteProtocolError(f"{peer_id}, which only looks, says {type(body).__name__}")
 
     def speaks(self, key: bytes, peer_id: str) -> bool:
-        """Whether what comes from a client with this key is that peer's word."""
+        """Return True if a client with this key may speak for that peer."""
         return self.membership is None or self.membership.may_speak(key, peer_id)
 
     def is_in(self, key: bytes) -> bool:
-        """Whether a client with this key is in the mesh."""
+        """Return True if a client with this key is in the mesh."""
         return self.membership is None or self.membership.device_of(key) is not None
 
     def is_settled(self, peer_id: str, now: float) -> bool:
-        """Whether this peer's words count by now."""
+        """Return True if this peer's messages count by now."""
         if self.talk is None:
             return True
         if self._unheard and (self._heeds_at is None or now < self._heeds_at):
@@ -174,13 +175,13 @@ class Standing:
         return self.talk.is_settled(peer_id)
 
     def forget(self, peer_id: str) -> None:
-        """It begins anew."""
+        """Forget a peer that begins anew."""
         self._given.discard(peer_id)
         if self.talk is not None:
             self.talk.forget(peer_id)
 
     def hear(self, peer_id: str, told: RosterTold, now: float) -> News:
-        """Somebody has told what it knows of the roster."""
+        """Take in a peer's statements about the roster; return what follows."""
         membership, talk = self.membership, self.talk
         if membership is None or talk is None:
             return News()
@@ -197,10 +198,10 @@ class Standing:
         return news
 
     def hear_at_door(self, by: str, told: RosterTold, now: float) -> News:
-        """A member tells by which statements it does not let this device in.
+        """Take in the statements by which a member refuses this device.
 
-        What owners state counts. The name of another device is not taken into the roster: that one may be about to give
-        it up, too.
+        Statements of owners count. The name of another device does not enter the roster: that device may be about to
+        give it up, too.
         """
         names = [each for each in told.statements if isinstance(each, Enrolled)]
         owned = tuple(each for each in told.statements if not isinstance(each, Enrolled))
@@ -210,9 +211,10 @@ class Standing:
         return news
 
     def _hear_rival(self, by: str, rival: Enrolled, now: float) -> None:
-        """Another device has this one's name. A new device gives it up: one that no member has let in.
+        """Give up this device's name to another device that has it, if this one is new: no member has let it in.
 
-        One that was let in only just now does so, too, unless it is that other device that refuses it.
+        A device that was let in only just now gives it up too, unless the other device itself refuses it. A device
+        gives way to an owner's in any case, unless it is an owner, too.
         """
         membership = self.membership
         if membership is None or self.refusal is not None or rival.peer_id != self._me or not membership.name:
@@ -233,11 +235,11 @@ class Standing:
         self._keep(now, at_once=True)
 
     def why_refused(self, error: NotLetInError) -> list[RosterTold]:
-        """Return what a device hears that was not let in."""
+        """Return the messages for a device that was not let in."""
         return [] if self.talk is None or not error.statements else self.talk.tell(error.statements)
 
     def state(self, stated: Stated, now: float) -> News:
-        """This device states something itself, and uses the code that it has changed to. Raises RemoteProtocolError."""
+        """Add this device's own statements, and use the code that it has changed to. Raises RemoteProtocolError."""
         membership = self.membership
         assert membership is not None
         new = [each for each in stated.statements if membership.roster.add(each)]
@@ -250,7 +252,7 @@ class Standing:
         return news
 
     def learn_code(self, code: str) -> MeshKeys | None:
-        """Somebody has told the mesh's code; the keys that follow if it is the one that an owner changed it to."""
+        """Take a code that a peer tells; return its keys if an owner changed to it. Raises RemoteProtocolError."""
         membership = self.membership
         if membership is None or not membership.roster.is_code_old:
             return None
@@ -266,19 +268,19 @@ class Standing:
         return keys
 
     def use_code(self, code: str, keys: MeshKeys) -> None:
-        """The mesh has this code now; it is told to every member."""
+        """Use another join code of the mesh from now on; every member is told it."""
         assert self.membership is not None
         self._code = code
         self.membership.keys = keys
         self.membership.roster.adopt(keys)
 
     def note_worked(self, peer_ids: Iterable[str], now: float) -> None:
-        """The deltas of these peers are in the round that was closed just now."""
+        """Note that the deltas of these peers are in the round that was just closed."""
         if self.membership is not None and self.membership.note_worked(peer_ids):
             self._keep(now, at_once=True)  # `mdl mesh rotate-code` may want to know it in the next moment
 
     def why_out(self) -> str:
-        """Why this device is not in the mesh; "" if it is."""
+        """Return the reason why this device is not in the mesh; "" if it is."""
         membership = self.membership
         if membership is None:
             return ""
@@ -315,7 +317,7 @@ class Standing:
             self._let_in_at = now
 
     def close(self) -> None:
-        """Nothing more is heard: keep what is known."""
+        """Write the roster if it has changed; nothing more will be heard."""
         if self.membership is not None and self._keep_at is not None:
             self.membership.on_change()
 
@@ -329,7 +331,7 @@ class Standing:
         return News([Outgoing(peer_id, each) for peer_id in others for each in told], gone)
 
     def _keep(self, now: float, at_once: bool = False) -> None:
-        """The roster has changed. at_once: owners have spoken."""
+        """Write a changed roster, now or within _KEEP_S. at_once: owners have made statements."""
         assert self.membership is not None
         if not at_once and now - self._kept_at < _KEEP_S:
             self._keep_at = self._keep_at or self._kept_at + _KEEP_S
@@ -339,7 +341,7 @@ class Standing:
 
 
 class _Linked:
-    """Names that there is a link to; looked at only where a full roster asks."""
+    """The names of linked peers, computed only when a full roster asks."""
 
     def __init__(self, linked: Callable[[], Iterable[str]]) -> None:
         self._linked = linked
@@ -352,5 +354,5 @@ class _Linked:
 
 
 def _are_owners(statements: Iterable[AnyStatement]) -> bool:
-    """Whether some of these are an owner's, which must not be forgotten."""
+    """Return True if one of these is a statement of an owner, which must not be lost."""
     return any(not isinstance(each, Enrolled) for each in statements)

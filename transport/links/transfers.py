@@ -1,7 +1,6 @@
-"""Bulk data of one node, both directions: what a link hands over, and what it has to send for them.
+"""Bulk data of one node, both directions: it takes what a link delivers, and returns what has to be sent.
 
-`mdl.transport.links.mesh_links` and `mdl.transport.links.hub` differ in how frames find their way; what the frames mean
-is the same.
+`mdl.transport.links.mesh_links` and `mdl.transport.links.hub` route frames differently; the frames mean the same.
 """
 
 from __future__ import annotations
@@ -32,12 +31,15 @@ from mdl.transport.wire.hashing import HashThread
 from mdl.transport.wire.incoming import IncomingTransfers
 from mdl.transport.wire.segments import pack_segment, read_segment
 
-# Where a segment's values travel: beside the chunks, so that no report waits behind them.
+# The stream of a segment's values: beside the chunks, so that no report waits behind them.
 _SEGMENT_STREAM = 0
 
 
 class Transfers:
-    """max_bytes: the most that is ever accepted at once. lines: where refusals are told. is_ahead: see `bulk`."""
+    """The bulk transfers of one node.
+
+    max_bytes: the most that is ever accepted at once. lines: the log of refusals. is_ahead: see `bulk`.
+    """
 
     def __init__(self, max_bytes: int, lines: LogLimit, is_ahead: bool = True) -> None:
         self._lines = lines
@@ -46,11 +48,11 @@ class Transfers:
         self._incoming = IncomingTransfers(max_bytes, self._hashes.new)
 
     def __len__(self) -> int:
-        """Transfers that this node offered and that have not all arrived."""
+        """Return the number of transfers that this node offered and that have not all arrived."""
         return len(self._outgoing)
 
     def send(self, receiver: str, message: Said, values: Bulk | None, now: float) -> list[Step]:
-        """A message as it leaves. Raises LocalProtocolError if it has not just what it carries."""
+        """Return a message as it leaves. Raises LocalProtocolError unless it has just the values that it carries."""
         if isinstance(message, CARRIERS):
             if values is None:
                 raise LocalProtocolError(f"{type(message).__name__} without its values")
@@ -66,7 +68,7 @@ class Transfers:
         return [Outgoing(receiver, message)]
 
     def take(self, envelope: Envelope, frames: Sequence[zmq.Frame], now: float) -> list[Step]:
-        """A checked envelope and its frames, the header first. Raises RemoteProtocolError."""
+        """Handle a checked envelope and its frames, the header first. Raises RemoteProtocolError."""
         sender = envelope.sender
         match envelope.body:
             case TransferOffered() as offered:
@@ -94,11 +96,11 @@ class Transfers:
         self._hashes.close()
 
     def forget(self, receiver: str) -> None:
-        """The receiver was started anew: what was promised to its predecessor is void."""
+        """Drop what was promised to a receiver that was restarted since."""
         self._outgoing.forget(receiver)
 
     def forget_all_of(self, peer_id: str) -> None:
-        """Drop what goes to this peer and what comes of it."""
+        """Drop all transfers to and from this peer."""
         self._outgoing.forget(peer_id)
         self._incoming.forget(peer_id)
 
@@ -111,6 +113,6 @@ class Transfers:
 
 
 def check_frames(envelope: Envelope, frames: Sequence[zmq.Frame]) -> None:
-    """A chunk and a segment have one frame beside their header, all else none. Raises RemoteProtocolError."""
+    """Raise RemoteProtocolError unless a chunk or segment has one frame beside its header, and all else none."""
     if len(frames) > 2 or (len(frames) == 2) != isinstance(envelope.body, (ChunkSent, *SEGMENTS)):
         raise RemoteProtocolError(f"{type(envelope.body).__name__} with {len(frames) - 1} frames beside it")

@@ -1,1 +1,1 @@
-"""Who may join: join codes and the keys made from them."""
+"""Membership of a mesh: join codes, the keys made from them, device keys, and signed statements."""

@@ -1,7 +1,7 @@
-"""The long-term key of a device, and what it signs.
+"""The long-term key of a device, and its signatures.
 
-One secret of 32 bytes; an Ed25519 key to sign with and a CURVE key for its links follow from it. The public half of the
-former is the device, in every mesh that it is a member of.
+One secret of 32 bytes yields an Ed25519 key to sign with and a CURVE key for links. The public half of the former is
+the device, in every mesh that it is a member of.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SigningKey:
 
     @classmethod
     def of(cls, seed: bytes) -> SigningKey:
-        """seed: 32 bytes."""
+        """Derive the key from a seed of 32 bytes."""
         private = Ed25519PrivateKey.from_private_bytes(seed)
         return cls(private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw), private)
 
@@ -42,7 +42,7 @@ class SigningKey:
 
 @dataclass(frozen=True)
 class DeviceKey:
-    """What a device is known by. curve_public, curve_secret: Z85 text (40 bytes)."""
+    """The keys of a device. curve_public, curve_secret: Z85 text (40 bytes)."""
 
     signing: SigningKey
     curve_public: bytes
@@ -50,7 +50,7 @@ class DeviceKey:
 
     @classmethod
     def of(cls, secret: bytes) -> DeviceKey:
-        """Of this secret. Raises ConfigError unless it has 32 bytes."""
+        """Derive the keys from this secret. Raises ConfigError unless it has 32 bytes."""
         if len(secret) != SECRET_BYTES:
             raise ConfigError(f"device key: {len(secret)} bytes, it has {SECRET_BYTES}")
         curve_secret = z85.encode(_derive(secret, b"curve"))
@@ -58,27 +58,27 @@ class DeviceKey:
 
     @property
     def public(self) -> bytes:
-        """32 bytes: the device."""
+        """The public key that stands for the device: 32 bytes."""
         return self.signing.public
 
     def mark(self, challenge: bytes, incarnation: int) -> bytes:
-        """16 bytes that only this device can make of a number, in this start of it."""
+        """Return 16 bytes that only this start of this device can make of a challenge."""
         key = _derive(z85.decode(self.curve_secret), b"mark")
         return hashlib.blake2b(challenge + incarnation.to_bytes(8, "big"), key=key, digest_size=16).digest()
 
     def seal(self, content: bytes) -> bytes:
-        """32 bytes that only this device can make of what it keeps."""
+        """Return 32 bytes that only this device can make of content that it keeps."""
         key = _derive(z85.decode(self.curve_secret), b"kept")
         return hashlib.blake2b(content, key=key, digest_size=32).digest()
 
     @property
     def link_key(self) -> bytes:
-        """32 bytes: what its connections show."""
+        """The key that its connections show: 32 bytes."""
         return z85.decode(self.curve_public)
 
 
 def is_signed(public: bytes, claim: bytes, signature: bytes) -> bool:
-    """Whether whoever has the secret of this Ed25519 key (32 bytes) has signed."""
+    """Return True if the secret of this Ed25519 key (32 bytes) has signed the claim."""
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, claim)
     except (InvalidSignature, ValueError):
@@ -87,7 +87,7 @@ def is_signed(public: bytes, claim: bytes, signature: bytes) -> bool:
 
 
 def where_claim(mesh_id: str, info: PeerInfo, proof: Proof) -> bytes:
-    """What a device signs of where one of its peers is."""
+    """Return the bytes that a device signs to state the address of one of its peers."""
     said = (mesh_id, info.peer_id, info.incarnation, info.role, info.port, info.schema_hash)
     return b"mdl where 1\0" + msgspec.msgpack.encode((said, proof.link_port, proof.hosts, proof.serial))
 

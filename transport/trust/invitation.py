@@ -1,19 +1,19 @@
-"""An invitation into a mesh: who says three words gets its join code, over a line that anybody may hear and change.
+"""An invitation into a mesh: a device with the right three words gets the join code, over an insecure line.
 
     device to join: SPAKE2 message   ->
                                      <-   SPAKE2 message of the inviting device
                     its proof        ->                                           (a wrong one is a try)
                                      <-   proof and sealed text, or REFUSED
 
-SPAKE2 makes one strong key of the words; who does not know them can guess once an exchange, and learns nothing to guess
-with later. The device to join proves itself first, so that a listener who answers its call has that one guess too, and
-no more. Whoever hangs up before its proof has learned nothing, so that only a wrong proof is a try: each address has
-TRIES_OF_ONE of them and all together TRIES, so that a stranger uses up its own tries and not those of the device that
-was invited. With 2^27 words somebody who has TRIES / TRIES_OF_ONE addresses on this network guesses right once in 4.2
-million invitations. An invitation is good for GOOD_FOR_S. Pure: `now` is an argument; sockets are in
+SPAKE2 makes one strong key of the words. A device without the words can guess once an exchange, and learns nothing for
+offline guesses. The device to join proves itself first, so that an impostor that answers its call has that one guess
+too, and no more. A device that hangs up before its proof has learned nothing, so only a wrong proof is a try. Each
+address has TRIES_OF_ONE tries and all together have TRIES, so that a stranger uses up its own tries and not those of
+the invited device. With 2^27 words an attacker with TRIES / TRIES_OF_ONE addresses on this network guesses right once
+in 4.2 million invitations. An invitation is good for GOOD_FOR_S. Pure: `now` is an argument; sockets are in
 `transport/links/inviting.py`.
 
-spake2 does not compute in constant time. What could be timed are words that are good for minutes and TRIES guesses.
+spake2 does not compute in constant time. An attacker could time only words that are good for minutes and TRIES guesses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 
 TRIES_OF_ONE, TRIES = 3, 32
 GOOD_FOR_S = 300.0
-# A join code has 60 characters; what else may travel with it one day fits too.
+# A join code has 60 characters; the bound leaves room for more to travel with it one day.
 MAX_TEXT_BYTES = 2048
 _POINT_BYTES, _PROOF_BYTES, _TAG_BYTES = 33, 32, 16
 MAX_FRAME_BYTES = _PROOF_BYTES + MAX_TEXT_BYTES + _TAG_BYTES
@@ -48,7 +48,7 @@ Entropy = Callable[[int], bytes]
 
 
 class _Next(Enum):
-    """What an end waits for."""
+    """The frame that an end waits for."""
 
     MESSAGE = "message"
     PROOF = "proof"
@@ -56,13 +56,13 @@ class _Next(Enum):
 
 
 class Invitation:
-    """The inviting end: what is left of it, whichever connections come.
+    """The inviting end, over all its connections.
 
-    tries_left: wrong proofs that are still borne. was_taken: the text went to somebody who knew the words.
+    tries_left: wrong proofs that are still accepted. was_taken: the text went to a device that knew the words.
     """
 
     def __init__(self, words: str, text: str, now: float, entropy: Entropy = secrets.token_bytes) -> None:
-        """words: of `draw_words`. text: what is handed over, at most MAX_TEXT_BYTES in UTF-8."""
+        """Open an invitation. words: of `draw_words`. text: the text to hand over, at most MAX_TEXT_BYTES in UTF-8."""
         self._words, self._text, self._entropy = words.encode(), text.encode(), entropy
         if len(self._text) > MAX_TEXT_BYTES:
             raise LocalProtocolError(f"an invitation to {len(self._text)} bytes, at most {MAX_TEXT_BYTES}")
@@ -72,7 +72,7 @@ class Invitation:
         self.was_taken = False
 
     def why_over(self, now: float) -> str:
-        """In words; "" while it is open."""
+        """Return the reason why it is over, in words; "" while it is open."""
         if self.was_taken:
             return "it was used"
         if not self.tries_left:
@@ -80,7 +80,7 @@ class Invitation:
         return f"{GOOD_FOR_S / 60:.0f} minutes are over" if now >= self.ends_at else ""
 
     def begin(self, host: str) -> Inviting:
-        """Another connection, from this address."""
+        """Begin another connection, from this address."""
         return Inviting(self, SPAKE2_B(self._words, _JOINER, _INVITER, entropy_f=self._entropy), host)
 
     def left_to(self, host: str) -> int:
@@ -91,7 +91,7 @@ class Invitation:
         return self.left_to(host) > 0
 
     def check(self, host: str, now: float) -> None:
-        """Raises RemoteProtocolError if this address has no guess."""
+        """Raise RemoteProtocolError if this address has no guess."""
         if why := self.why_over(now):
             raise RemoteProtocolError(f"the invitation is over: {why}")
         if not self.may_try(host):
@@ -108,7 +108,7 @@ class Invitation:
 
 
 class Inviting:
-    """One connection of the inviting end. `is_over`: it has nothing more to say, and hears nothing more."""
+    """One connection of the inviting end. `is_over`: it neither sends nor takes another frame."""
 
     def __init__(self, invitation: Invitation, spake: SPAKE2_B, host: str) -> None:
         self._invitation, self._spake, self._host = invitation, spake, host
@@ -120,7 +120,7 @@ class Inviting:
         return self._next is _Next.NOTHING
 
     def handle(self, frame: bytes, now: float) -> bytes:
-        """The answer to a frame. Raises RemoteProtocolError for what is none; the connection is over then."""
+        """Return the answer to a frame. Raises RemoteProtocolError for an invalid one; the connection is over then."""
         match self._next, self._keys:
             case _Next.MESSAGE, None:
                 self._next = _Next.NOTHING
@@ -142,22 +142,22 @@ class Inviting:
 
 
 class Joining:
-    """The other end: the device that is told the words. text: what it was given, "" until then."""
+    """The other end: the device that is told the words. text: the text that it was given, "" until then."""
 
     def __init__(self, words: str, entropy: Entropy = secrets.token_bytes) -> None:
-        """words: as `parse_words` gives them."""
+        """Begin to join. words: as `parse_words` returns them."""
         self._spake = SPAKE2_A(words.encode(), _JOINER, _INVITER, entropy_f=entropy)
         self._keys: _Keys | None = None
         self.text = ""
 
     def begin(self) -> bytes:
-        """The first frame."""
+        """Return the first frame."""
         return bytes(self._spake.start())
 
     def handle(self, frame: bytes) -> bytes:
-        """What to send next, nothing once `text` is there.
+        """Return the next frame to send, empty once `text` is there.
 
-        Raises ConfigError if the words are others there, RemoteProtocolError for what is no answer.
+        Raises ConfigError if the words differ there, RemoteProtocolError if the frame is no answer.
         """
         if self._keys is None:
             self._keys = _Keys.agree(self._spake, frame)
@@ -172,7 +172,7 @@ class Joining:
 
 
 class _Keys:
-    """What both ends derive from the key that they agreed on; each part is used once."""
+    """The keys that both ends derive from the key that they agreed on; each part is used once."""
 
     def __init__(self, key: bytes) -> None:
         derived = HKDF(SHA256(), 3 * 32, salt=None, info=b"mdl invitation 1").derive(key)
@@ -181,7 +181,7 @@ class _Keys:
 
     @classmethod
     def agree(cls, spake: SPAKE2_A | SPAKE2_B, theirs: bytes) -> _Keys:
-        """The key is bound to both messages and both ends. Raises RemoteProtocolError for what is no message."""
+        """Derive keys bound to both messages and both ends. Raises RemoteProtocolError for an invalid message."""
         if len(theirs) != _POINT_BYTES:
             raise RemoteProtocolError(f"a message of {len(theirs)} bytes, {_POINT_BYTES} are right")
         try:
@@ -193,7 +193,7 @@ class _Keys:
         return self._cipher.encrypt(_NONCE, text, None)
 
     def open(self, sealed: bytes) -> str:
-        """Raises RemoteProtocolError if it was changed on the way."""
+        """Decrypt the text. Raises RemoteProtocolError if it was changed on the way."""
         try:
             return self._cipher.decrypt(_NONCE, sealed, None).decode()
         except (InvalidTag, UnicodeDecodeError):

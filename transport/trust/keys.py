@@ -2,11 +2,11 @@
 
 A code is NAME:GROUPS, for example home:k7q2-9xvd-... : the mesh's name, 95 random bits in base32 without look-alikes
 (no 0, 1, l, o), 60 bits of a hash of the founder's key, and one check character over all, so that a typo is noticed at
-once. A mesh whose code has 20 characters, without a founder, has no owners: nobody can be locked out of it.
+once. A mesh with a code of 20 characters, without a founder, has no owners: nobody can be locked out of it.
 
-The code admits: every holder derives the same CURVE keys of the door from it (scrypt), and a key that signs the
-enrolment of a device. Whoever lacks it knows neither the door's public key nor a client key that is let in. Between
-members each device has keys of its own (`mdl.transport.trust.device_key`).
+The code admits: every holder derives from it the same CURVE keys of the door (scrypt), and a key that signs the
+enrolment of a device. A device without the code knows neither the door's public key nor a client key that is let in.
+Between members each device has keys of its own (`mdl.transport.trust.device_key`).
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _ALPHABET = "23456789abcdefghijkmnpqrstuvwxyz"
 _RANDOM_CHARACTERS = 19
 _FOUNDER_CHARACTERS = 12
 _GROUP = 4
-# Between a mesh's name and its run's.
+# Stands between a mesh's name and its run's.
 RUN_MARK = "--"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,29}[a-z0-9])?")
 # About 0.1 s and 32 MiB on a small computer; with 95 random bits no amount of guessing finds a code.
 _SCRYPT_COST = 1 << 15
 _SCRYPT_BLOCK = 8
 _SCRYPT_MEMORY_BYTES = 64 << 20
-# What is announced in public is sealed with 60 bits that every code of the mesh has; each guess costs 10 ms.
+# Public announcements are sealed with 60 bits that every code of the mesh has; each guess costs 10 ms.
 _BEACON_COST = 1 << 12
 
 
 def founder_mark(founder: bytes) -> str:
-    """What a join code tells of the founder. founder: the public key of its device, 32 bytes."""
+    """Return the characters of a join code for this founder. founder: the public key of its device, 32 bytes."""
     number = int.from_bytes(hashlib.blake2b(b"mdl founder 1" + founder, digest_size=8).digest(), "big")
     return "".join(_ALPHABET[number >> 5 * place & 31] for place in range(_FOUNDER_CHARACTERS))
 
 
 def new_join_code(name: str, random_bytes: bytes | None = None, mark: str = "") -> str:
-    """A new code for the mesh `name`. random_bytes: at least 19, for tests; else from the system's generator.
+    """Return a new code for the mesh `name`. random_bytes: at least 19, for tests; else from the system's generator.
 
-    mark: the founder's; without one the mesh has no owners. Raises ConfigError if the name cannot be one.
+    mark: the founder's; without one the mesh has no owners. Raises ConfigError if the name is invalid.
     """
     _check_name(name)
     chosen = secrets.token_bytes(_RANDOM_CHARACTERS) if random_bytes is None else random_bytes
@@ -61,20 +61,20 @@ def new_join_code(name: str, random_bytes: bytes | None = None, mark: str = "") 
 
 
 def run_code(code: str, run: str) -> str:
-    """The join code of a run of a mesh, as if it were a mesh of its own: NAME--RUN, with keys of its own.
+    """Return the join code of a run of a mesh, as if it were a mesh of its own: NAME--RUN, with keys of its own.
 
-    Who has the mesh's code has it; who has this one alone has not the mesh's. Raises ConfigError if the run's name or
-    the code cannot be one.
+    A holder of the mesh's code has the run's code, too; a holder of the run's code does not have the mesh's. Raises
+    ConfigError if the run's name or the code is invalid.
     """
     name, text = parse_join_code(code)
     whole = name_run(name, run)
-    # A hash, so that nobody comes from one run's code to another's.
+    # A hash, so that nobody gets from one run's code to another's.
     digits = hashlib.blake2b(f"mdl run 1:{whole}:{text}".encode(), digest_size=_RANDOM_CHARACTERS).digest()
     return new_join_code(whole, digits, mark_of(text))
 
 
 def name_run(mesh: str, run: str) -> str:
-    """What a run of a mesh is called. Raises ConfigError if it cannot be called so."""
+    """Return the full name of a run of a mesh. Raises ConfigError if it is invalid."""
     if not _NAME.fullmatch(run) or RUN_MARK in run:
         raise ConfigError(f"run name {run!r}: use a-z, 0-9 and '-', for example gait or second-try")
     whole = f"{mesh}{RUN_MARK}{run}"
@@ -83,17 +83,17 @@ def name_run(mesh: str, run: str) -> str:
 
 
 def show_name(name: str) -> str:
-    """ "home--walk", of keys and folders, as commands take it: "home/walk"."""
+    """Return a name of keys and folders as commands take it: "home--walk" as "home/walk"."""
     return name.replace(RUN_MARK, "/", 1)
 
 
 def mark_of(text: str) -> str:
-    """What a code's characters tell of the founder; empty for a mesh without owners."""
+    """Return the founder's mark in a code's characters; empty for a mesh without owners."""
     return text[_RANDOM_CHARACTERS:-1]
 
 
 def with_founder(code: str, mark: str) -> str:
-    """The code of a mesh that had no founder until now. Raises ConfigError if it has one."""
+    """Return the code of a mesh that had no founder until now. Raises ConfigError if it has one."""
     name, text = parse_join_code(code)
     if mark_of(text):
         raise ConfigError(f"mesh {name!r} has owners already: `mdl mesh owners {name}` shows them")
@@ -102,20 +102,20 @@ def with_founder(code: str, mark: str) -> str:
 
 
 def is_successor(text: str, former: str) -> bool:
-    """Whether a code's characters are of the same mesh as a former one's: of one founder, or by `with_founder`."""
+    """Return True if a code's characters belong to a former code's mesh: by its founder, or by `with_founder`."""
     if mark_of(former):
         return mark_of(former) == mark_of(text)
     return text[:_RANDOM_CHARACTERS] == former[:_RANDOM_CHARACTERS]
 
 
 def code_hash(code: str) -> bytes:
-    """16 bytes that tell whether a code is the one that an owner spoke of, and nothing else of it."""
+    """Return 16 bytes that identify the code that an owner speaks of, and tell nothing else of it."""
     name, text = parse_join_code(code)
     return hashlib.blake2b(f"mdl code 1:{name}:{text}".encode(), digest_size=16).digest()
 
 
 def parse_join_code(code: str) -> tuple[str, str]:
-    """(mesh name, the code's characters without dashes). Raises ConfigError that says what is wrong with it."""
+    """Return (mesh name, the code's characters without dashes). Raises ConfigError that says what is wrong with it."""
     name, colon, groups = code.strip().lower().partition(":")
     if not colon:
         raise ConfigError("join code: no ':' in it; it looks like home:k7q2-9xvd-... (mdl mesh new NAME prints one)")
@@ -133,11 +133,13 @@ def parse_join_code(code: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class MeshKeys:
-    """What every holder of the code derives from it. Keys are Z85 text (40 bytes); secrets stay out of repr and logs.
+    """The keys that every holder of the code derives from it.
 
-    mesh_id: what statements about the mesh are about; the same for all its runs and codes, if it has a founder.
+    Keys are Z85 text (40 bytes); secrets stay out of repr and logs.
+
+    mesh_id: named in statements about the mesh; the same for all its runs and codes, if it has a founder.
     code_hash: of the mesh's code, also where the keys are a run's.
-    fingerprint: in public. mark: the founder's; empty without owners. admitting: signs who may be in.
+    fingerprint: in public. mark: the founder's; empty without owners. admitting: signs enrolments.
     server, client: of the door.
     """
 
@@ -156,7 +158,7 @@ class MeshKeys:
 
     @classmethod
     def from_code(cls, code: str, run: str = "") -> MeshKeys:
-        """Derive the keys, of the mesh or of a run of it; takes about 0.1 s. Raises ConfigError if these cannot be."""
+        """Derive the keys of a mesh, or of a run of it; takes about 0.1 s. Raises ConfigError if either is invalid."""
         whole_hash = code_hash(code)
         name, text = parse_join_code(run_code(code, run) if run else code)
         derived = _scrypt(text, f"mdl mesh 1:{name}", _SCRYPT_COST, 160)
@@ -183,15 +185,15 @@ class MeshKeys:
 
     @property
     def shown(self) -> str:
-        """Return the name as commands take it: NAME, or NAME/RUN."""
+        """The name as commands take it: NAME, or NAME/RUN."""
         return show_name(self.name)
 
     def prove(self, statement: str) -> str:
-        """32 hex characters that only a holder of the code could have written beside `statement` (HMAC-SHA256)."""
+        """Return 32 hex characters that only a holder of the code can write beside `statement` (HMAC-SHA256)."""
         return hmac.new(self._proof_key, statement.encode(), hashlib.sha256).hexdigest()[:32]
 
     def is_founder(self, device: bytes) -> bool:
-        """Whether this device made the mesh."""
+        """Return True if this device made the mesh."""
         return bool(self.mark) and founder_mark(device) == self.mark
 
 
@@ -204,12 +206,12 @@ class Mesh:
 
     @property
     def shown(self) -> str:
-        """Return the name as commands take it: NAME, or NAME/RUN."""
+        """The name as commands take it: NAME, or NAME/RUN."""
         return show_name(self.name)
 
     @classmethod
     def from_code(cls, code: str, run: str = "") -> Mesh:
-        """Of this join code, or a run of it; takes about 0.1 s. Raises ConfigError if these cannot be."""
+        """Return the mesh of this code, or a run of it; takes about 0.1 s. Raises ConfigError if either is invalid."""
         keys = MeshKeys.from_code(code, run)
         return cls(keys.name, keys)
 
@@ -232,7 +234,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_digit(name: str, digits: list[int]) -> int:
-    """Luhn's rule in base 32: every single wrong character shows, and 31 of 32 wrong names."""
+    """Compute Luhn's check digit in base 32: it reveals every single wrong character, and 31 of 32 wrong names."""
     base = len(_ALPHABET)
     total = zlib.crc32(name.encode()) % base
     for place, digit in enumerate(reversed(digits)):

@@ -1,7 +1,7 @@
-"""What one device is in a mesh: it says who and where its peer is, and checks what others say of themselves.
+"""This device's membership of a mesh: it signs the introduction of its peer, and checks those of others.
 
-Observers, which only look, are of some device of the mesh too, but in no roster: they are let in for as long as this
-process remembers them. Pure but for the keys that it holds.
+Observers, which only look, belong to a device of the mesh too, but are in no roster: they are let in for as long as
+this process remembers them. Pure but for the keys that it holds.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from mdl.trust.statements import (
     claim_of,
 )
 
-# Observers that are remembered: more pages and terminals than look at one mesh.
+# Observers that are remembered: more than the pages and terminals that look at one mesh.
 MAX_VISITORS = 64
-# Names of which is remembered what they said last, so that nothing older counts: all that a roster has, and visitors.
+# Names with a remembered latest introduction, so that nothing older counts: all that a roster has, and visitors.
 _MAX_SAID = MAX_ENROLLED + MAX_VISITORS
-# Starts of each; whoever has many only forgets its own.
+# Starts remembered of each name; a device with more only forgets its own.
 _STARTS = 4
 _Owned = TypeVar("_Owned", OwnerNamed, DeviceRevoked, CodeChanged)
 
 
 class NotLetInError(RemoteProtocolError):
-    """A device that says itself where it is, and is not in. statements: by which it can check that."""
+    """A device that introduces itself is not in. statements: the ones by which it can check that."""
 
     def __init__(self, text: str, statements: tuple[AnyStatement, ...]) -> None:
         super().__init__(text)
@@ -55,9 +55,11 @@ class NotLetInError(RemoteProtocolError):
 
 
 class Membership:
-    """keys: of the mesh. device: None for one that is made up for this process. roster: what is known of the others.
+    """This device in one mesh.
 
-    worked: devices that were seen to work. are_checked: this device has kept these statements itself.
+    keys: of the mesh. device: None for one that is made up for this process. statements: the roster as it was kept.
+    worked: devices that were seen to work. are_checked: this device has kept these statements itself. check: verifies a
+    signature.
     """
 
     def __init__(
@@ -74,25 +76,26 @@ class Membership:
         self.worked = worked or Worked()
         own = self.device.public
         self.roster = Roster(keys, statements, check, self.worked, own, are_checked)
-        # Called when the roster has changed, and with a join code that an owner has changed to: to keep them.
+        # Called to write a changed roster, and a join code that an owner has changed to.
         self.on_change: Callable[[], None] = lambda: None
         self.on_code: Callable[[str], None] = lambda code: None
-        # Under which name this device is in; "" for one that only looks. is_known: the others have let it in so, in an
-        # earlier start or by now: what nobody has let in is not kept, since it may be another device's name.
+        # The name under which this device is in; "" for an observer. is_known: other members have let it in under this
+        # name, in an earlier start or by now. A name that nobody has accepted is not kept, since it may be another
+        # device's.
         self.name = ""
         self.is_known = False
         self._visitors: OrderedDict[str, Enrolled] = OrderedDict()
-        self._visiting: dict[bytes, bytes] = {}  # their devices, by link key
-        # Of each name the last few starts: what each has said of where it is, without the host that was chosen.
+        self._visiting: dict[bytes, bytes] = {}  # link key -> device of an observer
+        # name -> its last few starts, each with its latest introduction without the chosen host.
         self._said: OrderedDict[str, dict[int, PeerInfo]] = OrderedDict()
 
     @property
     def door_key(self) -> bytes:
-        """32 bytes: what who has the join code shows at the door."""
+        """The key that holders of the join code show at the door: 32 bytes."""
         return z85.decode(self.keys.client_public)
 
     def join(self, peer_id: str) -> None:
-        """This device is in the mesh under this name. Raises ConfigError if it is locked out, or has no name left."""
+        """Join the mesh under this name. Raises ConfigError if this device is locked out, or the roster refuses it."""
         if why := self.why_out():
             raise ConfigError(f"mesh {self.keys.shown}: {why}")
         holder = self.roster.enrolled(peer_id)
@@ -104,12 +107,12 @@ class Membership:
             raise ConfigError(f"mesh {self.keys.shown}: {error}") from None
 
     def withdraw(self) -> None:
-        """Give this device's name up: it is another one's."""
+        """Give up this device's name: it belongs to another one."""
         self.is_known = False
         self.roster.withdraw(self.device.public, self.name)
 
     def statements(self) -> tuple[AnyStatement, ...]:
-        """Return what is kept of the roster: all of it but a name of this device's that nobody has let in yet."""
+        """Return the roster to keep: all of it but a name of this device's that nobody has let in yet."""
         own = (self.device.public, "" if self.is_known else self.name)
         return tuple(
             each
@@ -120,7 +123,7 @@ class Membership:
     # -- about this device --------------------------------------------------------------------------------------------
 
     def enrol(self, peer_id: str) -> Enrolled:
-        """That this device is in the mesh under this name; any holder of the code can say so of its own device."""
+        """State that this device is in the mesh under this name; any holder of the code can enrol its own device."""
         bare = Enrolled(self.device.public, peer_id, self.device.link_key)
         claim = claim_of(self.keys.mesh_id, bare)
         return msgspec.structs.replace(
@@ -128,24 +131,25 @@ class Membership:
         )
 
     def introduce(self, me: PeerInfo, link_port: int, hosts: Sequence[str], now_ms: int) -> PeerInfo:
-        """`me`, signed. hosts: where it listens, the likeliest first."""
+        """Return `me`, signed. hosts: the addresses it listens at, the likeliest first."""
         proof = Proof(self.enrol(me.peer_id), link_port, tuple(hosts[:MAX_HOSTS]), now_ms)
         signature = self.device.signing.sign(where_claim(self.keys.mesh_id, me, proof))
         return msgspec.structs.replace(me, proof=msgspec.structs.replace(proof, signature=signature))
 
     def found(self) -> OwnerNamed:
-        """That this device founded the mesh."""
+        """State that this device founded the mesh."""
         return self.name_owner(self.device.public)
 
     def name_owner(self, device: bytes) -> OwnerNamed:
-        """That a device owns the mesh; counts if this one does."""
+        """State that a device owns the mesh; counts if this device does."""
         return self._sign(OwnerNamed(device, self.device.public))
 
     def revoke(self, device: bytes, now_ms: int, reason: str) -> tuple[DeviceRevoked, ...]:
-        """That a device is out for ever; counts if this one owns the mesh. Raises ConfigError if there is no room.
+        """State that a device is out for ever; counts if this one owns the mesh. Raises ConfigError if room is lacking.
 
-        What the device itself has revoked, and owners that it alone has named, is stated again by this one: it would be
-        void otherwise. Of much only what one message has room for: devices that worked here, then the earliest.
+        This device repeats revocations that would otherwise become void: those by the device itself, and by owners that
+        it alone has named. It repeats only as many as one message has room for: devices that worked here first, then
+        the earliest.
         """
         name = next((each.peer_id for each in self.roster.members() if each.device == device), "")
         first = self._sign(DeviceRevoked(device, self.device.public, now_ms, name, reason))
@@ -161,9 +165,9 @@ class Membership:
         return (first, *(self._sign(each) for each in again))
 
     def who_stays(self, named: Iterable[bytes] = (), everybody: bool = False) -> list[bytes]:
-        """Devices that a changed code keeps: owners, those that its owner names, and those that have worked here.
+        """Return the devices that a changed code keeps: owners, those that its owner names, and those that worked here.
 
-        everybody: those as well that have never worked. Raises ConfigError for more than a statement can name.
+        everybody: also those that have never worked. Raises ConfigError for more than a statement can name.
         """
         roster = self.roster
         members = {each.device for each in roster.members()}
@@ -181,7 +185,7 @@ class Membership:
         return list(wanted)[:MAX_KEPT]
 
     def change_code(self, code_hash: bytes, named: Iterable[bytes] = (), everybody: bool = False) -> CodeChanged:
-        """That the mesh has another code; counts if this device owns the mesh. See `who_stays`. Raises ConfigError."""
+        """State that the mesh has another code; counts if this device owns it. Raises ConfigError; see `who_stays`."""
         number, last = self.roster.next_change(), self.roster.change()
         if number > MAX_CHANGE:
             by = fingerprint(last.by) if last else "an owner"
@@ -192,7 +196,7 @@ class Membership:
         return self._sign(CodeChanged(number, code_hash, tuple(kept), self.device.public))
 
     def why_out(self) -> str:
-        """Why this device is locked out; "" if it is not."""
+        """Return the reason why this device is locked out; "" if it is not."""
         for each in self.roster.revocations():
             if each.device == self.device.public:
                 return f"an owner of the mesh has revoked this device{': ' if each.reason else ''}{each.reason}"
@@ -203,15 +207,15 @@ class Membership:
         return self.device.public in self.roster.owners()
 
     def is_kept(self) -> bool:
-        """Whether the last change of the join code kept this device."""
+        """Return True if the last change of the join code kept this device."""
         return self.roster.is_kept(self.device.public)
 
     def note_worked(self, peer_ids: Iterable[str]) -> bool:
-        """The devices of these names have worked just now; return True if that is news of one of them."""
+        """Note that the devices of these names have just worked; return True if that is news of one of them."""
         return self.roster.note_worked(peer_ids)
 
     def _sign(self, bare: _Owned) -> _Owned:
-        """Raises ConfigError for what others could not read."""
+        """Sign a statement. Raises ConfigError if others could not read it."""
         signed = msgspec.structs.replace(bare, signature=self.device.signing.sign(claim_of(self.keys.mesh_id, bare)))
         encode_readable(signed, type(bare), f"mesh {self.keys.shown}: a statement")
         return signed
@@ -219,7 +223,7 @@ class Membership:
     # -- about others -------------------------------------------------------------------------------------------------
 
     def admit(self, info: PeerInfo, spare: Container[str] = ()) -> bool:
-        """Check who a peer is and where; False if it has said something later. Raises RemoteProtocolError.
+        """Check a peer's introduction; return False if a later one is known. Raises RemoteProtocolError.
 
         spare: names that make no place for it in a full roster.
         """
@@ -258,18 +262,18 @@ class Membership:
         return True
 
     def knows(self, info: PeerInfo) -> bool:
-        """Whether just this was checked before, and still counts: it need not be checked again."""
+        """Return True if just this was checked before and still counts: it need not be checked again."""
         said = self._said.get(info.peer_id, {}).get(info.incarnation)
         if info.proof is None or info.host not in info.proof.hosts or said != _anywhere(info):
             return False
         return self.may_speak(info.proof.enrolled.link_key, info.peer_id)
 
     def is_visitor(self, peer_id: str) -> bool:
-        """Whether it only looks."""
+        """Return True if a peer is no member: an observer."""
         return self.roster.enrolled(peer_id) is None
 
     def device_of(self, link_key: bytes) -> bytes | None:
-        """The device that shows this key, a visitor's too; None if it is not in."""
+        """Return the device that shows this key, an observer's too; None if it is not in."""
         device = self.roster.device_of(link_key)
         if device is not None:
             return device
@@ -277,17 +281,17 @@ class Membership:
         return None if found is None or self.roster.is_revoked(found) else found
 
     def device_called(self, peer_id: str) -> bytes | None:
-        """Return the device of this name, a visitor's too; None if there is none."""
+        """Return the device of this name, an observer's too; None if there is none."""
         enrolled = self.roster.enrolled(peer_id) or self._visitors.get(peer_id)
         return None if enrolled is None else enrolled.device
 
     def may_speak(self, link_key: bytes, peer_id: str) -> bool:
-        """Whether what comes by a connection that showed this key counts as this peer's word."""
+        """Return True if messages from a connection that showed this key count as this peer's."""
         enrolled = self.roster.enrolled(peer_id) or self._visitors.get(peer_id)
         return enrolled is not None and enrolled.link_key == link_key and not self.roster.is_revoked(enrolled.device)
 
     def is_out(self, info: PeerInfo) -> bool:
-        """The device that has introduced itself so is no longer in the mesh, even if another one has its name now."""
+        """Return True if the device of this introduction is out, even if another one has its name now."""
         if info.proof is not None and self.roster.is_revoked(info.proof.enrolled.device):
             return True
         return self.roster.enrolled(info.peer_id) is None and info.peer_id not in self._visitors
@@ -311,5 +315,5 @@ class Membership:
 
 
 def _anywhere(info: PeerInfo) -> PeerInfo:
-    """A peer without the one of its hosts that was chosen."""
+    """Return a peer without the host that was chosen for it."""
     return msgspec.structs.replace(info, host="")

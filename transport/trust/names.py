@@ -1,8 +1,8 @@
-"""Whose a name is at a cloud, which keeps no roster: each belongs to the device that had it first, told by its own key.
+"""The owners of names at a cloud, which keeps no roster: each name belongs to the device that had it first, by its key.
 
-Whoever knows the door's key has the join code, and may come; what it says counts as the word of its own names alone.
-Keys cost nothing, so room goes by rank: each address brings so many new names a second, and where the table is full
-those that came first and never gave anything that the cloud kept make place. Pure: `now` is an argument.
+Every device that knows the door's key has the join code, and may connect; its messages count for its own names alone.
+Keys cost nothing, so room goes by rank. Each address may bring so many new names a second. In a full table the oldest
+names that never gave the cloud anything make place. Pure: `now` is an argument.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from collections.abc import Callable, Iterable, Mapping
 from mdl.budget import Budget
 from mdl.errors import RemoteProtocolError
 
-# Some 300 bytes of memory each: whoever has the code, and as many keys as it likes, takes no more.
+# Some 300 bytes of memory each: a holder of the code takes no more, with as many keys as it likes.
 MOST_NAMES = 1 << 20
-# Users of one machine, or peers of `mdl up`; a device of a roster has 64, and here it has a user's name besides.
+# Names of one device: users of one machine, or peers of `mdl up`. A roster allows it 64 names; here each peer has a
+# user's name besides.
 MOST_OF_ONE = 128
 # New names of one address at once and a second: a laboratory behind one router that starts all its devices.
 NEW_AT_ONCE, NEW_A_SECOND = 1024, 1.0
 _ADDRESSES = 4096
-# A full table makes place for so many at a time, since its file is written anew.
+# A full table drops this share of its newcomers at a time, since its file is written anew.
 _SHARE_THAT_GOES = 8
 
 
 class NameTakenError(RemoteProtocolError):
-    """name: whose device is another one, which showed another key."""
+    """A name belongs to another device, which showed another key."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"another device had the name {name} first")
@@ -34,10 +35,11 @@ class NameTakenError(RemoteProtocolError):
 
 
 class Names:
-    """known: name -> key, from earlier. worked: those of them that gave something.
+    """The names and their keys.
 
-    keep: called with each new one, before anything is heard under it. keep_worked: with one that gave something first.
-    keep_all: with all that is left, when some have made place.
+    known: name -> key, from earlier. worked: those of them that gave something the cloud kept.
+    keep: called with each new name, before any message counts under it. keep_worked: called with a name that gave
+    something for the first time. keep_all: called with all that is left, when some have made place.
     """
 
     def __init__(
@@ -55,9 +57,9 @@ class Names:
         self._budgets: dict[str, Budget] = {}
 
     def check(self, names: Iterable[str], key: bytes, host: str = "", now: float = 0.0) -> None:
-        """A device that shows this key speaks under these names, from this address.
+        """Check that a device with this key may use these names from this address; new names become its own.
 
-        Raises NameTakenError if one is another device's, RemoteProtocolError if there are too many.
+        Raises NameTakenError if one belongs to another device, RemoteProtocolError if there are too many.
         """
         new = [name for name in dict.fromkeys(names) if self._owners.get(name) != key]
         if taken := [name for name in new if name in self._owners]:
@@ -78,7 +80,7 @@ class Names:
             self._counts[key] += 1
 
     def note_worked(self, name: str) -> None:
-        """Something that came under this name was kept: the name stays where newcomers make place."""
+        """Note that something under this name was kept: the name stays when newcomers make place."""
         key = self._owners.get(name)
         if key is not None and name not in self._worked:
             self._worked.add(name)
@@ -93,7 +95,7 @@ class Names:
         return budget
 
     def _make_place(self, many: int, name: str) -> None:
-        """Raises RemoteProtocolError if all names have worked."""
+        """Drop newcomers. Raises RemoteProtocolError if too few names are left that have never worked."""
         newcomers = [each for each in self._owners if each not in self._worked]
         if len(newcomers) < many:
             raise RemoteProtocolError(f"{name}: this cloud knows {len(self._owners)} names, as many as it keeps")
@@ -106,7 +108,7 @@ class Names:
 
 
 def _network_of(host: str) -> str:
-    """An address that somebody has to himself: of IPv6 the first half, below which each device may take any number."""
+    """Return the part of an address that one customer has: of IPv6 the first half, as devices choose the rest."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,26 +1,28 @@
-"""Who is in the mesh: all signed statements that this device knows, and what follows from them.
+"""The members of a mesh: all signed statements that this device knows, and what follows from them.
 
-Merged by union: whatever order statements come in, and however often, the same follows, so that neither a partition
-nor a restart brings a device back. What another statement makes void is dropped, and not told on.
+Statements are merged by union: their order and repetition change nothing, so that neither a partition nor a restart
+brings a device back. A statement that another one makes void is dropped, and not passed on.
 
 - A device is in if the join code admitted it, until an owner revokes it, or changes the code and does not keep it.
-- The founder, whom the join code tells, is an owner; owners name others, who stand below them. Who is revoked by an
-  owner that stands as high or higher owns nothing, and neither do those that it alone has named; what these state is
-  void, for who has stolen an owner's device can sign with it for ever. Nobody revokes the founder. Whom an owner has
-  revoked stays out if an equal revokes that owner, or a thief could let everybody in again: the founder decides.
+- The founder, which the join code tells, is an owner. Owners name others, which stand below them. A device revoked by
+  an owner that stands as high or higher owns nothing, and neither do those that it alone has named. Their statements
+  are void: a thief of an owner's device can sign with it for ever. Nobody revokes the founder. A device that an owner
+  has revoked stays out even if an equal revokes that owner, or a thief could let everybody in again: the founder
+  decides.
 - A name belongs to the device that had it first here, until that one is out, or until another device comes with it and
   that one has taken a name of its own in its place (`mdl.transport.trust.words.own_names`).
-- Whoever claims another device's link key as its own only lets that one speak for it.
+- A device that claims another device's link key as its own only lets that one speak for it.
 
-Room is kept by rank, so that nobody uses up that of somebody who stands higher:
+Room is kept by rank, so that nobody uses up the room of a higher device:
 - The founder's statements have room of their own. Each owner that the founder named can always revoke some devices,
-  whatever other owners have stated; a revocation that is in stays until its owner is out, and all of that owner's go.
-- Of an owner's changes of the code the last one stays.
-- Where enrolments fill their room, newcomers make place: first for devices of the founder and its owners and for those
-  that have worked, then for newcomers that introduce themselves. Rosters that are full may differ in newcomers; nothing
-  is lost by it, since an enrolment proves itself and comes again with its device.
+  however much other owners have stated. A revocation in the roster stays until its owner is out; then all of that
+  owner's go.
+- Each owner's last change of the code stays; earlier ones go.
+- In a full roster of enrolments newcomers make place: first for devices of the founder and its owners and for those
+  that have worked, then for newcomers that introduce themselves. Full rosters may differ in newcomers. Nothing is lost
+  by it, since an enrolment proves itself and comes again with its device.
 
-Pure. Nothing is known of sockets or files.
+Pure. Knows no sockets or files.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ from mdl.trust.statements import (
 
 # Peers that one device may be: `mdl up` has so many on one machine, and nobody becomes a majority by many names.
 MAX_NAMES = 64
-# How often what is kept is gone through: a statement may stand by one that was heard of after it, and kept behind it.
+# Passes over kept statements: one may depend on another that was heard of later, and is kept behind it.
 _PASSES = 8
 
 Check = Callable[[bytes, bytes, bytes], bool]
@@ -75,10 +77,11 @@ class Rank(IntEnum):
 
 
 class Roster:
-    """keys: of this mesh, by the code that this device has. statements: kept from earlier; what is void is left out.
+    """The roster of a mesh.
 
-    check: whether the secret of a public key has signed a claim. worked: what was seen to work. own: this device's key.
-    are_checked: the statements are as this device has kept them, and need no check of signatures.
+    keys: of this mesh, by the code that this device has. statements: kept from earlier; void ones are left out.
+    check: returns True if the secret of a public key has signed a claim. worked: devices that were seen to work.
+    own: this device's key. are_checked: this device has kept the statements itself, so their signatures need no check.
     """
 
     def __init__(
@@ -96,8 +99,8 @@ class Roster:
         self._own = own
         self._enrolled: dict[tuple[bytes, str], Enrolled] = {}  # in the order in which they were heard of
         self._newcomers: dict[tuple[bytes, str], None] = {}
-        self._admitted: set[tuple[bytes, str]] = set()  # by the code that this device has, as far as that was checked
-        # The same by device, name and link key; of a name and a link key whoever came first has it.
+        self._admitted: set[tuple[bytes, str]] = set()  # checked to be admitted by the code that this device has
+        # The same by device, name and link key; the first device of a name and of a link key has it.
         self._of_device: dict[bytes, dict[str, Enrolled]] = {}
         self._of_name: dict[str, dict[bytes, Enrolled]] = {}
         self._of_link: dict[bytes, dict[tuple[bytes, str], bytes]] = {}
@@ -107,14 +110,14 @@ class Roster:
         self._revokers: dict[bytes, dict[bytes, DeviceRevoked]] = {}
         self._revoked_by: Counter[bytes] = Counter()
         self._changes: dict[bytes, CodeChanged] = {}
-        # What follows from them.
+        # The consequences of the statements.
         self._revoked: dict[bytes, DeviceRevoked] = {}
         self._change: CodeChanged | None = None
         self._kept: frozenset[bytes] = frozenset()
         self._owners: set[bytes] = set()
         self._judges: set[bytes] = set()
         self._founder: bytes = b""
-        # Of each statement what stands in the digest, and all of these in order.
+        # statement -> its hash in the digest, and all hashes in order.
         self._hashes: dict[AnyStatement, bytes] = {}
         self._sorted: list[bytes] = []
         self._digest: bytes | None = None
@@ -128,50 +131,50 @@ class Roster:
         self._is_signed = check
 
     def _add_all(self, statements: Iterable[AnyStatement]) -> None:
-        """Those that stand by now."""
+        """Add those that stand by now."""
         for statement in statements:
             if not self.knows(statement):
-                with suppress(RemoteProtocolError):  # of a code that was changed since, or of an owner named below
+                with suppress(RemoteProtocolError):  # admitted by an old code, or stated by an owner named below
                     self.add(statement)
 
-    # -- what follows -------------------------------------------------------------------------------------------------
+    # -- conclusions --------------------------------------------------------------------------------------------------
 
     @property
     def digest(self) -> bytes:
-        """16 bytes; equal where the same is known."""
+        """A digest of the statements, 16 bytes; equal on devices that know the same."""
         if self._digest is None:
             self._digest = hashlib.blake2b(b"".join(self._sorted), digest_size=16).digest()
         return self._digest
 
     @property
     def is_code_old(self) -> bool:
-        """An owner has changed the join code, and this device has not been told the new one."""
+        """True if an owner has changed the join code and this device does not have the new one."""
         return self._change is not None and self._change.code_hash != self._keys.code_hash
 
     def wanted_code(self) -> bytes:
-        """What tells the code that the mesh has now; empty if it was never changed."""
+        """Return the hash of the mesh's present code; empty if it was never changed."""
         return b"" if self._change is None else self._change.code_hash
 
     def change(self) -> CodeChanged | None:
-        """The change of the code that counts; None if there was none."""
+        """Return the change of the code that counts; None if there was none."""
         return self._change
 
     def is_kept(self, device: bytes) -> bool:
-        """Whether the last change of the code names this device."""
+        """Return True if the last change of the code names this device."""
         return device in self._kept
 
     def statements(self) -> tuple[AnyStatement, ...]:
-        """All that is known, in an order in which each can be checked by those before it."""
+        """Return all known statements, in an order in which each can be checked by those before it."""
         owned = (self._named, self._revocations, self._changes)
         return (*(each for table in owned for each in table.values()), *self._enrolled.values())
 
     def enrolled(self, peer_id: str) -> Enrolled | None:
-        """The device that a name belongs to; None if it is free."""
+        """Return the enrolment of the device that a name belongs to; None if the name is free."""
         holders = self._of_name.get(peer_id)
         return next(iter(holders.values())) if holders else None
 
     def rivals(self, peer_id: str, device: bytes) -> tuple[Enrolled, ...]:
-        """Return what other devices that are in say of this name: that it is theirs."""
+        """Return the enrolments of other devices under this name."""
         return tuple(each for each in self._of_name.get(peer_id, {}).values() if each.device != device)
 
     def has_given_up(self, device: bytes, peer_id: str) -> bool:
@@ -180,7 +183,7 @@ class Roster:
         return len(names) > 1 and not names.keys().isdisjoint(own_names(peer_id, device))
 
     def withdraw(self, device: bytes, peer_id: str) -> None:
-        """Give a device's name up: the next one that has it here holds it from now on."""
+        """Give up a device's name; the next device in the roster with this name holds it from now on."""
         if (device, peer_id) in self._enrolled:
             self._drop_enrolled((device, peer_id))
 
@@ -193,11 +196,11 @@ class Roster:
         return () if holder is None or holder.device == enrolled.device else (holder,)
 
     def members(self) -> tuple[Enrolled, ...]:
-        """Everybody who is in, by name."""
+        """Return the enrolment of each member, by name."""
         return tuple(next(iter(self._of_name[name].values())) for name in sorted(self._of_name))
 
     def device_of(self, link_key: bytes) -> bytes | None:
-        """The device that shows this key; None unless it is in."""
+        """Return the device that shows this key; None unless it is in."""
         devices = self._of_link.get(link_key)
         return next(iter(devices.values())) if devices else None
 
@@ -208,7 +211,7 @@ class Roster:
         return tuple(self._revoked[device] for device in sorted(self._revoked, reverse=True))
 
     def owners(self) -> frozenset[bytes]:
-        """Devices that own the mesh now."""
+        """Return the devices that own the mesh now."""
         return frozenset(self._owners)
 
     def stands_high(self, device: bytes) -> bool:
@@ -216,7 +219,7 @@ class Roster:
         return device in self._owners and (device == self._founder or (device, self._founder) in self._named)
 
     def next_change(self) -> int:
-        """The number of the next change of the code."""
+        """Return the number of the next change of the code."""
         return max((each.number for each in self._changes.values()), default=0) + 1
 
     def room_to_revoke(self, by: bytes) -> int:
@@ -230,16 +233,17 @@ class Roster:
             room = max(room, min(RESERVED_REVOCATIONS - mine, MAX_MEMBERS + MAX_RESERVED - others))
         return room
 
-    # -- what is heard ------------------------------------------------------------------------------------------------
+    # -- statements that come in --------------------------------------------------------------------------------------
 
     def knows(self, statement: AnyStatement) -> bool:
-        """Whether just this was taken in before, and stands."""
+        """Return True if just this statement was taken in before, and stands."""
         return statement in self._hashes
 
     def add(self, statement: AnyStatement, in_person: bool = False, spare: Container[str] = ()) -> bool:
-        """Take a statement in; whether it says something new. Raises RemoteProtocolError if it cannot stand.
+        """Take a statement in; return True if it says something new. Raises RemoteProtocolError if it cannot stand.
 
-        in_person: its device says so now, and may have the place of a newcomer, unless that has one of these names.
+        in_person: its device introduces itself now, and may take a newcomer's place. spare: names that keep their place
+        then.
         """
         match statement:
             case Enrolled():
@@ -252,14 +256,14 @@ class Roster:
                 return self._add_change(statement)
 
     def note_worked(self, peer_ids: Iterable[str]) -> bool:
-        """The devices of these names have worked just now; return True if that is news of one of them."""
+        """Note that the devices of these names have just worked; return True if that is news of one of them."""
         pairs = [(holder.device, peer_id) for peer_id in peer_ids if (holder := self.enrolled(peer_id)) is not None]
         for pair in pairs:
             self._newcomers.pop(pair, None)
         return self._worked.note(pairs)
 
     def check(self, enrolled: Enrolled) -> None:
-        """Raises RemoteProtocolError unless this device was admitted, and is not out."""
+        """Raise RemoteProtocolError unless this device was admitted, and is not out."""
         if (enrolled.device, enrolled.peer_id) in self._enrolled and (
             self._enrolled[enrolled.device, enrolled.peer_id].link_key == enrolled.link_key
         ):
@@ -277,7 +281,7 @@ class Roster:
             raise RemoteProtocolError(f"{enrolled.peer_id} was admitted by a join code that an owner has changed")
 
     def adopt(self, keys: MeshKeys) -> None:
-        """This device has another join code of the same mesh now."""
+        """Use another join code of the same mesh from now on."""
         self._keys = keys
         self._admitted.clear()
         self._drop_outsiders()
@@ -316,7 +320,7 @@ class Roster:
             self._of_name[peer_id] = dict(ordered)
 
     def _place(self, key: tuple[bytes, str]) -> None:
-        """Note whether this one makes place for others."""
+        """Note if this enrolment makes place for others."""
         if self._rank(key) is Rank.NEWCOMER:
             self._newcomers[key] = None
         else:
@@ -328,7 +332,7 @@ class Roster:
         return Rank.WORKED if key in self._worked else Rank.NEWCOMER
 
     def _who_makes_place(self, rank: Rank, in_person: bool, spare: Container[str]) -> tuple[bytes, str]:
-        """Raises RemoteProtocolError where nobody does."""
+        """Return the enrolment that makes place. Raises RemoteProtocolError if none does."""
         if in_person or rank is not Rank.NEWCOMER:
             for key in self._newcomers:
                 if key[1] not in spare:
@@ -355,7 +359,7 @@ class Roster:
             self._drop_enrolled((device, peer_id))
 
     def _drop_outsiders(self) -> None:
-        """The code was changed, or this device has heard the new one: whom that does not let in is out."""
+        """Drop devices that the present code does not let in: it was changed, or this device has received it."""
         for key, enrolled in list(self._enrolled.items()):
             if not (self.is_kept(enrolled.device) or self._is_admitted_now(enrolled)):
                 self._drop_enrolled(key)
@@ -373,7 +377,7 @@ class Roster:
             self._admitted.add(key)
         return True
 
-    # -- what owners state --------------------------------------------------------------------------------------------
+    # -- statements of owners -----------------------------------------------------------------------------------------
 
     def _add_owner(self, statement: OwnerNamed) -> bool:
         key = (statement.owner, statement.by)
@@ -416,7 +420,7 @@ class Roster:
         if statement.device in self._owners:
             self._judge()
         if statement.device in self._owners:
-            self._drop_revocation(statement)  # a lower one revokes no higher one; it is not told on
+            self._drop_revocation(statement)  # a lower owner cannot revoke a higher one; it is not passed on
             return False
         self._lock_out(statement.device)
         return True
@@ -448,10 +452,10 @@ class Roster:
         if not self._is_signed(statement.by, claim_of(self._keys.mesh_id, statement), statement.signature):
             raise ForgedError("a statement without the signature of the owner that it names")
 
-    # -- what follows from them ---------------------------------------------------------------------------------------
+    # -- consequences of these ----------------------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        """Who owns the mesh and who is out, from the founder downwards; equals revoke each other, whoever is first."""
+        """Find the owners, and those that may revoke, from the founder down; equals revoke each other in any order."""
         level = {self._founder} if self._founder else set()
         owners: set[bytes] = set()
         judges: set[bytes] = set()
@@ -466,7 +470,7 @@ class Roster:
             self._settle()
 
     def _settle(self) -> None:
-        """Others own the mesh than before: drop what is void, and heed what is left."""
+        """Drop statements that are void by a change of owners, and follow those that are left."""
         for named in [each for each in self._named.values() if each.by not in self._owners]:
             del self._named[named.owner, named.by]
             _drop(self._named_by, named.by, named.owner)
@@ -484,7 +488,7 @@ class Roster:
         self._follow_change()
 
     def _lock_out(self, device: bytes) -> None:
-        """A device that owns nothing was revoked."""
+        """Lock out a revoked device that owns nothing."""
         revokers = self._revokers[device]
         self._revoked[device] = revokers[min(revokers)]
         self._drop_device(device)
@@ -516,13 +520,13 @@ class Roster:
 
 
 def is_stated(mesh_id: str, statement: AnyStatement, check: Check = is_signed) -> bool:
-    """Whether the device that a statement is of has signed it; not whether it counts."""
+    """Return True if the device that makes a statement has signed it; that does not say that it counts."""
     by = statement.device if isinstance(statement, Enrolled) else statement.by
     return check(by, claim_of(mesh_id, statement), statement.signature)
 
 
 def _blank(statement: AnyStatement) -> AnyStatement:
-    """What two rosters must agree in: of a device that was admitted by two codes only that it was."""
+    """Return the part that two rosters must agree in: not the code that admitted a device, only that one did."""
     return msgspec.structs.replace(statement, admitted=b"") if isinstance(statement, Enrolled) else statement
 
 
@@ -531,12 +535,12 @@ def _encoded(statement: AnyStatement) -> bytes:
 
 
 def _order(statement: AnyStatement) -> int:
-    """Those that others are checked by come first."""
+    """Return the place of a kind of statement: those that others are checked by come first."""
     return (OwnerNamed, DeviceRevoked, CodeChanged, Enrolled).index(type(statement))
 
 
 def _turn(change: CodeChanged) -> tuple[int, bytes, bytes]:
-    """Return what changes are compared by: of two owners' the greater one counts, alike on each device."""
+    """Return the key to compare changes by: the greater counts, alike on each device."""
     return change.number, change.code_hash, change.by
 
 
@@ -545,7 +549,7 @@ def _was_signed(public: bytes, claim: bytes, signature: bytes) -> bool:
 
 
 def _drop(table: dict[_Outer, dict[_Inner, _Value]], outer: _Outer, inner: _Inner) -> None:
-    """Remove an entry, and what is empty without it."""
+    """Remove an entry, and its table if that is empty then."""
     del table[outer][inner]
     if not table[outer]:
         del table[outer]

@@ -1,8 +1,8 @@
 """Words to read out to somebody: three of them stand for a code that is good once, for minutes.
 
-512 words of four to six letters, each with its own first three, so that a word is known before it is typed out and no
-two are taken for each other. Three words are 27 bits: enough where each guess has to be asked of the device that shows
-them (`transport/trust/invitation.py`), far too few for a code that could be tried out elsewhere.
+512 words of four to six letters, each with its own first three. So a word is known before it is typed out, and no two
+are confused. Three words are 27 bits. That is enough where each guess needs an exchange with the device that shows them
+(`transport/trust/invitation.py`), and far too few for a code that could be tried out offline.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from mdl.bounds import printable
 from mdl.errors import ConfigError
 
 COUNT = 3
-# To forge a key whose words are those of another one takes some 10^13 keys.
+# Forging a key with the same words as another takes some 10^13 keys.
 _FINGERPRINT = 5
-# What tells the words apart.
+# The first letters that tell the words apart.
 _ENOUGH = 3
-# Of a peer's name, and what of that is left for the number of a second peer of the same machine.
+# Characters of a peer's name, and those of them reserved for the number of a second peer of the same machine.
 LONGEST_NAME = 40
 _NUMBER = 4
 _LISTED = """
@@ -55,13 +55,13 @@ _BY_BEGINNING = {word[:_ENOUGH]: word for word in WORDS}
 
 
 def fingerprint(device: bytes) -> str:
-    """A device's key in words that two people can compare: 45 bits of a hash of it. device: 32 bytes."""
+    """Return a device's key in words that two people can compare: 45 bits of a hash of it. device: 32 bytes."""
     number = int.from_bytes(hashlib.blake2b(b"mdl fingerprint 1" + device, digest_size=8).digest(), "big")
     return "-".join(WORDS[number >> 9 * place & 511] for place in range(_FINGERPRINT))
 
 
 def own_names(name: str, device: bytes) -> list[str]:
-    """Return the names that a device takes in turn where this one is another's: with words of its key behind it."""
+    """Return the names that a device takes in turn if this one is taken: with words of its key appended."""
     words = fingerprint(device).split("-")
     ends = ["-" + "-".join(words[: count + 1]) for count in range(len(words))]
     return [name[: LONGEST_NAME - _NUMBER - len(end)].strip("-") + end for end in ends]
@@ -78,18 +78,18 @@ def next_own_name(name: str, device: bytes) -> str:
 
 
 def is_fingerprint(text: str) -> bool:
-    """Whether a text is what `fingerprint` could give."""
+    """Return True if `fingerprint` could return this text."""
     words = text.split("-")
     return len(words) == _FINGERPRINT and all(word in WORDS for word in words)
 
 
 def draw_words(below: Callable[[int], int] = secrets.randbelow) -> str:
-    """COUNT words, a space between them. below: a random number from 0 to its argument, itself not among them."""
+    """Return COUNT random words, separated by spaces. below: returns a random number from 0 to below its argument."""
     return " ".join(WORDS[below(len(WORDS))] for _ in range(COUNT))
 
 
 def parse_words(text: str) -> str:
-    """The words as `draw_words` writes them: in any case, with dashes, or cut after three letters.
+    """Return the words as `draw_words` writes them; given in any case, with dashes, or cut after three letters.
 
     Raises ConfigError that names what is no word of the list.
     """

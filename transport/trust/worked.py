@@ -1,7 +1,7 @@
-"""Which devices this device has seen work: their deltas are in a round that it has closed.
+"""The devices that this device has seen work: their deltas are in a round that it has closed.
 
-Local knowledge, not a statement: it decides whose enrolment stays when a roster is full, and whom a changed code keeps.
-Two devices may differ in it, and their rosters then differ in newcomers alone, who say again who they are.
+Local knowledge, not a statement: it decides which enrolments stay in a full roster, and which devices a changed code
+keeps. Two devices may differ in it. Their rosters then differ in newcomers alone, which introduce themselves again.
 Pure.
 """
 
@@ -13,7 +13,10 @@ from mdl.trust.statements import MAX_WORKED
 
 
 class Worked:
-    """pairs: of a device's key and a name that it worked under, whoever worked last comes last."""
+    """The devices that worked, with their names.
+
+    pairs: of a device's key and a name that it worked under; the latest comes last.
+    """
 
     def __init__(self, pairs: Iterable[tuple[bytes, str]] = ()) -> None:
         self._pairs: dict[tuple[bytes, str], None] = {}
@@ -34,7 +37,7 @@ class Worked:
         return device in self._devices
 
     def note(self, pairs: Iterable[tuple[bytes, str]]) -> bool:
-        """Remember that these worked just now; return True if one of them is new."""
+        """Note that these worked just now; return True if one of them is new."""
         is_new = False
         for pair in pairs:
             if pair in self._pairs:

@@ -1,1 +1,1 @@
-"""How one message, or one vector, gets from a device to another."""
+"""The way of one message, or one vector, from a device to another."""

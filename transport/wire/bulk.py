@@ -1,10 +1,10 @@
 """Bulk data on its way: offered, asked for, and sent in chunks, as two pure state machines.
 
 The receiver drives: it checks the offer, allocates the destination once, and gives credit for a window of chunks. The
-first window may come right behind the offer, so that a long way is gone once; without a place for it, it is dropped.
-Chunks count only in order; a gap or a pause makes it ask again from where it stands, so a broken connection resumes.
-Both sides drop a transfer that is silent, stands still or is too slow (`Pace`): only bytes that move keep it alive, not
-messages about it. A carrier message is delivered whole or not at all.
+first window may come right behind the offer, to save a round trip. A receiver without a place for it drops it. Progress
+counts only up to the first gap. After a gap or a pause the receiver asks again from its offset, so a broken connection
+resumes. Both sides drop a transfer that is silent, stands still or is too slow (`Pace`): only bytes that move keep it
+alive, not messages about it. A carrier message is delivered whole or not at all.
 The sender's chunks are views of its array: nothing is copied there. Knows no sockets and no clock.
 """
 
@@ -37,31 +37,31 @@ from mdl.transport.wire.rhythm import FIRST_CHUNK_BYTES
 
 # Credit that keeps a 1 Gbit/s link of 10 ms busy (1.25 MB) with some to spare, and a small device's memory free.
 WINDOW_BYTES = 8 * CHUNK_BYTES
-# At most so many messages in a queue for each transfer, however small its chunks are (sockets.BULK_QUEUE).
+# The most messages in a queue for one transfer, however small its chunks are (sockets.BULK_QUEUE).
 WINDOW_CHUNKS = 32
-# An answer that takes so long has a long way, on which each connection's TCP begins slowly: several begin at once.
+# An answer that takes so long means a long way, on which each connection's TCP begins slowly: several begin at once.
 LONG_S = 0.1
-# One slow answer may be a busy peer's; if all are slow, the way has become longer.
+# One slow answer may come from a busy peer; if all are slow, the way has become longer.
 _SLOWER = 1.25
-# Receivers whose ways are remembered: more than one device feeds in a round.
+# Receivers with a remembered way: more than one device feeds in a round.
 _MAX_WAYS = 64
 # The root of a binomial tree over 1024 peers has 10 children; offers hold no copy of the values.
 MAX_OUTGOING = 16
-# Of them to one receiver, which takes one at a time: whoever asks for one part of a result after the other has no more.
+# Transfers to one receiver: it takes one at a time, and needs no more to ask for the parts of a result in turn.
 MAX_TO_ONE = 4
 RETRY_S = 1.0
 EXPIRY_S = 10.0
-# A window that was repeated in vain keeps the slowest link that is accepted busy for so long, and brings nothing new.
+# A window that was repeated in vain keeps the slowest accepted link busy for so long, and brings nothing new.
 STALL_S = 30.0
-# A chunk each EXPIRY_S, of which repetition may take the half: on slower links a small model takes minutes.
+# A chunk each EXPIRY_S, half of which may be repetition: on slower links a small model takes minutes.
 SLOWEST_BYTES_S = CHUNK_BYTES / EXPIRY_S / 2
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """A message for `receiver`. stream: which of the bulk connections it takes, so that nothing small waits behind it.
+    """A message for `receiver`. stream: its bulk connection, so that no small message waits behind it.
 
-    They bring messages in any order. None: it is small, or asks.
+    Bulk connections bring messages in any order. None: the message is small, or asks.
     """
 
     receiver: str
@@ -75,7 +75,7 @@ Step: TypeAlias = Outgoing | Received | TransferProgressed
 
 @dataclass
 class Pace:
-    """How a transfer gets on. heard_at: of any message that fits; moved_at: of one that made `moved` bytes more."""
+    """The progress of a transfer. heard_at: the last valid message. moved_at: the last that increased `moved` bytes."""
 
     started_at: float
     heard_at: float
@@ -87,16 +87,16 @@ class Pace:
         self.moved = moved
 
     def ends_at(self) -> float:
-        """When it is given up unless something moves."""
+        """Return the time at which the transfer is given up unless something moves."""
         slowest_at = self.started_at + STALL_S + self.moved / SLOWEST_BYTES_S
         return min(self.heard_at + EXPIRY_S, self.moved_at + STALL_S, slowest_at)
 
 
 @dataclass
 class _Way:
-    """What is known of the way to a receiver. chunk_bytes: as it asked for them last.
+    """The known facts of the way to a receiver. chunk_bytes: as it last asked for them.
 
-    answer_s: how soon an offer is answered at the quickest, about a round trip.
+    answer_s: the quickest answer to an offer, about a round trip.
     """
 
     chunk_bytes: int = FIRST_CHUNK_BYTES
@@ -109,13 +109,16 @@ class _Way:
         return MAX_STREAMS if LONG_S <= self.answer_s < inf else 1
 
     def first_chunk_bytes(self) -> int:
-        """Of what is sent before it is asked for; small ones share several connections better."""
+        """Return the size of chunks sent before they are asked for; small ones share several connections better."""
         return self.chunk_bytes if self.streams() == 1 else min(self.chunk_bytes, FIRST_CHUNK_BYTES)
 
 
 @dataclass
 class _Sending:
-    """pace: what the receiver has; furthest: all before it was sent once; repeats: how often it asked again."""
+    """A transfer under way. pace: of the receiver's offset.
+
+    furthest: all before it was sent once. repeats: how often the receiver asked again.
+    """
 
     receiver: str
     message: Carrier
@@ -130,9 +133,9 @@ class _Sending:
 
 
 class OutgoingTransfers:
-    """The sender's side: what it has offered, and how far each receiver has let it go.
+    """The sender's side: its offers, and the progress that each receiver has allowed.
 
-    is_ahead: the first window goes with the offer, since receivers have asked for what they are offered.
+    is_ahead: the first window goes with the offer, since receivers have asked for the values that they are offered.
     """
 
     def __init__(self, is_ahead: bool = True) -> None:
@@ -147,12 +150,13 @@ class OutgoingTransfers:
     def offer(self, receiver: str, message: Carrier, values: Bulk, now: float) -> list[Step]:
         """Start to send `message` with `values`, unless just that is on its way.
 
-        With MAX_OUTGOING under way it takes the place of the oldest offer that nobody has asked for; empty without one.
+        With MAX_OUTGOING under way the new offer replaces the oldest one that nobody has asked for; if there is none,
+        nothing is sent.
         """
         before = [number for number, sending in self._sending.items() if sending.receiver == receiver]
         if any(self._sending[number].message == message for number in before):
             return []
-        if len(before) >= MAX_TO_ONE:  # what it asked for last counts
+        if len(before) >= MAX_TO_ONE:  # the latest that it asked for counts
             del self._sending[before[0]]
         if len(self._sending) >= MAX_OUTGOING:
             unwanted = next((i for i, s in self._sending.items() if not s.wanted and s.receiver != receiver), None)
@@ -163,7 +167,7 @@ class OutgoingTransfers:
         way, is_first = self._way_to(receiver), all(s.receiver != receiver for s in self._sending.values())
         sending = _Sending(receiver, message, bytes_of(values), Pace(now, now, now), now, way.streams())
         self._sending[transfer_id] = sending
-        if not (self._is_ahead and is_first):  # of two at a time it takes one
+        if not (self._is_ahead and is_first):  # it takes one at a time
             return [self._offered(transfer_id)]
         size = way.first_chunk_bytes()
         chunks = self._chunks(transfer_id, 0, window_bytes(size), size, sending.streams)
@@ -171,7 +175,7 @@ class OutgoingTransfers:
         return [*(self._offered(transfer_id, stream) for stream in used), *chunks]  # ahead of the chunks on each
 
     def on_wanted(self, sender: Contributor, wanted: ChunksWanted, now: float) -> list[Step]:
-        """The chunks that the receiver has given credit for, at most a window of them."""
+        """Return the chunks that the receiver has given credit for, at most a window of them."""
         sending = self._of(sender, wanted.transfer_id)
         if sending is None:
             return [Outgoing(sender.peer_id, TransferDropped(wanted.transfer_id))]
@@ -199,19 +203,19 @@ class OutgoingTransfers:
         return [*self._chunks(wanted.transfer_id, start, limit, size, wanted.streams)]
 
     def on_ended(self, sender: Contributor, ended: TransferEnded) -> str | None:
-        """The receiver is done with it. Returns its reason if it refused, for the log."""
+        """End a transfer. Returns the receiver's reason if it refused, for the log."""
         if self._of(sender, ended.transfer_id) is None:
             return None
         del self._sending[ended.transfer_id]
         return ended.reason or None
 
     def forget(self, receiver: str) -> None:
-        """The receiver was started anew: what was promised to its predecessor is void."""
+        """Drop what was promised to a receiver that was restarted since."""
         self._ways.pop(receiver, None)
         self._sending = {i: s for i, s in self._sending.items() if s.receiver != receiver}
 
     def on_time(self, now: float) -> list[Step]:
-        """Offer again what nobody has answered; drop what does not get on."""
+        """Repeat offers without an answer; drop transfers without progress."""
         self._sending = {i: s for i, s in self._sending.items() if now < s.pace.ends_at()}
         steps: list[Step] = []
         for transfer_id, sending in self._sending.items():
@@ -228,7 +232,7 @@ class OutgoingTransfers:
         return sending if sending is not None and sending.receiver == receiver.peer_id else None
 
     def _chunks(self, transfer_id: int, start: int, limit: int, size: int, streams: int) -> list[Outgoing]:
-        """From start to limit, or where the values end. What is repeated takes another connection than before."""
+        """Return chunks from start to limit or the values' end. Repeated ones take another connection than before."""
         sending = self._sending[transfer_id]
         chunks: list[Outgoing] = []
         while start < min(limit, len(sending.data)):
@@ -247,7 +251,7 @@ class OutgoingTransfers:
     def _way_to(self, receiver: str) -> _Way:
         if receiver in self._ways:
             way = self._ways.pop(receiver)
-        else:  # probably as the others, or better
+        else:  # probably like the best of the others
             way = _Way(answer_s=min((way.answer_s for way in self._ways.values()), default=inf))
         self._ways[receiver] = way
         if len(self._ways) > _MAX_WAYS:
@@ -256,12 +260,12 @@ class OutgoingTransfers:
 
 
 def window_bytes(chunk_bytes: int) -> int:
-    """Credit for chunks of this size."""
+    """Return the credit for chunks of this size."""
     return min(WINDOW_BYTES, WINDOW_CHUNKS * chunk_bytes)
 
 
 def bytes_of(values: Bulk) -> memoryview:
-    """Values as they travel: their own memory as bytes, not a copy of it (but of a vector on a big-endian machine)."""
+    """Return values as they travel: their own memory as bytes, copied only for a vector on a big-endian machine."""
     if isinstance(values, bytes):
         if not values:
             raise LocalProtocolError("an empty packed model")

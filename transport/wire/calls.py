@@ -1,8 +1,8 @@
-"""To whom a node holds links at a time: nobody can make it open sockets, or knock at addresses, without end.
+"""The bound on a node's links: no peer can make it open sockets, or knock at addresses, without end.
 
-A link is opened when something is to be sent. Peers that have never spoken, or not for long, are tried a few at a
-time, in the order in which somebody wanted to reach them: an honest one answers in milliseconds and makes room for the
-next, an invented one keeps its turn for TRY_S. Pure: `now` is an argument.
+A link is opened when something is to be sent. Peers that have not spoken, or not lately, are tried a few at a time, in
+the order of the requests. An honest one answers in milliseconds and makes room for the next; an invented one keeps its
+turn for TRY_S. Pure: `now` is an argument.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from math import inf
 
 from mdl.bounds import MAX_MEMBERS
 
-# Peers that have not answered, tried at the same time, and how long each has: 3.2 addresses a second at most. Within
-# 10 s a device on a bad network answers; as many as 32 devices are on together after a power cut, at home or in a hall.
+# Peers that have not answered: the number tried at a time and the time for each, so 3.2 addresses a second at most.
+# Within 10 s a device on a bad network answers; as many as 32 devices are on together after a power cut, at home or in
+# a hall.
 MAX_TRIES = 32
 TRY_S = 10.0
-# More links than this are a burden: those that nothing was sent on for IDLE_S are closed.
+# Links beyond this number are closed if nothing was sent on them for IDLE_S.
 KEPT_LINKS = 64
 IDLE_S = 60.0
-# A link that was used so lately is not closed for another one, which would soon want to be closed for this one.
+# A link used so lately is not closed for another one, which would soon have to be closed for this one.
 BUSY_S = 5.0
 # Links to peers that speak: all of a mesh at once, since all may lose their agent at once; then as many a second as
-# reconnections may need. Whoever claims a new address with each message gets no further.
+# reconnections may need. A peer that claims a new address with each message gets no further.
 OPENINGS, OPENINGS_A_SECOND = MAX_MEMBERS, 16.0
 
 
@@ -34,7 +35,7 @@ class _Call:
 
 
 class Calls:
-    """most: links at a time. is_heard: whether a peer has spoken lately."""
+    """The links of a node. most: links at a time. is_heard: returns True if a peer has spoken lately."""
 
     def __init__(self, most: int, is_heard: Callable[[str], bool]) -> None:
         self._most = most
@@ -52,9 +53,9 @@ class Calls:
         self._open[peer_id].used_at = now
 
     def open(self, peer_id: str, now: float) -> list[str] | None:
-        """A link is wanted: the peers whose links are to be closed for it; None if it cannot be opened now.
+        """Open a link; return the peers with links to close for it, or None if it cannot be opened now.
 
-        Whoever has not spoken is remembered: `next` says when its turn has come.
+        A peer that has not spoken is remembered: `next` tells its turn.
         """
         closing = self._room_for_heard(now) if self._is_heard(peer_id) else self._room_for_try(peer_id, now)
         if closing is None:
@@ -66,16 +67,16 @@ class Calls:
         return closing
 
     def next(self) -> str | None:
-        """Who waits for a link first."""
+        """Return the peer that has waited longest for a link."""
         return next(iter(self._waiting), None)
 
     def close(self, peer_id: str) -> None:
-        """Its link is closed, or it is known no more."""
+        """Forget a peer: its link is closed, or it is not known any more."""
         self._open.pop(peer_id, None)
         self._waiting.pop(peer_id, None)
 
     def idle(self, now: float) -> list[str]:
-        """Whose links are of no use and should be closed."""
+        """Return the peers with links of no use, which should be closed."""
         if len(self._open) <= KEPT_LINKS:
             return []
         idle = sorted((call.used_at, peer_id) for peer_id, call in self._open.items() if now - call.used_at >= IDLE_S)
@@ -111,6 +112,6 @@ class Calls:
         return [peer_id] if now - used_at >= BUSY_S else None
 
     def _unheard(self) -> list[str]:
-        """Who was called longest ago first."""
+        """Return the called peers that have not spoken, the longest waiting first."""
         unheard = [(call.opened_at, peer_id) for peer_id, call in self._open.items() if not self._is_heard(peer_id)]
         return [peer_id for _, peer_id in sorted(unheard)]

@@ -1,7 +1,7 @@
-"""What travels: one envelope per message, and beside it the raw bytes of one chunk.
+"""The format of messages: one envelope per message, and beside it the raw bytes of one chunk.
 
-Rules: sizes first, then types, then meaning, all before anything of the sender's choosing is allocated; whatever a peer
-sends, `decode` returns a checked envelope or raises RemoteProtocolError. Never pickle.
+Rules: sizes first, then types, then meaning, all before anything of the sender's choosing is allocated. For any bytes
+of a peer, `decode` returns a checked envelope or raises RemoteProtocolError. Never pickle.
 Knows nothing of sockets.
 """
 
@@ -27,11 +27,11 @@ from mdl.trust.statements import CodeHash, Statements
 
 # A quarter of a second on a 10 Mbit/s link: short enough to see progress, long enough that Python is not the limit.
 CHUNK_BYTES = 1 << 18
-# Chunks of a slow link: each of them is a power of two, from this one up. A message shows progress only as a whole.
+# Chunks of a slow link: each is a power of two, from this one up. A message shows progress only as a whole.
 SMALLEST_CHUNK_BYTES = 1 << 14
 # Connections that share a transfer over a link that waits much: each waits by itself. More cost handshakes.
 MAX_STREAMS = 8
-# What one ZeroMQ frame may hold; libzmq drops the connection of whoever sends more. CURVE adds some 33 bytes.
+# The most bytes in one ZeroMQ frame; libzmq drops the connection of a peer that sends more. CURVE adds some 33 bytes.
 MAX_FRAME_BYTES = max(MAX_HEADER_BYTES, CHUNK_BYTES, LARGEST_SEGMENT_BYTES) + 256
 
 Carrier: TypeAlias = DeltaMessage | GlobalMessage | ModelMessage | LessonMessage | UpdateMessage | PartMessage
@@ -40,14 +40,14 @@ SomeBytes: TypeAlias = Annotated[int, Meta(ge=1, le=4 * MAX_VALUES)]
 Port: TypeAlias = Annotated[int, Meta(ge=1, le=65535)]
 FlowId: TypeAlias = Annotated[bytes, Meta(min_length=8, max_length=8)]
 FlowKey: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
-# Far more versions than there will be, so that another one is told by its number.
+# Far more versions than there will be, so that an error can name another one by its number.
 Version: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
 
 class TransferOffered(Message, frozen=True):
     """Sender: `message` waits with `size_bytes` of float32 values, or of a packed model; ask for its chunks.
 
-    streams: over how many connections they come, as far as they come unasked.
+    streams: the number of connections that carry chunks sent unasked.
     """
 
     transfer_id: Count
@@ -57,9 +57,9 @@ class TransferOffered(Message, frozen=True):
 
 
 class ChunksWanted(Message, frozen=True):
-    """Receiver: all before offset_bytes is here; send up to limit_bytes. again: also what was sent of that before.
+    """Receiver: all before offset_bytes is here; send up to limit_bytes. again: repeat what was already sent of that.
 
-    chunk_bytes, streams: how large a chunk the link carries in a moment, and over how many connections they are to come
+    chunk_bytes, streams: the size of a chunk that the link carries in a moment, and the number of connections to use
     (`mdl.transport.wire.rhythm`).
     """
 
@@ -92,9 +92,9 @@ class TransferDropped(Message, frozen=True):
 
 
 class RosterTold(Message, frozen=True):
-    """What the sender knows of who is in the mesh (`mdl.transport.links.roster_talk`).
+    """The sender's knowledge of the mesh's members (`mdl.transport.links.roster_talk`).
 
-    digest: of its whole roster. is_all: with these, and those right before, it has told all of it.
+    digest: of its whole roster. is_all: these statements and those right before are all of it.
     """
 
     digest: CodeHash
@@ -108,7 +108,7 @@ class CodeTold(Message, frozen=True):
     code: Text
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what is no join code: a decoder refuses the message then."""
+        """Raise ValueError unless this is a join code: a decoder refuses the message then."""
         try:
             parse_join_code(self.code)
         except ConfigError as error:
@@ -116,9 +116,9 @@ class CodeTold(Message, frozen=True):
 
 
 class FlowOffered(Message, frozen=True):
-    """Datagrams may go to and fro (`mdl.transport.datagrams`). port: where they are received, by UDP.
+    """The peers may exchange datagrams (`mdl.transport.datagrams`). port: the sender's UDP port.
 
-    flow_id, key: what the other side is to put on them, and to seal them with.
+    flow_id, key: the other side puts the id on its datagrams, and seals them with the key.
     """
 
     port: Port
@@ -156,7 +156,7 @@ _version_decoder = msgspec.msgpack.Decoder(_VersionOnly)
 
 
 def encode(sender: Contributor, body: Body) -> bytes:
-    """The header frame of a message. Raises LocalProtocolError if no receiver could read it."""
+    """Return the header frame of a message. Raises LocalProtocolError if no receiver could read it."""
     try:
         frame = _encoder.encode(Envelope(PROTOCOL_VERSION, sender, body))
     except OverflowError as error:
@@ -167,7 +167,7 @@ def encode(sender: Contributor, body: Body) -> bytes:
 
 
 def decode(frame: bytes | memoryview) -> Envelope:
-    """The checked envelope of a header frame. Raises RemoteProtocolError, and nothing else, whatever the bytes are."""
+    """Return the checked envelope of a header frame. Raises RemoteProtocolError, and nothing else, for any bytes."""
     if len(frame) > MAX_HEADER_BYTES:
         raise RemoteProtocolError(f"a header of {len(frame)} bytes, at most {MAX_HEADER_BYTES} are accepted")
     try:
@@ -181,7 +181,7 @@ def decode(frame: bytes | memoryview) -> Envelope:
 
 
 def _refuse_version(frame: bytes | memoryview) -> None:
-    """Another version may have other fields: say that it is the version, if only that can be read."""
+    """Raise an error about the version if it is another: only the version may be readable then, not the fields."""
     try:
         version = _version_decoder.decode(frame).version
     except UNREADABLE:

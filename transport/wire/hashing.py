@@ -1,7 +1,7 @@
-"""Digests of values that arrive, computed beside the loop: 800 MB take 0.3 s, in which no heartbeat would be read.
+"""Digests of arriving values, computed beside the loop: 800 MB take 0.3 s, in which no heartbeat would be read.
 
-A value is hashed chunk by chunk while it comes: its digest is there with its last byte, and nobody hashes it again.
-What would poison a model is noticed on the same way.
+A value is hashed chunk by chunk while it comes: its digest is there with its last byte, and nobody hashes it again. The
+same pass finds values that would poison a model.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import check_values, new_hash
 
-# Smaller values are hashed where they are: a millisecond, and no thread to hand them to.
+# Smaller values are hashed in the loop: a millisecond, and no thread to hand them to.
 _BESIDE_BYTES = 1 << 20
 
 
 class Hash(Protocol):
-    """Of float32 values: what came so far, in order, in pieces of whole values.
+    """A hash of float32 values as they come: in order, in pieces of whole values.
 
     digest raises RemoteProtocolError if a value is not finite, or beyond 1e6.
     """
@@ -40,7 +40,7 @@ class HashThread:
         self._thread = ThreadPoolExecutor(1, "mdl-hash")
 
     def new(self, size_bytes: int) -> Hash:
-        """For a value of this size."""
+        """Return a hash for a value of this size."""
         return _Beside(self._thread) if size_bytes >= _BESIDE_BYTES else CheckedHash()
 
     def close(self) -> None:
@@ -48,7 +48,7 @@ class HashThread:
 
 
 class CheckedHash:
-    """See Hash."""
+    """A hash that checks its values; see `Hash`."""
 
     def __init__(self) -> None:
         self._hash = new_hash()
@@ -69,7 +69,7 @@ class CheckedHash:
 
 
 class _Beside:
-    """A hash that another thread computes; `digest` waits for the rest of it. The data must not change till then."""
+    """A hash that another thread computes; `digest` waits for it. The data must not change until then."""
 
     def __init__(self, thread: ThreadPoolExecutor) -> None:
         self._thread = thread

@@ -1,6 +1,6 @@
 """Bulk data that comes in: the receiver's side of `mdl.transport.wire.bulk`, a pure state machine.
 
-It decides whose offer has a place, allocates the destination once, and asks for chunks until all are there.
+It decides which offer gets a place, allocates the destination once, and asks for chunks until all are there.
 """
 
 from __future__ import annotations
@@ -36,24 +36,25 @@ from mdl.transport.wire.rhythm import Rhythm
 # New credit every quarter window: often enough that the sender never waits, seldom enough to cost nothing.
 _CREDIT_STEPS = 4
 _SIZES = frozenset(1 << power for power in range(SMALLEST_CHUNK_BYTES.bit_length() - 1, CHUNK_BYTES.bit_length()))
-# Peers whose links are remembered: more than take part in a round with one device.
+# Peers with a remembered rhythm: more than take part in a round with one device.
 _MAX_RHYTHMS = 64
 # One delta at a time is the rule (3.2.2); the second is a catch-up that may overlap. Bounds the receiver's memory.
 MAX_INCOMING = 2
 PROGRESS_S = 1.0
 # Ids of transfers that arrived, so that a repeated offer is answered "done" instead of fetched again.
 _REMEMBERED = 64
-# Whoever this node asked for values goes before others that offer some; it asks again each second or two.
+# Peers that this node asked for values go before others; it asks again each second or two.
 ASKED_S = 30.0
-# Peers asked at the same time: a partner, a parent, somebody to catch up with, and those of them that were lost.
+# Peers asked at the same time: a partner, a parent, a peer to catch up with, and those of them that were lost.
 _MAX_ASKED = 16
 
 
 @dataclass
 class _Receiving:
-    """came_at: when the last new chunk did. ahead: from where to where chunks are here that lie beyond the offset.
+    """A transfer that comes in.
 
-    streams: connections that carry it; of several, a gap is no loss.
+    came_at: the time of the last new chunk. ahead: start -> end of chunks here that lie beyond the offset.
+    streams: connections that carry it; with several, a gap is no loss.
     """
 
     message: Carrier
@@ -75,23 +76,23 @@ class _Receiving:
         return self.buffer.data
 
     def values(self) -> Bulk:
-        """What came, once it is whole: a vector in the memory that it came into."""
+        """Return the values of a whole transfer: a vector in the memory that it came into."""
         return Packed(self.data) if isinstance(self.message, PACKED) else self.buffer.view("<f4")
 
     @property
     def offset(self) -> int:
-        """All before it is here."""
+        """The offset before which all bytes are here."""
         return self.pace.moved
 
     def patience_s(self) -> float:
-        """How long a pause may be before asking again: a slow link is not a broken one, and repetition makes it slower.
+        """Return the pause after which to ask again: a slow link is not broken, and repetition makes it slower.
 
         Short enough for a second try before the transfer expires.
         """
         return self.rhythm.patience_s(EXPIRY_S / 2)
 
     def store(self, start: int, payload: memoryview, now: float) -> bool:
-        """Put a chunk into place, also before those that come first; whether it is new."""
+        """Put a chunk into place, also ahead of missing ones; return True if it is new."""
         end = start + len(payload)
         if start < self.offset or start in self.ahead:
             return False
@@ -109,8 +110,8 @@ class _Receiving:
 class IncomingTransfers:
     """The receiver's side: at most MAX_INCOMING destinations, each at most `max_bytes` large.
 
-    One a sender: who has two to send, or does not get on, has no more of the places than others
-    (`mdl.transport.wire.places`). make_hash: of values whose digest is wanted (DIGESTED), by their size in bytes.
+    Each sender has one place at most: neither two transfers nor a slow one give it more (`mdl.transport.wire.places`).
+    make_hash: returns the hash for values with a wanted digest (DIGESTED), by their size in bytes.
     """
 
     def __init__(self, max_bytes: int, make_hash: MakeHash = lambda size_bytes: CheckedHash()) -> None:
@@ -124,7 +125,7 @@ class IncomingTransfers:
         self._rhythms: dict[str, Rhythm] = {}
 
     def ask(self, peer_id: str, now: float) -> None:
-        """This node has asked a peer for values: its offer goes before those that nobody asked for."""
+        """Note that this node has asked a peer for values: its offer goes before unasked ones."""
         self._asked.pop(peer_id, None)
         self._asked[peer_id] = now
         if len(self._asked) > _MAX_ASKED:
@@ -134,7 +135,7 @@ class IncomingTransfers:
         return len(self._receiving)
 
     def on_offered(self, sender: Contributor, offered: TransferOffered, now: float) -> list[Step]:
-        """Allocate the destination and give the first credit; refuse what is larger than any, and half a float32.
+        """Allocate the destination and give the first credit; refuse offers that are too large, or no whole float32.
 
         An offer that comes again later has its credit repeated. Without a free place it has to come again.
         """
@@ -200,11 +201,11 @@ class IncomingTransfers:
         return steps
 
     def on_dropped(self, sender: Contributor, dropped: TransferDropped) -> None:
-        """The sender has given it up: free the destination."""
+        """Free the destination of a transfer that its sender has given up."""
         self._drop((sender, dropped.transfer_id))
 
     def forget(self, peer_id: str) -> None:
-        """Drop all that comes of this peer, and what is known of its link."""
+        """Drop all transfers from this peer, and what is known of its link."""
         for key in [key for key in self._receiving if key[0].peer_id == peer_id]:
             self._drop(key)
         self._places.give_back(peer_id)
@@ -212,7 +213,7 @@ class IncomingTransfers:
         self._rhythms.pop(peer_id, None)
 
     def on_time(self, now: float) -> list[Step]:
-        """Ask again where nothing comes any more; drop what does not get on."""
+        """Ask again for chunks that are late; drop transfers without progress."""
         steps: list[Step] = []
         for key, receiving in list(self._receiving.items()):
             if now >= receiving.pace.ends_at():
@@ -234,14 +235,14 @@ class IncomingTransfers:
         return max(receiving.pace.heard_at, receiving.asked_at) + receiving.patience_s()
 
     def _drop_former(self, sender: Contributor, now: float) -> None:
-        """What an earlier incarnation was sending, or this one does not go on with, will never be finished."""
+        """Drop transfers that will never be finished: of an earlier incarnation, or abandoned by this one."""
         for key, receiving in list(self._receiving.items()):
             is_silent = key[0] == sender and now - receiving.pace.heard_at >= 2 * receiving.patience_s()
             if is_silent or (key[0].peer_id == sender.peer_id and key[0] < sender):
                 self._drop(key)
 
     def _rhythm_of(self, peer_id: str) -> Rhythm:
-        """What is known of its link from earlier transfers."""
+        """Return the rhythm of a peer's link, as known from earlier transfers."""
         rhythm = self._rhythms.pop(peer_id) if peer_id in self._rhythms else Rhythm()
         self._rhythms[peer_id] = rhythm
         if len(self._rhythms) > _MAX_RHYTHMS:
@@ -252,7 +253,7 @@ class IncomingTransfers:
         return now - self._asked.get(sender.peer_id, -inf) < ASKED_S
 
     def _make_room(self, sender: Contributor, now: float) -> list[Step]:
-        """Whoever this node asked need not wait for one that offers of its own accord."""
+        """Give up a transfer that nobody asked for if a peer that this node asked would have to wait."""
         last = self._places.last_of_line()
         if last is None or last == sender.peer_id or sender.peer_id in self._places or not self._is_asked(sender, now):
             return []
@@ -263,12 +264,12 @@ class IncomingTransfers:
         return Outgoing(key[0].peer_id, TransferEnded(key[1], reason))
 
     def _drop(self, key: tuple[Contributor, int]) -> None:
-        """Its memory and its place are free again."""
+        """Free the memory and the place of a transfer."""
         if self._receiving.pop(key, None) is not None:
             self._places.give_back(key[0].peer_id)
 
     def _ask_once(self, key: tuple[Contributor, int], receiving: _Receiving, now: float) -> list[Step]:
-        """A chunk is missing. The rest of its window is on the way and useless: ask once, not for each of them."""
+        """Ask for a missing chunk, once: not again for each chunk of its window, which is on the way and useless."""
         if receiving.asked_offset == receiving.offset:
             return []
         receiving.asked_offset, receiving.asked_at = receiving.offset, now

@@ -1,14 +1,14 @@
-"""A few places, and the line of those who want one: nobody can hold a place by asking often, or ask twice.
+"""A few places, and the line of those that want one: nobody can hold a place by asking often, or ask twice.
 
-Whoever this node itself asked for goes first, then whoever waits longest; who gave a place back waits behind all.
-Pure: `now` is an argument.
+Peers that this node itself asked go first, then the one that waits longest; a peer that gave a place back waits behind
+all. Pure: `now` is an argument.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Longer than any line of an honest mesh; who finds it full asks again later.
+# Longer than any line of an honest mesh; a peer that finds it full asks again later.
 MAX_LINE = 64
 
 
@@ -24,7 +24,10 @@ class _Waiting:
 
 
 class Places:
-    """count: of places. patience_s: whoever has not asked again for so long has left the line."""
+    """The places and their line.
+
+    count: of places. patience_s: a peer that has not asked again for so long has left the line.
+    """
 
     def __init__(self, count: int, patience_s: float) -> None:
         self._count = count
@@ -36,9 +39,9 @@ class Places:
         return name in self._holders
 
     def ask(self, name: str, now: float, *, topic: str = "", first: bool = False) -> bool:
-        """Whether `name` has a place from now on. topic: of one topic only one has a place; "" is no topic.
+        """Return True if `name` has a place from now on.
 
-        first: goes before all who are not.
+        topic: only one peer has a place for each topic; "" is no topic. first: goes before all that are not.
         """
         if name in self._holders:
             return True
@@ -56,11 +59,11 @@ class Places:
         return True
 
     def give_back(self, name: str) -> None:
-        """Nothing if it had none."""
+        """Free the place of `name`, if it had one."""
         self._holders.pop(name, None)
 
     def last_of_line(self) -> str | None:
-        """A holder that would have to make room for one that goes first, if there is no other place."""
+        """Return a holder that must make room for one that goes first; None if a place is free or all go first."""
         if len(self._holders) < self._count:
             return None
         return next((name for name, (_, first) in self._holders.items() if not first), None)

@@ -1,1 +1,1 @@
-"""Readers of public sets as their authors give them out, which `mdl data get` does not fetch: MDLdroid's Table 1."""
+"""Readers of public sets in their authors' form, which `mdl data get` does not fetch: MDLdroid's Table 1."""

@@ -1,6 +1,6 @@
-"""Long logs of sensors in text: whitespace between numbers, a label in one column, NaN where a sensor said nothing.
+"""Long logs of sensors in text: whitespace between numbers, a label in one column, NaN if a sensor has no value.
 
-Read in pieces, since a log may be larger than memory should hold, and of each row only the columns that are wanted.
+They are read in pieces, since a log may be larger than memory should hold; only the wanted columns are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mdl.data.windows import Floats, Integers, Windows, make_windows, number_run
 from mdl.errors import DataError
 
 _PIECE_BYTES = 4 << 20
-# No row of these sets is longer; what has no end of line for so long is none of them.
+# No row of these sets is longer; bytes without an end of line for so long are none of them.
 _LONGEST_ROW_BYTES = 1 << 16
 _TEST_EVERY = 5
 Rows: TypeAlias = Annotated[int, msgspec.Meta(ge=4, le=10_000)]
@@ -30,7 +30,7 @@ Step: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
 @dataclass(frozen=True)
 class Log:
-    """One recording. values: float32 (rows, channels), NaN where nothing is known. label: int64 (rows,), as written."""
+    """One recording. values: float32 (rows, channels), NaN if unknown. label: int64 (rows,), as written."""
 
     values: Floats
     label: Integers
@@ -38,7 +38,7 @@ class Log:
 
 
 def read_log(file: BinaryIO, width: int, channels: Sequence[int], label: int, subject: int, where: str) -> Log:
-    """One log. width: columns of each row; channels, label: which of them are wanted, from 0.
+    """Read one log. width: columns of each row; channels, label: the wanted columns, from 0.
 
     Raises DataError naming the line that holds something else than numbers, or another count of them.
     """
@@ -64,9 +64,9 @@ def read_log(file: BinaryIO, width: int, channels: Sequence[int], label: int, su
 def read_logs(
     path: Path, file: re.Pattern[str], width: int, columns: Sequence[int], label: int, scale: Floats, expected: str
 ) -> list[Log]:
-    """All logs of a folder or a zip whose names fit `file`, of which the group "subject" is the person.
+    """Read all logs of a folder or a zip with names that fit `file`; its group "subject" is the person.
 
-    scale: what the values are divided by, of each channel. expected: what to say where there is none. Raises DataError.
+    scale: the divisor of each channel. expected: for the error if there is no log. Raises DataError.
     """
     logs = []
     with open_members(path) as members:
@@ -82,16 +82,16 @@ def read_logs(
 
 
 def hold_out(windows: Windows) -> tuple[Windows, Windows]:
-    """(to train, to test): people whose number is a multiple of five test."""
+    """Return (to train, to test): people with a number that is a multiple of five test."""
     test = windows.subject % _TEST_EVERY == 0
     return take_windows(windows, ~test), take_windows(windows, test)
 
 
 def cut_windows(logs: Sequence[Log], classes: Mapping[int, int], window: int, step: int, most_missing: int) -> Windows:
-    """Windows of rows with one label, one recording and no gap; a run of such rows is a group.
+    """Cut windows of rows with one label, one recording and no gap; a run of such rows is a group.
 
-    classes: the class of each label; other labels are left out. most_missing: rows in a row that are filled in,
-    linearly, where a channel says nothing; windows never cross a longer gap.
+    classes: the class of each label; other labels are left out. most_missing: missing rows of a channel in a row to
+    fill in linearly; windows never cross a longer gap.
     """
     values = np.concatenate([fill_gaps(log.values, most_missing) for log in logs])
     label = np.concatenate([log.label for log in logs])
@@ -107,7 +107,7 @@ def cut_windows(logs: Sequence[Log], classes: Mapping[int, int], window: int, st
 
 
 def fill_gaps(values: Floats, most: int) -> Floats:
-    """A copy in which up to `most` missing rows between two known ones of a channel are filled in linearly."""
+    """Return a copy with up to `most` missing rows between two known ones of a channel filled in linearly."""
     filled = values.copy()
     for column in filled.T:
         missing = ~np.isfinite(column)
@@ -122,7 +122,7 @@ def fill_gaps(values: Floats, most: int) -> Floats:
 
 
 def _parse(text: bytes, width: int, wanted: list[int], where: str, line: int) -> NDArray[np.float32]:
-    """The wanted columns of these whole lines; empty lines at the end count for nothing."""
+    """Return the wanted columns of these whole lines; empty lines at the end count for nothing."""
     fields = text.split()
     rows = text.count(b"\n") + 1 if fields else 0
     if len(fields) != rows * width:

@@ -1,6 +1,6 @@
-"""The one matrix of a MATLAB file of level 5 (what MATLAB saves by default): real, of two dimensions.
+"""The one matrix of a MATLAB file of level 5 (MATLAB's default): real, of two dimensions.
 
-The format is published ("MAT-File Format", The MathWorks). Nothing but numbers is read: no cell, structure, object or
+The format is published ("MAT-File Format", The MathWorks). Only numbers are read: no cell, structure, object or
 function, whatever the file says.
 """
 
@@ -23,7 +23,7 @@ _COMPLEX = 0x0800
 
 
 def read_matrix(content: bytes, most_bytes: int, where: str) -> NDArray[np.generic]:
-    """(rows, columns). most_bytes: what it may unpack to. Raises DataError for anything else."""
+    """Return the matrix (rows, columns). most_bytes: its limit when unpacked. Raises DataError for anything else."""
     if content[:6] != b"MATLAB" or len(content) < _HEADER_BYTES or content[126:128] != b"IM":
         raise DataError(f"{where}: not a MATLAB file of level 5 (little-endian); save it with -v7 or earlier")
     try:
@@ -62,7 +62,7 @@ def _matrix(body: bytes) -> NDArray[np.generic]:
 
 
 def _take(data: bytes, at: int) -> tuple[int, bytes, int]:
-    """(type, content, where the next element begins) of the element at `at`; small ones lie within their tag."""
+    """Return (type, content, start of the next element) of the element at `at`; small ones lie within their tag."""
     kind, size = struct.unpack_from("<II", data, at)
     if kind >> 16:
         kind, size = kind & 0xFFFF, kind >> 16

@@ -41,7 +41,7 @@ class MhealthOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_mhealth(path: Path, options: MhealthOptions) -> DataSet:
-    """Raises DataError naming the file and line that is missing or wrong."""
+    """Read the data set. Raises DataError naming the file and line that is missing or wrong."""
     wide = len(CHANNELS)
     logs = read_logs(path, _FILE, wide + 1, range(wide), wide, _SCALES, _EXPECTED)
     classes = {number + 1: number for number in range(len(CLASSES))}

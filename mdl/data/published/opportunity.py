@@ -56,7 +56,7 @@ class OpportunityOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 def read_opportunity(path: Path, options: OpportunityOptions) -> DataSet:
-    """Raises DataError naming the file and line that is missing or wrong."""
+    """Read the data set. Raises DataError naming the file and line that is missing or wrong."""
     column, names = _LABELS[options.labels]
     sides: tuple[list[Log], list[Log]] = ([], [])
     with open_members(path) as members:

@@ -27,7 +27,7 @@ RATE_HZ = 100.0
 _WIDTH, _LABEL = 54, 1
 # Time, activity and heart rate, then 17 columns a place: temperature, acceleration of +-16 g, ...
 _COLUMNS = [3 + 17 * place + 1 + axis for place in range(3) for axis in range(3)]
-# What is in the folder Optional is none of these.
+# Files in the folder Optional are left out.
 _FILE = re.compile(r"(?!(?:.*/)?Optional/)(?:.*/)?subject(?P<subject>\d{3})\.dat")
 _EXPECTED = "Protocol/subject101.dat; expected the folder PAMAP2_Dataset"
 _MOST_MISSING = 10
@@ -42,7 +42,7 @@ class Pamap2Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_pamap2(path: Path, options: Pamap2Options) -> DataSet:
-    """Raises DataError naming the file and line that is missing or wrong."""
+    """Read the data set. Raises DataError naming the file and line that is missing or wrong."""
     logs = read_logs(path, _FILE, _WIDTH, _COLUMNS, _LABEL, _G, _EXPECTED)
     classes = {label: number for number, label in enumerate(_ACTIVITIES)}
     windows = cut_windows(logs, classes, options.window, options.step, _MOST_MISSING)

@@ -40,7 +40,7 @@ class UnimibOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_unimib(path: Path, options: UnimibOptions) -> DataSet:
-    """Raises DataError naming the file that is missing or wrong."""
+    """Read the data set. Raises DataError naming the file that is missing or wrong."""
     with open_members(path) as members:
         values = _read(members, "acc_data.mat", path).astype(np.float32)
         told = _read(members, "acc_labels.mat", path)

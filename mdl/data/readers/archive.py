@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from mdl.errors import DataError
 from mdl.reading import open_regular, read_bytes, shorten
 
-# The largest member of the known sets is a zip of 61 MB; what claims far more is not one of them, or is a bomb.
+# The largest member of the known sets is a zip of 61 MB; a far larger one belongs to none of them, or is a bomb.
 LARGEST_MEMBER_BYTES = 128 << 20
 # Text of sensors packs 3 to 10 times, many repeats 20 times. Zeros pack 1,000 times.
 MOST_UNPACKED = 50
@@ -32,18 +32,18 @@ MOST_UNPACKED = 50
 _LEAST_TEXT_BYTES = 16 << 20
 # The original UCI HAR has 40 members of 100 bytes each in its list.
 _LARGEST_DIRECTORY_BYTES = 8 << 20
-# Of a zip of recordings: its list is read again for each of them.
+# The most members of a zip of recordings: its list is read again for each of them.
 MOST_MEMBERS = 2_000
-# The record at the end of a zip, with the longest comment.
+# The size of the record at the end of a zip, with the longest comment.
 _END_RECORD_BYTES = 22 + (1 << 16)
 # A row of a thousand channels has 20,000 characters.
 LONGEST_LINE = 1 << 17
 
 _PIECE_BYTES = 1 << 20
-# Of every second byte of UTF-16 text in the west; a few letters are beyond the first 256.
+# The share of zeros in every second byte of UTF-16 text in the west; a few letters are beyond the first 256.
 _MOSTLY = 0.8
 
-# The second line: what numpy raises for a header that is no dictionary of its own.
+# The second line: errors of numpy for a header that is not one of its own dictionaries.
 _DAMAGES = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, struct.error),
     *(TokenError, SyntaxError, TypeError, OverflowError),
@@ -62,7 +62,7 @@ class Members(Protocol):
     def read(self, name: str) -> bytes: ...
 
     def open(self, name: str) -> AbstractContextManager[BinaryIO]:
-        """To be read in pieces, so that it may be larger than LARGEST_MEMBER_BYTES."""
+        """Open a member to read in pieces, so that it may be larger than LARGEST_MEMBER_BYTES."""
         ...
 
 
@@ -114,7 +114,7 @@ class _Zip:
 
 @contextmanager
 def open_members(path: Path) -> Iterator[Members]:
-    """The members of a folder or zip. A zip that holds another zip (as the archive hands them out) is looked into."""
+    """Yield the members of a folder or zip. A zip that holds another zip (as the archive delivers) is opened, too."""
     if path.is_dir():
         yield _Folder(path)
         return
@@ -134,12 +134,12 @@ def open_members(path: Path) -> Iterator[Members]:
 
 
 def largest_unpacked(packed_bytes: int, least: int = LARGEST_MEMBER_BYTES) -> int:
-    """How much a packed file of this size may hold; `least` in any case."""
+    """Return the most bytes that a packed file of this size may hold, at least `least`."""
     return max(least, MOST_UNPACKED * packed_bytes)
 
 
 def list_files(path: Path) -> list[Path]:
-    """The file itself, or every file below a folder, sorted. Raises DataError if there is nothing there."""
+    """Return the file itself, or every file below a folder, sorted. Raises DataError if there is nothing there."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -152,7 +152,7 @@ def list_files(path: Path) -> list[Path]:
 
 
 def list_tables(path: Path, endings: tuple[str, ...]) -> list[Path]:
-    """Every file with one of these endings (".csv") at or below a path, those inside of zips as ZIP/NAME, sorted.
+    """Return every file with one of these endings (".csv") at or below a path, those in zips as ZIP/NAME, sorted.
 
     path: may be such a ZIP/FOLDER. A file that is named itself needs no ending. Raises DataError if there is nothing
     there, or a zip holds too many.
@@ -174,7 +174,7 @@ def on_disk(file: Path) -> Path:
 
 
 def _list_members(file: Path) -> list[Path]:
-    """The files of a zip; not those whose names lead out of it."""
+    """Return the files of a zip, without names that lead out of it."""
     with _open_zip(file, "a zip of recordings") as archive:
         names = [PurePosixPath(name) for name in archive.namelist() if not name.endswith("/")]
     inside = [name for name in names if not name.is_absolute() and ".." not in name.parts and not _is_hidden(name)]
@@ -184,12 +184,12 @@ def _list_members(file: Path) -> list[Path]:
 
 
 def _is_hidden(name: PurePath) -> bool:
-    """Return True for what a system or an editor has put there: .ipynb_checkpoints, .DS_Store, __MACOSX."""
+    """Return True for files of a system or an editor: .ipynb_checkpoints, .DS_Store, __MACOSX."""
     return any(part.startswith((".", "__MACOSX")) for part in name.parts)
 
 
 def load_arrays(path: Path, names: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
-    """The arrays of these names (all if none are named) in an .npz. Raises DataError if one is missing or pickled.
+    """Return the arrays of these names (default: all) in an .npz. Raises DataError if one is missing or pickled.
 
     No array takes memory before its header and the archive's directory agree on its size.
     """
@@ -206,7 +206,7 @@ def load_arrays(path: Path, names: Sequence[str] = ()) -> dict[str, NDArray[Any]
 
 
 def check_numbers(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Raises DataError unless each holds one whole number for each row."""
+    """Raise DataError unless each holds one whole number for each row."""
     for name, array in arrays.items():
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise DataError(
@@ -245,7 +245,7 @@ def _open_zip(path: Path, expected: str, problem: str = "not a zip file") -> Ite
 
 @contextmanager
 def _reading_zip(where: str, problem: str = "damaged, or packed in a way that is not read here") -> Iterator[None]:
-    """All that the standard library raises for an archive that is torn, encrypted, or not one."""
+    """Turn the standard library's errors for an archive that is torn, encrypted, or none at all into DataError."""
     try:
         yield
     except (*_DAMAGES, RuntimeError, ValueError, EOFError, OSError) as error:  # RuntimeError: encrypted
@@ -253,7 +253,7 @@ def _reading_zip(where: str, problem: str = "damaged, or packed in a way that is
 
 
 def _check_directory(file: BinaryIO, where: str) -> None:
-    """The list of members is read whole, so it is bounded before."""
+    """Bound the list of members before it is read whole. Raises DataError."""
     size = file.seek(0, io.SEEK_END)
     file.seek(max(0, size - _END_RECORD_BYTES))
     end = file.read().rpartition(b"PK\5\6")[2]
@@ -266,25 +266,25 @@ def _check_directory(file: BinaryIO, where: str) -> None:
 def open_text(
     file: Path, *, encoding: str = "utf-8-sig", errors: str = "strict", newline: str | None = None
 ) -> Iterator[Iterator[str]]:
-    """The lines of a text file that may be gzipped, one by one. Raises DataError for what is no text of lines.
+    """Yield the lines of a text file that may be gzipped. Raises DataError for a file without lines of text.
 
-    Neither a line nor what a packed file unpacks to has to fit into memory for this to be found out.
+    Neither a line nor a packed file's content has to fit into memory for this to be found out.
     """
     with _open_unpacked(file) as (source, most), io.TextIOWrapper(source, encoding, errors, newline) as text:
         yield _bounded_lines(text, file, most)
 
 
 def find_encoding(file: Path) -> str:
-    """Of a text file that may be gzipped: UTF-8, UTF-16 as spreadsheets save it, or what Windows writes in the west.
+    """Return the encoding of a text file that may be gzipped: UTF-8, spreadsheets' UTF-16, or Windows' western.
 
-    The whole file is looked at, a piece at a time: the first letter that is not ASCII may be in its last line.
+    The whole file is read, a piece at a time: the first letter that is not ASCII may be in its last line.
     """
     with _open_unpacked(file) as (source, most):
         return _encoding_of(source, most)
 
 
 def decode_lines(content: bytes) -> Iterator[str]:
-    """The lines of text in an encoding that is found likewise."""
+    """Return the lines of text in an encoding that is found likewise."""
     encoding = _encoding_of(io.BytesIO(content), None)
     return io.TextIOWrapper(io.BytesIO(content), encoding, errors="replace")
 
@@ -309,7 +309,7 @@ def _encoding_of(source: BinaryIO, most: int | None) -> str:
 
 @contextmanager
 def open_raw(file: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """The bytes of a file or of a member of a zip, as they are, and their number. Raises DataError."""
+    """Yield the bytes of a file or of a member of a zip, as they are, and their number. Raises DataError."""
     if (packed := on_disk(file)) == file:
         with open_regular(file, "a text file") as raw:
             yield raw, os.fstat(raw.fileno()).st_size
@@ -327,7 +327,7 @@ def open_raw(file: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 @contextmanager
 def _open_unpacked(file: Path) -> Iterator[tuple[BinaryIO, int | None]]:
-    """The bytes of a file that may be gzipped, and how many are read at most if it is."""
+    """Yield the bytes of a file that may be gzipped; if it is, also the most bytes to read."""
     with open_raw(file) as (raw, size):
         packed = file.name.endswith(".gz")
         source = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
@@ -350,7 +350,7 @@ def _bounded_lines(text: io.TextIOWrapper, file: Path, most: int | None) -> Iter
 
 
 def unpack_text(name: str, content: bytes) -> bytes:
-    """The text of a member that may be gzipped."""
+    """Return the text of a member that may be gzipped."""
     if not name.endswith(".gz"):
         return content
     try:

@@ -1,4 +1,4 @@
-"""Windows or images that are ready: an .npz file, or what a user's own function returns."""
+"""Prepared windows or images: an .npz file, or the result of a user's own function."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _COLOURS = (1, 2, 3, 4)
 
 
 class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """split: what is held out where the data does not say; gap: windows dropped where a stretch is cut in time.
+    """split: the choice of test windows if the data makes none; gap: windows dropped at a cut in a stretch's time.
 
-    rate: samples a second (Hz), where the file does not say. units: of the channels, where it does not say them: one
-    for all, or one for each. targets: what y holds, where it could be two things.
+    rate: samples a second (Hz), if the file has none. units: of the channels, if the file has none: one for all, or one
+    for each. targets: the kind of y, if it could be two.
     """
 
     split: Literal["auto", "subject", "recording", "time"] = "auto"
@@ -42,13 +42,13 @@ class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_npz(path: Path, options: ArrayOptions) -> DataSet:
-    """x (n, time, channels), or images (n, channels, height, width), and y; optional subject, group, split
+    """Read x (n, time, channels), or images (n, channels, height, width), and y; optional subject, group, split
     ("train"/"test" or 0/1); names: classes, channels.
 
     y: classes, whole numbers or text (n,); numbers, floats (n,) or (n, k); or labels, 0 or 1, (n, k). targets: names of
-    the numbers or labels; units: of the numbers; channel_units: of the channels, one for each, "-" where nobody knows;
-    known ones are brought to the unit that mdl keeps. rate: samples a second (Hz), one number; the option of that name
-    where the file has none.
+    the numbers or labels; units: of the numbers; channel_units: of the channels, one for each, "-" for an unknown one.
+    Known ones are brought to the unit that mdl keeps. rate: samples a second (Hz), one number; else the option of that
+    name.
     Without split a fifth of the subjects is for testing; without subject, of the groups; without either, the last fifth
     of each class's rows, which must be in recording order. Raises DataError naming the array that is missing or wrong.
     """
@@ -58,7 +58,7 @@ def read_npz(path: Path, options: ArrayOptions) -> DataSet:
 def build_data(
     name: str, arrays: Mapping[str, NDArray[Any]], where: str, options: ArrayOptions, *, as_written: bool = False
 ) -> DataSet:
-    """A data set from named arrays, as `read_npz` describes them. as_written: channels stay in their units."""
+    """Make a data set of named arrays, as `read_npz` describes them. as_written: channels stay in their units."""
     _check_arrays(arrays, where)
     x = arrays["x"] if arrays["x"].ndim == 4 else np.swapaxes(arrays["x"], 1, 2)
     x, channel_units, is_converted = _in_kept_units(x, _read_units(arrays, where, options.units), as_written)
@@ -67,13 +67,13 @@ def build_data(
     subject = arrays.get("subject")
     given = arrays.get("group")
     _, subject_ids = number_names(subject) if subject is not None else ((), np.zeros(len(x), np.int64))
-    # Rows that follow each other with the same label and subject may overlap, and stay together; images do not. Of
+    # Rows that follow each other with the same label and subject may overlap, and stay together; images do not. For
     # numbers and labels only the subject tells.
     runs = number_runs(strata_of(labels[1]), subject_ids) if x.ndim == 3 else np.arange(len(x))
     group = number_names(given)[1] if given is not None else runs
     if "split" in arrays:
         test = _read_split(arrays["split"], where)
-        # Groups that the source names must lie on one side (`check_data`); those we inferred are cut where it cuts.
+        # Groups that the source names must lie on one side (`check_data`); inferred ones are cut at the source's split.
         group = group if given is not None else group * 2 + test
         return _divide(name, x, labels, subject, group, test, _name_channels(arrays, where), rate_hz, units,
             channel_units, is_converted,
@@ -146,7 +146,7 @@ def _check_arrays(arrays: Mapping[str, NDArray[Any]], where: str) -> None:
 def read_targets(
     arrays: Mapping[str, NDArray[Any]], where: str, said: Targets | None
 ) -> tuple[tuple[tuple[str, ...], NDArray[Any]], tuple[str, ...]]:
-    """(names, values) of classes, numbers or labels, and the units of numbers."""
+    """Return (names, values) of classes, numbers or labels, and the units of numbers."""
     y, kind = arrays["y"], said or _find_targets(arrays["y"], where)
     if kind == "classes":
         if y.ndim != 1 or (y.dtype.kind == "f" and not (y == np.round(y)).all()):
@@ -165,7 +165,7 @@ def read_targets(
 
 
 def _find_targets(y: NDArray[Any], where: str) -> Targets:
-    """What y holds. Raises DataError where it may be two things."""
+    """Return the kind of y. Raises DataError if it may be two."""
     if y.ndim == 1 and y.dtype.kind != "f":
         return "classes"
     if y.ndim == 2 and y.dtype.kind != "U" and np.isin(y, (0, 1)).all():
@@ -184,7 +184,7 @@ def _find_targets(y: NDArray[Any], where: str) -> Targets:
 
 
 def _read_names(arrays: Mapping[str, NDArray[Any]], which: str, count: int, where: str) -> tuple[str, ...]:
-    """Of the numbers or labels, or their units, as the array of that name has them; empty without one."""
+    """Return the numbers' or labels' names, or their units, from the array of that name; () without one."""
     if which not in arrays:
         return ()
     given = arrays[which].reshape(-1)
@@ -207,7 +207,7 @@ def _name_labels(arrays: Mapping[str, NDArray[Any]], where: str) -> tuple[tuple[
 
 
 def _name_channels(arrays: Mapping[str, NDArray[Any]], where: str) -> tuple[str, ...]:
-    """Empty if the source names none."""
+    """Return the channels' names; () if the source has none."""
     if "channels" not in arrays:
         return ()
     given, count = arrays["channels"], arrays["x"].shape[1 if arrays["x"].ndim == 4 else 2]
@@ -221,7 +221,7 @@ def _name_channels(arrays: Mapping[str, NDArray[Any]], where: str) -> tuple[str,
 
 
 def _read_units(arrays: Mapping[str, NDArray[Any]], where: str, said: str) -> tuple[str, ...]:
-    """Return the unit that each channel is written in; () where nobody says."""
+    """Return the written unit of each channel; () if none is known."""
     count = arrays["x"].shape[1 if arrays["x"].ndim == 4 else 2]
     units = read_units(_read_names(arrays, "channel_units", count, where) or split_names(said), count, where)
     return units if any(units) else ()
@@ -230,14 +230,14 @@ def _read_units(arrays: Mapping[str, NDArray[Any]], where: str, said: str) -> tu
 def _in_kept_units(
     x: NDArray[Any], units: tuple[str, ...], as_written: bool
 ) -> tuple[NDArray[Any], tuple[str, ...], bool]:
-    """Return (x, units, whether values have changed)."""
+    """Return (x, units, True if values have changed)."""
     kept = units if as_written else tuple(map(kept_unit, units))
     converted = x if kept == units else convert_channels(x, units, kept)
     return (x, units, False) if converted is None else (converted, kept, kept != units)
 
 
 def _read_rate(arrays: Mapping[str, NDArray[Any]], where: str, said: float | None) -> float | None:
-    """None if nobody knows."""
+    """Return the rate; None if it is not known."""
     given = arrays.get("rate")
     if given is None:
         return said

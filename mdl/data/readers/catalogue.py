@@ -1,8 +1,8 @@
-"""The public data sets that `mdl data get` knows: where they are published, what proves them, where they are kept.
+"""The public data sets that `mdl data get` knows: their publishers, digests and local places.
 
-Neither publisher states a checksum. The digests here are those that several public projects independently recorded
-for the file behind the official address (UCI HAR), or one public project did (sEMG, its size confirmed by others);
-whoever has another file can say so with --sha256, or hand over a file with --from, which is checked by its content.
+Neither publisher states a checksum. For UCI HAR several public projects independently recorded the digest of the file
+behind the official address; for sEMG one project did, and others confirm the size. For another file the user can give
+--sha256, or hand over a file with --from, which is checked by its content.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PUBLIC_SETS = (
 
 
 def find_public_set(name: str) -> PublicSet:
-    """The known set of this name. Raises ConfigError with the closest and all names."""
+    """Return the known set of this name. Raises ConfigError with the closest and all names."""
     for known in PUBLIC_SETS:
         if known.name == name:
             return known
@@ -66,21 +66,21 @@ def find_public_set(name: str) -> PublicSet:
 
 
 def data_home() -> Path:
-    """Where `mdl data get` keeps data sets of this user."""
+    """Return the folder in which `mdl data get` keeps data sets of this user."""
     import platformdirs
 
     return Path(platformdirs.user_data_dir("mdl")) / "data"
 
 
 def default_cache_dir() -> Path:
-    """Where parsed windows of this user are kept; safe to delete at any time."""
+    """Return the folder for parsed windows of this user; safe to delete at any time."""
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("mdl")) / "windows"
 
 
 def find_installed(name: str) -> Path:
-    """The file that `mdl data get NAME` kept. Raises DataError saying how to get it."""
+    """Return the file that `mdl data get NAME` kept. Raises DataError saying how to get it."""
     for ending in (".zip", ".npz"):
         if (file := data_home() / f"{name}{ending}").is_file():
             return file

@@ -1,7 +1,7 @@
-"""What a column of times says: its unit and the sampling rate, found in its steps; or why it contradicts what is asked.
+"""The unit and the sampling rate of a column of times, found in its steps; or why it contradicts the user's options.
 
 A wrong unit is a factor of 1,000, and nothing else about the data looks wrong then: rows are torn apart at every step,
-or a thousand rows are made of one. So what was found is told, and what does not fit is refused, never repaired.
+or a thousand rows are made of one. So the reader reports what it found, and refuses contradictions, never repairs them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mdl.errors import DataError
 from mdl.task import describe_rate
 
 UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-# Rates of sensors whose windows are worth training on. Less than two units lie a factor of 4,000 apart: at a step of 1
-# both s (1 Hz) and ms (1,000 Hz) are possible, and the user is asked.
+# Rates of sensors with windows worth training on. Less than two units lie a factor of 4,000 apart: at a step of 1 both
+# s (1 Hz) and ms (1,000 Hz) are possible, and the user is asked.
 _USUAL_HZ = (0.5, 2000.0)
 # A UNIX time tells its unit by its size, unless that would be less than a row an hour: then it is a time since start.
 _SLOWEST_HZ = 1 / 3600
@@ -27,13 +27,13 @@ _SLOWEST_HZ = 1 / 3600
 _FASTEST_HZ = 100_000.0
 # The years 2001 to 2103 in seconds.
 EARLIEST_S, LATEST_S = 1e9, 4.2e9
-# A stream may have lost a third of its rows and still be called by its nominal rate. More than that is invented.
+# A stream may have lost a third of its rows and still be called by its nominal rate. More would be invented.
 RATE_TOLERANCE = 1.5
 # Nobody keeps less than a hundredth of the rows: a rate so far below the steps' means a wrong unit (a thousandth).
 _MOST_THINNED = 100.0
 # A step so many times the usual one is a gap, and says nothing about the rate.
 _GAP_STEPS = 10.0
-# Where most steps are one but for rounding (9 and 10 ms), the others are lost rows, and no part of the rate.
+# If most steps are one but for rounding (9 and 10 ms), the others are lost rows, and no part of the rate.
 _ALIKE, _MOST_ALIKE = 0.12, 0.8
 _NAMES = {
     "s": ("s", "sec", "secs", "second", "seconds"),
@@ -44,7 +44,7 @@ _NAMES = {
 _TIME_WORDS = frozenset(
     (
         *("time", "timestamp", "datetime", "date", "epoch", "epoc", "elapsed", "clock"),
-        # As spreadsheets and loggers elsewhere call them.
+        # Names in other languages' spreadsheets and loggers.
         *("zeit", "uhrzeit", "zeitstempel", "datum", "temps", "heure", "tiempo", "hora", "tempo", "tijd", "czas"),
         *("čas", "время", "χρόνος", "zaman", "時間", "时间"),
     )
@@ -64,10 +64,10 @@ class Clock:
 def find_clock(
     times: Times, column: str, where: str, *, unit: str | None = None, rate: float | None = None, max_gap_s: float = 1.0
 ) -> Clock:
-    """The clock of one recording. unit: as the user says; rate: Hz that is asked for; max_gap_s: what ends a stretch.
+    """Find the clock of one recording. unit: the user's; rate: wanted Hz; max_gap_s: a longer step ends a stretch.
 
-    times: float64 (rows,). Raises DataError that names the column's steps and what they contradict, or the units that
-    are possible if its name, its size and its steps do not tell.
+    times: float64 (rows,). Raises DataError that names the column's steps and what they contradict, or the possible
+    units if its name, its size and its steps do not tell.
     """
     step = _usual_step(times, column, where)
     rates = {name: 1 / (step * seconds) for name, seconds in UNITS_S.items()}
@@ -89,12 +89,12 @@ def find_clock(
 
 
 def unix_unit(time: float) -> str | None:
-    """The unit in which this is a UNIX time of the years 2001 to 2103; None if there is none."""
+    """Return the unit in which this is a UNIX time of the years 2001 to 2103; None if there is none."""
     return next((name for name, seconds in UNITS_S.items() if EARLIEST_S <= time * seconds <= LATEST_S), None)
 
 
 def parse_dates(texts: NDArray[np.str_]) -> Times | None:
-    """UNIX seconds of ISO dates and times, without a zone as UTC; None if one is none."""
+    """Return UNIX seconds of ISO dates and times, as UTC without a zone; None if a text is no date."""
     try:
         parsed = [datetime.fromisoformat(text) for text in texts.tolist()]
     except ValueError:
@@ -103,14 +103,14 @@ def parse_dates(texts: NDArray[np.str_]) -> Times | None:
 
 
 def is_time_name(column: str) -> bool:
-    """Whether a column's name says that it holds times: time, timestamp_ms, Seconds elapsed."""
+    """Return True if a column's name is one of times: time, timestamp_ms, Seconds elapsed."""
     return not _TIME_WORDS.isdisjoint(_words(column))
 
 
 def _possible_units(middle: float, rates: dict[str, float], rate: float | None) -> Iterator[str]:
-    """By what rate is asked for; else by the size of UNIX times; else by the rates that sensors have."""
+    """Yield the units by the wanted rate; else by the size of UNIX times; else by the usual rates of sensors."""
     if rate is not None:
-        # Thinned from what is usual, or not at all: 50 rows a second are no 50,000 that are asked for in hundreds.
+        # Thinned from a usual rate, or not at all: 50 rows a second are no 50,000 to be thinned to hundreds.
         most = min(rate * _MOST_THINNED, max(_USUAL_HZ[1], rate * RATE_TOLERANCE))
         yield from (name for name in rates if rate / RATE_TOLERANCE <= rates[name] <= most)
         return
@@ -137,7 +137,7 @@ def _contradiction(clock: Clock, rate: float | None, max_gap_s: float) -> str:
 
 
 def _usual_step(times: Times, column: str, where: str) -> float:
-    """Time from row to row without gaps and jumps back; a logger may write several rows under one time."""
+    """Return the time from row to row without gaps and jumps back; a logger may write several rows under one time."""
     steps = np.diff(times)
     forward = steps[steps > 0]
     if not len(forward):
@@ -156,7 +156,7 @@ def _name_unit(column: str) -> str | None:
 
 
 def _words(column: str) -> set[str]:
-    """timeStamp_MS -> time, stamp, timestamp, ms."""
+    """Split timeStamp_MS into time, stamp, timestamp, ms."""
     parts = re.split(r"[\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column))
     return {part.lower() for part in (*parts, *re.split(r"[\W_]+", column))}
 

@@ -1,10 +1,9 @@
 """Streams in CSV files, cut into windows that never straddle a change of label, a gap in time or two recordings.
 
 csv:PATH?label=activity&columns=ax,ay,az&rate=50&window=128&step=64 where PATH is a file, a glob, a folder or a zip.
-Each file is a recording, and so is each folder or zip as a known app exports it; how a file is written (delimiter,
-encoding, units, dates) is found out by `mdl.data.tables`. Columns are found by their names: the files of one folder may
-have them in any order. Rows and windows go through files, so that
-memory does not grow with the recordings.
+Each file is a recording, and so is each folder or zip as a known app exports it; `mdl.data.tables` finds out the form
+of a file (delimiter, encoding, units, dates). Columns are found by their names: the files of one folder may have them
+in any order. Rows and windows go through files, so that memory does not grow with the recordings.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ _MOST_SHOWN = 8
 
 
 def find_csv_files(path: str) -> list[Path]:
-    """The tables that a file name, a folder, a zip or a glob stands for. Raises DataError if there is none."""
+    """Return the tables of a file name, a folder, a zip or a glob. Raises DataError if there is none."""
     return _find(path, lambda root: list_tables(root, TABLES))
 
 
 def find_recordings(path: str) -> list[Path]:
-    """Find files as `find_csv_files` does; a folder or zip that a known app exported stands for all its tables."""
+    """Return files like `find_csv_files`; a folder or zip that a known app exported stands for all its tables."""
     return _find(path, list_recordings)
 
 
 def _find(path: str, look: Callable[[Path], list[Path]]) -> list[Path]:
     if glob.has_magic(path) and not Path(path).exists():
         looked = [(found, look(found)) for found in sorted(_expand(path)) if found.is_file() or "**" not in path]
-        # A folder is meant only where it is one recording.
+        # A folder counts only if it is one recording.
         files = [file for found, inside in looked if found.is_file() or inside == [found] for file in inside]
     else:
         files = look(Path(path))
@@ -71,10 +70,10 @@ def read_csv(
     labelled: bool = True,
     files: list[Path] | None = None,
 ) -> DataSet:
-    """The data set at `path`. scratch: a folder on a disk for rows and windows; None for a temporary one.
+    """Read the data set at `path`. scratch: a folder on a disk for rows and windows; None for a temporary one.
 
-    labelled: False takes all rows, whatever their label. files: these alone of those at `path`. Raises ConfigError or
-    DataError naming the file, the column or row, and the header.
+    labelled: False takes all rows, with any label or none. files: only these of the files at `path`. Raises ConfigError
+    or DataError naming the file, the column or row, and the header.
     """
     files = files or find_recordings(path)
     sides, split = find_sides(path, files) if options.split == "auto" else (None, "")
@@ -110,7 +109,7 @@ def _place_for_rows(scratch: Path | None) -> Iterator[Path]:
 def _cut(
     path: str, streams: Streams, options: CsvOptions, rows: Path, recordings: int, sides: NDArray[np.bool_] | None
 ) -> DataSet:
-    """sides: the recordings to test on, where their folders say it."""
+    """Cut streams into windows. sides: True for test recordings, if their folders tell."""
     window, step = options.window, options.step or max(1, options.window // 2)
     starts, group = window_starts(streams.stretches, window, step)
     if not len(starts):
@@ -158,7 +157,7 @@ def _cut(
 def gather_targets(
     rows: Path, starts: Integers, columns: slice, width: int, options: CsvOptions
 ) -> NDArray[np.float32] | NDArray[np.uint8]:
-    """Of each window its numbers, float32 (n, k), or which labels hold in more than half of it, uint8 (n, k)."""
+    """Return each window's numbers, float32 (n, k), or the labels that hold in more than half of it, uint8 (n, k)."""
     found = np.empty((len(starts), columns.stop - columns.start))
     for first in range(0, len(starts), _AT_ONCE):
         stream = np.memmap(rows, np.float32, "r").reshape(-1, width)[:, columns]
@@ -170,7 +169,7 @@ def gather_targets(
 
 
 def window_starts(stretches: NDArray[np.int64], window: int, step: int) -> tuple[Integers, Integers]:
-    """(starts, stretch of each): first row of every window; windows start at a stretch's first row."""
+    """Return (starts, stretch of each): first row of every window; windows start at a stretch's first row."""
     counts = (stretches[:, 1] - window) // step + 1
     group = np.repeat(np.arange(len(stretches)), counts)
     within = np.arange(len(group)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -178,7 +177,7 @@ def window_starts(stretches: NDArray[np.int64], window: int, step: int) -> tuple
 
 
 def _order_classes(streams: Streams, label: Integers, options: CsvOptions) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(classes, warnings): as declared, else by name those that have windows; whatever has none is named."""
+    """Return (classes, warnings): as declared, else those with windows, by name; the others are named in a warning."""
     held = {streams.classes[number] for number in np.unique(label).tolist()} if streams.classes else {"?"}
     if options.classes:
         return tuple(split_names(options.classes)), ()
@@ -191,7 +190,7 @@ def _order_classes(streams: Streams, label: Integers, options: CsvOptions) -> tu
 def gather_windows(
     rows: Path, starts: Integers, channels: int, window: int, into: Path, width: int | None = None
 ) -> Floats:
-    """Windows (n, channels, window), float32, mapped from a file of their own: memory holds some hundred at a time.
+    """Gather windows (n, channels, window), float32, mapped from a file: memory holds some hundred at a time.
 
     width: values of a row, if it holds more than the channels, which are the first.
     """
@@ -219,7 +218,7 @@ def _check_size(count: int, channels: int, window: int) -> None:
 
 
 def _expand(path: str) -> list[Path]:
-    """What a glob stands for. `**` goes into no linked folder, or two links to the folder they lie in have no end."""
+    """Return the files of a glob. `**` enters no linked folder, or two links to their own folder would have no end."""
     if "**" not in path:
         return [Path(name) for name in glob.glob(path)]
     root = Path(Path(path).anchor)

@@ -1,8 +1,8 @@
 """Pictures in folders, one folder a class: images:PATH?size=32x32 reads PNG and JPEG files below PATH.
 
 All are brought to one size and kept as their pixels, 8 bits each; they go through files, so that memory does not grow
-with their number. A file that is no picture, or claims more pixels than any camera has, is refused, or left out if
-that was asked for.
+with their number. A file that is no picture, or claims more pixels than any camera has, is refused, or left out if the
+user asked for that.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _AT_ONCE = 64
 
 
 class ImageOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """size: HEIGHTxWIDTH that all are brought to; without it all must have one. color: what is kept of them.
+    """size: HEIGHTxWIDTH of all after resizing; without it all must have one. color: the channels that are kept.
 
     label, subject: `path` or `path:N`, the name of the first, or Nth, folder below PATH; subject also `file`. classes:
-    all classes in their order, so that a device may hold some of them. bad: what to do with a file that is no picture.
-    split, seed: what is held out for testing; without subjects the last fifth of each class by its files' names. Where
-    the folders below PATH are train and val or test, they say it, and `path` is the folder below them.
+    all classes in their order, so that a device may hold some of them. bad: treatment of a file that is no picture.
+    split, seed: the choice of test pictures; without subjects the last fifth of each class by its files' names. If the
+    folders below PATH are train and val or test, they decide, and `path` is the folder below them.
     """
 
     size: Annotated[str, msgspec.Meta(pattern=r"^([1-9][0-9]{0,3}x[1-9][0-9]{0,3})?$")] = ""
@@ -61,13 +61,13 @@ class ImageOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def shape(self) -> tuple[int, int] | None:
-        """(height, width), or None if the pictures say it."""
+        """(height, width), or None if the pictures decide."""
         height, _, width = self.size.partition("x")
         return (int(height), int(width)) if width else None
 
 
 def find_images(path: str) -> list[Path]:
-    """All pictures at or below a path, by name. Raises DataError if there is none."""
+    """Return all pictures at or below a path, by name. Raises DataError if there is none."""
     root = Path(path).expanduser()
     files = [file for file in list_files(root) if file.suffix.lower() in _ENDINGS]
     if not files:
@@ -76,7 +76,7 @@ def find_images(path: str) -> list[Path]:
 
 
 def read_images(path: str, options: ImageOptions, scratch: Path) -> DataSet:
-    """The data set at `path`; x: uint8 (n, channels, height, width), mapped. scratch: a folder for the pixels.
+    """Read the data set at `path`; x: uint8 (n, channels, height, width), mapped. scratch: a folder for the pixels.
 
     Raises ConfigError or DataError naming the file.
     """
@@ -113,7 +113,10 @@ def read_images(path: str, options: ImageOptions, scratch: Path) -> DataSet:
 
 
 def read_image(file: Path, color: str, size: tuple[int, int] | None) -> Pixels:
-    """uint8 (channels, height, width), upright. size: (height, width). Raises DataError, ConfigError without Pillow."""
+    """Read a picture as uint8 (channels, height, width), upright. size: (height, width).
+
+    Raises DataError; ConfigError without Pillow.
+    """
     try:
         from PIL import Image, ImageOps
     except ImportError:
@@ -121,7 +124,7 @@ def read_image(file: Path, color: str, size: tuple[int, int] | None) -> Pixels:
     content = read_bytes(file, _LARGEST_FILE_BYTES, "a picture")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sizes, which are looked at here
+            warnings.simplefilter("ignore")  # warnings on sizes, which are checked here
             image = Image.open(io.BytesIO(content), formats=("PNG", "JPEG"))
         with image:
             if image.width * image.height > MOST_PIXELS:
@@ -129,7 +132,7 @@ def read_image(file: Path, color: str, size: tuple[int, int] | None) -> Pixels:
             if image.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"):
                 raise DataError(f"{file}: its pixels are {image.mode}; expected 8 bits (others go into an .npz)")
             if size is not None:
-                # A photograph is decoded at an eighth of its size where that is enough; later it may be turned.
+                # A photograph is decoded at an eighth of its size if that is enough; later it may be turned.
                 image.draft(_MODES[color], (2 * max(size), 2 * max(size)))
             upright = ImageOps.exif_transpose(image).convert(_MODES[color])
             if size is not None and upright.size != (size[1], size[0]):
@@ -143,7 +146,7 @@ def read_image(file: Path, color: str, size: tuple[int, int] | None) -> Pixels:
 
 
 def iterate_images(path: str, shape: Sequence[int]) -> Iterator[tuple[Path, Pixels]]:
-    """The pictures at or below a path, without labels, for a model that takes (channels, height, width)."""
+    """Yield the pictures at or below a path, without labels, for a model that takes (channels, height, width)."""
     color = {len(names): color for color, names in _CHANNELS.items()}.get(shape[0])
     if color is None:
         raise DataError(f"{path}: the model takes images of {shape[0]} channels; pictures have 1 (grey) or 3")
@@ -154,7 +157,7 @@ def iterate_images(path: str, shape: Sequence[int]) -> Iterator[tuple[Path, Pixe
 def _decode_all(
     files: Sequence[Path], options: ImageOptions, into: Path
 ) -> tuple[list[int], tuple[int, int, int], list[Path]]:
-    """(rows of the files that are pictures, the shape of each, files that are none); the pixels go into a file."""
+    """Return (rows of the files that are pictures, the shape of each, other files); write the pixels into a file."""
     size, first, kept, bad = options.shape, None, list[int](), list[Path]()
     channels = len(_CHANNELS[options.color])
     if size is not None:
@@ -184,7 +187,7 @@ def _decode_all(
 
 
 def _count(root: Path, files: Sequence[Path], bad: Sequence[Path]) -> Tally:
-    """Count the pictures, and files beside them that are none."""
+    """Count the pictures, and other files beside them."""
     tally = Tally("pictures")
     tally.see(len(files))
     for file in bad:
@@ -220,7 +223,7 @@ def _number_labels(
 
 
 def _gather(pixels: Pixels, rows: NDArray[np.int64], into: Path) -> NDArray[Any]:
-    """These pictures, mapped from a file of their own."""
+    """Return these pictures, mapped from a file of their own."""
     shape = (len(rows), *pixels.shape[1:])
     with open_private(into, "xb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})

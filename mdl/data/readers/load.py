@@ -1,4 +1,4 @@
-"""`load_data`: one line of text in, windows out; whatever had to be parsed is parsed once."""
+"""`load_data`: one line of text in, windows out; text files are parsed only once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
-    """As `read_data`, and says in the log what was found out about the data and what is likely a mistake in it."""
+    """Return the result of `read_data`; log the facts found about the data, and likely mistakes in it."""
     data = read_data(spec, cache_dir, seed)
     for note in data.notes:
         logger.info("%s: %s", data.name, note)
@@ -30,11 +30,11 @@ def load_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
 
 
 def read_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
-    """The data set that `spec` names (`mdl.data.spec`), checked; parsed windows stay in `cache_dir` as mapped arrays.
+    """Read the data set that `spec` names (`mdl.data.spec`), checked; parsed windows stay in `cache_dir`, mapped.
 
     A text names a built-in source; a function of the user's is called if they have said so (`mdl.own.own_data`). seed
-    shapes the synthetic `motion` only; what recordings hold out for testing never depends on it. Raises
-    ConfigError if the spec is wrong, DataError if the data is.
+    shapes the synthetic `motion` only; the choice of recordings' test windows never depends on it. Raises ConfigError
+    if the spec is wrong, DataError if the data is.
     """
     if isinstance(spec, Own):
         return _with_warnings(check_data(call_own(spec.function, parse_spec(spec.text)), spec.text))
@@ -58,7 +58,7 @@ def read_data(spec: str | Own, cache_dir: Path, seed: int = 0) -> DataSet:
 
 
 def _in_utf8(data: DataSet) -> DataSet:
-    """Write what is no UTF-8 in a file's name as an escape: names become classes and people, and are kept and sent."""
+    """Escape bytes of a file's name that are no UTF-8: names become classes and people, and are kept and sent."""
 
     def readable(value: Any) -> Any:
         if isinstance(value, str):
@@ -69,7 +69,7 @@ def _in_utf8(data: DataSet) -> DataSet:
 
 
 def _with_count(data: DataSet) -> DataSet:
-    """End the notes with what was read, unless the reader has said so."""
+    """End the notes with the number of windows read, unless the reader has given one."""
     if any(note.startswith("read ") for note in data.notes):
         return data
     return replace(data, notes=(*data.notes, f"read {len(data.train) + len(data.test):,} windows"))

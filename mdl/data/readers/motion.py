@@ -1,7 +1,7 @@
-"""Synthetic motion data: six activities of people who differ, made from a seed. NOT a recording of anybody.
+"""Synthetic motion data: six activities of different people, made from a seed. NOT a recording of anybody.
 
-Built so that one person's data is not enough: cadence, vigour, the shape of a step, how the phone sits in the pocket
-and the sensor's noise and bias belong to the person. Test people never appear in training.
+One person's data is not enough by design: cadence, vigour, the shape of a step, the phone's place in the pocket and
+the sensor's noise and bias belong to the person. Test people never appear in training.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _PLACEMENTS = 6
 Array = NDArray[np.float64]
 
 
-# Some 2 GB while they are made.
+# Some 2 GB in the making.
 _MOST_WINDOWS = 200_000
 
 
 class MotionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """people: who train; test_people: who are held out; windows: of each person, over all activities."""
+    """people: to train on; test_people: to test on; windows: of each person, over all activities."""
 
     people: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 24
     test_people: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 12
@@ -49,7 +49,7 @@ class MotionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class _Gait:
-    """One way of moving: steps a second, vigour in g, share of each harmonic, by how much the forward push leads the
+    """One way of moving: steps a second, vigour in g, share of each harmonic, lead of the forward push over the
     vertical one (rad), and mean lean of the trunk (rad)."""
 
     cadence_hz: float
@@ -70,7 +70,7 @@ _POSTURES = (0.9, 0.05, 1.5)
 
 
 def make_motion(options: MotionOptions, seed: int) -> DataSet:
-    """Synthetic windows of 128 samples at 50 Hz, half overlapping; the same for the same options and seed.
+    """Make synthetic windows of 128 samples at 50 Hz, half overlapping; the same for the same options and seed.
 
     Nine channels in the order of UCI HAR: body acceleration x y z (g), angular velocity x y z (rad/s), total
     acceleration x y z (g); six channels leave out the body acceleration.
@@ -101,7 +101,7 @@ def make_motion(options: MotionOptions, seed: int) -> DataSet:
 def _record(
     rng: np.random.Generator, placement: int, windows: int
 ) -> tuple[Array, NDArray[np.int64], NDArray[np.int64]]:
-    """One person's windows (n, 9, 128), labels and bout numbers."""
+    """Make one person's windows (n, 9, 128), labels and bout numbers."""
     person = _draw_person(rng, placement)
     bouts = len(ACTIVITIES) * _BOUTS
     shares = np.full(bouts, windows // bouts) + (np.arange(bouts) < windows % bouts)
@@ -117,10 +117,10 @@ def _record(
 class _Person:
     cadence: float
     vigour: float
-    harmonics: Array  # (axes, harmonics): how much more or less of each than others have
+    harmonics: Array  # (axes, harmonics): factors on the usual share of each
     phases: Array  # (axes, harmonics), rad
     mounting: Array  # (3, 3): from body (vertical, forward, lateral) to phone axes
-    posture: Array  # (3,): how far this person's postures are off, rad
+    posture: Array  # (3,): error of this person's postures, rad
     sway_g: float
     noise_g: float
     bias_rad_s: Array  # (3,)
@@ -141,7 +141,7 @@ def _draw_person(rng: np.random.Generator, placement: int) -> _Person:
 
 
 def _draw_mounting(rng: np.random.Generator, placement: int) -> Array:
-    """A random rotation: one of the placements, turned in the pocket by up to 17 degrees and tipped by up to 15."""
+    """Draw a rotation: one of the placements, turned in the pocket by up to 17 degrees and tipped by up to 15."""
     flip = np.diag([-1.0, -1.0, 1.0]) if placement % 2 else np.eye(3)
     turn = _rotate(0, (placement // 2) * 2 * np.pi / 3 + rng.uniform(-0.3, 0.3))
     return _rotate(2, rng.uniform(-0.26, 0.26)) @ _rotate(1, rng.uniform(-0.26, 0.26)) @ turn @ flip
@@ -156,7 +156,7 @@ def _rotate(axis: int, angle_rad: float) -> Array:
 
 
 def _move(rng: np.random.Generator, person: _Person, activity: int, windows: int) -> Array:
-    """One bout of one activity: (samples, 9) in phone axes."""
+    """Make one bout of one activity: (samples, 9) in phone axes."""
     samples = (windows - 1) * STEP + WINDOW
     body, turn, lean_rad = (_walk if activity < 3 else _rest)(rng, person, activity, samples)
     gravity = _rotate(2, lean_rad)[:, 0]
@@ -168,7 +168,7 @@ def _move(rng: np.random.Generator, person: _Person, activity: int, windows: int
 
 def _walk(rng: np.random.Generator, person: _Person, activity: int, samples: int) -> tuple[Array, Array, float]:
     gait = _GAITS[activity]
-    # Cadence and vigour wander within a bout, as they do in a real walk.
+    # Cadence and vigour wander within a bout, as in a real walk.
     cadence_hz = gait.cadence_hz * person.cadence * (1 + 0.05 * _wander(rng, samples))
     phase = 2 * np.pi * np.cumsum(cadence_hz) / RATE_HZ + rng.uniform(0, 2 * np.pi)
     vigour_g = gait.vigour_g * person.vigour * rng.lognormal(0, 0.1) * (1 + 0.15 * _wander(rng, samples))
@@ -194,6 +194,6 @@ def _rest(rng: np.random.Generator, person: _Person, activity: int, samples: int
 
 
 def _wander(rng: np.random.Generator, samples: int) -> Array:
-    """A slow random walk around 0 of about unit size: a handful of random values a second apart, joined up."""
+    """Draw a slow random walk around 0 of about unit size: random values a second apart, joined up."""
     knots = samples // RATE_HZ + 2
     return np.interp(np.arange(samples) / RATE_HZ, np.arange(knots), rng.normal(0.0, 1.0, knots))

@@ -5,11 +5,11 @@ places:gps/*.csv.gz?utc_offset=-4        columns latitude and longitude, places 
 
 places:gps/*.csv.gz?clusters=FILE        the clusters that `mdl data cluster` found, then the grid
 
-The grid is a constant of the mesh, not learned from anybody's data: whoever shares `centre` and `cell` shares the
-meaning of the classes. Where no centre is given it is the median of the fixes at PATH, which only fits if all of them
-lie on one machine, or of the clusters of a file, which fits all who have the file. A fix that no cluster reaches, as at
-the home of somebody whose data nobody has, is in a cell (rest=grid) or nowhere (rest=nowhere). What leaves this module
-is never finer than a cell or a cluster.
+The grid is a constant of the mesh, not learned from anybody's data: devices with the same `centre` and `cell` have the
+same classes. The default centre is the median of the fixes at PATH, which only fits if all of them lie on one machine.
+With a file of clusters it is their median, which fits all devices with that file. A fix that no cluster reaches, for
+example at the home of somebody without data here, is in a cell (rest=grid) or nowhere (rest=nowhere). This module's
+output is never finer than a cell or a cluster.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from mdl.data.windows import DataSet, Integers, Windows, make_windows
 from mdl.errors import ConfigError, DataError
 
 TEST_SHARE = 0.2
-# A row a minute of a hundred people for a month, some 2 GB while they are read.
+# A row a minute of a hundred people for a month, some 2 GB during the reading.
 _MOST_MOMENTS = 5_000_000
-# A place, an app, a person.
+# The longest name of a place, an app or a person.
 _LONGEST_NAME = 256
 _DAY_S = 86_400
-# A column named `place` is used where there is one; else these two make a grid.
+# A column named `place` is used if there is one; else these two make a grid.
 _FIX_COLUMNS = ("latitude", "longitude")
 
 
@@ -59,7 +59,7 @@ class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """time, place, subject: columns. centre: "latitude,longitude" of the grid. cell: metres; rows, columns: of cells.
 
     23 x 16 are as many places as the paper's clusters of access points, so that its models' sizes can be compared.
-    clusters: a file of places, the first ones; rest: where a fix is that none of them reaches.
+    clusters: a file of places, the first ones; rest: the place of a fix that none of them reaches.
     utc_offset: hours, added to UNIX times. accuracy: metres; coarser fixes are dropped. steps: most stays in a history.
     hole: windows of 10 minutes that a stay bridges. active: stays that make a day count.
     """
@@ -82,9 +82,9 @@ class PlaceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class PlaceLog:
-    """Everybody's stays. places: names of the places 0..; stays: by person, the names in order.
+    """All people's stays. places: names of the places 0..; stays: by person, the names in order.
 
-    tally: the moments that were read, and those that are in no stay, and why.
+    tally: the moments that were read, and those that are in no stay, with the reason.
     """
 
     places: tuple[str, ...]
@@ -93,7 +93,7 @@ class PlaceLog:
 
 
 def read_places(path: str, options: PlaceOptions) -> DataSet:
-    """Sequences as windows x (n, 6, steps), y the next place; the last fifth of each person's days is for testing.
+    """Read sequences as windows x (n, 6, steps), y the next place; the last fifth of each person's days is for testing.
 
     A test history never reaches back over that cut, so that no stay is on both sides.
     """
@@ -117,7 +117,7 @@ def read_places(path: str, options: PlaceOptions) -> DataSet:
 
 
 def read_stays(path: str, options: PlaceOptions) -> PlaceLog:
-    """Each person's stays on active days. Raises ConfigError or DataError naming file and line."""
+    """Read each person's stays on active days. Raises ConfigError or DataError naming file and line."""
     tally = Tally("moments")
     moments = _read_moments(path, options, tally)
     people = sorted({moment.subject for moment in moments})
@@ -153,7 +153,7 @@ def _count(
 
 
 def read_fixes(path: str, options: PlaceOptions) -> tuple[Floats64, Integers, Integers]:
-    """Every position in degrees (n, 2), and its person (n,) and local day (n,). Raises as `read_stays`."""
+    """Read every position in degrees (n, 2), and its person (n,) and local day (n,). Raises as `read_stays`."""
     moments = _read_moments(path, options, Tally())
     if moments[0].place:
         raise DataError(f"{path}: a log that names its places has no positions; expected {', '.join(_FIX_COLUMNS)}")
@@ -163,7 +163,7 @@ def read_fixes(path: str, options: PlaceOptions) -> tuple[Floats64, Integers, In
 
 
 def cut_days(stays: Stays, share: float) -> tuple[Stays, Stays]:
-    """The stays of the first days, and those of the last `share` of the days on which there are any."""
+    """Return the stays of the first days, and those of the last `share` of the days with stays."""
     days = np.unique(stays.day)
     if not len(days):
         return stays, stays
@@ -208,7 +208,7 @@ def _number_places(moments: list[_Moment], options: PlaceOptions) -> tuple[tuple
 
 
 def _number_cells(fixes: Floats64, around: Floats64, options: PlaceOptions) -> tuple[tuple[str, ...], Integers]:
-    """The cells' names and each fix's cell. around: positions whose median is the centre where none is given."""
+    """Return the cells' names and each fix's cell. around: positions with the default centre as their median."""
     centre = np.asarray(_parse_centre(options.centre) or np.median(around, axis=0), np.float64)
     grid = _name_grid(centre, options)
     cells = tuple(f"cell {grid} {row}-{column}" for row in range(options.rows) for column in range(options.columns))
@@ -220,13 +220,13 @@ def _fixes_of(moments: list[_Moment]) -> Floats64:
 
 
 def _name_grid(centre: Floats64, options: PlaceOptions) -> str:
-    """Tells grids apart whose cells mean other places, without saying where they are."""
+    """Return a short digest that tells grids with different cells apart, without revealing the places."""
     text = f"{centre[0]:.6f} {centre[1]:.6f} {options.cell:g}"
     return hashlib.blake2b(text.encode(), digest_size=3).hexdigest()
 
 
 def _find_cells(fixes: Floats64, centre: Floats64, options: PlaceOptions) -> Integers:
-    """Row-major cell numbers, -1 outside the grid."""
+    """Return row-major cell numbers, -1 outside the grid."""
     north, east = to_metres(fixes, centre).T
     row = np.floor(north / options.cell + options.rows / 2).astype(np.int64)
     column = np.floor(east / options.cell + options.columns / 2).astype(np.int64)
@@ -284,7 +284,7 @@ def _find_columns(file: Path, header: list[str], options: PlaceOptions) -> dict[
 
 
 def _read_row(row: list[str], index: dict[str, int], file: Path, line: int, options: PlaceOptions) -> _Moment | None:
-    """None for a fix that is too coarse, or a place without a name."""
+    """Return the row's moment; None for a fix that is too coarse, or a place without a name."""
     cells = {key: row[at].strip() if at < len(row) else "" for key, at in index.items()}
     subject = cells.get("subject", file.name.partition(".")[0])
     if len(subject) > _LONGEST_NAME or len(cells.get("place", "")) > _LONGEST_NAME:
@@ -303,7 +303,7 @@ def _read_row(row: list[str], index: dict[str, int], file: Path, line: int, opti
 
 
 def _parse_time(text: str, where: str, options: PlaceOptions) -> int:
-    """Local seconds: UNIX time, whose size tells its unit, plus the offset; or the clock that an ISO time shows."""
+    """Return local seconds: UNIX time plus the offset, its unit by its size; or the clock that an ISO time shows."""
     try:
         time = float(text)
         unit = unix_unit(time) or "s"

@@ -1,17 +1,17 @@
 """sEMG gestures ("EMG data for gestures", Sensors 2018 18(4):1122): the .npz of codes, or the original text files.
 
 Preparation, chosen once and used for every figure: the logger repeats each sample of the bracelet until the next one
-arrives (about nine rows in ten are repeats), so rows equal to the row before in all eight channels are dropped; what
-remains is about 100 samples a second. The signal is centred on zero and its sign carries little, so its magnitude is
-taken (`signal=raw` keeps the sign). Unit: 160 microvolts, which brings the deviation near 1. Windows of 64 samples,
-stepping by 16, lie inside one hold of one gesture; a hold is a group. Unmarked rows and the seventh gesture, which not
-everybody made, are left out.
+arrives (about nine rows in ten are repeats). So rows equal to the row before in all eight channels are dropped; about
+100 samples a second remain. The signal is centred on zero and its sign carries little, so its magnitude is taken
+(`signal=raw` keeps the sign). Unit: 160 microvolts, which brings the deviation near 1. Windows of 64 samples, stepping
+by 16, lie inside one hold of one gesture; a hold is a group. Unmarked rows and the seventh gesture, which not everybody
+made, are left out.
 
-`level=recording` divides each channel by its mean magnitude over the recording, whatever was done in it: how strong a
-signal is differs from arm to arm more than from gesture to gesture, and to know it takes no label (docs/results.md).
+`level=recording` divides each channel by its mean magnitude over the recording, over all gestures. Signals differ in
+strength from arm to arm more than from gesture to gesture, and the strength takes no label (docs/results.md).
 
 `split=subject` (default) tests with every fifth subject (5, 10, 15, ...); `split=series` trains on each subject's first
-series and tests on the second, leaving out those who lack one of the two.
+series and tests on the second, leaving out subjects that lack one of the two.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mdl.errors import DataError
 
 CLASSES = ("rest", "fist", "wrist flexion", "wrist extension", "radial deviation", "ulnar deviation")
 CHANNELS = 8
-# Of what remains without repeats, about.
+# The rate without repeats, about.
 RATE_HZ = 100.0
 VOLT_PER_CODE = 1e-5
 _CODES_PER_UNIT = 16.0
@@ -56,7 +56,7 @@ class SemgOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_semg(path: Path, options: SemgOptions) -> DataSet:
-    """The data set at `path`. Raises DataError naming the file and line that is missing or wrong."""
+    """Read the data set at `path`. Raises DataError naming the file and line that is missing or wrong."""
     codes, label, subject, series = _read_npz(path) if path.suffix == ".npz" else _read_text(path)
     recording = number_runs(subject, series)
     keep = np.ones(len(codes), dtype=bool)
@@ -90,7 +90,7 @@ def read_semg(path: Path, options: SemgOptions) -> DataSet:
 
 
 def _level(stream: Floats, recording: Integers) -> None:
-    """In place; a channel that says nothing stays as it is."""
+    """Level the stream in place; a channel of zeros stays as it is."""
     for start, stop in pairwise([0, *(np.flatnonzero(np.diff(recording)) + 1).tolist(), len(recording)]):
         mean = np.abs(stream[start:stop]).mean(axis=0)
         stream[start:stop] /= np.where(mean > 0.0, mean, 1.0)
@@ -135,7 +135,7 @@ def _read_text(path: Path) -> tuple[Codes, Integers, Integers, Integers]:
 
 
 def _parse(text: bytes, where: str) -> tuple[Codes, Integers]:
-    """Codes and labels of one original file: a header, then time, eight channels in volt, and the class."""
+    """Parse one original file into codes and labels: a header, then time, eight channels in volt, and the class."""
     header, _, body = text.partition(b"\n")
     if not header.startswith(b"time"):
         raise DataError(f"{where}: the first line is {header[:60].decode('latin-1')!r}; expected time, channel1, ...")

@@ -13,7 +13,7 @@ LARGEST_WINDOWS_BYTES = 4 << 30
 
 
 def cut_runs(run: Integers, window: int, step: int) -> tuple[Integers, Integers]:
-    """(starts, run of each): first row of every window that lies wholly inside one run of equal numbers.
+    """Return (starts, run of each): first row of every window that lies wholly inside one run of equal numbers.
 
     run: int64 (rows,), numbered so that neighbouring runs differ. Windows start at a run's first row.
     """
@@ -26,7 +26,7 @@ def cut_runs(run: Integers, window: int, step: int) -> tuple[Integers, Integers]
 
 
 def take_rows(stream: NDArray[np.floating], starts: Integers, window: int) -> Floats:
-    """Windows (n, channels, window), float32, from a stream (rows, channels). Raises DataError if they are too many."""
+    """Return windows (n, channels, window), float32, of a stream (rows, channels). Raises DataError if too many."""
     size_bytes = 4 * len(starts) * stream.shape[1] * window
     if size_bytes > LARGEST_WINDOWS_BYTES:
         raise DataError(
@@ -38,5 +38,5 @@ def take_rows(stream: NDArray[np.floating], starts: Integers, window: int) -> Fl
 
 
 def overlap_gap(window: int, step: int) -> int:
-    """How many windows must be dropped between two windows of one run so that these share no row."""
+    """Return the number of windows to drop between two windows of one run so that these share no row."""
     return -(-window // step) - 1

@@ -12,12 +12,12 @@ from mdl.errors import DataError
 
 
 def parse_table(text: bytes, columns: int, where: str, first_line: int = 1) -> NDArray[np.float64]:
-    """Whitespace-separated numbers as (rows, columns), float64.
+    """Parse whitespace-separated numbers as (rows, columns), float64.
 
     Raises DataError naming the line that holds something else, another count of values, or NaN.
     """
     with warnings.catch_warnings():
-        # numpy says "could not be read to its end" as a warning today and as a ValueError tomorrow.
+        # numpy says "could not be read to its end" as a warning today and as a ValueError in future versions.
         warnings.simplefilter("error", DeprecationWarning)
         try:
             values = np.fromstring(text.decode("ascii"), dtype=np.float64, sep=" ")

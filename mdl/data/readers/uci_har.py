@@ -3,9 +3,9 @@
 Windows of 128 samples at 50 Hz, half overlapping, nine channels: body acceleration x y z (g), angular velocity x y z
 (rad/s), total acceleration x y z (g). The official split: 21 people train, 9 others test.
 
-`level=person` brings each of a person's channels to mean 0 and deviation 1 over all of that person's windows, whatever
-was done in them: people differ more in how the phone sits on their waist than sitting does from standing. To know it
-takes no label, only that everybody does about the same in the end (docs/training.md).
+`level=person` brings each of a person's channels to mean 0 and deviation 1 over all of that person's windows, with all
+activities. People differ more in the phone's position at the waist than sitting does from standing. This takes no
+label, only that everybody does about the same in the end (docs/training.md).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class UciHarOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_uci_har(path: Path, options: UciHarOptions) -> DataSet:
-    """The data set at `path`. Raises DataError naming the file and line that is missing or wrong."""
+    """Read the data set at `path`. Raises DataError naming the file and line that is missing or wrong."""
     sides = _read_npz(path) if path.suffix == ".npz" else _read_text(path)
     first_group = 0
     windows = []
@@ -61,7 +61,7 @@ def read_uci_har(path: Path, options: UciHarOptions) -> DataSet:
 
 
 def _level(x: Floats, subject: Integers) -> None:
-    """In place; a channel that says nothing is 0."""
+    """Level the windows in place; a constant channel becomes 0."""
     for person in np.unique(subject):
         mine = subject == person
         own = x[mine]
@@ -71,7 +71,7 @@ def _level(x: Floats, subject: Integers) -> None:
 
 
 def _number_stretches(x: Floats, y: Integers, subject: Integers) -> Integers:
-    """Number the uninterrupted stretches: a window belongs to the stretch whose samples it repeats in its first half.
+    """Number the uninterrupted stretches: a window belongs to the one that it repeats in its first half.
 
     The published six digits repeat exactly in total acceleration; the text files differ in no digit between windows.
     """

@@ -1,4 +1,4 @@
-"""Recordings without labels, cut into windows in the order of their rows: what a trained model is used on."""
+"""Recordings without labels, cut into windows in the order of their rows: inputs of a trained model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mdl.writing import make_private_folder, open_private
 class Unlabelled:
     """x: float32 (n, channels, window), mapped from a file. recording: (n,), into files.
 
-    began: (n,), since the recording's first row, in seconds, or in rows where there are no times.
+    began: (n,), since the recording's first row, in seconds, or in rows without times.
     """
 
     x: Floats
@@ -53,11 +53,10 @@ def read_unlabelled(
     cache_dir: Path,
     channel_units: Sequence[str] | None = None,
 ) -> Iterator[Unlabelled]:
-    """All windows of csv:PATH, whatever label they have; the files behind them go when they are done with.
+    """Yield all windows of csv:PATH, with any label or none; delete the files behind them at the end.
 
-    rate_hz: that the windows must have; recordings of another one are resampled. channel_units: that a model takes, as
-    `read_streams` wants them. Raises ConfigError or DataError, as
-    `read_csv` does.
+    rate_hz: the windows' rate; recordings of another one are resampled. channel_units: a model's, as `read_streams`
+    takes them. Raises ConfigError or DataError, as `read_csv` does.
     """
     files = find_recordings(path)
     if rate_hz is not None and options.rate is None:
@@ -78,7 +77,7 @@ def read_unlabelled(
             )
         x = gather_windows(rows, starts, len(streams.channels), options.window, rows.with_name("x.npy"), width)
         within = starts - streams.stretches[stretch, 0]
-        # Seconds between rows; where there are no times, rows count.
+        # Seconds between rows; without times, rows count.
         each = 1 / streams.rate_hz if streams.is_timed and streams.rate_hz else 1.0
         began = streams.began[stretch] + within * each
         recording = streams.stretches[stretch, 4]
@@ -97,7 +96,7 @@ class Description:
 
 
 def describe_unlabelled(text: str, cache_dir: Path) -> Description | None:
-    """What is in csv:PATH where no label is said; None for other data, or where a label is likely."""
+    """Describe csv:PATH if no label is named; return None for other data, or if a label is likely."""
     spec = parse_spec(text)
     if spec.source != "csv":
         return None

@@ -1,9 +1,9 @@
 """From moments at places to a person's stays, and from stays to sequences for the M-RNN (Colla 2.2 and 4.1).
 
-Time is cut into windows of 10 minutes, each with the place that most of its moments name; neighbouring windows at one
-place are a stay. A sequence is the stays of a day and the moment that is asked about: "where then?" is answered from
-both. A step's six features are whole numbers: the stay's place and duration, and hour, minute, weekday and gap of the
-next moment, which for the last step is the one that is asked about. Knows nothing of files.
+Time is cut into windows of 10 minutes, each with the place of most of its moments; neighbouring windows at one place
+are a stay. A sequence is the stays of a day and the moment of the question "where then?". A step's six features are
+whole numbers: the stay's place and duration, and hour, minute, weekday and gap of the next moment. For the last step
+the next moment is that of the question. Knows nothing of files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WINDOW_S = 600
 WINDOWS_A_DAY = 86_400 // WINDOW_S
 WINDOWS_AN_HOUR = 3_600 // WINDOW_S
 _MINUTES_A_WINDOW = WINDOW_S // 60
-# What stands in every feature of a step that a sequence does not have: no code, and no row of an embedding.
+# The value of every feature of a missing step: no code, and no row of an embedding.
 NO_STAY = -1
 
 
@@ -41,12 +41,12 @@ class Stays:
 
     @property
     def day(self) -> Integers:
-        """The local day each stay begins on."""
+        """The local day on which each stay begins."""
         return self.start // WINDOWS_A_DAY
 
 
 def find_stays(local_time_s: Integers, place: Integers, longest_hole: int) -> Stays:
-    """Stays from moments, both int64 (m,), in any order. A place below 0 is nowhere: it ends a stay.
+    """Find stays in moments, both int64 (m,), in any order. A place below 0 is nowhere: it ends a stay.
 
     longest_hole: windows without a moment that a stay bridges; phones do not report every 10 minutes.
     """
@@ -61,7 +61,7 @@ def find_stays(local_time_s: Integers, place: Integers, longest_hole: int) -> St
 
 
 def keep_active_days(stays: Stays, fewest: int) -> Stays:
-    """The stays of days with at least `fewest` of them: on other days the phone was off, or its owner away."""
+    """Return the stays of days with at least `fewest` of them: on other days the phone was off, or its owner away."""
     days, day, count = np.unique(stays.day, return_inverse=True, return_counts=True)
     return take_stays(stays, (count >= fewest)[day]) if len(days) else stays
 
@@ -77,15 +77,15 @@ def moments_in(stays: Stays, local_time_s: Integers) -> NDArray[np.bool_]:
 
 
 def take_stays(stays: Stays, rows: NDArray[np.bool_]) -> Stays:
-    """The stays where `rows` is true."""
+    """Return the stays where `rows` is true."""
     return Stays(stays.place[rows], stays.start[rows], stays.duration[rows])
 
 
 def encode_steps(stays: Stays, asked: Integers) -> Integers:
-    """Codes int64 (n, 6) in the order of FEATURES, each below the sizes that `feature_sizes` gives.
+    """Return codes int64 (n, 6) in the order of FEATURES, each below the sizes that `feature_sizes` gives.
 
-    asked: the window of the moment that follows each stay, int64 (n,): the next stay's start, or any later one. What is
-    longer than a day counts as a day.
+    asked: the window of the moment that follows each stay, int64 (n,): the next stay's start, or any later one.
+    Durations and gaps longer than a day count as a day.
     """
     of_day = asked % WINDOWS_A_DAY
     return np.stack(
@@ -103,12 +103,12 @@ def encode_steps(stays: Stays, asked: Integers) -> Integers:
 
 
 def feature_sizes(places: int) -> tuple[int, ...]:
-    """How many codes each feature has, in the order of FEATURES (Colla 2.2)."""
+    """Return the number of codes of each feature, in the order of FEATURES (Colla 2.2)."""
     return (places, 24, 60, 7, WINDOWS_A_DAY, WINDOWS_A_DAY)
 
 
 def make_sequences(stays: Stays, steps: int) -> tuple[Floats, Integers]:
-    """x: codes as float32 (n - 1, 6, steps), oldest first; y: the place of the stay that follows, int64 (n - 1,).
+    """Return x: codes as float32 (n - 1, 6, steps), oldest first; y: the place of the next stay, int64 (n - 1,).
 
     A day's stays before each stay, growing one by one (2.2): those that began at most a day before it, at most `steps`
     of them, and the last one in any case. Steps after the last are NO_STAY.
@@ -125,20 +125,20 @@ def make_sequences(stays: Stays, steps: int) -> tuple[Floats, Integers]:
 
 
 def ask_next(stays: Stays, asked: int, steps: int) -> Floats:
-    """The one sequence, float32 (1, 6, steps), that asks where somebody with these stays is at window `asked`."""
+    """Return the one sequence, float32 (1, 6, steps), that asks for the place at window `asked` after these stays."""
     known = Stays(np.append(stays.place, 0), np.append(stays.start, asked), np.append(stays.duration, 1))
     return make_sequences(known, steps)[0][-1:]
 
 
 def last_steps(x: NDArray[np.float32]) -> Integers:
-    """The codes of each sequence's last step, int64 (n, 6). x: (n, 6, steps)."""
+    """Return the codes of each sequence's last step, int64 (n, 6). x: (n, 6, steps)."""
     last = np.maximum((x[:, 0] != NO_STAY).sum(axis=1) - 1, 0)
     codes: Integers = x[np.arange(len(x)), :, last].astype(np.int64)
     return codes
 
 
 def _vote(window: Integers, place: Integers) -> tuple[Integers, Integers]:
-    """Each window once, in order, with the place that most of its moments name; the smaller number where they tie."""
+    """Return each window once, in order, with the place of most of its moments; the smaller number in a tie."""
     pairs, votes = np.unique(np.stack([window, place]), axis=1, return_counts=True)
     order = np.lexsort((pairs[1], -votes, pairs[0]))
     first = np.unique(pairs[0][order], return_index=True)[1]

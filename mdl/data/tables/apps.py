@@ -1,7 +1,7 @@
-"""Knows how apps and loggers write their files: the names of their columns here, their units, and their times.
+"""Knows the files of apps and loggers: our names of their columns, their units, and their times.
 
 A table of data. Names here: acc is acceleration with gravity, lin without it, gyro the angular rate, mag the magnetic
-field. A rule that comes first has the name: no two columns of a file get one.
+field. The first matching rule takes the name: no two columns of a file get one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mdl.data.quantities import find_unit, quantity_of
 class Rule:
     """column: a pattern of the column's name without its unit; its group, an axis, goes into `name`.
 
-    unit: where the header says none. file: a pattern that the file's name holds. quantity: that the header's unit has.
+    unit: used if the header has none. file: a pattern in the file's name. quantity: the one that the header's unit has.
     """
 
     column: str
@@ -30,11 +30,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class App:
-    """mark: what the lines down to the header hold, in lower case; of a file without a header its first lines.
+    """mark: a pattern of the lines down to the header, in lower case; for a file without a header of its first lines.
 
-    names: of the columns where there is no header. above: lines that are no rows, though they hold numbers.
-    clock: a pattern of the lines above the values whose groups `start` (UNIX seconds) and `rate` (Hz) stand for a
-    column of times. row_end: what ends a row besides the line.
+    names: of the columns if there is no header. above: lines that are no rows, though they hold numbers.
+    clock: a pattern of the lines above the values with groups `start` (UNIX seconds) and `rate` (Hz), which stand for a
+    column of times. row_end: ends a row besides the line.
     exports: files, in lower case, of a folder or zip that is one recording of this app.
     """
 
@@ -48,7 +48,7 @@ class App:
     exports: tuple[str, ...] = ()
 
 
-# As phyphox's languages call a sensor, or what it measures; its units are written alike in all of them.
+# The names of sensors, or of their quantities, in phyphox's languages; its units are the same in all of them.
 _TIME = "time|zeit|temps|tiempo|tempo|tijd|czas|čas|время|χρόνο[ςσ]|zaman|vreme|thời gian|時間|时间"
 _ACCELERATION = (
     "acceleration|accelerometer|beschleunigung|accélération(?: selon)?|aceleración|acelerómetro|accelerazione|"
@@ -216,9 +216,9 @@ def find_app(above: Sequence[str], header: Sequence[str]) -> App | None:
 
 
 def name_columns(app: App, file: Path, header: Sequence[str], units: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return (names, units) of the columns as they are called here: "" for what no rule is about.
+    """Return our (names, units) of the columns: "" for a column without a rule.
 
-    header: the names without their units. units: as the header says them; what it does not say, the app's rule does.
+    header: the names without their units. units: as in the header; the app's rule fills in missing ones.
     """
     names, known = [""] * len(header), list(units)
     stem = file.name.partition(".")[0].casefold()
@@ -237,12 +237,12 @@ def name_columns(app: App, file: Path, header: Sequence[str], units: Sequence[st
 
 
 def has_sensor(app: App, name: str) -> bool:
-    """Return True if a file of this name, in lower case, may hold what one of the app's rules is about."""
+    """Return True if a file of this name, in lower case, may hold columns of one of the app's rules."""
     return name.endswith(".csv") and any(re.search(rule.file, name.partition(".")[0]) for rule in app.rules)
 
 
 def read_clock(app: App, above: Sequence[str]) -> tuple[float, float] | None:
-    """Return (start in seconds, rate in Hz) that the lines above the values say; None if they do not."""
+    """Return (start in seconds, rate in Hz) from the lines above the values; None if they have none."""
     match = re.search(app.clock, "".join(above).casefold()) if app.clock else None
     if match is None:
         return None

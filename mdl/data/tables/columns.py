@@ -1,4 +1,4 @@
-"""Which column of a table is what: by the user's words, else by their names."""
+"""The roles of a table's columns: by the user's words, else by their names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mdl.data.tables.dialect import Dialect, plain_name, without_unit
 from mdl.data.tables.options import CsvOptions
 from mdl.errors import ConfigError, DataError
 
-# What such a column is often called, for the hint where the user has named none.
+# Usual names of such a column, for the hint if the user has named none.
 _LABEL_NAMES = ("activity", "label", "class", "target", "gesture", "exercise", "state")
-# Said of the time: there is a column for it, and it is not to be used.
+# The user's word for the time: ignore its column.
 NO_TIME = "none"
 # Columns named in one line.
 _MOST_SHOWN = 40
@@ -23,10 +23,10 @@ _MOST_SHOWN = 40
 
 @dataclass(frozen=True)
 class Columns:
-    """Positions in the header. channels: (name, position), called as the user or a known app's rules do.
+    """Positions in the header. channels: (name, position), with the user's names or a known app's.
 
     targets: likewise of numbers or labels. label, subject: None if they come from the path, or there is none.
-    times: candidates for the time, in order. left_out: no channels, by name.
+    times: candidates for the time, in order. left_out: names of columns that are no channels.
     """
 
     channels: tuple[tuple[str, int], ...]
@@ -40,7 +40,7 @@ class Columns:
 def choose_columns(
     file: Path, dialect: Dialect, options: CsvOptions, like: Sequence[str] | None = None, like_file: Path | None = None
 ) -> Columns:
-    """All checked against the header. like: the channels that the file must have, in whatever order.
+    """Choose the columns; check all against the header. like: the channels that the file must have, in any order.
 
     Raises ConfigError that shows the header, DataError if the channels are not those of `like_file`.
     """
@@ -60,7 +60,7 @@ def choose_columns(
     taken = [place for place in (label, subject, time, *dict(targets).values()) if place is not None]
     free = [place for place, name in enumerate(dialect.header) if name and place not in taken]
     times = [place for place in free if is_time_name(dialect.alias(place) or dialect.header[place])]
-    # Of a known app's file the channels are what its rules name, in one order whatever the app.
+    # In a known app's file the app's rules name the channels, in one order for all apps.
     rest = [place for place in free if place not in times and (dialect.alias(place) or not dialect.app)]
     rest = sorted(rest, key=dialect.alias) if dialect.app else rest
     if dialect.named and len(dialect.named) == len(rest):
@@ -83,9 +83,9 @@ def choose_columns(
 
 
 def rename_columns(file: Path, dialect: Dialect, said: str) -> Dialect:
-    """Call columns as the user does. said: "THEIRS:OURS,..."; theirs as `find_column` finds them.
+    """Give columns the user's names. said: "THEIRS:OURS,..."; `find_column` finds theirs.
 
-    Raises ConfigError for what is no pair, and for a column that is not there.
+    Raises ConfigError for a text that is no pair, and for a column that is not there.
     """
     pairs = read_map(said)
     if not pairs:
@@ -97,7 +97,7 @@ def rename_columns(file: Path, dialect: Dialect, said: str) -> Dialect:
 
 
 def read_map(said: str) -> dict[str, str]:
-    """Return what columns are called, by their name in a file. Raises ConfigError for what is no THEIRS:OURS."""
+    """Return columns' new names, by their name in a file. Raises ConfigError for a text that is no THEIRS:OURS."""
     pairs = [each.rpartition(":") for each in split_names(said)]
     if wrong := [f"{theirs}{colon}{ours}" for theirs, colon, ours in pairs if not theirs.strip() or not ours.strip()]:
         raise ConfigError(f"map= has {wrong[0][:40]!r}; expected THEIRS:OURS,..., as in map=Acceleration x:ax")
@@ -107,7 +107,7 @@ def read_map(said: str) -> dict[str, str]:
 def _place_channels(file: Path, dialect: Dialect, named: Sequence[str], rest: Sequence[int]) -> list[tuple[str, int]]:
     """Find the channels that the user or a model names. rest: columns that could be them, for the hint.
 
-    Raises ConfigError that says how the file's columns can be called so.
+    Raises ConfigError with a way to give the file's columns these names.
     """
     places = [(name, find_column(dialect, name)) for name in named]
     found = [(name, place) for name, place in places if place is not None]
@@ -121,7 +121,7 @@ def _place_channels(file: Path, dialect: Dialect, named: Sequence[str], rest: Se
 
 
 def _call(file: Path, dialect: Dialect, chosen: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Call the channels by the names that the user gave, where there is one for each of them."""
+    """Give the channels the user's names, if there is one for each of them."""
     if not dialect.named:
         return chosen
     if len(dialect.named) == len(chosen):
@@ -152,15 +152,15 @@ def _refuse_two_targets(file: Path, options: CsvOptions) -> None:
 
 
 def from_path(said: str, dialect: Dialect | None = None) -> bool:
-    """Whether a label or a subject is the name of a folder or of the file, and not a column of that name."""
+    """Return True if a label or a subject is the name of a folder or of the file, and not a column of that name."""
     word = said.partition(":")[0]
     return not said or (word in ("path", "file") and (dialect is None or find_column(dialect, said) is None))
 
 
 def find_column(dialect: Dialect, name: str) -> int | None:
-    """The column that a user calls so: by its whole name, else without regard to case, else also without the unit.
+    """Return the column of this name: the whole name, else without regard to case, else also without the unit.
 
-    What it is called instead, by the user or a known app's rules, counts as its name.
+    Another name of a column, by the user or a known app's rules, counts as its name.
     """
     for form in (str, str.casefold, plain_name):
         for names in (dialect.header, dialect.aliases):
@@ -170,7 +170,7 @@ def find_column(dialect: Dialect, name: str) -> int | None:
 
 
 def ask_for_label(file: Path, dialect: Dialect) -> ConfigError:
-    """What to say where a class is needed and nobody has said in which column it is."""
+    """Return the error that asks for the column of the class, if the user has named none."""
     likely = likely_labels(dialect)
     return ConfigError(
         f"{file}: say which column holds the class, as in ?label={likely[0] if likely else 'NAME'} "
@@ -179,7 +179,7 @@ def ask_for_label(file: Path, dialect: Dialect) -> ConfigError:
 
 
 def likely_labels(dialect: Dialect) -> list[str]:
-    """Columns that are called what classes often are."""
+    """Return the columns with usual names of classes."""
     return [name for name in dialect.header if plain_name(name) in _LABEL_NAMES]
 
 
@@ -205,7 +205,7 @@ def _refuse_twice(file: Path, dialect: Dialect, names: Sequence[str]) -> None:
 def _order_like(
     file: Path, chosen: list[tuple[str, int]], like: Sequence[str], like_file: Path | None
 ) -> list[tuple[str, int]]:
-    """The same channels in the order, and by the names, of the first file."""
+    """Return the same channels in the order, and by the names, of the first file."""
     here = {plain_name(name): (name, place) for name, place in chosen}
     known = {plain_name(name) for name in like}
     if missing := [name for name in like if plain_name(name) not in here]:

@@ -1,7 +1,7 @@
-"""How a file writes its table, found in its first lines: encoding, delimiter, header, a row of units below it.
+"""The form of a file's table, found in its first lines: encoding, delimiter, header, a row of units below it.
 
-What lies above the header (sep=;, comments, the name of a device) is passed over. A file whose first line holds values
-has no header: then it is of a known app (`mdl.data.tables.apps`), or `names` must say what its columns are.
+Lines above the header (sep=;, comments, the name of a device) are passed over. A file that begins with values has no
+header: then it is of a known app (`mdl.data.tables.apps`), or `names` must give its columns.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from mdl.errors import ConfigError, DataError, MdlError
 MOST_COLUMNS = 4096
 # Enough for a page of remarks above the header, and rows below it.
 _SAMPLE_LINES, _SAMPLE_CHARACTERS = 200, 1 << 20
-# Of the lines below a header, so many have its number of cells; the last may be torn, a note may stand among them.
+# The share of lines below a header with its number of cells; the last may be torn, a note may stand among them.
 _LEAST_LIKE = 0.8
 _DELIMITERS = (",", ";", "\t", "|", " ")
 _NUMBER = re.compile(r"[+\-−]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?|nan|inf(inity)?", re.IGNORECASE)
 _UNIT = re.compile(r"\s*(?:\[([^\]]*)\]|\(((?:[^()]|\([^()]*\))*)\))\s*$")
 _LONGEST_MARK = 64
-# The column of times that a rate stands for.
+# The name of the column of times that a rate stands for.
 CLOCK = "time"
 _NO_TABLES = (
     (b"PK\3\4", "a spreadsheet or a zip file; save it as CSV, or unpack it"),
@@ -60,16 +60,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Dialect:
-    """header: the columns' names. units: by column, empty where none is said. skipped: lines above the first values.
+    """header: the columns' names. units: by column, empty if none is given. skipped: lines above the first values.
 
-    encoding: as Python calls it.
-    aliases: what the columns are called instead, by the user or as a known app's; "" where nobody says.
-    named: names that the user gave, other than one for each column.
-    app: the known app that writes such files; "" for none.
-    clock: (start in seconds, rate in Hz) where they stand for a first column of times that the file does not have.
-    row_end: what ends a row besides the end of its line; rows that it cuts short are left out.
-    parts: the files of a recording that has one for each sensor, the fastest first; else empty.
-    base: the part whose rows the others are brought to. left_out: files of the recording that are no part.
+    encoding: as Python calls it. aliases: other names of the columns, by the user or for a known app; "" if there is
+    none. named: names that the user gave, other than one for each column. app: the known app that writes such files; ""
+    for none. clock: (start in seconds, rate in Hz) that stand for a first column of times which the file does not have.
+    row_end: ends a row besides the end of its line; rows that it cuts short are left out. parts: the files of a
+    recording that has one for each sensor, the fastest first; else empty. base: the part that gives the rows to which
+    the others are brought. left_out: files of the recording that are no part.
     """
 
     encoding: str
@@ -87,11 +85,11 @@ class Dialect:
     left_out: tuple[str, ...] = ()
 
     def alias(self, place: int) -> str:
-        """Return what a column is called instead of its name in the header; "" if nobody says."""
+        """Return a column's other name in place of the header's; "" if it has none."""
         return self.aliases[place] if self.aliases else ""
 
     def describe(self) -> str:
-        """What is unusual about it, for a note; empty if nothing is."""
+        """Return its unusual features for a note; empty if there are none."""
         said = [] if self.encoding == "utf-8-sig" else [f"text in {self.encoding}"]
         if self.delimiter not in ",;\t":
             said.append(f"columns parted by {self.delimiter!r}")
@@ -99,9 +97,10 @@ class Dialect:
 
 
 def find_dialect(file: Path, wanted: Sequence[str] = (), names: Sequence[str] = ()) -> Dialect:
-    """wanted: columns that the user named, by which a header is known. names: of a file without a header.
+    """Find a file's dialect. wanted: the user's columns, which mark a header. names: for a file without a header.
 
-    Raises DataError for what is no table, ConfigError if it has no header and no names, or another number of columns.
+    Raises DataError for a file without a table, ConfigError if it has neither header nor names, or another number of
+    columns.
     """
     _refuse_other_kinds(file)
     encoding = find_encoding(file)
@@ -117,7 +116,7 @@ def find_dialect(file: Path, wanted: Sequence[str] = (), names: Sequence[str] = 
 def dialect_of(
     file: Path, sample: Sequence[str], encoding: str, wanted: Sequence[str] = (), names: Sequence[str] = ()
 ) -> Dialect:
-    """The same for the first lines of what is read as it comes."""
+    """Find the dialect likewise from the first lines of a stream."""
     if not any(line.strip() for line in sample):
         raise DataError(f"{file}: it is empty; expected a header and rows of values")
     if (found := _find_header(sample, {plain_name(name) for name in wanted})) is None:
@@ -141,7 +140,7 @@ def dialect_of(
 
 
 def _as_of_an_app(file: Path, dialect: Dialect, above: Sequence[str], app: App | None) -> Dialect:
-    """Call the columns as those of a known app, if one writes such files."""
+    """Name the columns by the rules of a known app, if one writes such files."""
     if app is None:
         return dialect
     aliases, units = name_columns(app, file, [plain_name(name) for name in dialect.header], dialect.units)
@@ -152,14 +151,14 @@ def _as_of_an_app(file: Path, dialect: Dialect, above: Sequence[str], app: App |
 
 
 def name_all(dialect: Dialect, names: Sequence[str]) -> Dialect:
-    """Call all columns as the user does, if there is a name for each; else the names may be those of the channels."""
+    """Give all columns the user's names, if there is one for each; else they may be names of the channels."""
     if len(names) == len(dialect.header):
         return replace(dialect, header=tuple(names), aliases=(), app="")
     return replace(dialect, named=tuple(names))
 
 
 def plain_name(name: str) -> str:
-    """ "Acc X (m/s^2)" -> "acc x": what is left of a name without case and unit."""
+    """Return a name without case and unit: "Acc X (m/s^2)" -> "acc x"."""
     return _UNIT.sub("", name).strip().casefold()
 
 
@@ -174,12 +173,12 @@ def _bracketed(match: re.Match[str]) -> str:
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell looks like a number, in whatever country; NaN is one."""
+    """Return True if a cell looks like a number, in any country's form; NaN is one."""
     return bool(_NUMBER.fullmatch(cell.strip()))
 
 
 def parse_line(line: str, delimiter: str) -> list[str]:
-    """The cells of one line. A quote that does not end is taken to end with the line."""
+    """Return the cells of one line. A quote that does not end is taken to end with the line."""
     try:
         return next(csv.reader([line.strip("\r\n")], delimiter=delimiter, skipinitialspace=delimiter == " "), [])
     except csv.Error:
@@ -206,7 +205,7 @@ def _refuse_other_kinds(file: Path) -> None:
 
 
 def _without_header(file: Path, sample: Sequence[str], encoding: str, names: list[str]) -> Dialect:
-    """Lines that are no values, comments for example, are passed over above the first one that is."""
+    """Find the dialect without a header. Lines above the first one with values, such as comments, are passed over."""
     if (app := find_app(sample, ())) is not None:
         return _headless(file, sample, encoding, names, app)
     if not names:
@@ -225,7 +224,7 @@ def _without_header(file: Path, sample: Sequence[str], encoding: str, names: lis
 
 
 def _headless(file: Path, sample: Sequence[str], encoding: str, names: list[str], app: App) -> Dialect:
-    """Lines of a known app that writes no header. names: of all columns, or of the channels, if the user gives any."""
+    """Find the dialect of an app's file without a header. names: the user's, of all columns or of the channels."""
     rows = [parse_line(line.strip().rstrip(app.row_end or None), ",") for line in sample]
     values = [at for at, row in enumerate(rows) if at >= app.above and row and is_number(row[-1])]
     if not values:
@@ -236,7 +235,7 @@ def _headless(file: Path, sample: Sequence[str], encoding: str, names: list[str]
 
 
 def _no_table(file: Path, sample: Sequence[str]) -> MdlError:
-    """Return the error for a file without a header, of which nobody has said what its columns are."""
+    """Return the error for a file without a header, if its columns are not known."""
     first = next(line for line in sample if line.strip())
     delimiter = max(_DELIMITERS[:4], key=first.count)
     cells = parse_line(first, delimiter)
@@ -252,7 +251,7 @@ def _no_table(file: Path, sample: Sequence[str]) -> MdlError:
 
 
 def _find_header(sample: Sequence[str], wanted: set[str]) -> tuple[str, int] | None:
-    """The delimiter, and the line of the header: what most rows below agree with, then the widest; None without one."""
+    """Return the delimiter and the line of the header: the one that most rows below fit, then the widest; else None."""
     found = []
     for order, delimiter in enumerate(_DELIMITERS):
         rows = [parse_line(line, delimiter) for line in sample]
@@ -273,7 +272,7 @@ def _find_header(sample: Sequence[str], wanted: set[str]) -> tuple[str, int] | N
 
 
 def _are_units(row: Sequence[str], next_row: Sequence[str]) -> bool:
-    """Whether a row below the header holds units: no number in it, above cells that are numbers."""
+    """Return True if a row below the header holds units: no number in it, above cells that are numbers."""
     if any(is_number(cell) for cell in row):
         return False
     return any(is_number(below) and cell.strip() for cell, below in zip(row, next_row, strict=False))

@@ -1,4 +1,4 @@
-"""Several labels of a row: columns of 0 and 1, or one column whose cells hold their names."""
+"""Several labels of a row: columns of 0 and 1, or one column with their names in its cells."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FLAGS = {"1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0, "true": 1.0, "false": 0.0,
 
 
 def read_flags(cells: Sequence[str], file: Path, first: int, column: str) -> Floats64:
-    """float64, 1 where the label holds, NaN where a cell is empty. Raises DataError naming the row and the column."""
+    """Return float64, 1 if the label holds, NaN for an empty cell. Raises DataError naming the row and the column."""
     return np.array([_read_flag(cell, file, first + row, column) for row, cell in enumerate(cells)])
 
 
 def part_labels(
     cells: Sequence[str], names: Sequence[str], separator: str, file: Path, first: int, column: str
 ) -> list[Floats64]:
-    """For each name float64, 1 in the rows whose cell has it; NaN where a cell is empty, 0 where it says "none" or "-".
+    """Return for each name float64, 1 in rows with it in their cell, 0 for "none" or "-", NaN for an empty cell.
 
     Raises DataError naming the row of a label that is none of `names`.
     """

@@ -1,6 +1,6 @@
-"""Rows that come as they are measured: from a pipe, or a file that grows. A window is whole as soon as its last row is.
+"""Rows that come as they are measured: from a pipe, or a file that grows. A window is whole with its last row.
 
-Nothing is resampled, since nobody knows yet what follows; a gap, or a value that is missing, begins a new window.
+Nothing is resampled, since the next rows are not known yet; a gap, or a missing value, begins a new window.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from mdl.data.tables.units import THE_MODEL, find_units, scale_to
 from mdl.data.windows import Floats
 from mdl.errors import DataError
 
-# Lines before the header that are passed over; as in a file.
+# Lines above the header that are passed over, as in a file.
 _MOST_ABOVE = 200
-# Steps of the time that say what is usual, and how many times that is a gap.
+# Steps of the time that give the usual one, and the multiple of it that is a gap.
 _STEPS, _GAP_STEPS = 64, 10.0
 
 
 def live_windows(
     lines: Iterable[str], name: str, options: CsvOptions, units: Sequence[str] | None = None
 ) -> Iterator[tuple[int, Floats]]:
-    """(number of its last row, window float32 (channels, window)) of each, every `step` rows.
+    """Yield (number of its last row, float32 (channels, window)) for each window, every `step` rows.
 
-    options: which channels, and how long windows are. units: of the channels, that a model takes. Raises ConfigError or
-    DataError naming `name` and the row.
+    options: the channels, and the length of windows. units: of the channels, as a model takes them. Raises ConfigError
+    or DataError naming `name` and the row.
     """
     source, file = iter(lines), Path(name)
     above, dialect, columns = _find_header(source, file, options)
@@ -61,7 +61,7 @@ def live_windows(
 
 
 def _find_header(source: Iterator[str], file: Path, options: CsvOptions) -> tuple[list[str], Dialect, Columns]:
-    """Lines that were read beyond it, and what it says."""
+    """Return the lines that were read beyond the header, its dialect and its columns."""
     wanted, names, seen = split_names(options.channels or options.columns), split_names(options.names), list[str]()
     for line in source:
         seen.append(line)
@@ -90,7 +90,7 @@ def _values(row: Sequence[str], number: int, file: Path, dialect: Dialect, colum
 
 
 def _time(row: Sequence[str], columns: Columns) -> float:
-    """As a number of whatever unit; NaN where it is none."""
+    """Return the time as a number of any unit; NaN if there is none."""
     for place in columns.times:
         if is_number(row[place]):
             return float(row[place].replace(",", "."))
@@ -98,7 +98,7 @@ def _time(row: Sequence[str], columns: Columns) -> float:
 
 
 def _is_gap(step: float, steps: deque[float]) -> bool:
-    """Whether a step is many times the usual one, or goes back; remembers it if it is none."""
+    """Return True if a step is many times the usual one, or goes back; else remember it."""
     if not np.isfinite(step):
         return False
     usual = float(np.median(steps)) if len(steps) >= _STEPS // 8 else np.inf

@@ -1,7 +1,7 @@
-"""Rows of a recording that has a file for each sensor: the fastest one's rows, the others' values in between.
+"""Rows of a recording with a file for each sensor: the fastest one's rows, the others' values in between.
 
-Sensors of one device have clocks that agree and rates that do not. What a slower sensor measured is interpolated to the
-times of the fastest one; a row beyond what it measured, or in a gap of it, is left out. Memory holds some blocks.
+Sensors of one device have clocks that agree and rates that do not. Values of a slower sensor are interpolated to the
+times of the fastest one; a row beyond its measurements, or in a gap of them, is left out. Memory holds some blocks.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from mdl.data.tables.rows import Floats64, Rows, read_rows, to_numbers
 from mdl.data.tally import Tally
 from mdl.errors import DataError
 
-# A step so many times the usual one of a sensor is a gap.
+# A step so many times a sensor's usual one is a gap.
 _GAP_STEPS = 10.0
-# Rows of a slower sensor beside a block of the fastest: far more than it can have, or their times are of two clocks.
+# Rows of a slower sensor beside a block of the fastest: more mean that their times are of two clocks.
 _MOST_WAITING = 1 << 20
 
 
 def read_table(file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally | None = None) -> Iterator[Rows]:
-    """Read as `read_rows` does, from a file or from a recording in parts."""
+    """Yield rows like `read_rows`, from a file or from a recording in parts."""
     if not dialect.parts:
         yield from read_rows(file, dialect, wanted, tally)
         return
@@ -74,7 +74,7 @@ def measure_rate(file: Path, dialect: Dialect, time: int) -> float:
 
 
 class _Follower:
-    """A slower sensor, read as far as the fastest one is. wanted: its places in the recording's header."""
+    """A slower sensor, read as far as the fastest one. wanted: its places in the recording's header."""
 
     def __init__(self, part: Part, wanted: Sequence[int]) -> None:
         self.wanted = list(wanted)
@@ -86,7 +86,7 @@ class _Follower:
         self._values: Floats64 = np.zeros((0, len(self.wanted)))
 
     def at(self, times: Floats64) -> Floats64:
-        """Return its values at these times, (times, wanted); NaN beyond what it measured and in its gaps."""
+        """Return its values at these times, (times, wanted); NaN beyond its measurements and in its gaps."""
         while not len(self._times) or self._times[-1] < times[-1]:
             if (rows := next(self._blocks, None)) is None:
                 break
@@ -100,7 +100,7 @@ class _Follower:
         near = self._times[last] - self._times[first] <= _GAP_STEPS / self._part.rate_hz
         made = np.stack([np.interp(times, self._times, column) for column in self._values.T], axis=1)
         made[~(inside & near)] = np.nan
-        # The last value before the next block stays, as a neighbour of what follows.
+        # The last value before the next block stays, as a neighbour of later ones.
         keep = max(0, int(np.searchsorted(self._times, times[-1], side="right")) - 1)
         self._times, self._values = self._times[keep:], self._values[keep:]
         return made

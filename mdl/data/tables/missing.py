@@ -1,4 +1,4 @@
-"""Values that are missing in a stream of rows, filled in where their neighbours are near, block by block."""
+"""Fills values that are missing in a stream of rows, block by block, if their neighbours are near."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mdl.data.tables.rows import ROWS_AT_ONCE, Floats64
 
 # Without times: rows that may lie between two values of a channel. Sensors of one device, logged in turns, need a few.
 MOST_ROWS_BETWEEN = 10
-# Rows that wait for a channel's next value; one that is silent for so long is missing.
+# Rows that wait for a channel's next value; a channel that is silent for so long is missing.
 _MOST_WAITING = 4 * ROWS_AT_ONCE
 
 # (values, times, extra)
@@ -19,10 +19,10 @@ Settled: TypeAlias = tuple[Floats64, Floats64, NDArray[np.int64]]
 
 
 class Filler:
-    """Linear in time, or in rows without times; nothing is invented beyond a stretch's first and last value."""
+    """Fills linearly in time, or in rows without times; nothing is invented beyond a stretch's first and last value."""
 
     def __init__(self, channels: int, longest_s: float) -> None:
-        """longest_s: between two values of a channel, where rows have times."""
+        """Begin. longest_s: the most seconds between two values of a channel, if rows have times."""
         self._channels = channels
         self._longest_s = longest_s
         self.filled = 0
@@ -32,7 +32,7 @@ class Filler:
         self._extra: NDArray[np.int64] = np.zeros((0, 2), np.int64)
 
     def add(self, values: Floats64, times: Floats64 | None, extra: NDArray[np.int64]) -> Settled:
-        """(values, times, extra) of the rows that are settled now. values: (rows, channels); extra: int64 (rows, 2)."""
+        """Return (values, times, extra) of the rows settled now. values: (rows, channels); extra: int64 (rows, 2)."""
         at = np.arange(self._next, self._next + len(values), dtype=np.float64)
         self._next += len(values)
         self._values = np.concatenate([self._values, values])
@@ -45,13 +45,13 @@ class Filler:
         return self._take(settled)
 
     def finish(self) -> Settled:
-        """The rows that still wait; the next ones belong to another recording."""
+        """Return the rows that still wait; the next ones belong to another recording."""
         rest = self._take(len(self._values))
         self._begin()
         return rest
 
     def _begin(self) -> None:
-        # The first `_given` rows have been given out, and stay as neighbours of what follows.
+        # The first `_given` rows have been returned, and stay as neighbours of later ones.
         self._values, self._times = self._values[:0], self._times[:0]
         self._extra = self._extra[:0]
         self._given = self._next = 0
@@ -65,7 +65,7 @@ class Filler:
         made = (filled[given], self._times[given], self._extra[given])
         known = np.isfinite(self._values[:settled])
         self.filled += int((np.isfinite(made[0]) & ~known[given]).sum())
-        # Each channel's last value stays, as a neighbour of what follows.
+        # Each channel's last value stays, as a neighbour of later ones.
         lasts = settled - 1 - np.argmax(known[::-1], axis=0) if settled else np.zeros(0, np.int64)
         keep = max(int(lasts[known.any(axis=0)].min(initial=settled)), settled - _MOST_WAITING) if settled else 0
         self._values, self._times = self._values[keep:], self._times[keep:]

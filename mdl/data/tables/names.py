@@ -17,22 +17,22 @@ from mdl.data.tables.stretches import UNLABELLED
 from mdl.data.windows import Integers
 from mdl.errors import ConfigError, DataError
 
-# Names of classes and people; a text of a row's own is none.
+# Longest name of a class or a person; a longer text is none.
 LONGEST_NAME = 256
-# A column of more values holds measurements, or texts, and no classes.
+# The most distinct values: a column of more holds measurements, or texts, and no classes.
 _MOST_NAMES = 10_000
 _WHOLE = re.compile(r"([+-]?\d+)\.0*")
 
 
-# Folders that say themselves on which side of a split their files are.
+# Names of folders that tell the side of a split.
 _TRAINED, _TESTED = ("train", "training"), ("val", "valid", "validation", "test", "testing")
 
 
 class Numbering:
-    """Names as numbers in the order in which they come. An empty name, and one to be skipped, is UNLABELLED."""
+    """Numbers names in the order in which they come. An empty name, and one to be skipped, is UNLABELLED."""
 
     def __init__(self, what: str, skip: Sequence[str] = (), declared: Sequence[str] = ()) -> None:
-        """what: of what it is a name, for errors. declared: all that there are, in their order."""
+        """Begin. The errors call a name one of a `what`. declared: all valid names, in their order."""
         self._what = what
         self._skip = frozenset(each.casefold() for each in skip)
         self._declared = {each.casefold(): each for each in declared}
@@ -42,11 +42,11 @@ class Numbering:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """By number."""
+        """The names, by number."""
         return tuple(self._number)
 
     def number(self, cells: Sequence[str], file: Path, first: int, column: str) -> Integers:
-        """int64, one a cell. Raises DataError naming the row of a text that is no name, or none of those declared."""
+        """Return int64, one a cell. Raises DataError naming the row of a text that is no name, or not declared."""
         known = self._of_cell
         for row, cell in enumerate(cells):
             if cell not in known:
@@ -54,7 +54,7 @@ class Numbering:
         return np.fromiter(map(known.__getitem__, cells), np.int64, len(cells))
 
     def is_nothing(self, cell: str) -> bool:
-        """Return True for a cell that names none; of those that `number` took."""
+        """Return True for a cell that names none, among those that `number` took."""
         return cell in self._nothing
 
     def _learn(self, cell: str, where: str) -> int:
@@ -65,7 +65,7 @@ class Numbering:
             if text.casefold() not in self._skip:
                 self._nothing.add(cell)
             return UNLABELLED
-        # A spreadsheet, and whatever has met an empty cell in the column, writes 3 as 3.0.
+        # A spreadsheet, or a program that met an empty cell in the column, writes 3 as 3.0.
         name = match[1] if (match := _WHOLE.fullmatch(text)) else text
         if self._declared and name.casefold() not in self._declared:
             names = ", ".join(self._declared.values())
@@ -77,7 +77,7 @@ class Numbering:
 
 
 def number_classes(options: CsvOptions) -> Numbering:
-    """Of the labels. Raises ConfigError if two declared classes are one."""
+    """Return the numbering of the labels. Raises ConfigError if two declared classes are one."""
     declared = split_names(options.classes)
     if twice := [name for name in declared if [each.casefold() for each in declared].count(name.casefold()) > 1]:
         raise ConfigError(f"classes={options.classes[:100]}: {twice[0]!r} is there twice")
@@ -85,7 +85,7 @@ def number_classes(options: CsvOptions) -> Numbering:
 
 
 def refuse_one_class_by_two_names(names: Sequence[str], where: str) -> None:
-    """Raises DataError if two classes differ by case or spaces alone, as "Walking" and "walking" do."""
+    """Raise DataError if two classes differ by case or spaces alone, as "Walking" and "walking" do."""
     seen: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"[\s_-]+", " ", name).casefold()
@@ -97,7 +97,7 @@ def refuse_one_class_by_two_names(names: Sequence[str], where: str) -> None:
 
 
 def find_sides(path: str, files: Sequence[Path]) -> tuple[NDArray[np.bool_] | None, str]:
-    """Return (True for each file that is to test on, a note) where the folders below a path say the sides of a split.
+    """Return (True for each test file, a note) if the folders below a path are the sides of a split.
 
     They are called train, and val or test. (None, "") if a file is in another folder, or all are on one side.
     """
@@ -116,12 +116,12 @@ def find_sides(path: str, files: Sequence[Path]) -> tuple[NDArray[np.bool_] | No
 
 
 def below_sides(said: str) -> str:
-    """Return what `path` means where the first folders are sides of a split: the second one."""
+    """Return the meaning of `path` if the first folders are sides of a split: the second one."""
     return "path:2" if said == "path" else said
 
 
 def name_from_path(said: str, path: str, file: Path) -> str:
-    """What `path`, `path:N` or `file` is for this file of csv:PATH. Raises ConfigError if there is no such folder."""
+    """Return the name of `path`, `path:N` or `file` for this file of csv:PATH. Raises ConfigError if it has none."""
     word, _, number = said.partition(":")
     if word == "file":
         return file.name.partition(".")[0]

@@ -1,7 +1,7 @@
-"""Which files at a path are recordings: each table is one, and so is each folder or zip as a known app exports it.
+"""The recordings at a path: each table is one, and so is each folder or zip that a known app exports.
 
-A folder that an app exported is known by files that the app puts there (`mdl.data.tables.apps`); it is one recording,
-with a table for each sensor, and whatever lies beside them is left out.
+A folder that an app exported is known by the app's files in it (`mdl.data.tables.apps`). It is one recording, with a
+table for each sensor; other files beside them are left out.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mdl.data.tables.merge import measure_rate
 from mdl.errors import DataError, MdlError
 
 TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
-# Sensors of one device; each is read beside the others.
+# The most sensors of one device; each is read beside the others.
 _MOST_PARTS = 64
 
 
 def list_recordings(path: Path) -> list[Path]:
-    """Every table at or below a path, in zips too; for what an app exported the folder or zip itself.
+    """Return every table at or below a path, in zips too; for an app's export the folder or zip itself.
 
     Raises DataError if there is nothing there.
     """
@@ -37,7 +37,7 @@ def list_recordings(path: Path) -> list[Path]:
 
 
 def look_at_recording(file: Path, wanted: Sequence[str] = (), names: Sequence[str] = ()) -> Dialect:
-    """Look as `find_dialect` does, at a table, or at a folder or zip of `list_recordings`. Raises as it does."""
+    """Find a dialect as `find_dialect` does, of a table, or a folder or zip of `list_recordings`. Raises as it does."""
     is_folder = file.is_dir() or file.suffix.lower() == ".zip" or (on_disk(file) != file and not file.suffix)
     if not is_folder:
         return find_dialect(file, wanted, names)
@@ -56,14 +56,14 @@ def look_at_recording(file: Path, wanted: Sequence[str] = (), names: Sequence[st
 
 
 def choose_base(dialect: Dialect, columns: Columns) -> Dialect:
-    """Return the dialect with the fastest of the sensors that are channels as the one whose rows are taken."""
+    """Return the dialect with the fastest sensor among the channels as its base."""
     places = {place for _, place in columns.channels}
     used = [number for number, part in enumerate(dialect.parts) if places & set(part.places.values())]
     return replace(dialect, base=used[0]) if used else dialect
 
 
 def _is_export(folder: Path, files: Sequence[Path]) -> bool:
-    """Return True if the files that an app puts there are there, and one of a sensor."""
+    """Return True if the app's own files are there, and one of a sensor."""
     inside = {str(file.relative_to(folder)).casefold() for file in files if folder in file.parents}
     return any(
         app.exports and inside.issuperset(app.exports) and any(has_sensor(app, name) for name in inside) for app in APPS
@@ -71,7 +71,7 @@ def _is_export(folder: Path, files: Sequence[Path]) -> bool:
 
 
 def _look(file: Path, wanted: Sequence[str]) -> Dialect | None:
-    """The dialect of what may be a part; None for what is no table."""
+    """Return the dialect of a possible part; None if it is no table."""
     try:
         return find_dialect(file, wanted)
     except MdlError:
@@ -79,12 +79,12 @@ def _look(file: Path, wanted: Sequence[str]) -> Dialect | None:
 
 
 def _whole(file: Path, dialect: Dialect) -> Part:
-    """A file that is the whole recording."""
+    """Return the part for a file that is the whole recording."""
     return Part(file, dialect, 0, {place: place for place in range(len(dialect.header))}, 0.0)
 
 
 def _merge(known: Sequence[tuple[Path, Dialect]], left_out: tuple[str, ...]) -> Dialect:
-    """One header for several sensors' files: a time, then each channel that an app's rules name, once."""
+    """Make one header of several sensors' files: a time, then each channel that an app's rules name, once."""
     rated = []
     for file, dialect in known:
         times = [place for place, name in enumerate(dialect.header) if is_time_name(name)]

@@ -1,6 +1,6 @@
-"""The rows of a table, some thousands at a time, and their cells as numbers: however large a file is, memory is not.
+"""The rows of a table, some thousands at a time, and their cells as numbers, in bounded memory for any file.
 
-Cells that hold nothing, or a word for it, are NaN. A number may have a decimal comma where commas part no columns.
+Cells that hold nothing, or a word for it, are NaN. A number may have a decimal comma if commas do not part columns.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from mdl.data.tally import Tally
 from mdl.errors import DataError
 from mdl.reading import shorten
 
-# Rows parsed together: at 10 cells of 60 bytes as Python's texts some 10 MB.
+# Rows parsed together: with 10 cells of 60 bytes as Python's texts they take some 10 MB.
 ROWS_AT_ONCE = 16_384
 _NOTHING = frozenset(
     ("", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing", "#value!", "#div/0!")
 )
 
-# How a time may be written.
+# The valid forms of a time.
 TIME_EXAMPLES = "a number, 2026-05-04T12:00:00.020 or 12:00:00.020"
 _LIKE_A_TIME = re.compile(r"\d:\d\d|\d{2,4}[-/]\d\d?[-/]\d|\d\.\d\d?\.\d{2}")
 
@@ -46,7 +46,7 @@ class Rows:
 
 
 def read_rows(file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally | None = None) -> Iterator[Rows]:
-    """The wanted columns of all rows. tally: counts a last row that is cut off, which is left out.
+    """Yield the wanted columns of all rows. tally: counts a last row that is cut off, which is left out.
 
     Raises DataError if there are no rows, or one has more cells than the header.
     """
@@ -60,7 +60,7 @@ def read_rows(file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally 
         rows = _full_rows(file, reader, width, dialect)
         held: list[str] | None = None
         while True:
-            # One row is kept back, since what is short may be the last one.
+            # One row is kept back, since a short row may be the last one.
             taken = list(itertools.islice(rows, ROWS_AT_ONCE))
             block = ([] if held is None else [held]) + taken
             held = block.pop() if taken else None
@@ -86,7 +86,7 @@ def read_rows(file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally 
 def to_numbers(
     cells: Sequence[str], file: Path, first: int, column: str, dialect: Dialect, *, as_times: bool = False
 ) -> Floats64:
-    """float64, NaN where a cell is empty. as_times: of a column that is read as the time.
+    """Return float64, NaN for an empty cell. as_times: the column is read as the time.
 
     Raises DataError naming the row, the column and the cell.
     """
@@ -100,7 +100,7 @@ def to_numbers(
 
 
 def is_nothing(cell: str) -> bool:
-    """Whether a cell holds no value, or a word for that."""
+    """Return True if a cell holds no value, or a word for that."""
     return cell.strip().casefold() in _NOTHING
 
 
@@ -130,14 +130,14 @@ def _to_number(cell: str, file: Path, row: int, column: str, dialect: Dialect, a
 
 
 def _end_rows(lines: Iterator[str], dialect: Dialect) -> Iterator[str]:
-    """The lines, without what ends a row; one that holds several rows gives each."""
+    """Return the lines without the mark that ends a row; a line of several rows gives each."""
     if not dialect.row_end:
         return lines
     return (row.strip().rstrip(dialect.delimiter) for line in lines for row in line.split(dialect.row_end))
 
 
 def _full_rows(file: Path, reader: Iterator[list[str]], width: int, dialect: Dialect) -> Iterator[list[str]]:
-    """Without empty lines. An empty cell behind the last column is a delimiter at the end of the line."""
+    """Yield rows without empty lines. An empty cell behind the last column is a delimiter at the end of the line."""
     number = 0
     try:
         for row in reader:

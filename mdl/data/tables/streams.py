@@ -1,8 +1,8 @@
 """Files of one set of channels read into stretches, in bounded memory: each file's times first, then all its rows.
 
-What was found out and nobody has said is told in notes. Channels are brought to the unit that mdl keeps for what they
-measure. Whatever else two files of one set disagree on (channels, rates, quantities, spellings of a class) is refused,
-with what to say about it.
+Facts that were found out and not given by the user go into notes. Channels are brought to the unit that mdl keeps for
+their quantity. Two files of one set may differ in nothing else (channels, rates, quantities, spellings of a class): the
+error then says what to do.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from mdl.data.tally import Tally
 from mdl.errors import DataError
 from mdl.task import describe_rate
 
-# A step so many times the usual one is a gap where rows are taken as they are; where they are resampled, a second too.
+# A step so many times the usual one is a gap in rows that are taken as they are; for resampled ones, a second too.
 _GAP_STEPS, _GAP_S = 10.0, 1.0
-# Columns of a known app told in one line.
+# Columns of a known app that are named in one line.
 _MOST_PAIRS = 12
 
 
@@ -55,13 +55,13 @@ class Table:
 
 @dataclass
 class Streams:
-    """What was read. stretches: int64 (n, 5), as `list_stretches` gives them, into the file of rows.
+    """The content of all files. stretches: int64 (n, 5), as `list_stretches` gives them, into the file of rows.
 
     classes: their names, or those of the numbers or labels that follow the channels in each row. units: of the numbers.
     channel_units: of the channels; () if none is known. is_converted: some were written in another one.
-    left_out: samples of what was left out.
-    began: of each, since its recording's first row: seconds, or rows where there are no times (is_timed says).
-    rate_hz: of the rows in it; None if nobody knows. longest: rows of the longest stretch, also of one too short.
+    left_out: samples of rows that were left out.
+    began: start of each stretch since its recording's first row: seconds, or rows without times (is_timed says).
+    rate_hz: of the rows in it; None if it is not known. longest: rows of the longest stretch, even if it is too short.
     """
 
     channels: tuple[str, ...]
@@ -87,9 +87,9 @@ def read_streams(
     labelled: bool,
     units: Sequence[str] | None = None,
 ) -> Streams:
-    """All rows of all files. into: takes the rows, float32. labelled: False takes rows without a class too.
+    """Read all rows of all files. into: takes the rows, float32. labelled: False takes rows without a class too.
 
-    units: what a model takes its channels in, "" for what it does not know; None for those that mdl keeps.
+    units: a model's units of its channels, "" for an unknown one; None for the units that mdl keeps.
 
     Raises ConfigError or DataError naming the file and the column or row.
     """
@@ -125,12 +125,12 @@ def read_streams(
 
 
 def look_at_tables(files: Sequence[Path], options: CsvOptions) -> list[Table]:
-    """Header and clock of each file. Raises DataError if they do not have the same channels, or have several rates."""
+    """Find header and clock of each file. Raises DataError if their channels differ, or their rates do."""
     wanted = [
         name for name in (options.label, options.subject, options.time) if not from_path(name) and name != NO_TIME
     ]
     wanted += split_names(options.channels or options.columns) + split_names(options.target or options.labels)
-    # By which a header is known: as the files call them.
+    # A header is known by these names, as the files have them.
     theirs = {ours: name for name, ours in read_map(options.map).items()}
     tables: list[Table] = []
     for file in files:
@@ -151,7 +151,7 @@ def look_at_tables(files: Sequence[Path], options: CsvOptions) -> list[Table]:
 
 
 def _with_time(table: Table, options: CsvOptions) -> Table:
-    """A time that the user named must be one; one that was found by its name is used if it is."""
+    """Add the table's time. One that the user named must be valid; one found by its name is used if it is."""
     why = ""
     for place in table.columns.times:
         try:
@@ -167,7 +167,7 @@ def _with_time(table: Table, options: CsvOptions) -> Table:
 
 
 def _is_time(table: Table, place: int, options: CsvOptions) -> bool:
-    """Whether a column that was found by its name is a good time, and only contradicts what the user says of it."""
+    """Return True if a column found by its name is a good time, and only contradicts the user's options."""
     if options.rate is None and options.time_unit is None and options.max_gap is None:
         return False
     unsaid = msgspec.structs.replace(options, rate=None, time_unit=None, max_gap=None)
@@ -179,7 +179,7 @@ def _is_time(table: Table, place: int, options: CsvOptions) -> bool:
 
 
 def _grid_rate(tables: Sequence[Table], options: CsvOptions) -> float | None:
-    """Hz that stretches are brought to; None if rows are taken as they are."""
+    """Return the Hz that stretches are brought to; None if rows are taken as they are."""
     timed = all(table.time for table in tables)
     if options.fill_s is not None and not timed:
         file = next(table.file for table in tables if not table.time)
@@ -190,7 +190,7 @@ def _grid_rate(tables: Sequence[Table], options: CsvOptions) -> float | None:
 
 
 def _usual_rate(tables: Sequence[Table]) -> float | None:
-    """The middle one, of recordings that are as they were sampled; None without times."""
+    """Return the middle rate of the recordings, as they were sampled; None without times."""
     rates = sorted(_rate_of(table) for table in tables if table.time)
     return rates[len(rates) // 2] if rates else None
 
@@ -216,17 +216,17 @@ class _Reader:
         self._tally = Tally()
         self._filled = 0
         self._channels = [name for name, _ in first.columns.channels]
-        # By channel; a model's where there is one, else the first file's.
+        # The unit of each channel: the model's if there is one, else the first file's.
         self.units, self._like = tuple(units or ()), THE_MODEL
         self._converted: dict[int, list[str]] = {}
 
     @property
     def is_converted(self) -> bool:
-        """Return True if a channel was written in another unit."""
+        """True if a channel was written in another unit."""
         return bool(self._converted)
 
     def read(self, table: Table, number: int, rate: float | None) -> None:
-        """All rows of one recording."""
+        """Read all rows of one recording."""
         options, step_s = self._options, 1 / _rate_of(table) if table.time else 0.0
         usual = _GAP_STEPS * step_s if rate is None else max(_GAP_S, _GAP_STEPS * step_s)
         gap_s = options.fill_s or options.max_gap or usual
@@ -235,7 +235,7 @@ class _Reader:
         filler = Filler(len(channels) + len(targets), gap_s) if options.missing == "interpolate" else None
         scale: tuple[Floats64, Floats64] | None = None
         last = np.nan
-        # Labels that a cell holds together are one column here.
+        # Labels that share a cell are one column here.
         wanted = [place for _, place in channels] + list(dict.fromkeys(place for _, place in targets))
         extra = [place for place in (table.columns.label, table.columns.subject) if place is not None]
         extra += [table.time.place] if table.time else []
@@ -262,7 +262,7 @@ class _Reader:
         self.writer.end()
 
     def describe(self) -> list[str]:
-        """Notes on what was left out or filled."""
+        """Return notes on filled values and on units."""
         notes = []
         if self._filled:
             notes.append(f"{self._filled} values that were missing are filled in (missing=interpolate)")
@@ -270,7 +270,7 @@ class _Reader:
         return [*notes, units] if units else notes
 
     def count(self) -> Tally:
-        """Return what was read, and what was left out and why."""
+        """Return the counts of rows read, and of rows left out by reason."""
         self._tally.leave(f"in stretches of less than {self._options.window} rows (?window=)", self.writer.too_short)
         return self._tally
 
@@ -295,7 +295,7 @@ class _Reader:
         return np.stack(columns, axis=1)
 
     def _keys(self, table: Table, rows: Rows, channels: int) -> NDArray[np.int64]:
-        """int64 (rows, 2): label and subject."""
+        """Return label and subject of each row, int64 (rows, 2)."""
         cells, said, columns = list(rows.columns[channels:]), self._options, table.columns
         keys = np.zeros((len(rows), 2), np.int64)
         label = "" if said.label_sep else said.label
@@ -315,7 +315,7 @@ class _Reader:
         return keys
 
     def _meet_unlabelled(self, table: Table, rows: Rows, labels: NDArray[np.int64], cells: Sequence[str]) -> None:
-        """Count rows without a label; not where all rows are taken."""
+        """Count rows without a label; none if all rows are taken."""
         left = np.flatnonzero(labels == UNLABELLED).tolist() if self._labelled else []
         for row in left:
             why = "without a label" if not cells or self.classes.is_nothing(cells[row]) else "that ?skip= names"
@@ -324,9 +324,9 @@ class _Reader:
             self._tally.leave(why, 1, told)
 
     def _scale(self, table: Table, values: Floats64) -> tuple[Floats64, Floats64]:
-        """Return (factor, offset) of each channel, (channels,): what brings its values to the unit that is kept.
+        """Return (factor, offset) of each channel, (channels,), which bring its values to the kept unit.
 
-        Raises DataError that names both files, or the model, where a channel measures something else.
+        Raises DataError that names both files, or the model, if a channel measures another quantity.
         """
         channels = table.columns.channels
         found = find_units(table.file, table.dialect, channels, values, split_names(self._options.units))
@@ -376,7 +376,7 @@ class _Reader:
 
 
 def _describe_app(table: Table) -> str:
-    """Return the line on whose columns these are, and what they are called here; "" for no known app's."""
+    """Return the line on the app that wrote the columns, and their names here; "" for no known app's."""
     dialect = table.dialect
     named = [(name, place) for name, place in table.columns.channels if name == dialect.alias(place)]
     if not dialect.app or not named:
@@ -387,7 +387,7 @@ def _describe_app(table: Table) -> str:
 
 
 def _describe_tables(tables: Sequence[Table], options: CsvOptions, rate: float | None) -> list[str]:
-    """What was found out, not said by the user."""
+    """Return notes on facts that were found out, not given by the user."""
     notes = sorted({said for table in tables for said in (table.dialect.describe(), _describe_app(table)) if said})
     if clocks := [table.time.clock for table in tables if table.time]:
         units = "/".join(sorted({clock.unit for clock in clocks}, key=list(UNITS_S).index))

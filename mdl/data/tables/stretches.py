@@ -1,6 +1,6 @@
 """Stretches: rows of one label, person and recording without a gap, on disk as they come, on an even grid if asked.
 
-What is too short for a window is not kept. Nothing here holds more than a block of rows and a few numbers a stretch.
+Stretches too short for a window are dropped. Memory holds no more than a block of rows and a few numbers a stretch.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from mdl.data.tables.rows import Floats64
 from mdl.data.windows import Integers
 from mdl.errors import DataError
 
-# A gap that is filled in, at a high rate: beyond, nearly all of a stretch would be invented.
+# The most samples made of a row at a high rate: beyond, nearly all of a filled stretch would be invented.
 MOST_SAMPLES_A_ROW = 100
 # Label of rows that belong to no class.
 UNLABELLED = -1
 
 
 class StretchWriter:
-    """Takes rows in their order, writes float32 rows (channels,) one after the other, and keeps where stretches are.
+    """Takes rows in their order, writes float32 rows (channels,) one after the other, and notes the stretches.
 
-    found: five numbers each, in order: first row in the file, rows, label, subject, recording. began: when each did, in
-    seconds since the recording's first row, or in rows where there are no times.
-    too_short: rows, as they came, of stretches that were too short.
+    found: five numbers each, in order: first row in the file, rows, label, subject, recording. began: the start of
+    each, in seconds since the recording's first row, or in rows without times. too_short: input rows of stretches that
+    were too short.
     """
 
     def __init__(self, file: IO[bytes], channels: int, window: int) -> None:
@@ -42,13 +42,13 @@ class StretchWriter:
         self.too_short, self._source = 0, 0
 
     def begin(self, rate: float | None, gap_s: float) -> None:
-        """A recording begins. rate: Hz of the grid, None to take rows as they are. gap_s: a longer step is a gap."""
+        """Begin a recording. rate: Hz of the grid, None to take rows as they are. gap_s: a longer step is a gap."""
         self.end()
         self._rate, self._gap_s = rate, gap_s
         self._origin_s, self._seen = np.nan, 0
 
     def add(self, values: Floats64, times: Floats64 | None, label: Integers, subject: Integers, recording: int) -> None:
-        """values: (rows, channels), NaN where one is missing: there, and where a label is missing, a stretch ends."""
+        """Add rows. values: (rows, channels), NaN if missing: there, and at a missing label, a stretch ends."""
         self._taken += len(values)
         good = np.isfinite(values).all(axis=1) & (label != UNLABELLED)
         cut = np.ones(len(values), np.bool_)
@@ -78,7 +78,7 @@ class StretchWriter:
         self._seen += len(good)
 
     def end(self) -> None:
-        """The stretch is over; what is too short is taken back."""
+        """End the stretch; take it back if it is too short."""
         length = self._rows - self._start
         self.longest = max(self.longest, length)
         if self._key is not None and length >= self._window:
@@ -92,7 +92,7 @@ class StretchWriter:
         self._start, self._key, self._last, self._source = self._rows, None, None, 0
 
     def _steps_away(self, times: Floats64 | None) -> bool:
-        """Whether the first row of a block is a gap away from the last row of the block before."""
+        """Return True if the first row of a block is a gap away from the last row of the block before."""
         if times is None or self._last is None:
             return False
         return not 0 <= times[0] - self._last[0] <= self._gap_s
@@ -114,7 +114,7 @@ class StretchWriter:
     def _resample(
         self, rate: float, last: tuple[float, Floats64] | None, values: Floats64, times: Floats64
     ) -> Floats64:
-        """Linear, on the stretch's own grid, which goes on from block to block."""
+        """Resample linearly on the stretch's own grid, which goes on from block to block."""
         if last is not None:
             times, values = np.append(last[0], times), np.concatenate([last[1][None], values])
         since_s = times - self._first_s
@@ -131,5 +131,5 @@ class StretchWriter:
 
 
 def list_stretches(writer: StretchWriter) -> NDArray[np.int64]:
-    """int64 (stretches, 5): first row, rows, label, subject, recording."""
+    """Return the stretches, int64 (stretches, 5): first row, rows, label, subject, recording."""
     return np.frombuffer(writer.found, np.int64).reshape(-1, 5) if writer.found else np.zeros((0, 5), np.int64)

@@ -1,6 +1,6 @@
 """A column of times as seconds: numbers of a unit to be found, ISO dates, dates with dots or slashes, clock times.
 
-A file's times are read once before all else: unit and rate follow from their steps, and no row can be placed before.
+A file's times are read once before all else: their steps give unit and rate, and no row can be placed before.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from mdl.data.tables.rows import TIME_EXAMPLES, Floats64, is_nothing, to_numbers
 from mdl.errors import DataError
 from mdl.reading import shorten
 
-# Steps of so many rows tell the rate: the first ones and, of longer files, blocks of rows from all over.
+# Rows that suffice for the rate: the first ones and, in longer files, blocks of rows from all over.
 _ENOUGH_ROWS = 1 << 20
-# Rows in any order are no stream. Somewhat more than a logger that sorts its sensors badly leaves.
+# The most steps back in time. Rows in any order are no stream; a logger that sorts its sensors badly leaves fewer.
 _MOST_BACKWARDS = 0.1
 _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}(?:[.,:]\d{1,9})?))?\s*([AaPp][Mm])?")
 _DATE = re.compile(r"(\d{1,4})[./-](\d{1,2})[./-](\d{2,4})(?:[T ,]+(.+))?")
 _DOTTED_CLOCK = re.compile(r"T(\d{2})[.-](\d{2})[.-](\d{2})")
 _DAY_S, _HALF_DAY_S = 86_400.0, 43_200.0
 
-# From a text to seconds, or None if it is none.
+# Turns a text into seconds; None if it is no time.
 _Parser = Callable[[str], "float | None"]
 
 
 class UnsortedError(DataError):
-    """These are times, and the rows are in another order."""
+    """The column holds times, but the rows are in another order."""
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,18 @@ class TimeColumn:
 
     @property
     def wraps(self) -> bool:
-        """Whether the times are of a day, and begin again at midnight: `unwrap`."""
+        """True if the times are of a day, and begin again at midnight: `unwrap`."""
         return self.parser is _clock_seconds
 
     def read(self, cells: Sequence[str], file: Path, first: int, dialect: Dialect) -> Floats64:
-        """Seconds, float64; NaN where there is no time. Clock times are of their day."""
+        """Return seconds, float64; NaN for an empty cell. Clock times count from their midnight."""
         if self.parser is None:
             return to_numbers(cells, file, first, self.name, dialect, as_times=True) * UNITS_S[self.clock.unit]
         return _parse(self.parser, cells, file, first, self.name)
 
 
 def find_time(file: Path, dialect: Dialect, place: int, options: CsvOptions) -> TimeColumn:
-    """The column, its unit and its rate, read to its end. Raises DataError for what is no time."""
+    """Read the column to its end; return it with its unit and its rate. Raises DataError if it holds no times."""
     name, parser = dialect.header[place], None
     parts: list[Floats64] = []
     stride, backwards, steps, seen = 1, 0, 0, 0
@@ -103,7 +103,7 @@ def find_time(file: Path, dialect: Dialect, place: int, options: CsvOptions) -> 
 
 
 def unwrap(times: Floats64, before: float) -> Floats64:
-    """Clock times that go on past midnight: what falls by more than half a day has begun the next one.
+    """Let clock times go on past midnight: a fall by more than half a day begins the next one.
 
     times: float64 (rows,), seconds of a day. before: the last one of the rows before, unwrapped; NaN if there is none.
     """
@@ -114,12 +114,12 @@ def unwrap(times: Floats64, before: float) -> Floats64:
 
 
 def _said_unit(unit: str) -> str | None:
-    """ "ms" of a header such as "Time (ms)", if it is a unit of time."""
+    """Return the "ms" of a header such as "Time (ms)", if it is a unit of time."""
     return unit.casefold().replace("µ", "u") if unit.casefold().replace("µ", "u") in UNITS_S else None
 
 
 def _choose_parser(cells: Sequence[str]) -> _Parser | None:
-    """None for numbers. Whether the day stands before the month: what lets the column advance by less is meant."""
+    """Return a parser, None for numbers. If day or month may come first, the shorter span of times decides."""
     full = [cell.strip() for cell in cells if not is_nothing(cell)]
     if not full or not re.search(r"\d\D?[:/.-]\d+[:/.-]\d|:", full[0]):
         return None
@@ -150,7 +150,7 @@ def _parse(parser: _Parser, cells: Sequence[str], file: Path, first: int, name: 
 
 
 def _iso_seconds(text: str) -> float | None:
-    # 09.30.00 and 09-30-00 after the date, and a space before the zone, are how some loggers write it.
+    # Some loggers write 09.30.00 and 09-30-00 after the date, and a space before the zone.
     text = _DOTTED_CLOCK.sub(r"T\1:\2:\3", text.replace(",", "."), count=1).replace(" +", "+")
     try:
         parsed = datetime.fromisoformat(text)
@@ -164,7 +164,7 @@ def _clock_seconds(text: str) -> float | None:
     if not match or int(match[1]) > 24 or int(match[2]) > 59:
         return None
     hour = int(match[1]) % 12 + 12 * (match[4].lower() == "pm") if match[4] else int(match[1])
-    # 12:00:00:250 is how some loggers part the milliseconds.
+    # Some loggers write milliseconds as 12:00:00:250.
     return 3600.0 * hour + 60 * int(match[2]) + float((match[3] or "0").replace(",", ".").replace(":", "."))
 
 

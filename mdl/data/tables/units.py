@@ -1,6 +1,6 @@
-"""The unit of each channel of a table: said by the user or the header, or seen in how far the earth pulls.
+"""The unit of each channel of a table: given by the user or the header, or seen in the pull of the earth.
 
-One phone that logs g and one that logs m/s² differ by a factor of 9.81, and nothing else about the data looks wrong.
+A phone that logs g and one that logs m/s² differ by a factor of 9.81, and nothing else about the data looks wrong.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from mdl.errors import DataError
 
 # A device at rest measures 1 g. In motion the middle of many is still near it; a sensor without gravity shows none.
 _IN_G, _IN_MS2 = (0.85, 1.2), (8.3, 11.8)
-# Who wants units, where it is no file.
+# Stands for a file's name if a model needs the units.
 THE_MODEL = "the model"
 _AXIS = re.compile(r"(?:.*acc.*|a)[^a-z]*([xyz])|(?:x)?([xyz])[^a-z]*acc.*", re.IGNORECASE)
 
 
 def acceleration_columns(names: Sequence[str]) -> list[int]:
-    """Positions of the x, y and z of an accelerometer among the channels' names; empty unless there is one of each."""
+    """Return the places of an accelerometer's x, y and z among the channels' names; [] unless each is there once."""
     plain = [re.sub(r"\s*[\[(].*", "", name).strip() for name in names]
     found = [(place, _AXIS.fullmatch(name)) for place, name in enumerate(plain)]
     axes = {(match[1] or match[2]).lower(): place for place, match in found if match}
@@ -35,10 +35,10 @@ def acceleration_columns(names: Sequence[str]) -> list[int]:
 def find_units(
     file: Path, dialect: Dialect, channels: Sequence[tuple[str, int]], values: Floats64, said: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the unit of each channel as it is written in a file; "" where nothing tells.
+    """Return the unit of each channel as a file has it; "" if it is not known.
 
     channels: (name, column). values: (rows, channels or more) of the file's beginning. said: the user's units, one for
-    all channels or one for each; else empty. Raises ConfigError for another number of them, or one that is not known.
+    all channels or one for each; else empty. Raises ConfigError for another number of them, or an unknown one.
     """
     if said:
         return read_units(said, len(channels), file)
@@ -57,8 +57,8 @@ def scale_to(
 ) -> tuple[Floats64, Floats64]:
     """Return (factor, offset) of each channel, (channels,), which bring values in the units `found` to those `wanted`.
 
-    like: who wants them: the first file of a set, or THE_MODEL, of which an empty unit says that nobody knows it: such
-    a channel stays as it is. Raises DataError that names both where a channel measures something else.
+    like: the source of `wanted`: the first file of a set, or THE_MODEL. A model's empty unit is unknown: such a channel
+    stays as it is. Raises DataError that names both sides if a channel measures another quantity.
     """
     pairs = []
     for (name, _), here, there in zip(channels, found, wanted, strict=True):
@@ -85,7 +85,7 @@ def _see_acceleration(values: Floats64) -> str:
 
 
 def agree_on_units(found: Sequence[tuple[Path, tuple[str, ...]]]) -> tuple[str, ...]:
-    """Of the numbers to be learned, by file, as their headers say; empty where none says any. Raises DataError."""
+    """Return the units of the numbers to learn, by the files' headers; () if none has any. Raises DataError."""
     first, units = found[0]
     for file, other in found:
         if other != units:

@@ -1,8 +1,8 @@
 """Exports of chats as messages with their authors: WhatsApp (text), Telegram (JSON), SMS Backup & Restore (XML).
 
-An export holds other people's words, and lines that an app wrote. Whoever reads one says whose words they want. Which
-language an app was set to shows in dates, and in the lines of the app: dates are known by their shape, lines of the app
-by how they are marked, and where they are not, by their text in the languages below.
+An export holds other people's words, and lines that an app wrote, so the reader must name the wanted person. Dates and
+the app's lines depend on the app's language. Dates are known by their shape. The app's lines are known by their marks,
+or else by their text in the languages below.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DATE = r"\d{1,4}\s?[./-]\s?\d{1,2}\s?[./-]\s?\d{1,4}\.?"
 _TIME = r"[^\d\[\]\n]{1,16}\d{1,2}[:.]\d{2}(?:[:.]\d{2})?[^\d\[\]\n:-]{0,16}?"
 _STAMP = re.compile(rf"(?:\[{_DATE}{_TIME}\]\s|{_DATE}{_TIME}\s[-–]\s)")
 _SENDER = re.compile(rf"([^\n:]{{1,{_LONGEST_NAME}}}): ")
-# The app's own: what it writes in the place of a message begins so on iOS.
+# The app's own mark: on iOS a text of the app in the place of a message begins with it.
 _MARK = "\u200e"
 _UNSEEN = re.compile("[\u200b-\u200f\u202a-\u202f\u2066-\u2069\ufeff\u00a0]")
 _IN_BRACKETS = re.compile(r"<[^<>\n]{1,80}>")
@@ -54,9 +54,9 @@ _WRITTEN_BY_APP = frozenset(
         "gemiste spraakoproep", "gemiste video-oproep",
     }
 )  # fmt: skip
-# What a phone sent, or was to send: 1 is received.
+# Types of messages that the phone sent, or was to send: 1 is received.
 _OWN_SMS, _RECEIVED = frozenset("23456"), "1"
-# Nobody is called so: an SMS is the phone's owner's, or another's.
+# Stands for the other author of an SMS: nobody is called so.
 _SOMEBODY = "(received)"
 _CHARACTER = re.compile(rb"&#(x?)([0-9A-Fa-f]{1,8});")
 _LONGEST_REFERENCE = 12
@@ -67,7 +67,7 @@ _LARGEST_ELEMENT_BYTES = 32 << 20
 class Message(NamedTuple):
     """A line that somebody wrote. author: "" for the app. begins: it is the first line of its message.
 
-    is_own: by the owner of the phone, where the export says that.
+    is_own: by the owner of the phone, if the export says that.
     """
 
     author: str
@@ -77,12 +77,12 @@ class Message(NamedTuple):
 
 
 def plain_author(name: str) -> str:
-    """A name without what is not seen, and without the mark of somebody who is in no address book."""
+    """Return a name without unseen characters, and without the mark of a person in no address book."""
     return _UNSEEN.sub(" ", name).strip().removeprefix("~").strip()
 
 
 def is_whatsapp(lines: Sequence[str]) -> bool:
-    """Return True if these first lines of a text are those of an export: a stamp, and somebody who says something."""
+    """Return True if a text begins like an export: a stamp, and an author with a message."""
     written = [line for line in lines if line.strip()]
     if not written or not _STAMP.match(_UNSEEN.sub(" ", written[0]).lstrip()):
         return False
@@ -90,7 +90,7 @@ def is_whatsapp(lines: Sequence[str]) -> bool:
 
 
 def read_whatsapp(lines: Iterator[str]) -> Iterator[Message]:
-    """The messages of an export of Android or iOS, in any of their languages, a line at a time."""
+    """Yield the messages of an export of Android or iOS, in any of their languages, a line at a time."""
     author = ""
     for line in lines:
         shown = _UNSEEN.sub(" ", line).lstrip()
@@ -106,13 +106,13 @@ def read_whatsapp(lines: Iterator[str]) -> Iterator[Message]:
 
 
 class _Part(msgspec.Struct):
-    """Of a text with links and the like."""
+    """A part of a text with links and the like."""
 
     text: str = ""
 
 
 class _TelegramMessage(msgspec.Struct, rename={"author": "from"}):
-    """forwarded_from: another's words. from_id: "user" and a number."""
+    """forwarded_from: the words are another person's. from_id: "user" and a number."""
 
     type: str = ""
     text: str | list[str | _Part] = ""
@@ -137,7 +137,7 @@ class _Telegram(msgspec.Struct):
 
 
 def read_telegram(content: bytes, where: str) -> Iterator[Message] | None:
-    """The messages of a result.json; None if it is none. Raises DataError for what is no JSON."""
+    """Return the messages of a result.json; None for other JSON. Raises DataError for anything else."""
     found = decode_json(content, _Telegram, where, "result.json as Telegram exports it")
     if found.messages is None and found.chats is None:
         return None
@@ -146,7 +146,7 @@ def read_telegram(content: bytes, where: str) -> Iterator[Message] | None:
 
 
 def read_sms(source: BinaryIO, where: str) -> Iterator[Message]:
-    """The messages of an SMS backup; the phone says which of them are its owner's. Raises DataError if it is none.
+    """Yield the messages of an SMS backup; the phone marks its owner's. Raises DataError if it is none.
 
     A document type is refused: entities that it defines can be made to unpack to gigabytes.
     """
@@ -177,8 +177,8 @@ def read_sms(source: BinaryIO, where: str) -> Iterator[Message]:
     parser.StartDoctypeDeclHandler = refuse
     left, waiting = b"", 0
     try:
-        # The parser begins anew with an element that is not whole: the longer it is, the larger the next piece.
-        # Never more than shows that it is too long: what comes behind that would be parsed in vain.
+        # The parser begins anew with an incomplete element: the longer it is, the larger the next piece. A piece never
+        # goes beyond the size that shows it to be too long: the rest would be parsed in vain.
         while piece := source.read(max(_PIECE_BYTES, min(waiting, _LARGEST_ELEMENT_BYTES + 1 - waiting))):
             elements = seen
             whole, left = _mend_characters(left + piece)
@@ -195,7 +195,7 @@ def read_sms(source: BinaryIO, where: str) -> Iterator[Message]:
 
 
 def _is_of_app(text: str) -> bool:
-    """Whether the app wrote this in the place of a message."""
+    """Return True if the app wrote this in the place of a message."""
     plain = _UNSEEN.sub(" ", text).strip()
     if text.startswith(_MARK) or _IN_BRACKETS.fullmatch(plain) or _FILE.fullmatch(plain) or _OMITTED.fullmatch(plain):
         return True
@@ -203,7 +203,7 @@ def _is_of_app(text: str) -> bool:
 
 
 def _without_edit_mark(text: str) -> str:
-    """ "see you <This message was edited>" without its end."""
+    """Return "see you <This message was edited>" without its end."""
     end = text.rstrip()
     mark = end.rfind("<")
     return end[:mark].rstrip(f" {_MARK}") if mark > 0 and _IN_BRACKETS.fullmatch(end[mark:]) else text
@@ -218,8 +218,8 @@ def _of_telegram(message: _TelegramMessage) -> Message:
 
 
 def _mend_characters(piece: bytes) -> tuple[bytes, bytes]:
-    """Take out characters that XML does not allow: the app writes emoji as two halves. Returns the rest, and its end
-    apart if that may be half a character."""
+    """Remove characters that XML does not allow: the app writes emoji as two halves. Return the rest, and its end apart
+    if that may be half a character."""
     mended = _CHARACTER.sub(_keep_allowed, piece)
     cut = mended.rfind(b"&", max(0, len(mended) - _LONGEST_REFERENCE))
     return (mended, b"") if cut < 0 or b";" in mended[cut:] else (mended[:cut], mended[cut:])

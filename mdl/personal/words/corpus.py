@@ -1,7 +1,7 @@
 """Text of people and of the public, read in place: a file or a folder of texts, one a line, or of exported chats.
 
 A folder's files are read in the order of their names, packed or not. Each line of a .txt is text; each of a .jsonl is
-an object with a "text", and perhaps an "author". `PATH?me=NAME` takes only what NAME wrote; a chat is read only so.
+an object with a "text", and perhaps an "author". `PATH?me=NAME` takes only NAME's words; a chat is read only so.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _EXPECTED = (
     "a file or folder of .txt, .txt.gz, .jsonl, .jsonl.gz, a .zip of .txt, or an export of WhatsApp (.txt, .zip), "
     "Telegram (.json) or SMS (.xml)"
 )
-# By them a chat is known: an export begins with the app's own lines.
+# Lines that identify a chat: an export begins with the app's own lines.
 _FIRST_LINES = 50
-# XML of another kind is known by its first element, which stands behind a remark at most.
+# The start of other XML that tells its kind: the first element, behind a remark at most.
 _START_BYTES = 1 << 12
-# Of a chat: a group has at most 1,024 members.
+# Names kept of a chat: a group has at most 1,024 members.
 _MOST_NAMES = 4096
 
 
 class NoTextError(DataError):
-    """A place where text was expected, and is none."""
+    """A place where text was expected has none."""
 
     hint = f"give {_EXPECTED}"
 
 
 class _Entry(msgspec.Struct):
-    """One line of a .jsonl. text: what somebody wrote; author: who, where the file says."""
+    """One line of a .jsonl. text: written by somebody; author: their name, if the file has it."""
 
     text: str
     author: str = ""
@@ -60,14 +60,14 @@ class _Entry(msgspec.Struct):
 
 @dataclass
 class _Reading:
-    """What was read of one place, for one person. whose: "" for everybody's. names: who wrote how many messages."""
+    """The reading of one place, for one person or for everybody (""). names: number of messages by author."""
 
     whose: str
     found: int = 0
     names: Counter[str] = field(default_factory=Counter)
 
     def chat(self, where: str, messages: Iterable[Message]) -> Iterator[str]:
-        """What one person wrote in a chat; the rest is counted. Raises ConfigError if nobody says who."""
+        """Yield one person's lines of a chat; count the rest. Raises ConfigError if no person is named."""
         counts, takes = Counter[str](), False
         for author, text, begins, is_own in messages:
             if begins:
@@ -89,7 +89,7 @@ class _Reading:
 
 
 def parse_place(place: Path | str) -> tuple[Path, str]:
-    """PATH?me=NAME as the path, and the name or "". Raises ConfigError for another option."""
+    """Split PATH?me=NAME into the path, and the name or "". Raises ConfigError for another option."""
     body, options = split_options(str(place), "text")
     for name in options:
         if name != "me":
@@ -98,10 +98,10 @@ def parse_place(place: Path | str) -> tuple[Path, str]:
 
 
 def read_lines_of(place: Path, author: str = "") -> Iterator[str]:
-    """Every line of text, in the files' order. author: only of this one, as `?me=` behind the path.
+    """Yield every line of text, in the files' order. author: only this one's, as with `?me=` behind the path.
 
-    Raises DataError that names the file and line for what is no text, and for a place without any; ConfigError for a
-    chat if nobody says who they are.
+    Raises DataError that names the file and line for anything but text, and for a place without any; ConfigError for a
+    chat if the user's own name is missing.
     """
     path, me = parse_place(place)
     whose = me or author

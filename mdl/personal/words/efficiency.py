@@ -1,4 +1,4 @@
-"""How much typing suggestions save (DeepType 3.2): R(x), top-k efficiency, and perplexity.
+"""The savings by typing suggestions (DeepType 3.2): R(x), top-k efficiency, and perplexity.
 
 R(x) is the smallest number of typed characters after which x is among the first k suggestions; len(x) if never.
 Efficiency is the share of characters that need not be typed. `<unk>` is never suggested, and nothing is suggested
@@ -25,7 +25,7 @@ from mdl.personal.words.text import LONGEST_WORD, UNKNOWN, Ids, Text, TokenTable
 
 Scores: TypeAlias = NDArray[np.float32]
 
-# Not among the first of any list: `<unk>`, or a suggestion that is not made.
+# A rank beyond any list: of `<unk>`, or without a suggestion.
 NEVER = np.iinfo(np.int32).max
 # Words of a batch: their scores take 5 rows a word, of 80 KB each.
 _BATCH_WORDS = 128
@@ -48,15 +48,15 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 def efficiency(lengths: Sequence[int] | Ids, typed: Sequence[int] | Ids) -> float:
-    """sum(len(x) - R(x)) / sum(len(x)); 0 for no words."""
+    """Return sum(len(x) - R(x)) / sum(len(x)); 0 for no words."""
     total = int(np.sum(lengths))
     return float(total - np.sum(typed)) / total if total else 0.0
 
 
 def characters_needed(ranks: NDArray[np.int32], lengths: Ids, top: int) -> Ids:
-    """R(x) of each word. ranks: (n, steps), how many words stand before x after 0, 1, ... characters; NEVER if no list.
+    """Return R(x) of each word. ranks: (n, steps), words before x after 0, 1, ... characters; NEVER if no list.
 
-    lengths: (n,). Never more than the length: then x is typed whole.
+    lengths: (n,), the upper bound of R(x): x is then typed whole.
     """
     shown = ranks < top
     first = np.where(shown.any(axis=1), shown.argmax(axis=1), lengths)
@@ -64,13 +64,13 @@ def characters_needed(ranks: NDArray[np.int32], lengths: Ids, top: int) -> Ids:
 
 
 def needed_by(suggest: Callable[[str], Sequence[str]], word: str, top: int) -> int:
-    """R(x) by its definition. suggest: the list after these characters, best first."""
+    """Return R(x) by its definition. suggest: the list after these characters, best first."""
     lists = (suggest(word[:typed])[:top] for typed in range(len(word)))
     return next((typed for typed, shown in enumerate(lists) if word in shown), len(word))
 
 
 class Alphabet:
-    """The words of a table in alphabetical order, so that those that begin alike stand together."""
+    """The words of a table in alphabetical order, so that words with one beginning stand together."""
 
     def __init__(self, table: TokenTable) -> None:
         ranked = sorted((word, number) for number, word in enumerate(table.words, 1))
@@ -78,25 +78,25 @@ class Alphabet:
         self._order = np.array([number for _, number in ranked], np.int64)
 
     def begun(self, typed: str) -> Ids:
-        """The classes of all words that begin so."""
-        # Behind every word that begins so stands what begins so and goes on with the last character of all.
+        """Return the classes of all words that begin so."""
+        # Behind these words stands their beginning with the last character of all.
         return self._order[bisect_left(self._words, typed) : bisect_left(self._words, typed + "\U0010ffff")]
 
     def alike(self, word: str, least: int) -> Ids:
-        """The classes of the words that begin as it does, as far as at least so many do; of all if so few are known."""
+        """Return the classes of words with its longest beginning that at least so many words share; else of all."""
         lists = (self.begun(word[:end]) for end in range(len(word), 0, -1))
         return next((found for found in lists if len(found) >= least), self.begun(""))
 
 
 def rank_of(scores: Scores, target: int) -> int:
-    """How many classes stand before `target`: higher scores, and equal ones of smaller numbers; `<unk>` is left out."""
+    """Count the classes before `target`: higher scores, and equal ones of smaller numbers; `<unk>` is left out."""
     own = scores[target]
     before = int((scores[1:] > own).sum()) + int((scores[1:target] == own).sum())
     return before if target != UNKNOWN else NEVER
 
 
 def rank_among(scores: Scores, target: int, classes: Ids) -> int:
-    """The same among these classes alone."""
+    """Count likewise among these classes alone."""
     own, others = scores[target], scores[classes]
     return int(((others > own) | ((others == own) & (classes < target))).sum()) if target != UNKNOWN else NEVER
 
@@ -119,7 +119,7 @@ def evaluate_next_word(model: NextWordModel, text: Text, top: int = 3, alphabet:
 def _rank_all(
     model: NextWordModel, pieces: Pieces, alphabet: Alphabet | None
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], float, int]:
-    """Ranks (n, LONGEST_WORD + 1) without and with the filter; the loss of word steps in nats, and their number."""
+    """Return ranks (n, LONGEST_WORD + 1) without and with the filter, the loss of word steps in nats, their number."""
     plain = np.full((len(pieces.text), LONGEST_WORD + 1), NEVER, np.int32)
     filtered = np.full_like(plain, NEVER)
     lost, predicted = 0.0, 0
@@ -136,7 +136,7 @@ def _rank_all(
 
 
 def iterate_scores(model: NextWordModel, pieces: Pieces) -> Iterator[tuple[Ids, Ids, Ids, Scores, Ids]]:
-    """Batch by batch: running words of the samples; of each row its sample, characters typed, logits and target.
+    """Yield batch by batch: running words of the samples; for each row its sample, characters typed, logits and target.
 
     Rows after the last character of a word are left out: nothing can be saved there.
     """

@@ -1,8 +1,8 @@
-"""What a person types into: suggestions after each character, and learning from each word, online.
+"""A person's keyboard: suggestions after each character, and online learning from each word.
 
-With the filter, words that came lately count beside the network (`mixture`): what a step of learning has not reached.
-The state of the network after the words so far is kept, so that a character costs one step of it. History that gets as
-long as samples are is begun again with its last words, as pieces of a sentence are.
+With the filter, recent words count beside the network (`mixture`): no step of learning has reached them yet. The state
+of the network after the words so far is kept, so that a character costs one step of it. A history as long as a sample
+begins again with its last words, like a piece of a sentence.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from mdl.personal.words.next_word import NextWordModel, State
 from mdl.personal.words.pieces import MOST_STEPS, OVERLAP
 from mdl.personal.words.text import LONGEST_WORD, UNKNOWN, Speller, TokenTable
 
-# Leaves room for the characters of most words within the steps that a model was trained on.
+# Leaves room for the characters of most words within the steps of training.
 _LONGEST_HISTORY = MOST_STEPS - 6
 
 
 class Keyboard:
     """One person's typing. learner: of the model's last layer; without, nothing is learned.
 
-    top: suggestions shown. filtered: only words that begin as typed. recent: these are ranked with what was typed
-    lately, too. typed: characters of the word so far.
+    top: suggestions shown. filtered: only words that begin as typed. recent: recent words raise the rank of these.
+    typed: characters of the word so far.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Keyboard:
         self._states: list[State | None] = [None]
 
     def suggest(self) -> list[str]:
-        """The best words now, best first; none before the first character of a sentence."""
+        """Return the best words now, best first; none before the first character of a sentence."""
         inference = self._inferred[-1]
         if inference is None:
             return []
@@ -68,10 +68,10 @@ class Keyboard:
         return [self._table.word(number) for number in best.tolist()]
 
     def type(self, character: str) -> None:
-        """One more character of the word."""
+        """Add one more character of the word."""
         self.typed += character
         if len(self.typed) > LONGEST_WORD:
-            # No model was trained on so many: nothing more is suggested, and nothing kept.
+            # No model was trained on so many: no more suggestions, and nothing is kept.
             self._inferred.append(None)
             self._states.append(None)
             return
@@ -81,14 +81,14 @@ class Keyboard:
         self._states.append(state)
 
     def erase(self) -> None:
-        """Take the last character back; nothing happens where there is none."""
+        """Take the last character back, if there is one."""
         if self.typed:
             self.typed = self.typed[:-1]
             self._inferred.pop()
             self._states.pop()
 
     def finish(self, word: str) -> bool:
-        """The word was chosen, or typed to its end. Returns whether the model made a step of learning."""
+        """End the word, chosen or typed. Return True if the model made a step of learning."""
         target = self._speller.word_id(word)
         learned = False
         if self._learner and target != UNKNOWN:
@@ -107,7 +107,7 @@ class Keyboard:
         return learned
 
     def end_sentence(self) -> None:
-        """The next word begins a sentence."""
+        """End the sentence: the next word begins another."""
         self._history = []
         self.typed, self._inferred, self._states = "", [None], [None]
 
@@ -118,7 +118,7 @@ class Keyboard:
 
 
 def type_sentences(keyboard: Keyboard, sentences: Iterable[Sequence[str]]) -> list[tuple[int, int]]:
-    """Somebody who takes a suggestion as soon as it is there: (length, R(x)) of each word."""
+    """Type like a person that takes each suggestion at once; return (length, R(x)) of each word."""
     needed: list[tuple[int, int]] = []
     for sentence in sentences:
         keyboard.end_sentence()

@@ -1,8 +1,8 @@
-"""An extension that the paper has not: the network's suggestions together with counts of what a person wrote.
+"""An extension of the paper: the network's suggestions together with counts of a person's words.
 
-Three judge the words that begin as typed, each with shares of a sum of 1 there, and are mixed: the network knows what
-people write after such words and characters; n-grams what this person repeats; and the words that came lately are at
-hand at once, without a step of learning. One that knows none of these words leaves its share to the network.
+Three sources judge the words that begin as typed, each with shares that sum to 1, and are mixed. The network knows
+people's words after such words and characters; n-grams know this person's repetitions; recent words count at once,
+without a step of learning. A source that knows none of these words leaves its share to the network.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from mdl.personal.words.ngrams import Ngrams
 from mdl.personal.words.pieces import cut_pieces
 from mdl.personal.words.text import LONGEST_WORD, UNKNOWN, Text
 
-# How much n-grams and recent words weigh, from two authors that nothing is judged on; 0.2 to 0.35, and 0.1 to 0.2, were
-# as good there.
+# Weights of n-grams and recent words, tuned on two authors that nothing is judged on; 0.2 to 0.35, and 0.1 to 0.2, did
+# equally well there.
 COUNTS_WEIGHT, RECENT_WEIGHT = 0.3, 0.15
-# After so many words one counts half: 100 to 1,000 were as good.
+# A word's count halves after so many words: 100 to 1,000 did equally well.
 _HALF_LIFE_WORDS = 300
 
 
 class RecentWords:
-    """How often each class came lately. counts: float32 (classes,)."""
+    """Decaying counts of recent classes. counts: float32 (classes,)."""
 
     def __init__(self, classes: int) -> None:
         self.counts: Scores = np.zeros(classes, np.float32)
 
     def add(self, number: int) -> None:
-        """This class was typed; `<unk>` is none."""
+        """Count a typed class; `<unk>` does not count."""
         self.counts *= 0.5 ** (1 / _HALF_LIFE_WORDS)
         if number != UNKNOWN:
             self.counts[number] += 1
 
 
 def mix(network: Scores, *others: tuple[Scores, float]) -> Scores:
-    """Shares of some classes. network: (n,), theirs in the network. others: (n,) counts, and how much they weigh."""
+    """Return mixed shares of some classes. network: (n,), the network's. others: (n,) counts, and their weight."""
     shares = _shares(network)
     if shares is None:
         return network
@@ -64,9 +64,9 @@ def evaluate_mixture(
     weights: tuple[float, float] = (COUNTS_WEIGHT, RECENT_WEIGHT),
     top: int = 3,
 ) -> float:
-    """Top-k efficiency, only words that begin as typed; the same words and rules as `evaluate_next_word`.
+    """Return top-k efficiency, only words that begin as typed; the same words and rules as `evaluate_next_word`.
 
-    weights: of the n-grams, and of the words of the text that were typed before.
+    weights: of the n-grams, and of the text's words typed so far.
     """
     ranks: NDArray[np.int32] = np.full((len(text), LONGEST_WORD + 1), NEVER, np.int32)
     classes, starts = text.classes, text.starts
@@ -74,7 +74,7 @@ def evaluate_mixture(
     recent, typed_words = RecentWords(ngrams.classes), 0
     for words, sample, typed, logits, targets in iterate_scores(model, cut_pieces(text)):
         at, counted = words[sample], (-1, recent.counts)
-        order = np.argsort(at, kind="stable")  # as they were typed
+        order = np.argsort(at, kind="stable")  # in the order of typing
         for row in order[targets[order] != UNKNOWN]:
             word, spent = int(at[row]), int(typed[row])
             while typed_words < word:
@@ -86,7 +86,7 @@ def evaluate_mixture(
             begun = alphabet.begun(text.spelled[text.forms[word]][:spent])
             shares = np.exp(logits[row][begun] - logits[row][begun].max(initial=-np.inf))
             mixed = mix(shares, (counted[1][begun], weights[0]), (recent.counts[begun], weights[1]))
-            # `rank_of` leaves the first one out, where `<unk>` stands elsewhere.
+            # `rank_of` leaves the first one out, since `<unk>` stands there elsewhere.
             place = np.flatnonzero(begun == targets[row])
             ranks[word, spent] = rank_of(np.concatenate([[-1], mixed]).astype(np.float32), 1 + int(place[0]))
     lengths = text.lengths[text.forms]

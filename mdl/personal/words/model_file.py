@@ -22,10 +22,10 @@ from mdl.reading import decode_json
 
 
 class NextWordFile(msgspec.Struct, frozen=True):
-    """What goes with the parameters. trained_words: of the global text; personal_words: of one person's, 0 if none.
+    """The parameters' description. trained_words: of the global text; personal_words: of one person's, 0 if none.
 
-    base: names the shared model that a personal one began with, or was brought to; "" if that is not known. own_words:
-    of the table, those that came from the person.
+    base: names the shared model that a personal one began with, or was brought to; "" if it is not known. own_words:
+    words of the table that came from the person.
     """
 
     size: NextWordSize
@@ -45,14 +45,14 @@ def save_next_word(
     base: str = "",
     own_words: tuple[str, ...] = (),
 ) -> None:
-    """Raises MdlError if the disk refuses."""
+    """Write the model. Raises MdlError if the disk refuses."""
     described = NextWordFile(size_of(model), table, trained_words, personal_words, base, own_words)
     arrays: dict[str, NDArray[Any]] = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     write_safetensors(path, arrays, {"next_word": msgspec.json.encode(described).decode(), "format": "pt"})
 
 
 def load_next_word(path: Path) -> tuple[NextWordModel, NextWordFile]:
-    """Raises DataError that names the file if it is missing, torn, or no next-word model."""
+    """Read the model. Raises DataError that names the file if it is missing, torn, or no next-word model."""
     arrays, metadata = read_safetensors(path)
     described = decode_json(metadata.get("next_word", ""), NextWordFile, f"{path} is no next-word model of mdl")
     size, table = described.size, described.table

@@ -18,7 +18,7 @@ from mdl.personal.words.text import MOST_WORDS
 
 State: TypeAlias = tuple[Tensor, Tensor]
 
-# Of the paper's model and its tutorial's: beyond, training diverges at first; far below, it begins slowly.
+# The range of the paper's model and its tutorial: beyond, training diverges at first; far below, it begins slowly.
 _EMBEDDING_RANGE = 0.1
 
 
@@ -62,7 +62,7 @@ class NextWordModel(nn.Module):
         return logits
 
     def read(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """What the last layer sees at each step, (batch, steps, hidden), and the state after the last one."""
+        """Return the last layer's input at each step, (batch, steps, hidden), and the state after the last one."""
         features, state = run_recurrent(self.lstm, self.embed(tokens), state)
         return features, state
 
@@ -72,14 +72,14 @@ class NextWordModel(nn.Module):
 
 
 def build_next_word(size: NextWordSize, seed: int) -> NextWordModel:
-    """Parameters follow from the seed alone."""
+    """Build a model; its parameters follow from the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return NextWordModel(size)
 
 
 def size_of(model: NextWordModel) -> NextWordSize:
-    """What `build_next_word` needs to build another of the same shape."""
+    """Return the size with which `build_next_word` makes another of the same shape."""
     embed, output = model.embed, model.output
     if isinstance(embed, FactoredEmbedding) and isinstance(output, FactoredLinear):
         classes, (tokens, rank) = output.widen.out_features, embed.table.weight.shape

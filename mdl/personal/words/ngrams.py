@@ -1,8 +1,8 @@
 """Counts of one to three words (DeepType 3.2, Fig. 1b), with or without the typed characters as a filter.
 
-Scores back off as in "stupid backoff" (Brants et al. 2007): the share of a word among those that followed the same
-words, or 0.4 times its score with one word less. Without the filter such a model does not read characters: it suggests
-the same at each of them.
+Scores back off as in "stupid backoff" (Brants et al. 2007): the share of a word among the followers of the same words,
+or 0.4 times its score with one word less. Without the filter such a model does not read characters: it suggests the
+same at each of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BACKOFF = 0.4
 
 @dataclass(frozen=True)
 class Ngrams:
-    """Of each length from 1 to `order`: which runs of words were seen, as sorted keys, and how often.
+    """The seen runs of words of each length from 1 to `order`, as sorted keys, and their counts.
 
     A key is the words' classes as digits of a number to the base `classes`. counts: float64, users may weigh more.
     """
@@ -43,17 +43,17 @@ class Ngrams:
         return len(self.keys)
 
     def merged(self, other: Ngrams, weight: float = 1.0) -> Ngrams:
-        """Both together; what the other one saw counts `weight` times. They have the same table and order."""
+        """Return both together; the other's counts weigh `weight` times. They have the same table and order."""
         pairs = zip(zip(self.keys, self.counts, strict=True), zip(other.keys, other.counts, strict=True), strict=True)
         sums = [_sum(np.concatenate([a, b]), np.concatenate([m, n * weight])) for (a, m), (b, n) in pairs]
         return Ngrams(self.classes, tuple(keys for keys, _ in sums), tuple(counts for _, counts in sums))
 
     def up_to(self, order: int) -> Ngrams:
-        """The same with shorter runs only."""
+        """Return the shorter runs only."""
         return Ngrams(self.classes, self.keys[:order], self.counts[:order])
 
     def followers(self, history: tuple[int, ...]) -> tuple[Ids, NDArray[np.float64]]:
-        """Which classes came after these words, and how often each."""
+        """Return the classes that came after these words, and the count of each."""
         keys, start = self.keys[len(history)], 0
         for word in history:
             start = (start + word) * self.classes
@@ -61,7 +61,7 @@ class Ngrams:
         return keys[low:high] - start, self.counts[len(history)][low:high]
 
     def scores(self, history: tuple[int, ...]) -> Scores:
-        """float32 (classes,): of each word after this history, of which at most `order` - 1 words count."""
+        """Return each word's score after this history, float32 (classes,); at most its last `order` - 1 words count."""
         result = np.zeros(self.classes, np.float32)
         longest = min(self.order - 1, len(history))
         for used in range(longest + 1):
@@ -73,7 +73,7 @@ class Ngrams:
 
 
 def count_ngrams(text: Text, classes: int, order: int = 3) -> Ngrams:
-    """Runs within sentences; those with `<unk>` as their last word teach nothing and are left out."""
+    """Count runs within sentences; runs with `<unk>` as their last word teach nothing and are left out."""
     words, sentence = text.classes, np.repeat(np.arange(len(text.starts) - 1), np.diff(text.starts))
     found = []
     for length in range(1, order + 1):
@@ -87,7 +87,7 @@ def count_ngrams(text: Text, classes: int, order: int = 3) -> Ngrams:
 
 
 def evaluate_ngrams(ngrams: Ngrams, text: Text, alphabet: Alphabet, top: int = 3) -> tuple[float, float]:
-    """Top-k efficiency without and with the character filter; the same words and rules as `evaluate_next_word`."""
+    """Return top-k efficiency without and with the character filter; words and rules as in `evaluate_next_word`."""
     plain = np.full((len(text), LONGEST_WORD + 1), NEVER, np.int32)
     filtered = np.full_like(plain, NEVER)
     classes = text.classes

@@ -1,4 +1,4 @@
-"""A next-word model as an ONNX graph, for a keyboard that is no Python: one character or word a run, state in and out.
+"""A next-word model as an ONNX graph, for a keyboard without Python: one character or word a run, state in and out.
 
     tokens int64 (batch, steps), hidden and cell float32 (layers, batch, units)
       -> logits (batch, steps, classes), features (batch, steps, units), hidden and cell after the last step
@@ -27,7 +27,7 @@ _OPSET, _IR = 14, 8
 
 
 def save_onnx(path: Path, model: NextWordModel, table: TokenTable) -> None:
-    """Raises ConfigError if `onnx` is not installed, MdlError if the disk refuses."""
+    """Write the graph. Raises ConfigError if `onnx` is not installed, MdlError if the disk refuses."""
     try:
         from onnx import TensorProto, helper, numpy_helper  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
@@ -85,7 +85,7 @@ def _embed(graph: _Graph, embed: nn.Module) -> None:
 
 
 def _run_layer(graph: _Graph, lstm: nn.LSTM, layer: int) -> None:
-    """From (steps, batch, units) named `layer` to the one named `layer + 1`."""
+    """Add a layer from (steps, batch, units) named `layer` to the one named `layer + 1`."""
     weights = [
         graph.constant(f"lstm.{layer}.{kind}", _gates(getattr(lstm, f"weight_{kind}_l{layer}"))[None])
         for kind in ("ih", "hh")
@@ -100,7 +100,7 @@ def _run_layer(graph: _Graph, lstm: nn.LSTM, layer: int) -> None:
 
 
 def _gates(value: Tensor) -> np.ndarray[Any, Any]:
-    """torch has input, forget, cell, output; ONNX input, output, forget, cell."""
+    """Reorder gates: torch has input, forget, cell, output; ONNX input, output, forget, cell."""
     first, forget, cell, output = np.split(value.detach().numpy(), 4)
     return np.concatenate([first, output, forget, cell])
 

@@ -1,4 +1,4 @@
-"""The techniques together (DeepType 5.6, Fig. 6): one person's model from a global one and what they wrote.
+"""The techniques together (DeepType 5.6, Fig. 6): one person's model from a global one and their own text.
 
 Layer compression is not among them: it happens once, to the global model, which is trained again before it is handed
 out (`compress_global`). Here the vocabulary is fitted first, since it needs the person's words; then the model learns.
@@ -35,17 +35,17 @@ from mdl.personal.words.text_task import Batching, TextTask, cache_text, watch_l
 # Measured on three authors of the blogs, as `docs/results.md` tells.
 _RATE, _FACTORED_RATE, _ADAM_RATE = 1.0, 0.2, 0.001
 _ONLINE_RATE, _FACTORED_ONLINE_RATE = 1.0, 0.05
-# Words that a new one begins like, at least: the mean of one or two is theirs rather than their beginning's.
+# The least number of words with a new one's beginning: the mean of one or two would be theirs, not the beginning's.
 _ALIKE = 4
 
 
 class Techniques(msgspec.Struct, frozen=True):
-    """Which of the paper's techniques, each by itself.
+    """The paper's techniques, each switched by itself.
 
-    fine_tune: only the last layer learns (5.4). words: what the vocabulary is compressed to (5.2), 0 for all.
-    least_uses: of a word that takes the place of an unused one (4), 0 for none. batching: "exact" is 5.3; "padded" the
-    paper's baseline; "shared" our extra. cache: features of the last layer are computed once; an extra, too. once: of
-    each sample its own word is learned, not those before it again (`count_once`); an extra.
+    fine_tune: only the last layer learns (5.4). words: the size of the compressed vocabulary (5.2), 0 for all.
+    least_uses: of a word that replaces an unused one (4), 0 for none. batching: "exact" is 5.3; "padded" the paper's
+    baseline; "shared" our extra. cache: features of the last layer are computed once; an extra, too. once: each sample
+    teaches its own word alone, not those before it again (`count_once`); an extra.
     """
 
     fine_tune: bool = True
@@ -62,10 +62,10 @@ COMBINED = Techniques()
 
 
 def compress_global(model: NextWordModel, rank: int, text: Text | None = None) -> None:
-    """Embedding and last layer by SVD (5.1), in place; train the model again afterwards.
+    """Compress embedding and last layer by SVD (5.1), in place; train the model again afterwards.
 
-    text: what it has learned; the last layer then keeps what matters for it (`Seen`, ours). rank: 0, or what it has,
-    changes nothing. Raises ConfigError if the model is of another rank already.
+    text: its training text; the last layer then keeps the directions that matter for it (`Seen`, ours). rank: 0, or the
+    present one, changes nothing. Raises ConfigError if the model is of another rank already.
     """
     embed, output, has = model.embed, model.output, size_of(model).rank
     if rank in (0, has):
@@ -77,12 +77,12 @@ def compress_global(model: NextWordModel, rank: int, text: Text | None = None) -
 
 
 def count_words(sentences: list[list[str]]) -> Counter[str]:
-    """How often a person used each word."""
+    """Count a person's uses of each word."""
     return Counter(word for sentence in sentences for word in sentence)
 
 
 def plan_words(table: TokenTable, uses: Mapping[str, int], techniques: Techniques) -> Change:
-    """Which words the personal table has: dynamic vocabulary first, then compression."""
+    """Plan the words of the personal table: dynamic vocabulary first, then compression."""
     change = keep_all(table.words)
     if techniques.least_uses:
         change = swap_unused(table.words, uses, techniques.least_uses)
@@ -93,10 +93,10 @@ def plan_words(table: TokenTable, uses: Mapping[str, int], techniques: Technique
 
 
 def change_words(model: NextWordModel, table: TokenTable, change: Change) -> TokenTable:
-    """Carry a change of a table's words out in its model, in place; returns the new table. Characters stay.
+    """Apply a change of a table's words to its model, in place; return the new table. Characters stay.
 
-    A new word is read as `<unk>` was, and is suggested like words that are spelled as it begins: the LSTM tells these
-    apart by the characters that were typed.
+    A new word is read like `<unk>` before, and suggested like words with the same beginning: the LSTM tells these apart
+    by the typed characters.
     """
     # `<unk>` is row 0 of both, the words follow.
     classes = np.concatenate([[UNKNOWN], change.rows + 1])
@@ -112,10 +112,10 @@ def change_words(model: NextWordModel, table: TokenTable, change: Change) -> Tok
 
 
 def suit_rate(settings: StudySettings, model: NextWordModel) -> StudySettings:
-    """The same with a learning rate for a person's own text, if it has none (0).
+    """Return the settings with a learning rate for a person's own text, if they have none (0).
 
-    SGD, as in the tutorial that the paper's model follows. A night is few steps, and in the first of them Adam moves
-    the rows of words that nobody used as far as those that were. A factored layer multiplies what a step changes.
+    SGD is the default, as in the tutorial that the paper's model follows. A night is few steps, and in the first of
+    them Adam moves the rows of unused words as far as those of used ones. A factored layer multiplies a step's change.
     """
     if settings.learning_rate:
         return settings
@@ -124,14 +124,14 @@ def suit_rate(settings: StudySettings, model: NextWordModel) -> StudySettings:
 
 
 def online_rate(model: NextWordModel) -> float:
-    """Of an `OnlineLearner` of this model's last layer."""
+    """Return the rate for an `OnlineLearner` of this model's last layer."""
     return _FACTORED_ONLINE_RATE if size_of(model).rank else _ONLINE_RATE
 
 
 def begin_study(model: NextWordModel, text: Text, techniques: Techniques, settings: StudySettings) -> Study:
-    """Incremental training of a model whose vocabulary is fitted already; text: of its table.
+    """Begin incremental training of a model with a fitted vocabulary; text: of its table.
 
-    Raises ConfigError if cached features are asked for where other layers learn, or take too much memory.
+    Raises ConfigError if cached features are asked for although other layers learn, or take too much memory.
     """
     parameters = tune_only(model, "output") if techniques.fine_tune else tune_all(model)
     if techniques.fine_tune and techniques.cache:

@@ -1,4 +1,4 @@
-"""A sample for each typed word (DeepType 2): the words before it, then its characters; and how samples are batched.
+"""A sample for each typed word (DeepType 2): the words before it, then its characters; and the batches of samples.
 
     [health, is | p, r, i, c, e, l, e, s, s]  ->  [is, priceless | priceless x 9]
 
@@ -28,7 +28,7 @@ OVERLAP = MOST_STEPS - LONGEST_WORD
 
 @dataclass(frozen=True)
 class Pieces:
-    """text: whose. start, stop: int64 (P,), the running words of each piece. first: (P,), its first sample.
+    """text: the one cut here. start, stop: int64 (P,), the running words of each piece. first: (P,), its first sample.
 
     Sample i of a piece types its word first + i.
     """
@@ -40,7 +40,7 @@ class Pieces:
 
     @property
     def samples(self) -> Ids:
-        """int64 (P,): how many samples each piece has."""
+        """The number of samples of each piece, int64 (P,)."""
         return self.stop - self.first
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ def cut_pieces(text: Text, most_steps: int = MOST_STEPS, overlap: int = OVERLAP)
 
 
 def batch_pieces(pieces: Pieces, samples: int, generator: np.random.Generator | None) -> list[Ids]:
-    """Piece numbers in batches of about so many samples each, drawn at random; in their order without a generator."""
+    """Return piece numbers in batches of about so many samples each, drawn at random; without a generator in order."""
     if not len(pieces):
         return []
     order = np.arange(len(pieces)) if generator is None else generator.permutation(len(pieces))
@@ -88,7 +88,7 @@ class Samples:
 
     @property
     def steps(self) -> Ids:
-        """int64 (S,): the words before, and the characters."""
+        """The steps of each sample, int64 (S,): the words before, and the characters."""
         text = self.pieces.text
         return self.word - self.pieces.start[self.piece] + text.fed[text.forms[self.word]]
 
@@ -100,20 +100,20 @@ def list_samples(pieces: Pieces) -> Samples:
 
 
 def draw_exact(samples: Samples, size: int, generator: np.random.Generator) -> list[tuple[Ids, int]]:
-    """Batches of samples of exactly one length each, so that nothing is padded (5.3): (rows, length)."""
+    """Draw batches of samples of exactly one length each, so that nothing is padded (5.3): (rows, length)."""
     return _draw(samples.steps, size, generator, samples.steps)
 
 
 def draw_bucketed(
     samples: Samples, size: int, generator: np.random.Generator, buckets: Sequence[int] = BUCKETS
 ) -> list[tuple[Ids, int]]:
-    """Batches within a bucket, padded to its length (global training); one bucket is the paper's naive padding."""
+    """Draw batches within a bucket, padded to its length (global training); one bucket is the paper's naive padding."""
     lengths = np.array(buckets, np.int64)[np.searchsorted(buckets, samples.steps)]
     return _draw(samples.steps, size, generator, lengths)
 
 
 def draw_longest(samples: Samples, size: int, generator: np.random.Generator) -> list[tuple[Ids, int]]:
-    """Batches of any lengths, each padded to its longest sample (2: "within a mini-batch")."""
+    """Draw batches of any lengths, each padded to its longest sample (2: "within a mini-batch")."""
     steps = samples.steps
     batches = np.split(order := generator.permutation(len(steps)), range(size, len(order), size))
     return [(rows, int(steps[rows].max())) for rows in batches]
@@ -130,9 +130,9 @@ def _draw(steps: Ids, size: int, generator: np.random.Generator, lengths: Ids) -
 
 @dataclass(frozen=True)
 class SampleBatch:
-    """inputs, targets: int64 (B, T), tokens and classes. mask: float32 (B, T), 1 where there is a step.
+    """inputs, targets: int64 (B, T), tokens and classes. mask: float32 (B, T), 1 for a real step.
 
-    first: int64 (B,), the first step whose target is the word that the sample types.
+    first: int64 (B,), the first step with the typed word of the sample as its target.
     """
 
     inputs: Tensor
@@ -142,7 +142,7 @@ class SampleBatch:
 
 
 def collate(samples: Samples, rows: Ids, length: int) -> SampleBatch:
-    """Samples side by side, padded at their ends."""
+    """Put samples side by side, padded at their ends."""
     inputs = np.zeros((len(rows), length), np.int64)
     targets, mask = np.zeros_like(inputs), np.zeros(inputs.shape, np.float32)
     first = np.zeros(len(rows), np.int64)
@@ -163,10 +163,10 @@ def collate(samples: Samples, rows: Ids, length: int) -> SampleBatch:
 
 @dataclass(frozen=True)
 class PieceBatch:
-    """Some pieces whose samples share their histories.
+    """Some pieces with shared histories of their samples.
 
     words: int64 (P, N), classes, 0 beyond a piece's end. counts: (P,), words of each. first: (P,), the first sample's
-    place in its piece. Of samples, piece by piece: sample_piece, sample_place, sample_form (S,); characters
+    place in its piece. The samples follow piece by piece: sample_piece, sample_place, sample_form (S,); characters
     (S, LONGEST_WORD) and fed (S,).
     """
 
@@ -181,7 +181,7 @@ class PieceBatch:
 
 
 def collate_pieces(pieces: Pieces, rows: Ids) -> PieceBatch:
-    """Pieces side by side, padded at their ends."""
+    """Put pieces side by side, padded at their ends."""
     text, start = pieces.text, pieces.start[rows]
     counts, first = pieces.stop[rows] - start, pieces.first[rows] - start
     words = np.zeros((len(rows), int(counts.max())), np.int64)
@@ -203,7 +203,7 @@ def collate_pieces(pieces: Pieces, rows: Ids) -> PieceBatch:
 
 
 def iterate_pieces(pieces: Pieces, samples: int) -> Iterator[tuple[Ids, PieceBatch]]:
-    """All pieces in their order, for evaluation: (running words of the samples, batch)."""
+    """Yield all pieces in their order, for evaluation: (running words of the samples, batch)."""
     for rows in batch_pieces(pieces, samples, None):
         batch = collate_pieces(pieces, rows)
         yield pieces.start[rows][batch.sample_piece.numpy()] + batch.sample_place.numpy(), batch

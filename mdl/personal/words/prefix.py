@@ -20,10 +20,10 @@ from mdl.personal.words.pieces import PieceBatch, SampleBatch
 
 @dataclass(frozen=True)
 class Rows:
-    """What the last layer sees, a row a step. features: (R, hidden). targets: int64 (R,). weights: (R,), float.
+    """The last layer's inputs, a row a step. features: (R, hidden). targets: int64 (R,). weights: (R,), float.
 
-    Of each row: sample (R,), whose word it has as its target, -1 for none of the batch; piece (R,), of the batch; typed
-    (R,), how many characters were fed.
+    sample: (R,), the one that types the row's target, -1 for none of the batch. piece: (R,), of the batch. typed: (R,),
+    the number of characters fed.
     """
 
     features: Tensor
@@ -35,7 +35,7 @@ class Rows:
 
 
 def sample_rows(model: NextWordModel, batch: SampleBatch) -> Rows:
-    """Each sample run by itself, padding included (the paper's way); padded steps weigh 0."""
+    """Run each sample by itself, padding included (the paper's way); padded steps weigh 0."""
     features, _ = model.read(batch.inputs)
     count, steps = batch.inputs.shape
     is_own = torch.arange(steps) >= batch.first[:, None]
@@ -46,7 +46,7 @@ def sample_rows(model: NextWordModel, batch: SampleBatch) -> Rows:
 
 
 def shared_rows(model: NextWordModel, batch: PieceBatch) -> Rows:
-    """Words once, characters branched off: for each sample the step before its first character, and each character.
+    """Run words once, branch off characters: a row for each sample's step before its first character, and for each one.
 
     Word steps before a piece's first sample have a row too, since its samples contain them; their `sample` is -1.
     """
@@ -54,7 +54,7 @@ def shared_rows(model: NextWordModel, batch: PieceBatch) -> Rows:
     piece, place = torch.nonzero(_is_step(batch), as_tuple=True)
     own = _number_samples(batch)[piece, place + 1]
     targets = batch.words[piece, place + 1]
-    # Samples that contain this word: those from the next one, or from the piece's first, to its last.
+    # Samples that contain this word: from the next one, or from the piece's first, to its last.
     weights = batch.counts[piece] - torch.maximum(batch.first[piece], place + 1)
     features, sample, typed = _run_characters(model, batch, states)
     spelled = batch.words[batch.sample_piece, batch.sample_place][sample]
@@ -69,16 +69,16 @@ def shared_rows(model: NextWordModel, batch: PieceBatch) -> Rows:
 
 
 def mean_loss(output: nn.Module, rows: Rows) -> Tensor:
-    """Cross-entropy over all steps of all samples, in nats (masked mean)."""
+    """Return the cross-entropy over all steps of all samples, in nats (masked mean)."""
     losses = nn.functional.cross_entropy(widen(output(rows.features)), rows.targets, reduction="none")
     return (losses * rows.weights).sum() / rows.weights.sum()
 
 
 def count_once(rows: Rows) -> Rows:
-    """The steps at which a sample's own word is the target, each once: what is measured when somebody types.
+    """Keep the steps with a sample's own word as their target, each once, as in measuring a person's typing.
 
-    The paper's loss has the words before in it too, so that the first words of a sentence count as often as samples
-    begin with them.
+    The paper's loss also has the words before, so that the first words of a sentence count as often as samples begin
+    with them.
     """
     keep = (rows.sample >= 0) & (rows.weights > 0)
     weights = torch.ones_like(rows.weights[keep])
@@ -86,12 +86,12 @@ def count_once(rows: Rows) -> Rows:
 
 
 def widen(logits: Tensor) -> Tensor:
-    """To single precision at least: a softmax over thousands of classes needs it."""
+    """Convert to single precision at least: a softmax over thousands of classes needs it."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _run_words(model: NextWordModel, batch: PieceBatch) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Features (P, N - 1, hidden) of all words but the last, and the states (N, layers, P, hidden) before each word."""
+    """Return features (P, N - 1, hidden) of all words but the last, states (N, layers, P, hidden) before each word."""
     state = model.first_state(len(batch.words))
     hidden, cell, features = [state[0]], [state[1]], []
     embedded = model.embed(batch.words[:, :-1])
@@ -107,7 +107,7 @@ def _run_words(model: NextWordModel, batch: PieceBatch) -> tuple[Tensor, tuple[T
 def _run_characters(
     model: NextWordModel, batch: PieceBatch, states: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Features of each character step of each sample, with the sample and the number of characters fed."""
+    """Return features of each character step of each sample, with the sample and the number of characters fed."""
     start = tuple(part[batch.sample_place, :, batch.sample_piece].transpose(0, 1).contiguous() for part in states)
     longest = int(batch.fed.max())
     embedded = model.embed(batch.characters[:, :longest])
@@ -118,12 +118,12 @@ def _run_characters(
 
 
 def _is_step(batch: PieceBatch) -> Tensor:
-    """(P, N - 1): the words of each piece but its last."""
+    """Return True, (P, N - 1), for the words of each piece but its last."""
     return torch.arange(batch.words.shape[1] - 1) < batch.counts[:, None] - 1
 
 
 def _number_samples(batch: PieceBatch) -> Tensor:
-    """(P, N): which sample types a word; -1 for history that a piece took over."""
+    """Return the sample that types each word, (P, N); -1 for history that a piece took over."""
     numbers = torch.full_like(batch.words, -1)
     numbers[batch.sample_piece, batch.sample_place] = torch.arange(len(batch.sample_piece))
     return numbers

@@ -1,9 +1,9 @@
-"""A person's model brought to a new shared model: what is personal is the difference to the one it began with.
+"""A person's model brought to a new shared model: its personal part is the difference to the one it began with.
 
 Each parameter becomes new + (personal - old), row by row of the words that all three have. So the shared layers become
-the new ones, the personal last layer keeps what it learned on top of the shared one, and words that only the person has
-keep their rows. It holds as long as the new model went on from the old one: one that began elsewhere sees by other
-features, and a difference means nothing to it.
+the new ones, the personal last layer keeps what it learned on top of the shared one, and the person's own words keep
+their rows. This holds if the new model went on from the old one: a model with another start has other features, to
+which a difference means nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from mdl.errors import ConfigError
 from mdl.personal.words.next_word import NextWordModel, size_of
 from mdl.personal.words.text import TokenTable
 
-# Of the layers between embedding and last one. Models from two seeds have 0; after ten epochs on other text 0.9.
+# Likeness of the layers between embedding and last one. Models from two seeds have 0; after ten epochs on other text
+# 0.9.
 LEAST_ALIKE = 0.5
 _WORD_ROWS = ("embed.weight", "embed.table.weight", "output.weight", "output.widen.weight", "output.bias",
               "output.widen.bias")  # fmt: skip
@@ -48,7 +49,7 @@ def rebase(
                     *([name.word(row) for row in range(name.classes)] for name in tables))  # fmt: skip
     letters = _common(list(table.characters), *(list(each.characters) for each in tables))
     first = torch.tensor([[each.classes] for each in (table, *tables)])
-    # One for any other character is the last row of all.
+    # The row for any other character is the last of all.
     other = torch.tensor([[each.size - 1] for each in (table, *tables)])
     tokens = torch.cat([words, letters + first, other], dim=1)
     for name, values in own.items():
@@ -60,13 +61,13 @@ def rebase(
 
 
 def _common(mine: list[str], *others: list[str]) -> Tensor:
-    """int64 (1 + others, n): the places of each name that all lists have."""
+    """Return the places of each name that all lists have, int64 (1 + others, n)."""
     places = [{name: place for place, name in enumerate(names)} for names in (mine, *others)]
     shared = [name for name in mine if all(name in each for each in places)]
     return torch.tensor([[each[name] for name in shared] for each in places], dtype=torch.int64)
 
 
 def _likeness(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
-    """The cosine between the layers that both have in one shape whatever their words are."""
+    """Return the cosine between the layers with the same shape in both, whatever their words are."""
     one, other = (torch.cat([state[n].flatten() for n in state if n.startswith("lstm")]) for state in (before, after))
     return float(torch.nn.functional.cosine_similarity(one, other, dim=0))

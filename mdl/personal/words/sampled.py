@@ -1,8 +1,8 @@
 """The softmax over a part of the classes: less work while a global model is far from its end.
 
-The most frequent classes are all computed; of the others some are drawn, and each stands for as many as it was drawn
-from. So the sum of the softmax is right in the mean. (The paper computes all. What was learned so ranks rare words less
-well: finish with an epoch over all classes.)
+The most frequent classes are all computed; some of the others are drawn, and each stands for as many as it was drawn
+from. So the sum of the softmax is right in the mean. (The paper computes all. Such training ranks rare words less well:
+finish with an epoch over all classes.)
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from mdl.personal.compression import FactoredLinear
 from mdl.personal.words.prefix import Rows, widen
 from mdl.personal.words.text import Ids
 
-# Of the classes that are computed: the frequent ones have nine tenths of all running words.
+# The share of frequent classes in those computed: they have nine tenths of all running words.
 _FREQUENT_SHARE = 2 / 3
 
 
 def draw_classes(classes: int, count: int, generator: np.random.Generator) -> tuple[int, Ids]:
-    """(F, drawn): classes 0 to F - 1 are computed, as the most frequent, and these (count - F,) of the others."""
+    """Draw (F, drawn): the most frequent classes 0 to F - 1, and these (count - F,) of the others, are computed."""
     frequent = min(classes, round(count * _FREQUENT_SHARE))
     drawn = generator.choice(classes - frequent, min(count, classes) - frequent, replace=False)
     return frequent, frequent + np.sort(drawn)
 
 
 def sampled_loss(output: nn.Module, rows: Rows, frequent: int, drawn: Ids) -> Tensor:
-    """As `mean_loss`, with the sum of the softmax over these classes; equal to it if they are all classes."""
+    """Return the `mean_loss` with the sum of the softmax over these classes; equal to it if they are all classes."""
     assert isinstance(output, nn.Linear | FactoredLinear)
     features = output.narrow(rows.features) if isinstance(output, FactoredLinear) else rows.features
     last = output.widen if isinstance(output, FactoredLinear) else output
@@ -38,7 +38,7 @@ def sampled_loss(output: nn.Module, rows: Rows, frequent: int, drawn: Ids) -> Te
     logits = widen(nn.functional.linear(features, last.weight[chosen], last.bias[chosen]))
     own = (features * last.weight[rows.targets]).sum(dim=1) + last.bias[rows.targets]
     rare = rows.targets >= frequent
-    # Of a row whose target is rare, the target is there by itself, and the drawn ones stand for the rest without it.
+    # In a row with a rare target, the target counts by itself, and the drawn ones stand for the rest without it.
     apart = (others != rows.targets[:, None]) | ~rare[:, None]
     stands_for = (last.out_features - frequent - rare.to(logits.dtype)) / apart.sum(dim=1).clamp(min=1)
     shares = torch.where(apart, stands_for[:, None].log(), -math.inf)

@@ -21,11 +21,11 @@ Ids: TypeAlias = NDArray[np.int64]
 
 UNKNOWN = 0
 UNKNOWN_WORD = "<unk>"
-# Of a word's characters so many are fed: one in ten thousand of written English is longer, most of them "aaaaaah".
+# Characters fed of a word: one in ten thousand words of written English is longer, most of them "aaaaaah".
 LONGEST_WORD = 20
 # The paper has about a hundred characters; alphabets of one language have fewer.
 MOST_CHARACTERS = 128
-# Ten times the paper's table; a file that claims more is none of ours.
+# Ten times the paper's table; a file with more is none of ours.
 MOST_WORDS = 1 << 18
 _WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)*")
 _SENTENCE_END = re.compile(r"[.!?…\r\n]+")
@@ -36,7 +36,7 @@ Word: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
 def split_words(line: str) -> Iterator[list[str]]:
-    """The sentences of a text, as lists of words; none is empty."""
+    """Yield the sentences of a text, as lists of words; none is empty."""
     line = _NOT_TYPED.sub(" ", line.translate(_APOSTROPHES).lower())
     for sentence in _SENTENCE_END.split(line):
         if words := _WORD.findall(sentence):
@@ -44,19 +44,19 @@ def split_words(line: str) -> Iterator[list[str]]:
 
 
 class TokenTable(msgspec.Struct, frozen=True):
-    """Which token has which row. words: without `<unk>`, the most frequent first. characters: each once."""
+    """The rows of tokens. words: without `<unk>`, the most frequent first. characters: each once."""
 
     words: Annotated[tuple[Word, ...], msgspec.Meta(max_length=MOST_WORDS)]
     characters: Annotated[str, msgspec.Meta(max_length=MOST_CHARACTERS)]
 
     @property
     def classes(self) -> int:
-        """Of the output: the words and `<unk>`."""
+        """The number of output classes: the words and `<unk>`."""
         return len(self.words) + 1
 
     @property
     def size(self) -> int:
-        """Rows of the embedding: classes, characters, and one for any other character."""
+        """The number of rows of the embedding: classes, characters, and one for any other character."""
         return self.classes + len(self.characters) + 1
 
     def word(self, class_id: int) -> str:
@@ -75,7 +75,7 @@ class Speller:
         return self._words.get(word, UNKNOWN)
 
     def character_ids(self, word: str) -> list[int]:
-        """Of the first LONGEST_WORD characters."""
+        """Return the rows of the first LONGEST_WORD characters."""
         other = self.table.size - 1
         return [self._characters.get(letter, other) for letter in word[:LONGEST_WORD]]
 
@@ -84,9 +84,9 @@ class Speller:
 class Text:
     """Running words as numbers; each distinct word is spelled once.
 
-    forms: int64 (n,), which distinct word each running word is. starts: (sentences + 1,), where sentences begin.
-    Of distinct words: spelled; class_ids (F,); characters (F, LONGEST_WORD), 0 beyond their end; fed (F,), how many
-    characters are fed; lengths (F,), how many they have.
+    forms: int64 (n,), the distinct word of each running one. starts: (sentences + 1,), the first word of each sentence.
+    Fields of distinct words: spelled; class_ids (F,); characters (F, LONGEST_WORD), 0 beyond their end; fed (F,), the
+    number of characters fed; lengths (F,), in characters.
     """
 
     forms: Ids
@@ -101,11 +101,11 @@ class Text:
         return len(self.forms)
 
     def first(self, words: int) -> Text:
-        """The first sentences, with at most so many words."""
+        """Return the first sentences, with at most so many words."""
         return self.between(0, words)
 
     def between(self, first: int, last: int) -> Text:
-        """The sentences that begin and end between these two running words."""
+        """Return the sentences that begin and end between these two running words."""
         low = int(np.searchsorted(self.starts, first))
         high = max(low, int(np.searchsorted(self.starts, last, side="right")) - 1)
         starts = self.starts[low : high + 1]
@@ -113,14 +113,14 @@ class Text:
 
     @property
     def classes(self) -> Ids:
-        """int64 (n,): the class of each running word."""
+        """The class of each running word, int64 (n,)."""
         return self.class_ids[self.forms]
 
 
 def build_table(sentences: Iterable[Sequence[str]], words: int, counts: Counter[str] | None = None) -> TokenTable:
-    """The most frequent words, `<unk>` among their number, and all characters (DeepType 2: 20,000 words).
+    """Build a table of the most frequent words, `<unk>` counted too, and all characters (DeepType 2: 20,000 words).
 
-    counts: of the words, if they are counted already. Words as frequent as each other are sorted.
+    counts: of the words, if they are counted already. Equally frequent words are sorted.
     """
     counts = counts or Counter(word for sentence in sentences for word in sentence)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
@@ -133,7 +133,7 @@ def build_table(sentences: Iterable[Sequence[str]], words: int, counts: Counter[
 
 
 def encode(sentences: Iterable[Sequence[str]], table: TokenTable) -> Text:
-    """Sentences as numbers of a table; their order stays."""
+    """Encode sentences as numbers of a table; their order stays."""
     speller, known = Speller(table), dict[str, int]()
     forms: list[int] = []
     starts = [0]

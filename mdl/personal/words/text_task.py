@@ -1,4 +1,4 @@
-"""A text as what a `Study` learns from: how its samples are batched, and the loss of a batch."""
+"""A text as the data of a `Study`: the batches of its samples, and the loss of a batch."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from mdl.personal.words.prefix import Rows, count_once, mean_loss, sample_rows, 
 from mdl.personal.words.sampled import draw_classes, sampled_loss
 from mdl.personal.words.text import Ids, Text
 
-# How samples are batched: padded to 30; within four buckets; to a batch's longest; not at all, as of one length (5.3);
-# or whole pieces, whose samples share their history.
+# Batches of samples: padded to 30; within four buckets; to a batch's longest; of one length without padding (5.3); or
+# whole pieces with the shared history of their samples.
 Batching: TypeAlias = Literal["padded", "buckets", "longest", "exact", "shared"]
-# Numbers of pieces; or of samples, and how many steps they are padded to.
+# Numbers of pieces; or of samples, and the number of steps to which they are padded.
 Batch: TypeAlias = Ids | tuple[Ids, int]
-# Of cached features: 70,000 words of 400 units take 0.3 GB in half precision.
+# Limit of cached features: 70,000 words of 400 units take 0.3 GB in half precision.
 LARGEST_CACHE_BYTES = 1 << 30
 _CACHE_BATCH = 256
-# Enough steps to tell what the last layer reads: some 120,000, of 400 numbers each.
+# Words that suffice to see the last layer's inputs: some 120,000 steps, of 400 numbers each.
 WATCHED_WORDS = 30_000
 # A class that this text does not use counts half as much as one that it uses once.
 _UNUSED = 0.5
-# Of a batch: enough that hardly two batches begin alike.
+# Numbers of a batch that seed its draw: enough that hardly two batches begin alike.
 _SEED_NUMBERS = 4
 
 
@@ -83,7 +83,7 @@ class TextTask:
         rows = count_once(rows) if self._once else rows
         if not self._sampled:
             return mean_loss(self._model.output, rows)
-        # From the batch alone: a study that was saved draws the same after it is resumed.
+        # The seed comes from the batch alone: a saved study draws the same after it is resumed.
         generator = np.random.default_rng(batch[:_SEED_NUMBERS])
         return sampled_loss(self._model.output, rows, *draw_classes(self._classes, self._sampled, generator))
 
@@ -91,7 +91,7 @@ class TextTask:
 def cache_text(
     model: NextWordModel, text: Text, size: int, once: bool = False, largest: int = LARGEST_CACHE_BYTES
 ) -> FeatureTask:
-    """A text's features for all epochs of tuning the last layer, in half precision: an extra, not the paper's.
+    """Cache a text's features for all epochs of tuning the last layer, in half precision: an extra, not the paper's.
 
     Raises ConfigError if they take more than `largest` bytes.
     """
@@ -121,7 +121,7 @@ def _nothing(model: NextWordModel) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def watch_last_layer(model: NextWordModel, text: Text, words: int = WATCHED_WORDS) -> Seen:
-    """What the last layer reads in the first words of a text, and how often each class is used in all of it."""
+    """Return the last layer's inputs in the first words of a text, and the use of each class in all of it."""
     total, weight = torch.zeros(model.hidden, model.hidden), 0.0
     with torch.no_grad():
         for _, batch in iterate_pieces(cut_pieces(text.first(words)), _CACHE_BATCH):

@@ -1,1 +1,1 @@
-"""One person's devices share data: what they say to each other, and the work that follows."""
+"""Sharing of data among one person's devices: their messages, and the work that follows."""

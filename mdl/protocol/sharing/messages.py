@@ -1,7 +1,7 @@
-"""What the devices of one person say to each other about windows that one shares (MDLdroid 1, the individual model).
+"""The messages of one person's devices about windows that one of them shares (MDLdroid 1, the individual model).
 
 The device that has the data is the giver, one that accepts some of it a taker. The taker asks, and says all of what it
-has each time; the giver answers those alone whose key its user has named.
+has each time; the giver answers only devices with a key that its user has named.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mdl.bounds import Count
 from mdl.devices.offer import Offer
 from mdl.protocol.vocabulary import Message
 
-# Of a parcel that travels at once: a small device holds one in memory, and what a broken link costs is one.
+# Bytes of a parcel that travel at once: a small device holds them in memory, and a broken link costs as many.
 PART_BYTES = 4 << 20
 # Far more than a person's recordings; a device's disk and memory are bounded by what its user offers.
 MAX_PARCEL_BYTES = 1 << 36
@@ -29,8 +29,8 @@ PartNumber: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_PARCEL_BYTES // PART_BY
 class WindowsSought(Message, frozen=True):
     """A taker to the device that it accepts windows from, again and again; tells what it offers and what it has.
 
-    offer: by which its share is measured.
-    held: the sharing whose windows it has, or is fetching; empty: none.
+    offer: the measure of its share.
+    held: the sharing of the windows that it has, or is fetching; empty: none.
     is_whole: it has all of them.
     """
 

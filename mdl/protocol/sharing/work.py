@@ -23,7 +23,7 @@ class CutWindows(msgspec.Struct, frozen=True):
 class WindowsCut(msgspec.Struct, frozen=True):
     """The shares are on the disk.
 
-    parcels: each with the key of the device that it is for; whose share has no windows is not among them.
+    parcels: each with the key of the device that it is for; a share without windows is not among them.
     """
 
     parcels: tuple[tuple[bytes, WindowsOffered], ...]
@@ -33,7 +33,7 @@ class ReadPart(msgspec.Struct, frozen=True):
     """The giver: read one part of a parcel, answer PartRead.
 
     receiver: the peer that wants it.
-    sharing_id: whose parcel it is.
+    sharing_id: of the parcel.
     part: counted from 0.
     """
 
@@ -58,7 +58,7 @@ class PartRead(msgspec.Struct, frozen=True):
 
 
 class ForgetShare(msgspec.Struct, frozen=True):
-    """The giver: a taker has deleted what it had; nothing is left to be told.
+    """The giver: a taker has deleted its windows; nothing is left to be told.
 
     sharing_id: of that.
     """
@@ -82,7 +82,7 @@ class StorePart(msgspec.Struct, frozen=True):
 class PartStored(msgspec.Struct, frozen=True):
     """A part is on the disk.
 
-    sharing_id: whose it is.
+    sharing_id: of its parcel.
     part: as in StorePart.
     is_whole: all of the parcel is there, and is what was announced.
     """
@@ -102,7 +102,7 @@ class DeleteShared(msgspec.Struct, frozen=True):
 
 
 class SharedDeleted(msgspec.Struct, frozen=True):
-    """They are deleted, and so is what was fetched so far."""
+    """The windows are deleted, and so is what was fetched so far."""
 
 
 SharingEffect: TypeAlias = CutWindows | ReadPart | ForgetShare | StorePart | DeleteShared

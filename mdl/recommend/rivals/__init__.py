@@ -1,1 +1,1 @@
-"""Other ways to recommend, which DCCL is measured against."""
+"""Other ways to recommend, against which DCCL is measured."""

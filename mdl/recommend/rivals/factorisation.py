@@ -1,7 +1,7 @@
 """Baselines without an order of the history: MF, FM, NeuMF, DeepFM (Table 2), small and with the field's equations.
 
-All score candidates (B, C) of users (B,); the history, (B, L), is a field of FM and DeepFM: the mean of its items. One
-embedding a user and item where the paper shares it; NeuMF has two, as published.
+All score candidates (B, C) of users (B,); the history, (B, L), is a field of FM and DeepFM: the mean of its items. A
+user and an item have one embedding if the paper shares it; NeuMF has two, as published.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-# Of a fresh embedding: scores begin near 0.
+# Standard deviation of a fresh embedding: scores begin near 0.
 _STD = 0.05
 
 
@@ -76,7 +76,7 @@ class DeepFactorisation(nn.Module):
 
 
 def cross(fields: Tensor) -> Tensor:
-    """Sum of <v, v'> over all pairs of fields (..., F, size), in F size steps: half of (sum v)^2 - sum v^2."""
+    """Sum <v, v'> over all pairs of fields (..., F, size), in F size steps: half of (sum v)^2 - sum v^2."""
     crossed: Tensor = (fields.sum(dim=-2) ** 2 - (fields**2).sum(dim=-2)).sum(dim=-1) / 2
     return crossed
 

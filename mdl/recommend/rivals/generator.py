@@ -1,8 +1,8 @@
-"""A rival of MetaPatch: a device that learns nothing, and whose vector the cloud makes of its last interactions.
+"""A rival of MetaPatch: a device learns nothing, and the cloud makes its vector of its last interactions.
 
-The idea is DUET's (WWW 2023): a recurrent network over what a user met last says the numbers that make the model
-theirs. Here it says the vector, and the basis makes patches of it as it does of a learned one. It costs the device no
-training, and shows its last interactions to whoever runs the generator.
+The idea is DUET's (WWW 2023): a recurrent network over a user's last items gives the numbers that make the model
+theirs. Here it gives the vector, and the basis makes patches of it as of a learned one. It costs the device no
+training, and shows its last interactions to the generator's owner.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mdl.recommend.training import FitSettings, as_tensors, click_loss, fit
 
 
 class Generator(nn.Module):
-    """Vectors (B, size) of histories (B, L), 0 pads at the front: a GRU, whose state after the last item is mapped."""
+    """Vectors (B, size) of histories (B, L), 0 pads at the front: a GRU, its state after the last item mapped."""
 
     def __init__(self, items: int, size: int, hidden: int = 32) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Generated:
 
     @torch.no_grad()
     def score(self, samples: Samples) -> Tensor:
-        """Scores (B, 1 + n), each context by the vector of its own history."""
+        """Return scores (B, 1 + n), each context by the vector of its own history."""
         self.model.eval()
         features = self.model.features(*as_tensors(samples))
         return score_features(self.model, self.basis, self.generator(torch.from_numpy(samples.history)), features)
@@ -67,9 +67,9 @@ def learn_generator(
     rng: np.random.Generator,
     must_end: Callable[[], bool] = lambda: False,
 ) -> Generated:
-    """A generator and a basis of its own for cloud's f, which stays, by cross-entropy. Starts from torch's generator.
+    """Learn a generator with its own basis for cloud's f, which stays, by cross-entropy. Starts from torch's generator.
 
-    settings.history is what the model and the generator see. Raises TrainingCancelledError.
+    settings.history: the items that the model and the generator see. Raises TrainingCancelledError.
     """
     model, basis = cloud.model.eval(), copy.deepcopy(cloud.basis)
     generator = Generator(len(data.titles), basis.size)

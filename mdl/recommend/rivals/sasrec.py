@@ -1,4 +1,4 @@
-"""SASRec (ICDM 2018): self-attention over the history says what comes next; a candidate scores by its own embedding.
+"""SASRec (ICDM 2018): self-attention over the history predicts the next item; a candidate's embedding gives its score.
 
 r_i = <F, E_i>, where F is the last position after the blocks and E the items' embedding, shared with the input. It
 knows no user. Two blocks of one head, as published.
@@ -38,11 +38,11 @@ class SelfAttentiveRecommender(nn.Module):
         return scores
 
     def read(self, history: Tensor) -> Tensor:
-        """What each position says comes next, (B, L, size); it sees itself and what stands before it."""
+        """Return each position's prediction of the next item, (B, L, size), from itself and the positions before."""
         length = history.shape[1]
         seen: Tensor = self.dropout(self.items(history) * self.items.embedding_dim**0.5 + self.places[-length:])
         later = torch.triu(torch.ones(length, length, dtype=torch.bool), diagonal=1)
-        # A padded position may see itself, or it would see nothing at all; nobody else sees it.
+        # A padded position may see itself, or it would see nothing at all; no other position sees it.
         hidden = later | (history == 0)[:, None] & ~torch.eye(length, dtype=torch.bool)
         for block in self.blocks:
             seen = block(seen, src_mask=hidden)
@@ -70,9 +70,9 @@ def fit_sequences(
     rng: np.random.Generator,
     after_epoch: Callable[[int, float], bool] = lambda epoch, loss: True,
 ) -> None:
-    """As published: each position of a window says the next item, against one negative; before the last two items.
+    """Train as published: each position of a window predicts the next item, against one negative.
 
-    after_epoch: as for `fit`. Dropout follows torch's generator.
+    Each user's last two items are left out. after_epoch: as for `fit`. Dropout follows torch's generator.
     """
     optimizer = torch.optim.Adam(model.parameters(), settings.learning_rate)
     users = np.flatnonzero(data.lengths >= 4)
@@ -92,7 +92,7 @@ def fit_sequences(
 
 
 def windows(data: Interactions, users: Integers, length: int, rng: np.random.Generator) -> tuple[Integers, Integers]:
-    """What was met and what came next, (B, length) each, 0 pads at the front."""
+    """Return the met items and the next ones, (B, length) each, 0 pads at the front."""
     usable = data.lengths[users] - 2
     ends = rng.integers(np.minimum(usable, length + 1), usable + 1)
     places = (data.starts[users] + ends)[:, None] - np.arange(length + 1, 0, -1)
@@ -102,7 +102,7 @@ def windows(data: Interactions, users: Integers, length: int, rng: np.random.Gen
 
 
 def _next_loss(model: SelfAttentiveRecommender, history: Tensor, clicked: Tensor, drawn: Tensor) -> Tensor:
-    """Mean over the positions where something came next; all (B, L)."""
+    """Return the mean over the positions with a next item; all arguments (B, L)."""
     said, is_there = model.read(history), clicked > 0
     scores = torch.stack([(said * model.items(each)).sum(dim=-1)[is_there] for each in (clicked, drawn)], dim=-1)
     return click_loss(scores)

@@ -107,7 +107,7 @@ def join(
 
 
 def be_let_in(said: str | None, mesh: str | None, settings: Config) -> str | None:
-    """The mesh to train in: the one that these words open, or without words the one that was named.
+    """Return the mesh to train in: the one that these words open, or without words the named one.
 
     Raises ConfigError, also if the words are of another mesh than the named one.
     """
@@ -130,9 +130,9 @@ def take_code(
     interface: Sequence[str] | None = None,
     loopback: bool = False,
 ) -> tuple[str, str]:
-    """Find who invites by these words, and remember the join code: the mesh's name, and the file.
+    """Find the inviting device by these words, and remember the join code; return the mesh's name, and the file.
 
-    Raises ConfigError for words that are none or not those, MeshNotFoundError if nobody invites.
+    Raises ConfigError for invalid or wrong words, MeshNotFoundError if no device invites.
     """
     from mdl.peers.edge.identity import remember_code
     from mdl.transport.links.inviting import accept
@@ -162,7 +162,7 @@ def show(
 
 
 def draw_qr(code: str) -> str:
-    """Lines for a terminal, dark on light where that is light on dark. Raises ConfigError without segno."""
+    """Return lines for a terminal, dark on light if the terminal is light on dark. Raises ConfigError without segno."""
     from io import StringIO
 
     from mdl.errors import ConfigError
@@ -198,7 +198,7 @@ def _find(at: str | None, own: list[IPv4Interface], wait_s: float) -> Address:
         raise MeshNotFoundError(
             "no invitation is open on this network: mdl mesh invite on a device of the mesh, or --at"
         )
-    if len(found) > 1:  # a wrong one would cost a try there, and be one guess for whoever only claims to be it
+    if len(found) > 1:  # a wrong one would cost a try there, and give a guess to an impostor
         places = ", ".join(f"{each.host}:{each.port}" for each in found)
         raise ConfigError(f"several invitations are open here ({places}): say by --at which one the device shows")
     return found[0]

@@ -1,4 +1,4 @@
-"""What owners do: `mdl mesh members`, `owners`, `revoke`, `rotate-code` and `upgrade`."""
+"""The commands of owners: `mdl mesh members`, `owners`, `revoke`, `rotate-code` and `upgrade`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Once: each call would add them again."""
+    """Add the commands. Call this once: each call would add them again."""
     for command in (members, owners, revoke, upgrade):
         app.command()(command)
     app.command("rotate-code")(rotate_code)

@@ -20,11 +20,11 @@ app = App("Run a command as a service, from boot on.")
 
 _SYSTEMS = ("systemd", "launchd", "windows")
 _OF_PLATFORMS = {"darwin": "launchd", "win32": "windows"}
-# What runs until it is told to end, or until a run is over.
+# Commands that run until they are told to end, or until a run is over.
 _MAY_SERVE = ("peer", "agent", "cloud", "learn")
-# They would stand in a file that everybody may read, or are good once.
+# They would stand in a file that every user may read, or are good once.
 _SECRETS = ("--invite",)
-# user:password@ of an address, or password= of one.
+# Finds user:password@ of an address, or password= of one.
 _PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]*@|\bpassword\s*=", re.IGNORECASE)
 
 Name = Annotated[
@@ -142,7 +142,7 @@ def logs(
 
 
 def _choose_system(asked: str, only_print: bool, run_as: str, memory: int | None) -> str:
-    """Return the service manager that is meant. Raises ConfigError for what it is not or cannot do."""
+    """Return the service manager that is meant. Raises ConfigError for an unknown one, or one that cannot do this."""
     system = asked or _OF_PLATFORMS.get(sys.platform, "systemd")
     if system not in _SYSTEMS:
         raise ConfigError(f"service: --system {asked[:40]!r}: expected one of {', '.join(_SYSTEMS)}")
@@ -154,7 +154,7 @@ def _choose_system(asked: str, only_print: bool, run_as: str, memory: int | None
 
 
 def _write(service: Service, system: str) -> tuple[str, str]:
-    """Return the text for a service manager, and what to do with it, if anything is to be said."""
+    """Return the text for a service manager, and what to do with it, or ""."""
     if system == "launchd":
         from mdl.peers.service import launchd
 
@@ -169,7 +169,7 @@ def _write(service: Service, system: str) -> tuple[str, str]:
 
 
 def _check(command: list[str], mdl: Any) -> dict[str, Any]:
-    """What the command of `mdl` would be given, by its own parser. Raises ConfigError for one that cannot serve."""
+    """Return the options of the `mdl` command, by its own parser. Raises ConfigError if it cannot serve."""
     if command[0] not in _MAY_SERVE:
         raise ConfigError(f"service: {command[0]!r} does not run on its own; expected one of {', '.join(_MAY_SERVE)}")
     if wrong := next((word for word in command if word.partition("=")[0] in _SECRETS), ""):
@@ -194,7 +194,10 @@ def _is_store(command: list[str], word: str) -> bool:
 
 
 def _without_store(command: list[str], hides: bool) -> tuple[list[str], str]:
-    """The command's words without the address of a database, and that; a user's own file with it is named on."""
+    """Return the command's words without the address of a database, and that address.
+
+    A user's own file with it stays in the words.
+    """
     from mdl.peers.recommend.databases import read_url
 
     kept, store, words = list[str](), "", iter(command)
@@ -214,7 +217,10 @@ def _without_store(command: list[str], hides: bool) -> tuple[list[str], str]:
 
 
 def _with_code(command: list[str], given: dict[str, Any], hides: bool) -> tuple[tuple[str, ...], str, str | None]:
-    """The command's words, its mesh and, if the unit hands it over, the join code, which the words then do not name."""
+    """Return the command's words, its mesh, and the join code if the unit hands it over.
+
+    The words then do not name the code.
+    """
     from mdl.peers.edge.identity import find_code
 
     if given.get("insecure"):

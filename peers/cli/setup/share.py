@@ -1,4 +1,4 @@
-"""One person's devices share data: `mdl data share`, `accept` and `unshare`."""
+"""Sharing data between one person's devices: `mdl data share`, `accept` and `unshare`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Once: each call would add them again."""
+    """Add the commands. Call this once: each call would add them again."""
     for command in (share, accept, unshare):
         app.command()(command)
 

@@ -1,1 +1,1 @@
-"""Commands for who studies the scheduler and the simulated mesh: `mdl schedule`, `mdl scheduler`, `mdl sim`."""
+"""Commands to study the scheduler and the simulated mesh: `mdl schedule`, `mdl scheduler`, `mdl sim`."""

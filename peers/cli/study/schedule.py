@@ -1,4 +1,4 @@
-"""`mdl schedule`: why the chain was ordered as it was, and what another order would give. What is slow comes late."""
+"""`mdl schedule`: explains the order of the chain, and plays other orders. Slow imports come late."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", mi
 Round = Annotated[
     int | None, typer.Option("--round", help="Which round of a run; the last by default.", min=1, max=MANY)
 ]
-# Of nine devices about as many as a file may hold that is read again (mdl.devices.scenario).
+# The most of a file that is read again (mdl.devices.scenario) holds about as many of nine devices.
 MOST_SCENARIOS = 10_000
-# Both spellings, since both are natural.
+# Both spellings are natural.
 _POLICIES = ("--policies", "--policy")
 Policies = Annotated[str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}those that are quick.")]
 Wait = Annotated[
@@ -256,7 +256,7 @@ def decide(
     try:
         answer_all(decider, sys.stdin.buffer, sys.stdout.buffer)
     except BrokenPipeError:
-        sys.stderr.close()  # nobody reads the answers any more: nothing to say, and nobody to say it to
+        sys.stderr.close()  # no program reads the answers any more: exit without a word
         raise typer.Exit(0) from None
 
 
@@ -288,7 +288,7 @@ def _parse_policies(text: str) -> tuple[str | Own, ...]:
 
 
 def _usual_policy() -> str:
-    """What an agent follows unless it is told otherwise."""
+    """Return an agent's default policy."""
     from mdl.config import RoundSection
 
     return RoundSection().policy
@@ -302,7 +302,7 @@ def _check_run(run: Path) -> None:
 
 
 def _check_out(out: Path | None) -> None:
-    """Before anything is played."""
+    """Check the name of the picture before anything is played."""
     from mdl.errors import ConfigError
 
     if out is not None and out.suffix.lower() not in (".svg", ".png"):
@@ -310,7 +310,7 @@ def _check_out(out: Path | None) -> None:
 
 
 def _console() -> Console:
-    """Devices and directories may be called anything: nothing in their names is markup."""
+    """Return a console without markup: devices and directories may have any name."""
     from mdl.peers.view.console import PlainConsole
 
     return PlainConsole()

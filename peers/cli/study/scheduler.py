@@ -1,4 +1,4 @@
-"""`mdl scheduler`: train the Chain-scheduler and evaluate a policy file. What is slow is imported late."""
+"""`mdl scheduler`: train the Chain-scheduler and evaluate a policy file. Slow imports come late."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 app = App("Train the scheduler, and evaluate what it learned.")
 
-# What is said of a policy beside the greedy rule, the worst first.
+# The verdicts on a policy compared with the greedy rule, the worst first.
 _VERDICTS = ("worse", "level", "better")
-# Scenarios of each cell on which a network is compared with greedy, or DQN with what it started from.
+# Scenarios of each cell that compare a network with greedy, or DQN with its start.
 _COMPARED = 150
 # Picks of DQN from one checkpoint to the next: about half a minute on one core.
 _TOLD_EVERY = 5_000
@@ -165,7 +165,7 @@ def _check_target(out: Path) -> None:
 
 
 def _make_room(out: Path, fresh: bool) -> None:
-    """A policy took minutes or hours: none is overwritten by a command that does not say so."""
+    """Move an existing policy aside, or refuse: it took minutes or hours, so none is overwritten silently."""
     from mdl.peers.edge.resume import set_file_aside
 
     if not out.exists():
@@ -235,7 +235,7 @@ def _finetune(
     show: Callable[[Report], None],
     stopped: Callable[[], bool],
 ) -> Trained:
-    """Go on by DQN, and keep what comes out only if it is worse nowhere that is looked at."""
+    """Go on by DQN, and keep the result only if no compared cell is worse."""
     from mdl.scheduler.study.judging import compare_networks, worse_cells
     from mdl.scheduler.training.chain_dqn import describe_training, train_chain_dqn
     from mdl.scheduler.training.qnet_torch import QNetwork, save_policy
@@ -352,7 +352,10 @@ def _is_late(began_s: float, minutes: float | None) -> bool:
 
 @contextmanager
 def _stopping() -> Iterator[Callable[[], bool]]:
-    """The first interrupt is a wish to end and save, which the yielded function tells; the second one ends at once."""
+    """Take the first interrupt as a wish to end and save; the second one ends at once.
+
+    The yielded function returns True after the first one.
+    """
     wishes: list[int] = []
 
     def wish(number: int, frame: FrameType | None) -> None:
@@ -367,7 +370,7 @@ def _stopping() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[Report], None]]:
-    """A bar for each stage; figures of evaluations are logged."""
+    """Show a bar for each stage; log the figures of evaluations."""
     with progress_bar() as show:
 
         def tell_report(report: Report) -> None:

@@ -1,4 +1,4 @@
-"""`mdl sim search`: all schedules of a small mesh within a few departures. What is slow is imported late."""
+"""`mdl sim search`: all schedules of a small mesh within a few departures. Slow imports come late."""
 
 from __future__ import annotations
 
@@ -98,7 +98,10 @@ def _load(story: Path) -> Found:
 
 
 def _tell(found: Found, directory: Path | None, as_json: bool, told: dict[str, Any]) -> None:
-    """Go this way, and tell it; exit code 4 if it breaks something. directory: where it is saved."""
+    """Replay one schedule, and tell its story; exit with code 4 if it breaks something.
+
+    directory: for the story's files, if given.
+    """
     import msgspec
 
     from mdl.peers.trials.explore import dump_found, tell_found

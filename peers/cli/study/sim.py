@@ -1,4 +1,4 @@
-"""`mdl sim` and `mdl replay`: the simulated mesh as judge, and stories read again. What is slow is imported late."""
+"""`mdl sim` and `mdl replay`: the simulated mesh as judge, and stories read again. Slow imports come late."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ app = App("Judge the mesh under faults, in virtual time.")
 
 # A drawn plan of 64 devices has a hundred faults of 100 bytes.
 _LARGEST_PLAN_BYTES = 1 << 20
-# Failing seeds that are shrunk and told; the others are named.
+# The most failing seeds that are shrunk and told; the others are named.
 _SHRUNK = 3
-# Verdicts in the JSON object: a mesh that is broken fails everywhere, and each takes some kilobytes.
+# The most verdicts in the JSON object: a broken mesh fails everywhere, and each takes some kilobytes.
 _VERDICTS_TOLD = 20
 
 
@@ -117,7 +117,10 @@ def run(
 
 
 def _save_failures(campaign: Campaign, totals: Totals, out: Path | None, shrink: bool) -> Path | None:
-    """Where plans and stories are; what was found is told also if the disk refuses: a seed gives its plan again."""
+    """Save plans and stories; return their directory. Failures are told even if the disk refuses.
+
+    A seed gives its plan again.
+    """
     directory = None
     try:
         directory = _out_dir(out, "sim")
@@ -243,7 +246,7 @@ def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
 
 
 def _save_plans(campaign: Campaign, totals: Totals, directory: Path) -> None:
-    """The plan of each failing seed as it was drawn, and the command that runs it again."""
+    """Save the plan of each failing seed as it was drawn, and print the command that runs it again."""
     from mdl.sim.plans.fault_plan import dump_plan
     from mdl.writing import write_bytes
 

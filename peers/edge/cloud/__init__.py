@@ -1,1 +1,1 @@
-"""A cloud and its learners where they meet sockets, files and data."""
+"""The sockets, files and data of a cloud and its learners."""

@@ -1,14 +1,14 @@
-"""What a cloud keeps: its lessons, version by version, and the last model of each pupil; and the slow work on them.
+"""The files of a cloud: its lessons, version by version, the last model of each pupil, and the slow work on them.
 
-    cloud.json              version, groups, and which updates are in it: written last, so that a cycle is whole or not
+    cloud.json              version, groups, and the updates in it. It is written last: a cycle is whole or not.
     lessons/00002/          large-G.safetensors and small-G.safetensors of each group G, "base" among them, and the
-                            cloud.json of this version
-    pupils/NAME.safetensors the pupil's model as the cloud decoded it
-    cycles.jsonl            one line a cycle: pupils, groups, scores, seconds
+                            cloud.json of this version.
+    pupils/NAME.safetensors the pupil's model as the cloud decoded it.
+    cycles.jsonl            one line a cycle: pupils, groups, scores, seconds.
 
-Every file appears whole or not at all, and has its checksum (`mdl/files/kept.py`). Where the newest version is damaged
-the cloud goes on from the one before, which it then teaches under a number of its own: no number is ever two lessons.
-Nothing here is anybody's data: the cloud only ever has models of its pupils.
+Every file appears whole or not at all, and has its checksum (`mdl/files/kept.py`). If the newest version is damaged,
+the cloud goes on from the one before. It teaches that under a new number: no number is ever two lessons.
+No user data is here: the cloud only ever has models of its pupils.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from mdl.writing import make_private_folder, write_bytes
 
 logger = logging.getLogger(__name__)
 
-# Versions that an update may still be a change of.
+# Versions that an update may still be based on.
 KEPT_VERSIONS = 16
 # A line of 100 bytes a pupil.
 _LARGEST_CATALOGUE_BYTES = 16 << 20
@@ -71,9 +71,9 @@ class Catalogue(msgspec.Struct, frozen=True):
 class CloudFiles:
     """The cloud's directory. Raises ConfigError if it is another task's, or of another large model or seed.
 
-    fresh: what is there is set aside.
+    fresh: sets aside the files that are there.
 
-    store and teach are called by worker threads, each by one; they share the lessons on the disk alone.
+    store and teach are called by worker threads, each by one; they share only the lessons on the disk.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class CloudFiles:
         if fresh:
             set_aside(directory, (_CATALOGUE, "lessons", "pupils", "cycles.jsonl", *NAME_FILES))
         self._cycles = Journal(directory / "cycles.jsonl")
-        self._newest = 0  # version that was handed out, as far as is known
+        self._newest = 0  # the last version handed out, as far as known
         self.catalogue = self._load_catalogue(seed)
 
     def stop(self) -> None:
-        """End a cycle at its next epoch; it is done again by the next process."""
+        """End a cycle at its next epoch; the next process does it again."""
         self._stopped.set()
 
     def state(self) -> CloudState:
@@ -128,7 +128,7 @@ class CloudFiles:
         return UpdateStored(sender, update)
 
     def teach(self, effect: TeachCycle) -> CycleTaught:
-        """One cycle: version 1 from the cloud's own data, each later one from the pupils. Writes all of it."""
+        """Run one cycle and write all of it: version 1 from the cloud's own data, each later one from the pupils."""
         started, version = time.perf_counter(), effect.version
         learned: dict[str, str] = {}
         if version == 1:
@@ -136,7 +136,7 @@ class CloudFiles:
         else:
             pupils, learned = self._read_pupils()
             cycle = self._classroom.teach(version, self._read_base(), pupils, self._stopped.is_set)
-        shutil.rmtree(self._folder(version), ignore_errors=True)  # of a cycle that did not end
+        shutil.rmtree(self._folder(version), ignore_errors=True)  # left by a cycle that did not end
         for group, teacher in cycle.teachers.items():
             for name, model in (("large", teacher.large), ("small", teacher.small)):
                 self._write(self._lesson(version, name, group), self._kind.pack(model), {})
@@ -157,7 +157,7 @@ class CloudFiles:
         return pupils, learned
 
     def _read_base(self) -> Teacher:
-        """Return the last lesson for pupils of no group that is whole."""
+        """Return the last whole base lesson, for pupils of no group."""
         problem = ""
         for catalogue in self._catalogues():
             large, small = (self._lesson(catalogue.version, name, BASE) for name in ("large", "small"))
@@ -172,7 +172,7 @@ class CloudFiles:
         raise damaged(self._directory / _CATALOGUE, problem, _CURE)
 
     def _find_taught(self) -> CycleTaught:
-        """The newest version that is whole. An older one than was handed out is taught under a new number."""
+        """Return the newest whole version; one older than the last handed out is taught under a new number."""
         problem = ""
         for catalogue in self._catalogues():
             try:
@@ -190,7 +190,7 @@ class CloudFiles:
         raise damaged(self._directory / _CATALOGUE, problem, _CURE)
 
     def _catalogues(self) -> Iterator[Catalogue]:
-        """The newest, and those of the versions before it that are whole."""
+        """Yield the newest catalogue, then the whole ones of earlier versions."""
         yield self.catalogue
         for path in self._copies():
             try:
@@ -201,7 +201,7 @@ class CloudFiles:
                 yield found
 
     def _copies(self) -> list[Path]:
-        """The catalogues of single versions, the newest first."""
+        """Return the paths of the catalogues of single versions, the newest first."""
         return sorted((self._directory / "lessons").glob(f"[0-9]*/{_CATALOGUE}"), reverse=True)
 
     def _keep(self, catalogue: Catalogue) -> None:
@@ -265,7 +265,7 @@ class CloudFiles:
         if found.version:
             logger.info("continuing at version %d (%s); --fresh would start anew", found.version, self._directory)
         numbers = [int(each.name) for each in (self._directory / "lessons").glob("[0-9]*") if each.name.isdecimal()]
-        # Beside a whole catalogue a newer folder is of a cycle that did not end.
+        # A folder newer than a whole catalogue belongs to a cycle that did not end.
         self._newest = found.version if source == path else max(found.version, *numbers)
         known = {"version": found.version, "groups": found.groups, "learned": found.learned}
         catalogue = msgspec.structs.replace(fresh, **known)
@@ -274,7 +274,7 @@ class CloudFiles:
         return catalogue
 
     def _read_newest(self, path: Path, copies: list[Path]) -> tuple[Catalogue, Path]:
-        """The newest catalogue that is whole, and where it was. Raises DamagedError if none is."""
+        """Return the newest whole catalogue, and its path. Raises DamagedError if none is whole."""
         problem = "" if path.exists() else f"{path} is missing"
         for each in (path, *copies) if path.exists() else copies:
             try:

@@ -1,7 +1,7 @@
-"""A mesh member's own line to a cloud, in a thread beside the round: what the mesh learned goes up, lessons come down.
+"""A mesh member's own line to a cloud, in a thread beside the round: the mesh's model goes up, lessons come down.
 
-The chain, theta and the broadcast know nothing of it. A lesson is what the cloud's model says of this device's windows;
-a round trains with it if it is there, and without it if it is not: no round ever waits for a cloud.
+The chain, theta and the broadcast know nothing of it. A lesson is the cloud model's answers for this device's windows.
+A round trains with it if it is there, and without it if it is not: no round ever waits for a cloud.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from mdl.transport.worker import Work
 
 logger = logging.getLogger(__name__)
 
-# A cloud that says nothing for so long is away: it answers every question, and is asked every few seconds.
+# A cloud that is silent for so long is away: it answers every question, and is asked every few seconds.
 _AWAY_S = 15.0
 
 
 class CloudSide:
-    """See the module. Opens its connection at once; `close` ends it.
+    """The line to a cloud; see the module. Opens its connection at once; `close` ends it.
 
     mesh: its name is the pupil's; a cloud with a code of its own is reached with MDL_CLOUD_CODE.
-    Raises ConfigError for an address that is none.
+    Raises ConfigError for an invalid address.
     """
 
     def __init__(self, config: Config, me: Contributor, mesh: Mesh, device: Device) -> None:
@@ -89,9 +89,9 @@ class CloudSide:
         self._thread.start()
 
     def warm_start(self) -> Vector | None:
-        """The cloud's model for a device that has none yet, float32 (P,); None if it does not come in time.
+        """Return the cloud's model for a device that has none yet, float32 (P,); None if it does not come in time.
 
-        All fresh devices of a mesh get the same one; whoever does not catches up with those who do, or they with it.
+        All fresh devices of a mesh get the same one; devices with and without it catch up with each other.
         """
         self._has_first.wait(self._settings.warm_start_s)
         if self._first is None and self._settings.warm_start_s:
@@ -99,7 +99,7 @@ class CloudSide:
         return self._first
 
     def join(self, work: Work) -> Work:
-        """The device's work, with an eye on the rounds that close: every so many of them, the mesh's model goes up."""
+        """Return the device's work; after every `upload_every` closed rounds the mesh's model goes up."""
         save = work[SaveModel]
 
         def save_and_offer(effect: SaveModel) -> Event | None:
@@ -110,7 +110,7 @@ class CloudSide:
         return {**work, SaveModel: save_and_offer}
 
     def pause(self, paused: PauseChanged) -> None:
-        """Say nothing to the cloud while the device may not work, or go on."""
+        """Pause the line while the device may not work, or resume it."""
         self._runtime.post(paused)
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class CloudSide:
             logger.exception("the line to the cloud has ended; the mesh goes on without it")
 
     def _study(self, effect: StudyLesson) -> None:
-        """Ask the cloud's model about this device's windows; the answers are all that training needs of it."""
+        """Predict on this device's windows with the cloud's model; training needs nothing else of it."""
         try:
             teacher = self._kind.unpack(effect.model)
         except MdlError as error:
@@ -152,7 +152,7 @@ class CloudSide:
 
     def _look(self, now: float, event: Event, effects: Iterable[Effect]) -> None:
         if isinstance(event, PauseChanged) and not event.reason:
-            self._started = now  # nobody could answer meanwhile
+            self._started = now  # no answer was possible meanwhile
         if isinstance(event, StopRequested) or self._learner.is_paused:
             return
         heard_at = max(self._learner.heard_at or self._started, self._started)

@@ -1,10 +1,10 @@
-"""Which device had which name first at a cloud: one line each, the key in hexadecimal and the name.
+"""The first device of each name at a cloud: one line each, the key in hexadecimal and the name.
 
-devices.txt             in the cloud's directory; who removes a line gives that name to whoever comes next
-devices.previous.txt    the same: what a damaged line of devices.txt said
+devices.txt             in the cloud's directory; removing a line gives that name to the next device that asks for it
+devices.previous.txt    the same: replaces a damaged line of devices.txt
 
-Each line ends with a checksum of its own, as lines are added one by one; a line without one is of an older version. A +
-before it says that the cloud has kept something of this name, which makes no place for newcomers then.
+Lines are added one by one, so each ends with its own checksum; a line without one is of an older version. A + before it
+says that the cloud has kept something of this name; such a name makes no place for newcomers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 DEVICES = "devices.txt"
 NAME_FILES = with_previous(DEVICES)
-_LARGEST_BYTES = MOST_NAMES * 300  # two lines of each: when it came, and when it first gave something
-# A flipped bit in what stands before the checksum is seen: a name holds neither a tab nor a #.
+_LARGEST_BYTES = MOST_NAMES * 300  # two lines of each: at its arrival, and at its first contribution
+# A flipped bit in the text before the checksum is detected: a name holds neither a tab nor a #.
 _LINE = re.compile(r"([0-9a-f]{64}) ([^\s#](?:[^\t#\n]{0,70}[^\s#])?)(?:\t(\+?)#([0-9a-f]{8}))?")
 _Names = dict[str, tuple[bytes, bool]]
 
@@ -50,7 +50,7 @@ def open_names(directory: Path) -> Names:
 
 
 def _load(path: Path) -> _Names:
-    """The names of both files, if the first one is damaged; else of that one alone."""
+    """Return the names of the first file; of both, if it is damaged."""
     copy = previous_of(path)
     if not path.exists() and not copy.exists():
         return {}
@@ -76,7 +76,7 @@ def _write_all(path: Path, names: Iterable[tuple[str, bytes, bool]]) -> None:
 
 
 def _read(path: Path) -> tuple[_Names, str]:
-    """The names of all whole lines, and what is wrong with the first one that is not."""
+    """Return the names of all whole lines, and the problem of the first damaged one."""
     found: _Names = {}
     problem = ""
     lines = read_bytes(path, _LARGEST_BYTES).decode(errors="replace").split("\n")
@@ -110,5 +110,5 @@ def _add(path: Path, name: str, key: bytes, has_worked: bool = False) -> None:
     for each in (path, previous_of(path)):
         try:
             append_line(each, line)
-        except OSError as error:  # until the next start the name is this device's all the same
+        except OSError as error:  # until the next start the name is this device's anyway
             logger.warning("%s: not kept there whose name %s is: %s", each, name, error.strerror)

@@ -1,4 +1,4 @@
-"""The composition root of a cloud and of a device that learns with one by itself: builds the machine, and drives it."""
+"""The composition root of a cloud and of a lone learner: builds the machine, and drives it."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ from mdl.transport.worker import Work, Worker
 
 logger = logging.getLogger("mdl")
 
-# Where a cloud listens unless it is told otherwise: its devices look for it there after a restart.
+# The default port of a cloud: its devices look for it there after a restart.
 PORT = 7777
 _LARGEST_RECORD_BYTES = 4096
 _RECORD = "learner.json"
 _CURE = f"remove {_RECORD} and {previous_of(Path(_RECORD))} to begin anew"
-# `mdl learn` ends with code 3 if nobody answers for so long.
+# `mdl learn` ends with code 3 if no cloud answers for so long.
 NOBODY_S = 20.0
-# A cycle that is under way ends at its next batch.
+# A running cycle ends at its next batch.
 _DRAIN_S = 5.0
 
 
 @dataclass(frozen=True)
 class CloudEnded:
-    """How a cloud ended. version: of what it teaches; cycles: version less the base model."""
+    """The end of a cloud. version: the last one that it teaches; cycles: version less the base model."""
 
     problem: str
     exit_code: int
@@ -75,7 +75,7 @@ class CloudEnded:
 
 @dataclass(frozen=True)
 class LearnerEnded:
-    """How a device that learned by itself ended. accuracy: of its model, on its own test windows."""
+    """The end of a lone learner. accuracy: of its model, on its own test windows."""
 
     problem: str
     exit_code: int
@@ -87,9 +87,9 @@ class LearnerEnded:
 
 
 def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path, fresh: bool = False) -> CloudEnded:
-    """`mdl cloud`: teaches until it is stopped. Raises ConfigError or DataError for what does not fit.
+    """Run `mdl cloud`: teach until it is stopped. Raises ConfigError or DataError for settings that do not fit.
 
-    fresh: does not go on from what is in `out`, but sets it aside.
+    fresh: sets the files in `out` aside instead of going on from them.
     """
     data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
     data = donated_part(data, config.cloud.people, config.seed)
@@ -137,9 +137,9 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path,
 def open_hub(
     config: Config, me: Contributor, keys: MeshKeys | None, largest_bytes: int, out: Path, owns_pupils: bool = False
 ) -> Hub:
-    """Where a cloud's devices dial in. largest_bytes: of what one of them may send. owns_pupils: see `Hub`.
+    """Open the hub where a cloud's devices dial in. largest_bytes: the most that one may send.
 
-    out: whose names are is kept there. Raises ConfigError, DataError.
+    owns_pupils: see `Hub`. out: the owners of names are kept there. Raises ConfigError, DataError.
     """
     return Hub(
         Contributor(CLOUD, me.incarnation),
@@ -161,14 +161,14 @@ def serve(
     stop: Callable[[], None],
     renew: Callable[[], Machine] | None = None,
 ) -> Finish:
-    """A cloud, until it is stopped; a cycle may take minutes, and all else goes on meanwhile.
+    """Run a cloud until it is stopped; a cycle may take minutes, and all else goes on meanwhile.
 
-    stop: called when a cycle that is under way is to end at its next batch. renew: builds the machine once more from
-    what is on the disk, where a message has met a bug in it.
+    stop: ends a running cycle at its next batch. renew: builds the machine once more from the disk, after a message has
+    met a bug in it.
     """
 
     def crashed(error: BaseException, cause: str) -> None:
-        """Put off a cycle that met a bug: what pupils sent is in it. It is tried again later."""
+        """Put off a cycle that met a bug, as the pupils' updates are kept. It is tried again later."""
         if not isinstance(error, Exception):
             runtime.crash(error)
             return
@@ -194,7 +194,7 @@ def attend(
     stop: Callable[[], None] = lambda: None,
     renew: Callable[[], Machine] | None = None,
 ) -> Finish:
-    """A device that learns with a cloud, until it has, or is stopped. stop, renew: as for `serve`."""
+    """Run a device that learns with a cloud, until it has, or is stopped. stop, renew: as for `serve`."""
 
     def end() -> None:
         stop()
@@ -217,9 +217,10 @@ def _on_stop(stop: Callable[[], None]) -> Callable[[float, Event, object], None]
 def run_learner(
     config: Config, me: Contributor, keys: MeshKeys | None, out: Path, studies: int, fresh: bool = False
 ) -> LearnerEnded:
-    """`mdl learn`: so many lessons and updates of this device's own model. Raises ConfigError or DataError.
+    """Run `mdl learn`: study lessons and send updates of this device's own model.
 
-    fresh: does not go on from what is in `out`, but sets it aside.
+    studies: how many; 0: without end. fresh: sets the files in `out` aside instead of going on from them. Raises
+    ConfigError or DataError.
     """
     gate = make_gatekeeper(config.device.when, config.device.in_use_file)
     student = Student(config, out, fresh, gate.hold)
@@ -261,7 +262,7 @@ def run_learner(
 
 
 class Record(msgspec.Struct, frozen=True):
-    """learner.json: how far this device is. number: of its last study; version: of the lesson it learned from.
+    """learner.json: this device's progress. number: of its last study; version: of the lesson it learned from.
 
     schema_hash, model, seed: of what it trains; empty in the files of older versions.
     """
@@ -277,7 +278,7 @@ class Record(msgspec.Struct, frozen=True):
 class Student:
     """A device's own examples and model, and stage 3 on them. Raises ConfigError or DataError for what does not fit.
 
-    held: asked before each batch, waits as long as the device may not train; whether it is to stop instead.
+    held: asked before each batch; waits while the device may not train; returns True if it is to stop instead.
     """
 
     def __init__(
@@ -286,7 +287,7 @@ class Student:
         data, self.train, shard = load_share(config)
         self.kind = make_kind(config, data)
         known = np.isin(data.test.subject, self.train.subject)
-        # Of data cut in time, its own people's last days; of others, its share of the people held out.
+        # Test rows: the last days of its own people if data is cut in time, else its share of the held-out people.
         test_rows = np.flatnonzero(known) if known.any() else shard_test(len(data.test), shard)
         self.test = take_windows(data.test, test_rows)
         self.upload_bytes: list[int] = []
@@ -303,11 +304,11 @@ class Student:
         self._progress = read_progress(out, kind)
 
     def stop(self) -> None:
-        """End a study at its next batch; from any thread."""
+        """End a study at its next batch. May be called from any thread."""
         self._stopped = True
 
     def study(self, effect: StudyLesson) -> Event:
-        """Go on from this device's own model, taught by its group's large one; keep it, and say what has changed."""
+        """Train this device's own model on, taught by its group's large one; keep it, and return its update."""
         self._held()
         started, lesson, kind = time.process_time(), effect.lesson, self.kind
         before, teacher = self._read_lesson(effect)
@@ -334,7 +335,7 @@ class Student:
         return UpdateReady(effect.number, Packed(update), before.version, before.group)
 
     def _read_lesson(self, effect: StudyLesson) -> tuple[Progress, nn.Module]:
-        """Where this study begins, and its teacher. The first one begins with the small model, which is the origin."""
+        """Return the start of this study, and its teacher. The first study begins with the small model, the origin."""
         lesson, kind = effect.lesson, self.kind
         small, large, name = unpack_parts(effect.model, 3)
         progress = self._progress
@@ -347,7 +348,10 @@ class Student:
         return self._stopped or self._held()
 
     def _wait(self) -> bool:
-        """For the test of what is learned: it waits as training does, and is short enough to be made at the end too."""
+        """Wait while the device may not train, before the test of what is learned.
+
+        The test is short enough to be made at the end too, so it never stops.
+        """
         self._held()
         return False
 
@@ -356,7 +360,7 @@ class Student:
         found = read_kept(self._out / _RECORD, _read_record, lost, _CURE) or Record()
         if fresh:
             set_aside(self._out, with_previous(PERSONAL, OWN, _RECORD))
-            return Record(found.number)  # by which the cloud tells its updates apart
+            return Record(found.number)  # the cloud tells its updates apart by the number
         if conflict := self._origin.conflict("", found.schema_hash, found.model, found.seed):
             raise refuse_to_overwrite(self._out, f"what lesson {found.version} gave", conflict)
         if found.number:
@@ -369,7 +373,7 @@ def _read_record(path: Path) -> Record:
 
 
 def make_kind(config: Config, data: DataSet) -> ModelKind:
-    """What the configuration says of the models. model.name "" or the default stands for the usual one of the data."""
+    """Return the configured kind of models. model.name "" or the default stands for the data's usual one."""
     is_default = config.model.name == ModelSection().name
     return kind_of(data, own_model("" if is_default else config.model.name), own_model(config.cloud.large), config.seed)
 

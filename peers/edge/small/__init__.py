@@ -1,1 +1,1 @@
-"""What keeps a node small on a small computer: memory that is given back, and what need not be loaded yet."""
+"""Keeps a node small on a small computer: memory is given back, and parts are loaded only when needed."""

@@ -1,6 +1,6 @@
-"""Say how much memory a container or a service may take, before the system ends mdl without a word.
+"""Checks of the memory limit of a container or service, before the system ends mdl without a word.
 
-A control group that takes more than its limit is killed by the kernel: nothing is written, no line is told.
+The kernel kills a control group that exceeds its limit: nothing is written or logged.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 # torch alone takes 143 MB that are in no file; a LeNet peer 195 MB with that (docs/results.md has larger ones).
 LEAST_MB, LITTLE_MB = 150, 500
-# What a first step of training and its threads take beside that, measured for a LeNet.
+# The memory of a first step of training and its threads beside that, measured for a LeNet.
 _STEP_BYTES = 16 << 20
-# Vectors of a model's size that a round surely makes: gradients, the delta, the result.
+# Vectors of a model's size that every round makes: gradients, the delta, the result.
 _VECTORS = 3
-# What a control group without a limit says of itself (version 1).
+# The limit that a control group without one reports (version 1).
 _NO_LIMIT = 1 << 60
 _ITS_LIMIT = "a container's or service's limit"
 
@@ -40,7 +40,10 @@ def read_memory_limit(system: Path = Path("/")) -> int | None:
 
 
 def check_limit(trainers: int = 1, system: Path = Path("/")) -> None:
-    """Before libraries are loaded: raise ConfigError where so many trainers have no room, warn where it is narrow."""
+    """Raise ConfigError if the limit leaves these trainers no room; warn if it is narrow.
+
+    Call this before libraries are loaded.
+    """
     limit_mb = read_memory_limit(system)
     if limit_mb is None:
         return
@@ -57,9 +60,9 @@ def check_limit(trainers: int = 1, system: Path = Path("/")) -> None:
 
 
 def check_room(parameters_bytes: int, system: Path = Path("/"), taken_bytes: int | None = None) -> None:
-    """Once the model is built: raise ConfigError if a round cannot fit into the limit.
+    """Raise ConfigError if a round cannot fit into the limit; call this once the model is built.
 
-    taken_bytes: by this process, without pages of files, which the system takes back.
+    taken_bytes: memory of this process without pages of files, which the system takes back.
     """
     limit_mb = read_memory_limit(system)
     if limit_mb is None:

@@ -1,7 +1,7 @@
-"""What the C library keeps of freed memory goes back to the system: a peer is one of many programs on a small computer.
+"""Returns freed memory of the C library to the system: a peer is one of many programs on a small computer.
 
 Between two rounds glibc holds what training has freed, some 20 MB for the LeNet; giving it back takes a millisecond.
-Most pages of torch's library that are read while it is loaded are never read again, and go then, some 50 MB
+Most pages of torch's library that are read at its loading are never read again. They go then, some 50 MB
 (docs/raspberry-pi.md has figures). Elsewhere than on Linux with glibc nothing happens.
 """
 
@@ -17,21 +17,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-# Of mallopt(3). A peer has ten threads; each would get an arena of its own that never shrinks below what it once held.
-# What a segment or an activation has freed waits there for the next one: else its pages go and come again each time.
+# Options of mallopt(3). A peer has ten threads; each would get an arena that never shrinks below its former size.
+# Memory that a segment or an activation has freed stays for the next one: else its pages go and come again each time.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _HEAP = {_ARENA_MAX: 2, _TRIM_THRESHOLD: 64 << 20, _MMAP_THRESHOLD: 32 << 20}
-# Of madvise(2): the pages of a mapping may go; those of a file are read from there again.
+# An advice of madvise(2): the pages of a mapping may go; those of a file are read from there again.
 _DONT_NEED = 4
 _SMAPS = Path("/proc/self/smaps")
-# Of small libraries there is little to have.
+# Smaller mappings free too little.
 _LARGE_BYTES = 1 << 20
 # Rounds of a fast LAN take 0.2 s: giving back and asking again in each would be felt.
 _EVERY_S = 2.0
 
 
 class Spare:
-    """Gives freed memory back, at most once in every_s. From one thread."""
+    """Gives freed memory back, at most once in every_s seconds. Use it from one thread."""
 
     def __init__(self, every_s: float = _EVERY_S) -> None:
         self._every_s = every_s
@@ -45,16 +45,17 @@ class Spare:
 
 
 def set_up_heap() -> None:
-    """Few arenas, which keep what is freed until `Spare` gives it back. Before threads are started."""
+    """Set few arenas, which keep freed memory until `Spare` gives it back. Call this before threads start."""
     if library := _library():
         for option, value in _HEAP.items():
             library.mallopt(option, value)
 
 
 def forget_loading() -> None:
-    """Once all is loaded: pages of libraries go that are as the file has them. Who reads one gets it from there again,
-    which the system has in its cache. And what was loaded is looked at by no collection of garbage any more: all of
-    torch takes up to 0.3 s, in which no heartbeat is said.
+    """Drop the unchanged pages of loaded libraries, and freeze the loaded objects. Call this once all is loaded.
+
+    A later read of such a page gets it from the file again, which the system has in its cache. Garbage collection no
+    longer visits the frozen objects: all of torch takes up to 0.3 s, and no heartbeat goes out meanwhile.
     """
     gc.freeze()
     if library := _library():
@@ -64,9 +65,10 @@ def forget_loading() -> None:
 
 
 def untouched_files(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """First address and end of large mappings of files that cannot be written, and were not: relocations would be lost.
+    """Yield the address range of each large read-only mapping of a file without changed pages.
 
-    A mapping without resident pages has none to give: an emulator (qemu) says that of all, also of changed ones.
+    Changed pages are kept: dropping them would lose relocations. A mapping without resident pages has none to give: an
+    emulator (qemu) says that of all, also of changed ones.
     smaps: lines of it (proc(5)).
     """
     found: tuple[int, int] | None = None
@@ -84,7 +86,7 @@ def untouched_files(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 @cache
 def _library() -> Any:
-    """The C library if it is glibc, else None."""
+    """Return the C library if it is glibc, else None."""
     try:
         library = ctypes.CDLL(None) if sys.platform == "linux" else None
     except OSError:

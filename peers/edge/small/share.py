@@ -18,7 +18,7 @@ from mdl.own import own_data
 
 
 def load_share(config: Config) -> tuple[DataSet, Windows, Shard]:
-    """The data without what was given to a cloud, this device's training windows in it, and which share that is."""
+    """Return the data without the part given to a cloud, this device's training windows, and its shard."""
     data = load_data(own_data(config.data.spec), default_cache_dir(), config.seed)
     data = private_part(data, config.cloud.people, config.seed)
     shard = parse_shard(config.data.shard)

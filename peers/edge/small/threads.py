@@ -1,4 +1,4 @@
-"""How many threads train: on a small computer one core is left to whatever else it is there for."""
+"""The number of threads that train: a small computer keeps one core for its other programs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 VARIABLE = "OMP_NUM_THREADS"
-# With as many cores or fewer one that is missing is missed.
+# With at most so many cores, training leaves one of them free.
 _FEW_CORES = 4
 
 
 def choose_threads(cores: int) -> int:
-    """All cores but one where there are few."""
+    """Return all cores, less one if there are few."""
     return max(1, cores - 1) if cores <= _FEW_CORES else cores
 
 
 def board_model(system: Path = Path("/")) -> str:
-    """What the machine calls itself if it is a board with a device tree, as a Raspberry Pi; "" for others."""
+    """Return the name of a board with a device tree, such as a Raspberry Pi; "" for other machines."""
     try:
         return (system / "proc/device-tree/model").read_text(errors="replace").strip("\0 \n")
     except OSError:
@@ -28,12 +28,12 @@ def board_model(system: Path = Path("/")) -> str:
 
 
 def usable_cores() -> int:
-    """That this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def leave_a_core(system: Path = Path("/")) -> None:
-    """On a board, unless the user says another number, and before torch is there; says so."""
+    """Leave one core of a board free, unless the user sets another number or torch is loaded; log the number."""
     model, cores = board_model(system), usable_cores()
     threads = choose_threads(cores)
     if model and threads < cores and VARIABLE not in os.environ and "torch" not in sys.modules:

@@ -1,7 +1,7 @@
-"""A peer that is alone waits without its model: 60 MB instead of 280, until somebody else of the mesh is there.
+"""A lone peer waits without its model: 60 MB instead of 280, until another peer of the mesh is there.
 
-Only where nothing can go wrong later that can be told now: the data is read, and a built-in model is known to fit it.
-A device that has trained before does not wait so; alone it trains on (`faults.on_partition`).
+It waits so only after all errors that can be reported now are excluded: the data is read, and a built-in model is known
+to fit it. A device that has trained before does not wait so; alone it trains on (`faults.on_partition`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from mdl.transport.trust.keys import Mesh
 
 logger = logging.getLogger(__name__)
 
-# Built-in models and the shortest window that they take, as `mdl/learning/models.py` has them; that imports torch.
+# Built-in models and the shortest window they take, as in `mdl/learning/models.py`, which imports torch.
 FITTING_MODELS, SHORTEST_TIME = ("lenet", "fcn", "alexnet", "cnn-lstm", "cnn"), 16
 
 
 def wait_for_others(
     config: Config, me: Contributor, mesh: Mesh, out: Path, begins: bool
 ) -> tuple[Config, Contributor] | None:
-    """The configuration and the identity to train with once there is somebody; None if the user does not want to wait.
+    """Return configuration and identity to train with once a peer is there; None if the user stops waiting.
 
     begins: with parameters of the user's, or after setting aside what is in `out`. Raises ConfigError or DataError for
     data that cannot be trained on.
@@ -71,12 +71,12 @@ def wait_for_others(
         finish = drive(runtime, mesh, config.mesh)
     if finish.exit_code:
         return None
-    # Another start of this device for all who have met this one.
+    # A peer that has met this device sees another start of it.
     return _introduced(config, machine.met), claim_again(out, me)
 
 
 def _may_wait(config: Config, out: Path, begins: bool) -> bool:
-    """Not where another process waits for this one (`mdl up`), nor where torch is there in any case."""
+    """Return True if it may wait: not below another process (`mdl up`), nor where torch is loaded in any case."""
     is_plain = config.model.name in FITTING_MODELS and config.training.device == "cpu" and not config.cloud.address
     is_new = not begins and not ModelCache(out).path.exists()
     is_free = not os.environ.get(LIFELINE_VARIABLE) and "torch" not in sys.modules
@@ -89,7 +89,7 @@ def _fits(data: DataSet) -> bool:
 
 
 def _introduced(config: Config, met: PeerInfo | None) -> Config:
-    """Where whoever was met can be found again; one that waited too will listen elsewhere, and greets by itself."""
+    """Add the address of the peer that was met; one that waited too listens elsewhere later, and greets by itself."""
     if met is None or (met.role is Role.TRAINER and not met.schema_hash):
         return config
     where = Address(met.host, met.port).endpoint().removeprefix("tcp://")

@@ -1,8 +1,8 @@
 """The mobile agent (MDLdroid 3.1, 3.3): brings the members to one model and opens one round after the other.
 
-It carries no model values: it hears reports and says what follows from them. An open round is the conductor's; one that
-an earlier agent has left open is gone on with. Who is the agent, and for how long,
-`peers/roles/membership/succession.py` decides. Phases: `peers/roles/agent/phase.py`.
+It carries no model values: it hears reports and says what follows from them. An open round is the conductor's; the
+agent goes on with one that an earlier agent has left open. `peers/roles/membership/succession.py` decides which device
+is the agent, and for how long. Phases: `peers/roles/agent/phase.py`.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from mdl.task import channels_of
 
 logger = logging.getLogger(__name__)
 
-# More phases do not follow from one event, as far as anybody can see; then the next event goes on.
+# Limit of the phases that may follow from one event; the next event goes on.
 _STEPS = 8
 
 
 class MobileAgent:
-    """See the module. members: what was heard, also before it took office. term: of its orders; grows with each round.
+    """See the module. members: known also from before it took office. term: of its orders; grows with each round.
 
-    taken: what is known of the run: its end, its pace. lineage, round_id: where those it leads stand; workers: how many
-    devices' work is in that model. quorum: they
-    are a majority of those who decide. lacking_since: since then they are not, under this agent and those before it.
-    going: the order of an exchange that this device took part in when it took office. distrust, ending: of these.
-    unlike: in words, whose channels are unlike all others'.
+    taken: its knowledge of the run: the end and the pace. lineage, round_id: the place of the devices it leads;
+    workers: the number of devices with work in that model. quorum: they are a majority of the deciding devices.
+    lacking_since: time since which they are none, under this agent and those before it.
+    going: the order of an exchange that this device took part in when it took office. distrust: of these devices.
+    ending: of the run. unlike: the devices with channels unlike all others', in words.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class MobileAgent:
 
     @property
     def waiting_for(self) -> str:
-        """Why nothing happens at this moment, in words."""
+        """The reason why nothing happens at this moment, in words."""
         return self.round.waiting_for if self.round else self._gathering.waiting_for
 
     @property
@@ -113,7 +113,7 @@ class MobileAgent:
 
     @property
     def held_up_by(self) -> str:
-        """What keeps the mesh from going on, and for how long at most; "" while it goes on."""
+        """The obstacle that holds up the mesh, and for how long at most; "" while it goes on."""
         if self.lacking_since is None:
             return "" if self.round else self.waiting_for
         return f"{self.waiting_for}; {self._gathering.tell_patience()}"
@@ -154,36 +154,36 @@ class MobileAgent:
         return self._records.closed
 
     def use_policy(self, policy: Policy) -> None:
-        """From the next round on."""
+        """Use this policy from the next round on."""
         self._policy = policy
 
     def attempt(self) -> tuple[int, int]:
-        """The open round and the term that first opened it; zeros for none."""
+        """Return the open round and the term that first opened it; zeros for none."""
         return (self.ledger.round_id, self.ledger.attempt) if self.ledger else (0, 0)
 
     def authority(self) -> tuple[int, str]:
         return self.term, self.me.peer_id
 
     def live_members(self) -> list[Contributor]:
-        """Who still counts in the open round."""
+        """Return the members that still count in the open round."""
         return self.ledger.live() if self.ledger else []
 
     def is_settled(self) -> bool:
-        """Whether holders may share contributors: there is a result, or two agents' orders (`lose_the_unable`)."""
+        """Return True if holders may share contributors: in a result, or by two agents' orders (`lose_the_unable`)."""
         return self.phase in (BROADCASTING, CLOSING) or (self.ledger is not None and self.ledger.is_recovered)
 
     def following(self) -> list[Member]:
-        """The live members who obey this agent, since it took office."""
+        """Return the live members that have obeyed this agent since it took office."""
         return self.members.following(self.me.peer_id, self._office_term)
 
     def successors(self) -> tuple[str, ...]:
-        """Who takes over if this agent falls silent, the resource-richest first."""
+        """Return the devices that take over if this agent falls silent, the resource-richest first."""
         return tuple(member.peer_id for member in sorted(self.following(), key=poverty))
 
     def rise_above(self, term: int, now: float) -> None:
-        """Speak under a higher term: somebody on another lineage does, or the open round does not get on.
+        """Speak under a higher term: an agent on another lineage does, or the open round does not get on.
 
-        It waits anew for what was promised and reported under its former one, and then takes the open round up.
+        Promises and reports under the former term are awaited anew; then the open round is taken up.
         """
         self.term = next_term(max(self.term, term), self.me)
         self._repeater.clear()
@@ -193,13 +193,13 @@ class MobileAgent:
             self.round, self._office_term, self._in_office_since = None, self.term, now
 
     def forgive(self, seconds: float) -> None:
-        """This process was suspended so long itself: nobody was missing meanwhile."""
+        """Discount a suspension of this process: nobody was missing in these seconds."""
         waits = self.round or self._gathering
         if waits.lacking_since is not None:
             waits.lacking_since += seconds
 
     def make_way(self, now: float) -> None:
-        """A senior agent is heard, under a lower term: for a while no round is opened here, so that it can rise above.
+        """Open no round for a while: a senior agent is heard under a lower term, and has to rise above this one.
 
         A device that trains alone may open rounds, each under a higher term, faster than messages pass between the two.
         """
@@ -208,16 +208,16 @@ class MobileAgent:
     # -- hearing ------------------------------------------------------------------------------------------------------
 
     def _hear(self, sender: Contributor, report: PeerReport, now: float) -> bool:
-        """Whether anything can follow from this report now; what is overlooked here is seen at the next repetition."""
+        """Take in a report. Return True if anything can follow now; the next repetition sees what is overlooked."""
         change = self.members.hear(sender, report, now)
         if change is None:
             return False
         if report.term > self.term and not report.agent == sender.peer_id != self.me.peer_id:
-            self._hear_higher_term(report, now)  # not of an agent: it claims what it has, unless it hears nobody
+            self._hear_higher_term(report, now)  # not from an agent: it claims its term itself, unless it hears nobody
         return self.round.hear(change, now) if self.round else change.is_news
 
     def _hear_higher_term(self, report: PeerReport, now: float) -> None:
-        """Another agent spoke to this device, or we did before we were started anew."""
+        """Resign, or rise above: another agent led the reporting device, or we did before a restart."""
         if report.agent == self.me.peer_id:
             self.rise_above(report.term, now)
             return
@@ -278,10 +278,10 @@ class MobileAgent:
         return effects
 
     def _open(self, position: Position, current: list[Member], base: tuple[str, ...], now: float) -> None:
-        """Open a round, or go on with the one that another agent has left open.
+        """Open a round, or go on with one that another agent has left open.
 
-        A round is opened under a term of its own: whoever has it open from an older one begins it afresh. Without a
-        majority on this lineage it is a fork that begins, with all who are here.
+        A round is opened under a term of its own: a device that has it open from an older one begins it afresh. Without
+        a majority on this lineage a fork begins, with all that are here.
         """
         self.term = next_term(self.term, self.me)
         lineage, round_id, digest = position
@@ -304,9 +304,9 @@ class MobileAgent:
         self._conduct(ledger, opened)
 
     def _compare_channels(self, members: tuple[Contributor, ...]) -> None:
-        """Name those of a round whose channels are unlike all others'; each trainer logs it, as it hears of the round.
+        """Name the devices with channels unlike all others'; each trainer logs it, as it hears of the round.
 
-        It costs milliseconds, so it is looked at where somebody came or tells something else.
+        It costs milliseconds, so it is done only if a device came or tells something else.
         """
         reports = {member.peer_id: member.report for who in members if (member := self.members.get(who))}
         told = {peer_id: report.channels for peer_id, report in reports.items()}
@@ -321,7 +321,7 @@ class MobileAgent:
                     logger.warning("%s", line)
 
     def _begin_fork(self, lineage: Lineage, round_id: int, size: int) -> Lineage:
-        """The lineage of those who go on without a majority from w(round_id)."""
+        """Begin the lineage of the devices that go on without a majority from w(round_id)."""
         name = f"{self.me.peer_id}.{self.me.incarnation}.{self.term}"
         self.lineage, self.quorum = (*lineage, Fork(round_id, size, name)), True
         self._gathering.lacking_since = None
@@ -338,7 +338,7 @@ class MobileAgent:
         self.round, self._going = Conductor(self.me.peer_id, self._office_term, round_, going), None
 
     def _close(self, closed: Conductor, now: float) -> list[Effect]:
-        """Everybody alive has applied the result: it is the mesh's model now."""
+        """Record the closed round: everybody alive has applied the result, which is the mesh's model now."""
         effects = self._records.tell(wait=False)
         summary = closed.summarise(self._vanished, now)
         self.distrust.note(closed.contradicted, summary.round)
@@ -349,7 +349,7 @@ class MobileAgent:
         return effects
 
     def _say_goodbye(self, now: float) -> list[Effect]:
-        """Wait for the last evaluations and for who lacks the last model, then send everybody home and finish."""
+        """Wait for the last tests and for devices without the last model; then send everybody home and finish."""
         patience_s = self._settings.stop_s if self._stopping else self._settings.farewell_s
         late = now - self._finishing_at >= patience_s
         effects = self._records.tell(wait=not late and not self._stopping)

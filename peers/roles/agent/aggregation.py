@@ -1,9 +1,9 @@
 """A round until one holder has everybody in it (MDLdroid 3.2.2): announce it, order pairs, mend what faults leave.
 
-Or until everybody holds its own delta, and a plan says in which segments they become the result: then no pair is
-ordered, and the round goes on with the broadcast at once. What to do next follows from the ledger alone, and is said
-again until a report shows that it was heard. Values never come here: theta and contributors
-are those of the reports. Pure.
+In segments it lasts until everybody holds its own delta, and a plan says in which segments they become the result. Then
+no pair is ordered, and the round goes on with the broadcast at once. The next step follows from the ledger alone, and
+is said again until a report shows that it was heard. Values never come here: theta and contributors are those of the
+reports. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mdl.scheduler.policies.device_book import learn_from_hop
 
 logger = logging.getLogger(__name__)
 
-# Where the values of a round take less at best, hops end soon, and the policy sees to batteries and to who is busy.
+# If the values of a round take less at best, hops end soon, and the policy minds batteries and busy devices.
 _SLOW_S = 0.05
 # Looked up once: see peers/roles/agent/phase.py.
 _RECEIVING = Activity.RECEIVING
@@ -43,7 +43,7 @@ _RECEIVING = Activity.RECEIVING
 
 @dataclass(frozen=True)
 class OpenRound:
-    """What all who lead an open round look at. opened: as it was announced. settings: as they are for this round."""
+    """The data that all parts of an open round share. opened: as announced. settings: as they are for this round."""
 
     ledger: RoundLedger
     opened: RoundOpened
@@ -55,11 +55,11 @@ class OpenRound:
 
 
 class Aggregation:
-    """See the module. left_out: who trained past the deadline. waiting_for: why nothing was ordered, in words.
+    """See the module. left_out: devices that trained past the deadline. waiting_for: why nothing was ordered, in words.
 
-    plan: in which segments the result comes about; None: it is the last holder's. going: an earlier agent has ordered
-    them so, and they may go on. is_whole: it goes by hops, since nobody may own a segment. why_hops: why it goes by
-    hops, in words; "": it does not, or nothing else was asked for.
+    plan: the segments that the result comes about in; None: it is the last holder's. going: an earlier agent's order of
+    segments, which may go on. is_whole: it goes by hops, since nobody may own a segment. why_hops: the reason why it
+    goes by hops, in words; "": it does not, or nothing else was asked for.
     """
 
     def __init__(self, round_: OpenRound, going: BroadcastOrdered | None = None) -> None:
@@ -80,7 +80,7 @@ class Aggregation:
         self._opinion = SecondOpinion(round_.ledger, self._judging.doubted, self._judging.unjudged)
 
     def hear(self, change: Change, now: float) -> bool:
-        """Take a member's report in; whether its device gets on, or has decided a hop."""
+        """Take a member's report in; return True if its device gets on, or has decided a hop."""
         member, report, ledger = change.member, change.report, self._ledger
         peer = member.contributor
         is_first = peer not in ledger.reports
@@ -97,9 +97,9 @@ class Aggregation:
         return bool(decided) or (is_taken and (is_first or change.is_progress))
 
     def advance(self, now: float) -> tuple[Holding | None, list[Effect]]:
-        """The last holder's partial mean, once everybody alive is in it; until then, what is to be said.
+        """Return the last holder's partial mean, once everybody alive is in it, and the words to say until then.
 
-        Or what is to become of everybody's own delta, once all hold one (`plan`).
+        With a `plan`, return the mean that everybody's own delta is to become, once all hold one.
         """
         self.waiting_for = ""
         self._leave_out_the_paused()
@@ -126,9 +126,9 @@ class Aggregation:
         return effects
 
     def _is_inspected(self, now: float) -> bool:
-        """Whether everybody's own delta was looked at, where that is to be before anything is merged.
+        """Return True if everybody's own delta was looked at, in a round that demands this before a merge.
 
-        Not any more where somebody has merged already, for an agent before this one.
+        The looks end early if a device has merged already, for an agent before this one.
         """
         looks, ledger = self._judging.looks, self._ledger
         if looks is None or looks.is_over:
@@ -145,7 +145,7 @@ class Aggregation:
         return True
 
     def _leave_out_the_paused(self) -> None:
-        """Who may not train now and has nothing to give: what it trains later is in a later round, as below."""
+        """Leave out paused devices with nothing to give: their later training goes into a later round, as below."""
         ledger = self._ledger
         for member in [member for member in self._members.everyone() if member.report.away]:
             peer, away = member.contributor, member.report.away
@@ -154,7 +154,7 @@ class Aggregation:
                 ledger.lose(peer, f"left out: paused: {away}")
 
     def _leave_out_the_slow(self, now: float) -> None:
-        """Past the deadline: what they train is carried into a later round, as if they had been away (Standing)."""
+        """Leave out devices that train past the deadline: a later round has their work, as if they had been away."""
         ledger, limit = self._ledger, self._settings.limit
         if not limit.deadline_s or now - ledger.opened_at < limit.deadline_s:
             return
@@ -169,7 +169,7 @@ class Aggregation:
         self._ledger.lose(peer, f"left out: {why}")
 
     def _announce(self, now: float) -> list[Effect]:
-        """Also to those who have it open from an earlier agent: its members may be others now."""
+        """Announce the round, also to members that have it open from an earlier agent: all must know its members."""
         reports, term = self._ledger.reports, self._opened.term
         deaf = [peer for peer in self._ledger.live() if (report := reports.get(peer)) is None or report.open_as < term]
         if not deaf:
@@ -178,7 +178,7 @@ class Aggregation:
         return [effect for peer in deaf for effect in self._repeater.say(peer, opened, now)]
 
     def _mend(self, now: float) -> list[Effect]:
-        """What a fault left behind: senders that must hold again, hops that their receiver has to decide."""
+        """Mend what a fault left behind: senders that must hold again, hops that their receiver has to decide."""
         term, round_id = self._ledger.term, self._ledger.round_id
         for peer, reason in (self._ledger.lose_the_unable() | self._opinion.condemn()).items():
             self._ledger.lose(peer, reason)
@@ -193,21 +193,21 @@ class Aggregation:
         return effects
 
     def _is_stalled(self, receiver: Contributor, ordered_at: float, now: float) -> bool:
-        """The receiver has shown no sign of this hop for long: neither progress nor a decision."""
+        """Return True if the receiver has shown no sign of this hop for long: neither progress nor a decision."""
         if now - ordered_at < self._settings.stall_s:
             return False
         report = self._ledger.reports.get(receiver)
         return report is None or report.activity is not _RECEIVING
 
     def _goes_in_segments(self, now: float) -> bool:
-        """Whether this round may go in segments: nothing is merged, and all reach each other."""
+        """Return True if this round may go in segments: nothing is merged, and all reach each other."""
         if self._settings.exchange == "chain" or self._ledger.hops:
             return False
         self.why_hops = self._why_hops(now)
         return not self.why_hops
 
     def _why_hops(self, now: float) -> str:
-        """Why nothing may go in segments as yet; "": it may."""
+        """Return the reason why nothing may go in segments as yet; "": it may."""
         live, reach = set(self._ledger.live()), self._members.reach
         if self._judging.doubted:
             return "whole deltas can be judged"
@@ -221,11 +221,11 @@ class Aggregation:
         if any(len(holding.contributors) > 1 or holding.sent_hop is not None for holding in held):
             return "some deltas are merged already"
         if self._settings.exchange == "shares" or (self.going and self._find_who_goes_on(self.going)):
-            return ""  # what is under way needs no plan, so no links either
+            return ""  # an exchange under way needs no plan, so no links either
         return self._why_fast(live)
 
     def _why_fast(self, live: Collection[Contributor]) -> str:
-        """Why hops end soon enough; "": the links are known, and even at best the values take a while."""
+        """Return why hops end soon enough; "": the links are known, and even at best the values take a while."""
         members = [member for peer in live if (member := self._members.get(peer))]
         unknown = sorted(member.peer_id for member in members if not member.device.link_mb_s)
         if unknown or not members:
@@ -237,7 +237,7 @@ class Aggregation:
         return "" if least_s >= _SLOW_S else f"{least_s:.2g} s of these links, where segments are for {_SLOW_S:g} s"
 
     def _plan_segments(self, now: float) -> Holding | None:
-        """The mean that it is to be, as soon as everybody holds its own delta."""
+        """Plan the segments; return the mean to be, as soon as everybody holds its own delta."""
         ledger = self._ledger
         if (going := self.going) and (result := self._find_who_goes_on(going)):
             told = "as an earlier agent has planned it"
@@ -253,17 +253,17 @@ class Aggregation:
         view, settings = chain_view(ledger, self._members, now), self._settings
         plan = plan_segments(view, size, settings.segment_values, settings.coding, self._judging.disputed)
         if plan is None:
-            self.is_whole = True  # each device's limit holds: the hops' own rules say who is left out
+            self.is_whole = True  # each device's limit holds: the hops' own rules say which is left out
             return None
         self.plan = plan
         theta = sum(holding.theta for holding in holdings.values() if holding)
         return Holding(0, theta, tuple(sorted(holdings)))
 
     def _find_who_goes_on(self, going: BroadcastOrdered) -> Holding | None:
-        """The mean of those who are left of an exchange, if they have all followed it as far as this device has.
+        """Return the mean of those left of an exchange, if all have followed it as far as this device has.
 
-        One may have been lost, with the agent; what each of more had put in is not known. Nor is anything of an
-        exchange of another attempt: nobody holds its own delta of this one yet.
+        One may have been lost, with the agent: of several it is not known how much each had put in. An exchange of
+        another attempt has no such mean: nobody holds its own delta of this attempt yet.
         """
         ledger, mark = self._ledger, exchanging(going)
         live = set(ledger.live())
@@ -308,7 +308,7 @@ class Aggregation:
             logger.info("hop %d: %s -> %s: %s", hop.hop_id, sender.peer_id, receiver.peer_id, reason)
 
     def _learn_from(self, hop: Hop, receiver: Member, now: float) -> None:
-        """The devices' books learn from merged hops how fast links are, and from aborted ones who is out of reach."""
+        """Teach the devices' books: merged hops tell how fast links are, aborted ones what is out of reach."""
         decision, reach = hop.decision, self._members.reach
         logger.info("hop %d: %s -> %s %s", hop.hop_id, hop.sender.peer_id, hop.receiver.peer_id, hop.state.value)
         source = self._members.get(hop.sender)
@@ -328,9 +328,9 @@ class Aggregation:
         return holding if last and holding and self._check_theta(last, holding) else None
 
     def _check_theta(self, peer: Contributor, holding: Holding) -> bool:
-        """Lose a holder whose theta is not the sum of its contributors' weights.
+        """Lose a holder if its theta is not the sum of its contributors' weights.
 
-        The lie is its own: it refuses what weighs something else than its sender has told.
+        The lie is its own: a holder refuses a delta with another theta than its sender has told.
         """
         if self._ledger.is_theta_right(holding):
             return True
@@ -341,10 +341,10 @@ class Aggregation:
 
 
 def _able(view: ChainView) -> set[str]:
-    """Who may receive."""
+    """Return the peer ids of the devices that may receive."""
     return {device.peer_id for device in view.devices if device.may_receive}
 
 
 def _owned_by(order: BroadcastOrdered) -> dict[str, int]:
-    """How many segments each device of an exchange owns."""
+    """Return the number of segments that each device of an exchange owns."""
     return {peer.peer_id: owns for peer, owns in zip(order.order, order.owns, strict=True)}

@@ -17,11 +17,10 @@ def order_broadcast(
     now: float = 0.0,
     doubted: Collection[str] = (),
 ) -> tuple[Contributor, ...]:
-    """Those who have the result first; of the rest the richest feed others, the poorest are fed by a source at once.
+    """Return the order: devices with the result first; the richest of the rest feed others, sources feed the poorest.
 
-    A slow link takes as long as it takes: it must not begin late, nor hold up anybody else. Nobody is fed by a device
-    that lately could not reach it, if there is another way. doubted: peer ids that feed nobody where
-    others can.
+    A slow link takes as long as it takes: it must begin at once, and hold up nobody else. Nobody is fed by a device
+    that lately could not reach it, if there is another way. doubted: peer ids that feed nobody where others can.
     """
     sources = sorted(sources, key=lambda peer: peer.peer_id in doubted)
     rest = [peer for peer in recipients if peer not in sources]
@@ -36,10 +35,10 @@ def order_broadcast(
 def around_cuts(
     order: tuple[Contributor, ...], have: Collection[Contributor], moves: Sequence[int], members: Members, now: float
 ) -> tuple[Contributor, ...]:
-    """The order, with places exchanged as long as that leaves fewer to be fed by a device that cannot reach them.
+    """Return the order, with places exchanged as long as fewer then have a parent that cannot reach them.
 
-    Two that have the result change places, or two that lack it. moves: the places that may change. Who is fed by such a
-    device even so comes last, since its siblings wait a while for who does not ask.
+    Two that have the result change places, or two that lack it. moves: the places that may change. A device that still
+    has such a parent comes last, since its siblings wait a while for a device that does not ask.
     """
 
     def cost(order: tuple[Contributor, ...]) -> tuple[int, int]:
@@ -64,7 +63,7 @@ def around_cuts(
 def _cut_places(
     order: tuple[Contributor, ...], have: Collection[Contributor], members: Members, now: float
 ) -> list[int]:
-    """The places that lack the result, and whose parent in the tree lately could not reach them."""
+    """Return the places that lack the result and have a parent in the tree that lately could not reach them."""
     cuts = []
     for pair in members.reach.apart(now):
         if pair[0] in order and pair[1] in order:
@@ -81,5 +80,5 @@ def _exchange(order: tuple[Contributor, ...], one: int, other: int) -> tuple[Con
 
 
 def _depth(place: int) -> int:
-    """How many transfers a place of the binomial tree is away from its root."""
+    """Return the number of transfers from the binomial tree's root to a place."""
     return place.bit_count()

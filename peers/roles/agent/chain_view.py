@@ -1,4 +1,4 @@
-"""From what the agent knows to what a policy sees."""
+"""The round as a policy sees it, made from the agent's knowledge."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mdl.scheduler.policies.device_book import DeviceBook
 
 _TRAINING, _FREE, _BUSY, _SEND, _GET, _DONE, _DEAD = DeviceState
 _NOTHING_KNOWN = ResourceState(free_memory_bytes=0, cpu_percent=0.0)
-# What takes longer than expected is expected to take this share of its usual time again.
+# A step that is late is expected to take this share of its usual time again.
 _LATE_SHARE = 0.1
 
 
 def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
-    """The round as a policy sees it; devices in the order of their ids."""
+    """Return the round as a policy sees it; devices in the order of their ids."""
     free = set(ledger.free())
     senders = {hop.sender for hop in ledger.undecided()}
     receivers = {hop.receiver for hop in ledger.undecided()}
@@ -52,7 +52,7 @@ def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
 
 
 def _hops_so_far(ledger: RoundLedger) -> tuple[Counter[Contributor], Counter[Contributor], dict[Contributor, float]]:
-    """How many merges each member took part in and in how many it received, and when its last hop was decided."""
+    """Return per member its merges, those that it received, and the time its last hop was decided."""
     merges: Counter[Contributor] = Counter()
     received: Counter[Contributor] = Counter()
     decided_at: dict[Contributor, float] = {}
@@ -100,13 +100,13 @@ def _device_view(
 
 
 def _time_to_ready(book: DeviceBook, elapsed_s: float) -> float:
-    """Expected; who trains for longer than usual is expected to need a part of that again."""
+    """Return the expected seconds; a device that trains longer than usual is given a part of its usual time again."""
     usual_s = book.training_s if book.training_s is not None else elapsed_s
     return max(usual_s - elapsed_s, _LATE_SHARE * usual_s)
 
 
 def _time_left(ledger: RoundLedger, members: Members, peer: Contributor, now: float) -> float:
-    """Of the hop that this device is part of: by what has come so far, else by the speed of the slower link."""
+    """Return the seconds left of this device's hop: by the values so far, else by the slower link's speed."""
     hop = next(hop for hop in ledger.undecided() if peer in (hop.sender, hop.receiver))
     receiver = members.get(hop.receiver)
     elapsed_s = now - hop.ordered_at
@@ -122,7 +122,7 @@ def _time_left(ledger: RoundLedger, members: Members, peer: Contributor, now: fl
 
 
 def _nobody_else_to_come(ledger: RoundLedger, members: Members, free: set[Contributor]) -> bool:
-    """Only busy devices are left to pair: they are paired all the same, or the round would never end."""
+    """Return True if only busy devices are left to pair: they are paired, or the round would never end."""
     at_ease = {peer for peer in ledger.live() if (member := members.get(peer)) and not member.is_busy}
     engaged = {peer for hop in ledger.undecided() for peer in (hop.sender, hop.receiver)}
     training = {peer for peer in ledger.live() if ledger.holding(peer) is None}

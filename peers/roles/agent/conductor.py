@@ -1,9 +1,9 @@
 """One open round, from RoundOpened until everybody alive has applied its result: the agent's part of Algorithm 1.
 
-aggregating: order pairs until one holder has everybody in it (3.2.2); broadcasting: its partial mean goes down the tree
-(3.2.3) and is staged, not applied; closing: everybody alive, and a majority of those who decide, has it, so it stands
-and is applied. What to do next follows from the ledger and the reports alone, and is said again until a report shows
-that it was heard. Knows nothing of other rounds.
+aggregating: order pairs until one holder has everybody in it (3.2.2). broadcasting: its partial mean goes down the tree
+(3.2.3) and is staged, not applied. closing: everybody alive, and a majority of the deciding devices, has it, so it
+stands and is applied. The next step follows from the ledger and the reports alone, and is said again until a report
+shows that it was heard. Knows nothing of other rounds.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _STALLS = 4
 
 
 class Conductor:
-    """See the module. phase: CLOSED when it is done, ABANDONED when it cannot be. marks: phase -> when it began.
+    """See the module. phase: CLOSED when it is done, ABANDONED when it cannot be. marks: phase -> time it began.
 
-    position: where the members stand until it is closed. me: the agent's peer id. office_term: since when the members
-    obey it. lacking_since: since then all that is missing is a majority; None if it is there.
+    position: the members' place until it is closed. me: the agent's peer id. office_term: the members obey the agent
+    since this term. lacking_since: a majority is all that is missing since then; None if it is there.
     going: the segments that an earlier agent has ordered, as this device knows them.
     """
 
@@ -64,7 +64,7 @@ class Conductor:
 
     @property
     def result(self) -> Holding | Staged | None:
-        """What the round comes to, once it is there."""
+        """The result of the round, once it is there."""
         return self._distribution.result
 
     @property
@@ -74,21 +74,21 @@ class Conductor:
 
     @property
     def contradicted(self) -> dict[str, str]:
-        """Return whose result of the round, or what it gave of it, is at odds with others', by peer id, in words."""
+        """Peer id -> in words, how its result of the round, or what it gave of it, is at odds with others'."""
         return self._distribution.contradicted
 
     @property
     def left_out(self) -> set[Contributor]:
-        """Who trained past the deadline, and is out of the round for that."""
+        """The devices that trained past the deadline, and are out of the round for that."""
         return self._aggregation.left_out
 
     @property
     def base(self) -> tuple[str, ...]:
-        """Whose majority the round needs."""
+        """The devices of which the round needs a majority."""
         return self._opened.base
 
     def hear(self, change: Change, now: float) -> bool:
-        """What a member's report changes; whether anything can follow from it before the next repetition."""
+        """Take in a member's report; return True if anything can follow from it before the next repetition."""
         if change.report.agent == self._me and self._aggregation.hear(change, now):
             self.progressed_at = now
         if change.is_place:
@@ -97,9 +97,9 @@ class Conductor:
         return change.is_news and (is_accusing or self._is_waited_for(change))
 
     def look_at(self, member: Member) -> None:
-        """A member came, left, fell silent or moved: is it out of the round, or has it applied the result already?"""
+        """Take a member that left, fell silent or moved out of the round; note if it has applied the result."""
         if self.phase is CLOSING:
-            return  # the result stands: whoever is away is not lost but left behind
+            return  # the result stands: a device that is away is not lost but left behind
         for peer in self.ledger.live():
             if peer.peer_id == member.peer_id and (reason := self._why_out(peer, member)):
                 self.ledger.lose(peer, reason)
@@ -107,13 +107,13 @@ class Conductor:
             self._is_applied_by_some = True
 
     def is_stuck(self, now: float) -> bool:
-        """Nothing at all has happened for long, and nobody trains; it is no majority that is missing."""
+        """Return True if nothing at all has happened for long, nobody trains, and no majority is missing."""
         if self.lacking_since is not None or now - self.progressed_at < _STALLS * self._stall_s:
             return False
         return all(member.report.activity is not Activity.TRAINING for member in self._following())
 
     def summarise(self, vanished: frozenset[str], now: float) -> RoundSummary:
-        """The closed round in one line. vanished: who was gone when it was opened (`summarise_round`)."""
+        """Return the closed round in one line. vanished: devices gone when it was opened (`summarise_round`)."""
         assert self.result is not None
         digest, cuts = self.applied[0].report.digest, self._members.reach.describe(now)
         plan, partial = self._distribution.plan, self._distribution.partial
@@ -162,10 +162,10 @@ class Conductor:
         plan: SegmentPlan | None = None,
         going: BroadcastOrdered | None = None,
     ) -> list[Effect]:
-        """Broadcast it, once a majority of those who decide follows no older order any more (the promise of Paxos).
+        """Broadcast it, once a majority of the deciding devices follows no older order any more (the promise of Paxos).
 
-        What they have staged by then is known, and the newest of it is what is proposed. plan: how it comes about, if
-        nobody has it yet. going: the order by which it does so already.
+        Results that they have staged by then are known, and the newest is proposed. plan: how the result comes about,
+        if nobody has it yet. going: the order by which it does so already.
         """
         recipients, base = self._distribution.recipients(), self._opened.base
         if not self._has_majority(voters(recipients), now):
@@ -178,7 +178,7 @@ class Conductor:
         return []
 
     def _has_majority(self, voters: set[str], now: float) -> bool:
-        """Whether these may decide on the round; notes since when they may not."""
+        """Return True if these may decide on the round; note since when they may not."""
         base = self._opened.base
         if has_quorum(base, voters):
             self.lacking_since = None
@@ -199,7 +199,7 @@ class Conductor:
         self._enter(BROADCASTING, now)
 
     def _spread(self, now: float) -> list[Effect]:
-        """Until everybody alive has staged the result, those included who were too late to contribute to it."""
+        """Repeat the order until everybody alive has staged the result, also devices too late to contribute."""
         if self._is_applied_by_some:
             return self._abandon(now, "another agent has closed it, perhaps with another result")
         distribution = self._distribution
@@ -217,7 +217,7 @@ class Conductor:
             if (lost or stands_still) and not goes_on:
                 if not distribution.sources():
                     return self._lose_result(now)
-                distribution.order(now)  # who has all of it gives it to the others
+                distribution.order(now)  # devices that have all of it give it to the others
         elif not distribution.sources():
             return self._lose_result(now)
         if distribution.leave_the_stalled_behind(recipients, now):
@@ -229,13 +229,13 @@ class Conductor:
         return [effect for member in late for effect in self._repeater.say(member.contributor, order, now)]
 
     def _is_poisoned(self) -> bool:
-        """Whether a device holds a piece of the segments under way for poison: without it nobody gets the result."""
+        """Return True if a device holds a piece of these segments for poison: nobody gets the result without it."""
         return any(
             each.round_id == self.ledger.round_id for member in self._following() for each in member.report.accused
         )
 
     def _decide(self, staged: list[Member], now: float) -> list[Effect]:
-        """Everybody alive has the result; with a majority of those who decide it stands."""
+        """Decide the round, if a majority of the deciding devices has the result; everybody alive has it."""
         if not self._has_majority(voters(staged), now):
             deaf = [member for member in self._following() if member.contributor in self._distribution.left_behind]
             if has_quorum(self._opened.base, voters(deaf)):
@@ -256,7 +256,7 @@ class Conductor:
         return []
 
     def _leave_the_staged_behind(self, staged: list[Member], now: float) -> list[Effect]:
-        """A majority is out of reach of all who have the result: it goes on without them, and without the result."""
+        """Go on without the result and those that have it: a majority of the others is out of their reach."""
         effects = self._lose_result(now)
         self.lacking_since = None  # a majority is here
         for member in staged:
@@ -265,7 +265,7 @@ class Conductor:
         return effects
 
     def _lose_result(self, now: float) -> list[Effect]:
-        """The result is lost with its only holder: aggregate again what the others still have."""
+        """Aggregate again what the others still have: the result is lost with its only holder."""
         if not self.ledger.attempt:
             return self._abandon(now, "its result is lost")
         self._distribution.lose()
@@ -275,7 +275,7 @@ class Conductor:
     # -- closing ------------------------------------------------------------------------------------------------------
 
     def _close(self, now: float) -> list[Effect]:
-        """The result stands, so whoever is silent is not lost but left behind: it will catch up."""
+        """Close: the result stands, so a silent device is not lost but left behind, and will catch up."""
         effects: list[Effect] = []
         applied = [member for member in self._following() if self._is_applied(member)]
         waiting = [
@@ -304,11 +304,14 @@ class Conductor:
         return self._members.following(self._me, self._office_term)
 
     def _stands_here(self, member: Member) -> bool:
-        """At w(round_id - 1), on this lineage or just where it forks."""
+        """Return True if it is at w(round_id - 1), on this lineage or just where it forks."""
         return member.at in (self.position, self._before_fork)
 
     def _is_waited_for(self, change: Change) -> bool:
-        """In each phase most of what members say is one of many parts: others are waited for, or it has only begun."""
+        """Return True if something may follow from this change now.
+
+        In each phase most reports are one of many parts: others are awaited, or it has only begun.
+        """
         member, before = change.member, change.before
         was_here = before and before.agent == self._me and change.stood_at in (self.position, self._before_fork)
         if not (was_here and member.alive and member.obeys(self._me, self._office_term)):
@@ -325,7 +328,7 @@ class Conductor:
         )
 
     def _why_out(self, peer: Contributor, member: Member) -> str:
-        """Why this peer of the round does not count in it any more; "" if it does. member: the process of its name."""
+        """Return why this peer of the round counts no more; "" if it does. member: the process of its name."""
         if member.contributor != peer:
             return "restarted"
         if not member.alive:

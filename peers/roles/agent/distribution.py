@@ -1,4 +1,4 @@
-"""The result of a round on its way to everybody: who gives it to whom, who has it, and who cannot get it."""
+"""The result of a round on its way to everybody: its givers, its holders, and the devices that cannot get it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 class Distribution:
-    """See the module. result: what is to be had, None while there is none; digest: its name, b"" as long as nobody has
-    told it. left_behind: devices that hear the agent, but whom the result does not reach. last: the last order.
-    plan: the segments that it comes about in, as long as it does; None: somebody has it. partial: of the result that
-    stands, who else is in some of its segments. contradicted: peer id -> in words, with whose result its own, or what
-    it gave, is at odds.
+    """See the module. result: the one to be had, None while there is none; digest: its name, b"" until one is told.
 
-    me: the agent's peer id. office_term: since when the members obey it.
+    left_behind: devices that hear the agent, but that the result does not reach. last: the last order.
+    plan: the segments that it comes about in, as long as it does; None: a device has it. partial: the devices that are
+    in some segments only of the result that stands. contradicted: peer id -> in words, how its result, or what it gave,
+    is at odds with another's.
+
+    me: the agent's peer id. office_term: the members obey the agent since this term.
     """
 
     def __init__(self, me: str, office_term: int, round_: OpenRound) -> None:
@@ -54,14 +55,14 @@ class Distribution:
         self._lost: tuple[Lost, ...] = ()
         self._disputed = (0, 0)  # under this order devices have staged this result, and others another one
         self._since = 0  # the version from which on orders name this result
-        self._doubted: frozenset[str] = frozenset()  # whom recipients hold another result against, in this round
+        self._doubted: frozenset[str] = frozenset()  # devices held to give another result, in this round
         self._waited_since: dict[Contributor, tuple[float, tuple[object, ...]]] = {}
         self._stalled_once: set[Contributor] = set()
         self._moved: tuple[float, tuple[object, ...]] = (0.0, ())
 
     @property
     def is_exchanging(self) -> bool:
-        """The result comes about in segments, and not everybody has it."""
+        """True while the result comes about in segments, and not everybody has it."""
         return self.plan is not None
 
     def begin(
@@ -71,9 +72,9 @@ class Distribution:
         plan: SegmentPlan | None = None,
         going: BroadcastOrdered | None = None,
     ) -> None:
-        """This is what everybody is to have. plan: nobody has it yet, it comes about so.
+        """Bring this result to everybody. plan: nobody has it yet, it comes about so.
 
-        going: the order of an earlier agent, which those who are here go on with; `result` has who is left.
+        going: an earlier agent's order, which those that are here go on with; `result` has those that are left.
         """
         self.result, self.digest, self._disputed = result, b"", (0, 0)
         if isinstance(result, Staged):
@@ -93,7 +94,7 @@ class Distribution:
         self._say((*result.contributors, *sorted(others)), plan)
 
     def _go_on_from(self, going: BroadcastOrdered, now: float) -> None:
-        """The exchange of an earlier agent, without who was lost with it."""
+        """Go on with the exchange of an earlier agent, without the devices that were lost with it."""
         assert self.result is not None
         mark = exchanging(going)
         self.last, self._lost, self._began = going, going.lost, (mark.term, mark.version)
@@ -104,13 +105,16 @@ class Distribution:
         self.go_on_without(gone, now)
 
     def lost_contributors(self) -> list[Contributor]:
-        """Of the segments' contributors, who is lost since the last order."""
+        """Return the segments' contributors that were lost since the last order."""
         assert self.result is not None
         here = {member.contributor for member in self.recipients()}
         return [peer for peer in self.result.contributors if peer not in here]
 
     def go_on_without(self, gone: list[Contributor], now: float) -> bool:
-        """What these gave stays where it is merged, and the others own what they owned; False if nobody is left to."""
+        """Go on without these devices; return False if no owner of segments is left.
+
+        Pieces that they gave stay where they are merged, and the others take over the segments that they owned.
+        """
         assert self.result is not None
         assert self.last is not None
         assert self.plan is not None
@@ -130,7 +134,7 @@ class Distribution:
         return True
 
     def is_at_a_standstill(self, now: float) -> bool:
-        """For too long no device has told of more values, or of the result."""
+        """Return True if for too long no device has told of more values, or of the result."""
         assert self.last is not None
         moves = tuple(
             (member.contributor, member.report.staged, member.report.transfer)
@@ -142,7 +146,7 @@ class Distribution:
         return now - self._moved[0] >= self._stall_s
 
     def lose(self) -> None:
-        """Nobody has it any more."""
+        """Drop the result: nobody has it any more."""
         self.result = self.last = self.plan = None
         self._disputed = (0, 0)
         self._waited_since.clear()
@@ -150,7 +154,7 @@ class Distribution:
         self.left_behind.clear()
 
     def order_late(self, now: float) -> tuple[BroadcastOrdered, list[Member]]:
-        """The order as it is to be now, and who has not followed it yet."""
+        """Return the order as it is to be now, and the members that have not followed it yet."""
         recipients, order = self.recipients(), self.last
         assert order is not None
         if self.plan is not None:
@@ -176,11 +180,11 @@ class Distribution:
         return order, late
 
     def order(self, now: float) -> BroadcastOrdered:
-        """The root is a holder of the result; the richest of the rest are the inner nodes (3.2.3)."""
+        """Order a new tree: its root has the result; the richest of the rest are the inner nodes (3.2.3)."""
         self.plan = None
         self._name_the_result()
         sources = self.sources()
-        turn = len(self._stalled_once) % max(1, len(sources))  # who could not reach its parent gets another one
+        turn = len(self._stalled_once) % max(1, len(sources))  # a device that cannot reach its parent gets another one
         sources = sources[turn:] + sources[:turn]
         recipients = [member.contributor for member in self.recipients()]
         return self.order_so(order_broadcast(recipients, sources, self._members, now, self._doubted))
@@ -215,17 +219,17 @@ class Distribution:
         return self.last
 
     def _told_thetas(self) -> tuple[float, ...]:
-        """Return the weight of each contributor's own delta, in their order; () where one is not known."""
+        """Return the weight of each contributor's own delta, in their order; () if one is not known."""
         assert self.result is not None
         thetas = [self._thetas.get(peer) for peer in self.result.contributors]
         return tuple(theta for theta in thetas if theta) if all(thetas) else ()
 
     def _name_the_result(self) -> None:
-        """By its digest, in the first order after somebody has staged it and in all that follow.
+        """Name the result by its digest, in the first order after a device has staged it and in all that follow.
 
-        Orders before named what their roots have, or what came about in segments. If that is more than one result, the
-        root's is named, or in segments the one that most have. A root that lies could lie to all alike, and whoever it
-        feeds may hand a lie on to many.
+        Orders before named the result that their roots have, or that came about in segments. If there are several, the
+        root's is named, or in segments the one that most have. A root that lies could lie to all alike, and a device
+        that it feeds may hand a lie on to many.
         """
         staged, root = self._staged(), self._find_root()
         if staged and not self.digest:
@@ -237,13 +241,13 @@ class Distribution:
                 self._since = self._version + 1
 
     def _find_doubted(self, recipients: list[Member]) -> frozenset[str]:
-        """Return whom these say, in this round, that they have another result from."""
+        """Return the peer ids that these accuse, in this round, of giving another result."""
         accused = (each for member in recipients for each in member.report.accused)
         now = (each for each in accused if each.round_id == self._ledger.round_id and each.reason.startswith(DIFFERS))
         return frozenset(each.peer_id for each in now)
 
     def _staged(self) -> dict[Contributor, bytes]:
-        """Return the digest of what each of those has staged that have the result."""
+        """Return holder -> digest of its staged result, for the recipients that have the result."""
         having = [member for member in self.recipients() if self.has(member)]
         return {member.contributor: member.report.staged.digest for member in having if member.report.staged}
 
@@ -258,11 +262,11 @@ class Distribution:
         return 2 * max(counts.values()) > len(recipients) and self._find_root() is None
 
     def _find_root(self) -> Contributor | None:
-        """Return from whom all have the result; None in segments."""
+        """Return the device that all have the result from; None in segments."""
         return self.last.order[0] if self.last and not self.last.owns else None
 
     def _note_dispute(self, staged: Mapping[Contributor, bytes], digest: bytes) -> None:
-        """Remember under which order some have staged another result than the one of this digest, and who gave it."""
+        """Remember the order under which some have staged another result than this one's, and its givers."""
         members = {peer: member for peer in staged if (member := self._members.get(peer)) and member.report.staged}
         ballots = {peer: (it.term, it.version) for peer, member in members.items() if (it := member.report.staged)}
         ours = {ballots[peer] for peer in members if staged[peer] == digest}
@@ -282,7 +286,7 @@ class Distribution:
                     self.contradicted[parent.peer_id] = f"{child.peer_id} has another one of round {round_id} from it"
 
     def sources(self) -> list[Contributor]:
-        """Who can give the result: those who have staged it; before anybody has, whoever holds it."""
+        """Return the devices that can give the result: those that have staged it, or before that those that hold it."""
         assert self.result is not None
         recipients = self.recipients()
         if have := [member.contributor for member in recipients if self.has(member)]:
@@ -295,7 +299,7 @@ class Distribution:
         ]
 
     def leave_the_stalled_behind(self, recipients: list[Member], now: float) -> bool:
-        """Who hears us but cannot reach its parent gets another one; then the round closes without it.
+        """Give a device that hears us, but cannot reach its parent, another one; then close the round without it.
 
         A device that waits for its parent to have the result, or for a sibling to get it, waits rightly.
         """
@@ -328,7 +332,7 @@ class Distribution:
         return None if place is None else self._members.get(order[place])
 
     def _moves_above(self, peer: Contributor, recipients: dict[Contributor, Member]) -> tuple[object, ...]:
-        """How far those have come whom this device's parent feeds; empty while that one has nothing to give."""
+        """Return how far the children of this device's parent have come; empty while the parent has nothing to give."""
         assert self.last is not None
         order = self.last.order
         parent = tree_parent(order.index(peer)) if peer in order else None
@@ -345,7 +349,7 @@ class Distribution:
         )
 
     def has(self, member: Member) -> bool:
-        """Whether this member has staged the result, under whichever order."""
+        """Return True if this member has staged the result, under any order."""
         staged = member.report.staged
         return bool(
             staged
@@ -356,15 +360,16 @@ class Distribution:
         )
 
     def has_staged(self, member: Member) -> bool:
-        """Whether this member has promised it to this agent: what it promised to an earlier one must be given again.
+        """Return True if this member has promised the result to this agent.
 
-        So must a promise under this term that was followed by an order of another result.
+        A promise to an earlier agent must be given again. So must one under this term that was followed by an order of
+        another result.
         """
         staged, ballot = member.report.staged, (self._ledger.term, self._since)
         return self.has(member) and staged is not None and (staged.term, staged.version) >= ballot
 
     def recipients(self) -> list[Member]:
-        """Everybody alive who stands at w(round_id - 1), whether it contributed or not, and has entered the lineage."""
+        """Return everybody alive at w(round_id - 1), contributor or not, that has entered the lineage."""
         position, left_behind = self._position, self.left_behind
         return [
             member
@@ -374,12 +379,12 @@ class Distribution:
 
 
 def are_the_same(some: Contributors, others: Contributors) -> bool:
-    """In whatever order."""
+    """Return True if these are the same contributors, in any order."""
     return some == others or set(some) == set(others)
 
 
 def choose_digest(staged: Mapping[Contributor, bytes], base: Collection[str], order: Contributors = ()) -> bytes:
-    """Return the digest that most of those who decide have staged, then that most have, then of who stands first.
+    """Return the digest that most deciding devices have staged, then that most have, then that of the first in order.
 
     order: of the broadcast, its root first; in segments it begins with the smallest name.
     """
@@ -395,10 +400,10 @@ def choose_digest(staged: Mapping[Contributor, bytes], base: Collection[str], or
 
 
 def newest_staged(members: list[Member]) -> Staged | None:
-    """Return what must become the result if anyone has staged anything: the latest order's, which may be closed.
+    """Return what must become the result if any device has staged one: the latest order's, which may be closed.
 
-    An order has one result, unless somebody lies: then the one that most have. Who has it no more names it as well, and
-    somebody else has it under an older order.
+    An order has one result, unless a device lies: then it is the one that most have. A device that has lost it names it
+    as well, and another device has it under an older order.
     """
     staged = {member.contributor: member.report.staged for member in members if member.report.staged}
     if not staged:

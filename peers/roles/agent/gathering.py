@@ -1,4 +1,4 @@
-"""Between two rounds: where the members stand, and what the next round waits for, for how long. Pure."""
+"""Between two rounds: the members' places, and the things for which the next round waits, and how long. Pure."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from mdl.protocol.vocabulary import MAX_FORKS, Role
 
 
 class Gathered(NamedTuple):
-    """Those who follow an agent, and which model goes on."""
+    """The devices that follow an agent, and the model that goes on."""
 
-    # Everybody who follows, wherever it stands.
+    # All that follow the agent, at any place.
     following: list[Member]
-    # Of those: on the lineage that goes on.
+    # Those on the lineage that goes on.
     standing: list[Member]
-    # The newest model of that lineage, and who has it.
+    # The newest model of that lineage, and the members that have it.
     position: Position
     current: list[Member]
-    # Who decides on the next round, and whether enough of them are here.
+    # The devices that decide on the next round, and whether enough of them are here.
     base: tuple[str, ...]
     quorum: bool
 
 
 def gather(following: list[Member]) -> Gathered:
-    """following: not empty."""
+    """Find the model that goes on. following: not empty."""
     standing = choose_lineage(following)
     position = newest_position(standing)
     current = [member for member in standing if member.at == position]
@@ -41,17 +41,17 @@ def gather(following: list[Member]) -> Gathered:
 
 
 def common_goal(members: list[Member]) -> int:
-    """The run's last round as most of these know it, 0 if they know none: one of them alone does not end the run."""
+    """Return the run's last round as most of these know it, else 0: one of them alone does not end the run."""
     goal, count = Counter(member.report.goal for member in members).most_common(1)[0]
     return goal if 2 * count > len(members) else 0
 
 
 class Gathering:
-    """What an agent waits for before it opens the next round. waiting_for: why none is opened, in words.
+    """The waiting of an agent before it opens the next round. waiting_for: why none is opened, in words.
 
-    lacking_since: since then a majority is missing, here or in the round before, or a partner; None if nothing is. Who
-    is to wait for a majority counts from when it is here, and lacks its votes.
-    opened_at: when the last round was opened.
+    lacking_since: since then a majority is missing, here or in the round before, or a partner; None if nothing is. A
+    mesh that must wait for a majority counts from when the majority is here, and lacks its votes.
+    opened_at: time at which the last round was opened.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Gathering:
         self._waits_on = False  # without end, until a majority is here
 
     def waits_for_answers(self, agent: str, office_term: int, in_office_since: float, now: float) -> bool:
-        """Whether somebody is heard that does not obey yet: its state may still change under another agent's orders."""
+        """Return True if a device is heard that does not obey yet: another agent may still change its state."""
         for member in self._members.alive():
             heard_s = now - max(member.joined_at, in_office_since)
             if not member.obeys(agent, office_term) and heard_s < self._settings.lost_after_s / 2:
@@ -76,12 +76,12 @@ class Gathering:
         return False
 
     def are_enough(self, found: Gathered, now: float) -> bool:
-        """Whether those at the mesh's model may go on: start a mesh, decide on a round, or begin a fork."""
+        """Return True if devices at the mesh's model may go on: start a mesh, decide on a round, or begin a fork."""
         lineage = found.position[0]
         return self._may_go_on(found, now) if lineage else self._may_start(found.current, now)
 
     def waits_for_others(self, found: Gathered, coming: list[Member], now: float) -> bool:
-        """Whether a round would do better to begin later. coming: who is about to stand at the mesh's model."""
+        """Return True if a round had better begin later. coming: members about to stand at the mesh's model."""
         if paused := _tell_paused(found.current):
             self.waiting_for = f"a device that may train: {paused}"
         elif coming and not is_left_open(found.current):
@@ -95,11 +95,11 @@ class Gathering:
         return True
 
     def is_patience_over(self, base: tuple[str, ...], following: list[Member], now: float) -> bool:
-        """Whether what is missing, a majority or any partner, has been missing for so long that we go on without.
+        """Return True if a majority, or any partner, has been missing for so long that we go on without.
 
-        Who is to wait for a majority waits for its presence: if it is here, but was started anew and so does not know
-        what it voted for, the mesh waits as long for others who do, and goes on as a fork. These votes may never come
-        back, and nobody else can go on meanwhile.
+        A mesh that must wait for a majority waits for its presence. The majority may be here, but started anew and
+        without knowledge of its votes. Then the mesh waits as long for others that have it, and goes on as a fork.
+        These votes may never come back, and nobody else can go on meanwhile.
         """
         self._patience_s = self._patience(base, following)
         is_majority_here = has_quorum(base, {member.peer_id for member in following})
@@ -110,23 +110,23 @@ class Gathering:
         return self.lacking_since is not None and now - self.lacking_since >= self._patience_s
 
     def gives_up(self, conducted: Conductor, following: list[Member], now: float) -> bool:
-        """Whether an open round lacks a majority, and we may go on without."""
+        """Return True if an open round lacks a majority, and we may go on without."""
         self.lacking_since = conducted.lacking_since
         is_over = self.lacking_since is not None and self.is_patience_over(conducted.base, following, now)
         conducted.lacking_since = self.lacking_since
         return is_over
 
     def tell_patience(self) -> str:
-        """In words, for how long a majority or a partner is waited for."""
+        """Return, in words, the time for which a majority or a partner is waited for."""
         return "however long that takes" if self._waits_on else f"up to {self._patience_s:g} s, then without"
 
     def make_way(self, now: float) -> None:
-        """No round is opened for a while. Not again before `partition_s`: the senior agent may be deaf to this side."""
+        """Open no round for a while. Not again before `partition_s`: the senior agent may be deaf to this side."""
         if now - self._made_way_at >= self._settings.partition_s:
             self._made_way_at = now
 
     def _may_start(self, current: list[Member], now: float) -> bool:
-        """Not at once if somebody has been in a mesh already whose others may be away for a moment."""
+        """Return True if a mesh may start: not at once if a device has been in one, as its others may be away."""
         self._waits_on = False
         able = sum(not member.report.away for member in current)
         been = [member.peer_id for member in current if member.report.forgotten]
@@ -143,10 +143,10 @@ class Gathering:
         return now - self.lacking_since >= self._settings.partition_s
 
     def _may_go_on(self, found: Gathered, now: float) -> bool:
-        """With a majority of those who decide, and a partner; without, only after a while, as a fork.
+        """Return True with a majority of the deciding devices and a partner; without, after a while, as a fork.
 
-        Whoever took the last round alone has waited for a partner before, and goes on at its own pace until it hears
-        somebody again.
+        A device that took the last round alone has waited for a partner before, and goes on at its own pace until it
+        hears another one again.
         """
         (lineage, _, _), current, base = found.position, found.current, found.base
         has_partner = len(current) >= min(2, self._settings.min_peers)
@@ -163,11 +163,11 @@ class Gathering:
         return False
 
     def _patience(self, base: tuple[str, ...], following: list[Member]) -> float:
-        """How long a majority is waited for: a group waits for its mesh, a single device need not for long.
+        """Return how long a majority is waited for: a group waits for its mesh, a single device need not for long.
 
-        It has nobody to agree with, so that it loses nothing but its own time by waiting, and a link that flaps would
-        have it wait again and again. Not at all if all others have said that they leave; but as a group does after a
-        start, when the others may be starting, too.
+        A single device has nobody to agree with, so it loses nothing but its own time by waiting. A link that flaps
+        would have it wait again and again. It does not wait at all if all others have said that they leave. After a
+        start it waits as a group does: the others may be starting, too.
         """
         others = [member for member in self._members.everyone() if member not in following]
         if len(following) != 1 or not others or any(member.alive for member in others):
@@ -180,20 +180,20 @@ class Gathering:
         return min(self._settings.alone_s, self._settings.partition_s)
 
     def _was_alone(self, current: list[Member], base: tuple[str, ...], now: float) -> bool:
-        """Whether this one device took the last round by itself, and nobody else has been heard for a while."""
+        """Return True if this one device took the last round by itself, and heard nobody else for a while."""
         if len(current) != 1 or base != (current[0].peer_id,):
             return False
         others = [member for member in self._members.everyone() if member is not current[0]]
         return all(member.has_left or now - member.heard_at >= self._silence_s(member) for member in others)
 
     def _silence_s(self, member: Member) -> float:
-        """As long as somebody is heard now and then it may be on its way here."""
+        """Return the silence after which a member is not awaited: one heard now and then may be on its way here."""
         longest_s = self._settings.partition_s
         return longest_s if member.alive else min(self._settings.lost_after_s + self._settings.alone_s, longest_s)
 
 
 def _tell_missing(found: Gathered) -> str:
-    """Why those who are here may not go on, in words: who is missing; or who is here, and may not decide."""
+    """Return why those here may not go on, in words: devices are missing, or are here and may not decide."""
     current, base = found.current, found.base
     here = {member.peer_id for member in found.following}
     missing, counts = sorted(set(base) - here), f"{len(current)} of {len(base)} members are here"
@@ -206,7 +206,7 @@ def _tell_missing(found: Gathered) -> str:
 
 
 def _tell_absent(members: Members, current: list[Member]) -> list[str]:
-    """Return of each device that is no help for a first round why, in words."""
+    """Return, in words, each device that is no help for a first round, and why."""
     told = [f"{member.peer_id} {why}" for member in members.everyone() if (why := _why_absent(member, current))]
     heard = {member.peer_id for member in members.everyone()}
     found = [name for name, info in members.found.items() if info.role is Role.TRAINER and name not in heard]
@@ -226,7 +226,7 @@ def _why_absent(member: Member, current: list[Member]) -> str:
 
 
 def _tell_paused(members: list[Member]) -> str:
-    """Why none of these may train, if none has anything of a round either; "" if one can bring a round forward."""
+    """Return why none of these may train, if none has anything of a round; "" if one can bring a round forward."""
     reports = [member.report for member in members]
     if any(not report.away or report.holdings or report.staged for report in reports):
         return ""

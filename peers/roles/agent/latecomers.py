@@ -16,7 +16,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import CatchUp, MemberQuarantined, MemberRefused
 
-# How long a round waits for a newcomer to fetch the model; longer while its values are seen to arrive.
+# Time for which a round waits for a newcomer to fetch the model; longer while its values are seen to arrive.
 _JOIN_WINDOW_S = 10.0
 _JOIN_TRANSFER_S = 120.0
 # A source that has sent nothing for so long is replaced by another one.
@@ -24,7 +24,7 @@ _SOURCE_S = 5.0
 
 
 class Latecomers:
-    """See the module. senior_s: how long devices of a senior lineage are left where they are."""
+    """See the module. senior_s: time for which devices of a senior lineage are left in their place."""
 
     def __init__(self, members: Members, repeater: Repeater, senior_s: float) -> None:
         self._members = members
@@ -39,7 +39,7 @@ class Latecomers:
         now: float,
         taking_part: Collection[Contributor] = (),
     ) -> list[Effect]:
-        """Send whoever stands elsewhere to the least busy of those who have the mesh's model."""
+        """Send each device that stands elsewhere to the least busy of those that have the mesh's model."""
         late = [member for member in following if member.at != position and member.contributor not in taking_part]
         if not late or not any(member.at == position for member in following):
             return []
@@ -51,7 +51,7 @@ class Latecomers:
             if member.late_since is None:
                 member.late_since = now
             if now - member.late_since < self._senior_s and self._is_senior(member, position):
-                continue  # the others it was with may come as well, and then it is we who move
+                continue  # others of its mesh may come as well, and then we move instead
             source = self._choose_source(member, sources, now)
             lineage, round_id, digest = position
             target = CatchUp(term, round_id, digest, source.contributor, lineage, source.report.base)
@@ -59,7 +59,7 @@ class Latecomers:
         return effects
 
     def refuse(self, term: int, now: float) -> list[Effect]:
-        """Tell those whose model is another one."""
+        """Tell devices with another model that they are refused."""
         effects: list[Effect] = []
         for member in self._members.everyone() if self._members.has_refused else ():
             if member.problem and member.alive:
@@ -68,7 +68,7 @@ class Latecomers:
         return effects
 
     def tell_left_out(self, distrust: Distrust, term: int, round_id: int, now: float) -> list[Effect]:
-        """Tell those whose work the round that opens goes without."""
+        """Tell devices that the opening round goes without their work."""
         effects: list[Effect] = []
         for member in self._members.alive() if distrust.out else ():
             if reason := distrust.tell(member.contributor):
@@ -76,7 +76,7 @@ class Latecomers:
         return effects
 
     def is_coming(self, member: Member, position: Position, now: float) -> bool:
-        """Whether this member is about to stand at the mesh's model, so that it can be in the next round."""
+        """Return True if this member is about to stand at the mesh's model, so that it can be in the next round."""
         if member.at == position:
             member.late_since = None
             return False
@@ -88,14 +88,17 @@ class Latecomers:
         return now - member.late_since < patience_s
 
     def _is_senior(self, member: Member, position: Position) -> bool:
-        """It stands on a senior lineage, or has been on one further than it can show: others may have what it lacks."""
+        """Return True if it stands on a senior lineage, or was on one further than it can show.
+
+        In the second case others may have what it lacks.
+        """
         report, (lineage, round_id, _) = member.report, position
         workers = next((other.report.workers for other in self._members.alive() if other.at == position), 0)
         is_it = is_senior(report.lineage, lineage, report.round_id, round_id, report.workers, workers)
         return is_it or was_left_behind(lineage, report.forgotten)
 
     def _choose_source(self, member: Member, sources: list[Member], now: float) -> Member:
-        """The one whose values come, as long as they do; else one after the other."""
+        """Return the source that is sending values, as long as they come; else one after the other."""
         assert member.late_since is not None
         transfer = member.report.transfer
         giver = next((other for other in sources if transfer and other.peer_id == transfer.sender), None)
@@ -108,10 +111,10 @@ class Latecomers:
 
 
 def _gets_on(member: Member, now: float) -> bool:
-    """Whether more of its values have come lately."""
+    """Return True if more of its values have come lately."""
     return member.report.transfer is not None and now - member.moved_at < _SOURCE_S
 
 
 def _is_ahead(member: Member, position: Position) -> bool:
-    """It has applied the round that the others are about to."""
+    """Return True if it has applied the round that the others are about to."""
     return member.report.lineage == position[0] and member.report.round_id > position[1]

@@ -1,8 +1,8 @@
-"""The ledger of a round: who holds what, which hops were ordered and how they were decided. Pure.
+"""The ledger of a round: the holdings, the hops that were ordered, and their decisions. Pure.
 
-Rules kept here (fault rules 1 to 4): only a receiver decides a hop; a member is lost once, for the whole round; the
-load of a lost member is searched for with everybody alive, however many hops it travelled; only if nobody alive carries
-it, and no undecided hop can still bring it, are its senders freed to send again. An agent that takes over builds the
+Rules kept here (fault rules 1 to 4): only a receiver decides a hop. A member is lost once, for the whole round. The
+load of a lost member is searched for with everybody alive, however many hops it travelled. Its senders are freed to
+send again only if nobody alive carries it, and no undecided hop can still bring it. An agent that takes over builds the
 same ledger from the members' reports (`recover`).
 """
 
@@ -66,7 +66,7 @@ Answer = TypeVar("Answer")
 
 
 def remembered(question: Callable[[RoundLedger], Answer]) -> Callable[[RoundLedger], Answer]:
-    """Each question is asked several times between two changes: its answer is kept as long as it is true."""
+    """Keep the answer of a question as long as it is true: each is asked several times between two changes."""
 
     @wraps(question)
     def ask(ledger: RoundLedger) -> Answer:
@@ -85,7 +85,7 @@ class RoundLedger:
     attempt: the term that opened the round; reports of another attempt tell of one that was given up. term: of the
     agent that orders now. is_recovered: another agent began, and may have freed senders that are carried after all.
     hops: also those that an agent before this one has ordered, or one beside it, as soon as their receivers tell.
-    answers: what was asked since a holding, a hop or a loss last changed; nobody changes an answer.
+    answers: those given since a holding, a hop or a loss last changed; nobody changes an answer.
     """
 
     round_id: int
@@ -105,7 +105,7 @@ class RoundLedger:
         self.term = self.term or self.attempt
 
     def hear(self, change: Change, now: float) -> list[Hop]:
-        """Take a member's report into account; returns the hops that it decided, newly known."""
+        """Take a member's report into account; return the hops that it newly decided."""
         peer = change.member.contributor
         if change.holdings or change.hops or change.report.incoming or self._is_outdated(peer):
             return self.take(peer, change.report, now)
@@ -114,7 +114,7 @@ class RoundLedger:
         return []
 
     def take(self, member: Contributor, report: PeerReport, now: float) -> list[Hop]:
-        """The same for a report with which nothing has been compared."""
+        """Take a report into account that has been compared with nothing; return the newly decided hops."""
         if not self._is_about_this(member, report):
             return []
         self.reports[member] = report
@@ -138,7 +138,7 @@ class RoundLedger:
         return decided
 
     def note_busy(self, member: Contributor, busy: bool, now: float) -> None:
-        """Remember when a device is seen busy, for those who ask later why it had to wait; decides nothing."""
+        """Remember when a device is seen busy, to explain later why it had to wait; this decides nothing."""
         if not busy and member not in self.busy:
             return
         periods = self.busy.setdefault(member, [])
@@ -156,7 +156,7 @@ class RoundLedger:
         return hop
 
     def lose(self, member: Contributor, reason: str) -> None:
-        """Not heard of any more, restarted or left: out of this round for good."""
+        """Take a member out of this round for good: it is not heard of, was restarted or has left."""
         if member not in self.lost:
             self.lost[member] = reason
             self.answers.clear()
@@ -172,26 +172,27 @@ class RoundLedger:
 
     @remembered
     def holders(self) -> list[Contributor]:
-        """Live members that answer for a partial mean. A merged sender does not, even if its own report is late."""
+        """Return live members that answer for a partial mean. A merged sender does not, even if its report is late."""
         carried = self._carried()
         return [member for member, held in self._held().items() if held.sent_hop is None and member not in carried]
 
     @remembered
     def undecided(self) -> list[Hop]:
-        """Ordered hops whose receiver lives: it will tell, or is asked."""
+        """Return the ordered hops with a live receiver: it will tell, or is asked."""
         return [hop for hop in self.hops.values() if hop.state is ORDERED and hop.receiver not in self.lost]
 
     @remembered
     def free(self) -> list[Contributor]:
-        """Holders without a partner at this moment (one partner at a time, 3.2.2)."""
+        """Return the holders without a partner at this moment (one partner at a time, 3.2.2)."""
         engaged = {peer for hop in self.undecided() for peer in (hop.sender, hop.receiver)}
         return [member for member in self.holders() if member not in engaged]
 
     @remembered
     def to_cancel(self) -> list[Hop]:
-        """Undecided hops whose sender is lost, or carried already: the receiver merges or aborts, and says which.
+        """Return undecided hops with a sender that is lost, or carried already: the receiver decides and tells.
 
-        Or to somebody else than the receiver, who has asked for it in the receiver's place: nothing comes any more.
+        Another device than the receiver may have taken the load, having asked for it in the receiver's place: nothing
+        comes any more by such a hop either.
         """
         live, carried = self.live(), self._carried() if self.is_recovered else set()
         held = self._held().items()
@@ -206,11 +207,11 @@ class RoundLedger:
 
     @remembered
     def to_release(self) -> list[Hop]:
-        """Hops whose live sender must hold again, because no live member carries what it sent.
+        """Return the hops after which a live sender must hold again: no live member carries what it sent.
 
-        A load may have travelled on from lost member to lost member: as long as a hop from one of those is undecided,
-        or a member has told nothing since this agent spoke, it may still arrive: nobody behind a lost one is freed.
-        Nor behind one that merged it, and has given it to a lost one, as long as any hop is undecided.
+        A load may have travelled on from lost member to lost member. It may still arrive as long as a hop from one of
+        those is undecided, or a member has told nothing since this agent spoke. No sender to a lost one is freed then.
+        Nor is a sender to one that merged its load and has given it to a lost one, as long as any hop is undecided.
         """
         may_arrive = bool(self.to_cancel()) or (self.is_recovered and any(map(self._is_outdated, self.live())))
         carried = self._carried()
@@ -220,9 +221,9 @@ class RoundLedger:
                 continue
             hop, to = self.hops.get((holding.segment, holding.sent_hop)), holding.sent_to
             if hop is not None and hop.sender != member:
-                hop = None  # of the same number: whoever asks for what nobody ordered may give it any
+                hop = None  # another hop of this number: a device that asks for unordered hops may number them freely
             if not (hop and hop.decision) and (self._is_outdated(to) if to else hop is None):
-                continue  # somebody has asked for what nobody ordered, which the sender cannot know; or will tell
+                continue  # it asked for a hop that nobody ordered, which the sender cannot know; or it will tell
             state = ABORTED if to in self.live() else ORDERED
             hop = hop or Hop(holding.segment, holding.sent_hop, member, to or member, "not ordered", 0.0, state)
             is_gone = hop.receiver not in self.live() or (hop.state is MERGED and not self.undecided())
@@ -231,11 +232,11 @@ class RoundLedger:
         return hops
 
     def is_settled(self) -> bool:
-        """Nobody trains, nothing is under way and nobody is to hold again: only an order can change anything."""
+        """Return True if only an order can change anything: no training, no transfer, no sender to hold again."""
         return len(self._held()) == len(self.live()) and not self.undecided() and not self.to_release()
 
     def result(self) -> Contributor | None:
-        """The last holder, once its partial mean has every live member in it and nothing is under way."""
+        """Return the last holder, once its partial mean has every live member in it and nothing is under way."""
         holders = self.holders()
         if len(holders) != 1 or self.undecided():
             return None
@@ -244,7 +245,7 @@ class RoundLedger:
         return holders[0] if set(holding.contributors) >= set(self.live()) else None
 
     def is_theta_right(self, holding: Holding) -> bool:
-        """Whether theta is the sum of its contributors' weights, as far as they have reported them."""
+        """Return True if theta is the sum of its contributors' weights, as far as they have reported them."""
         reports = [self.reports.get(contributor) for contributor in holding.contributors]
         weights = [report.training.theta for report in reports if report and report.training]
         if len(weights) < len(holding.contributors):
@@ -252,11 +253,11 @@ class RoundLedger:
         return abs(holding.theta - sum(weights)) <= THETA_ROUNDING * holding.theta
 
     def failures(self, one: Contributor, other: Contributor) -> int:
-        """How often hops between these two were tried in vain, either way."""
+        """Return how often hops between these two were tried in vain, either way."""
         return sum(hop.state is ABORTED and {hop.sender, hop.receiver} == {one, other} for hop in self.hops.values())
 
     def next_try(self, takers: Collection[str] | None = None) -> tuple[Contributor, Contributor]:
-        """Of the free holders the pair that failed least; in the other direction than last time.
+        """Return the pair of free holders that failed least; in the other direction than last time.
 
         takers: peer ids of those that may receive, at least one of them free; None: all may.
         """
@@ -267,10 +268,10 @@ class RoundLedger:
         return min(pairs, key=lambda pair: (self.failures(*pair), last.get(pair, -1), pair))
 
     def lose_the_unable(self) -> dict[Contributor, str]:
-        """Members that hold the round up are lost from here on; returns them with the reason.
+        """Lose the members that hold the round up; return them with the reason.
 
-        Who sent what its partner refused; the smaller of two holders that nobody can merge, because they are out of
-        each other's reach, or because they share contributors (two agents have ordered at the same time).
+        Senders that their partner refused are lost. If nobody can merge two holders, the smaller is: they are out of
+        each other's reach, or share contributors (two agents have ordered at the same time).
         """
         aborted, odds = self._aborted(), self._at_odds()
         if not aborted and not odds:
@@ -287,13 +288,13 @@ class RoundLedger:
         return unable
 
     def _is_outdated(self, member: Contributor) -> bool:
-        """Whether a live member may have merged for another agent since it told: it had not heard this one then."""
+        """Return True if a live member may have merged for another agent since its report, before it heard this one."""
         if member not in self.members or member in self.lost:
             return False
         return member not in self.reports or self.reports[member].open_as < self.term
 
     def _is_about_this(self, member: Contributor, report: PeerReport) -> bool:
-        """Whether a report is of one who counts here, and about this attempt at the round."""
+        """Return True if a report is of a member that counts here, and about this attempt at the round."""
         counts = member in self.members and member not in self.lost
         return counts and report.open_round == self.round_id and report.open_term == self.attempt
 
@@ -303,14 +304,14 @@ class RoundLedger:
 
     @remembered
     def _held(self) -> dict[Contributor, Holding]:
-        """What each live member holds or has given away, of those that have told."""
+        """Return what each live member holds or has given away, for those that have told."""
         return {member: holding for member in self.live() if (holding := self.holding(member))}
 
     @remembered
     def _at_odds(self) -> dict[Contributor, str]:
-        """Of two devices that hold the same contributors, and others, the one that has fewer.
+        """Return the members, with the reason, that share contributors with a larger partial mean, and have others.
 
-        A sender whose report is late is none: all that it has is in what its receiver has.
+        A sender with a late report is none of them: all that it has is in its receiver's mean.
         """
         holdings = {peer: holding for peer, holding in self._held().items() if holding.sent_hop is None}
         everybody = [who for holding in holdings.values() for who in holding.contributors]
@@ -335,10 +336,11 @@ class RoundLedger:
 
     @remembered
     def _carried(self) -> set[Contributor]:
-        """Whose load a live member other than itself has merged (contributors travel together).
+        """Return the members with a load that another live member has merged (contributors travel together).
 
-        What a member has given away counts as long as it may have to hold it again: not if its load is carried itself.
-        Of two that have each other's load, since an agent has freed one of them, the larger counts.
+        The load that a member has given away counts as long as it may have to hold it again: not if it is carried
+        itself.
+        If two have each other's load, since an agent has freed one of them, the larger counts.
         """
         carried: set[Contributor] = set()
         for member, holding in sorted(self._held().items(), key=_rank):
@@ -348,6 +350,6 @@ class RoundLedger:
 
 
 def _rank(held: tuple[Contributor, Holding]) -> tuple[bool, int, Contributor]:
-    """Who holds comes before who has given away, and who has more before who has less."""
+    """Return the sort key: holders before those that have given away, larger loads before smaller ones."""
     member, holding = held
     return holding.sent_hop is not None, -len(holding.contributors), member

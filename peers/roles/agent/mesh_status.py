@@ -1,4 +1,4 @@
-"""What the agent answers to an observer: who is there, what the open round does, and the last rounds as they ended."""
+"""The agent's answer to an observer: the members, the open round, and the last rounds as they ended."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from mdl.protocol.round_messages import RoundTold
 from mdl.protocol.status_messages import MAX_CUTS, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Lineage
 
-# Around a message: the version, and who says it: an id of at most 64 characters and a number.
+# Room around a message: the version, and its speaker: an id of at most 64 characters and a number.
 _ENVELOPE_BYTES = 256
-# How the reason of a policy begins: with its name. Some say that they wait, which the phase says already.
+# The reason of a policy begins with its name. Some say that they wait, which the phase says already.
 _POLICY = re.compile(r"[\w.-]+: ")
 _WAITS = "waiting: "
 _ENCODE = msgspec.msgpack.Encoder().encode
 
 
-# Answers to one observer at once, and a second; a page asks five times a second. Each may take milliseconds.
+# Answers to one observer: at once, and in a second; a page asks five times a second. Each may take milliseconds.
 _ANSWERS, _ANSWERS_A_S = 20, 10.0
 # Observers that are remembered.
 _MOST_ASKING = 256
 
 
 class Asking:
-    """Who asks for the status, and how often: whoever asks without end keeps the agent from nothing."""
+    """The budget of each observer that asks for the status: one that asks without end keeps the agent from nothing."""
 
     def __init__(self) -> None:
         self._of: dict[str, Budget] = {}
 
     def may(self, peer_id: str, now: float) -> bool:
-        """Whether to answer this observer once more."""
+        """Return True if this observer is to be answered once more."""
         budget = self._of.setdefault(peer_id, Budget(_ANSWERS, _ANSWERS_A_S))
         if len(self._of) > _MOST_ASKING:
             del self._of[next(iter(self._of))]
@@ -50,7 +50,7 @@ class Asking:
 
 
 class Leader(Protocol):
-    """Give what is told of an agent; see `mdl.peers.roles.agent.agent.MobileAgent`."""
+    """The facts told of an agent; see `mdl.peers.roles.agent.agent.MobileAgent`."""
 
     me: Contributor
     term: int
@@ -113,7 +113,7 @@ def mesh_status(
 
 
 def tell_waiting(phase: Phase, reason: str) -> str:
-    """What follows the phase's name: a sentence after a colon, or for whom or what it waits."""
+    """Return the words after the phase's name: a sentence after a colon, or what the phase waits for."""
     if not reason:
         return ""
     if phase is GATHERING or _POLICY.match(reason):
@@ -122,7 +122,7 @@ def tell_waiting(phase: Phase, reason: str) -> str:
 
 
 def _tell_training(phase: Phase, ledger: RoundLedger | None) -> str:
-    """Until two can be paired, the policy is not asked, and gives no reason."""
+    """Return the devices that train, in words: until two can be paired, the policy is not asked for a reason."""
     if ledger is None or phase is not AGGREGATING:
         return ""
     training = sorted(peer.peer_id for peer in ledger.live() if peer not in ledger.ready_at)
@@ -130,7 +130,10 @@ def _tell_training(phase: Phase, ledger: RoundLedger | None) -> str:
 
 
 def _newest_that_fit(finished: list[RoundSummary], room_bytes: int) -> tuple[RoundSummary, ...]:
-    """In order; only the last one tells its schedule, devices and confusion, or none where the mesh is too large."""
+    """Return the newest rounds that fit, in order.
+
+    Only the last one tells its schedule, devices and confusion, or none where the mesh is too large.
+    """
     kept: list[RoundSummary] = []
     for summary in reversed(finished):
         told = _without_details(summary) if kept else _shorten(summary, room_bytes)
@@ -176,7 +179,7 @@ def _member_status(member: Member, ledger: RoundLedger | None, distrust: Distrus
 
 
 def _tell_split(members: Members, lineage: Lineage, now: float) -> tuple[str, ...]:
-    """Return, in words, who is cut off from this side without having left, and since when."""
+    """Return, in words, the members cut off from this side without having left, and for how long."""
     away = [member for member in members.everyone() if not (member.alive or member.has_left or member.problem)]
     if not away:
         return ()
@@ -187,7 +190,7 @@ def _tell_split(members: Members, lineage: Lineage, now: float) -> tuple[str, ..
 
 
 def _tell_unheard(members: Members) -> tuple[str, ...]:
-    """Return, in words, who does not hear whom, since a message met a bug there."""
+    """Return, in words, the devices that do not hear others, since a message met a bug there."""
     return tuple(
         printable(f"{who} does not hear {first_few(member.report.unheard)} for a while: a message met a bug there")
         for member in members.everyone()

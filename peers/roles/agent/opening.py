@@ -1,4 +1,4 @@
-"""How a round begins: opened, or taken over as its members' reports tell it from an agent that left it open. Pure."""
+"""The beginning of a round: opened, or taken over by its members' reports from an agent that left it open. Pure."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ logger = logging.getLogger(__name__)
 def open_ledger(
     round_id: int, current: list[Member], term: int, is_fork: bool, now: float, distrust: Distrust | None = None
 ) -> RoundLedger:
-    """The ledger of the round that these begin under this term, or go on with if another agent has left it open.
+    """Return the ledger of the round that these begin under this term, or go on with if another agent left it open.
 
-    On a fork nothing is open yet. Who may not train now, or is left out for a while, is in no round that begins.
+    On a fork nothing is open yet. A device that may not train now, or is left out for a while, is in no round that
+    begins.
     """
     reports = {member.contributor: member.report for member in current}
     staged, attempt = newest_staged(current), _newest_attempt(current)
@@ -47,14 +48,14 @@ def open_ledger(
 
 
 def is_left_open(current: list[Member]) -> bool:
-    """Whether some of these are in a round that an agent has not closed, or have its result."""
+    """Return True if some of these are in a round that an agent has not closed, or have its result."""
     return newest_staged(current) is not None or _newest_attempt(current) > 0
 
 
 def has_been_left(round_id: int, attempt: int, reports: Mapping[Contributor, PeerReport]) -> bool:
-    """Whether somebody here took part in this attempt, has stood elsewhere since, and knows nothing of it any more.
+    """Return True if a device here took part in this attempt, stood elsewhere since, and has forgotten it.
 
-    What others hold of its work then, and what it would hold now, may both hold the same training.
+    The work that others hold of it, and the work that it would hold now, may contain the same training.
     """
     away = [report for report in reports.values() if not _is_open(report, round_id, attempt)]
     return any(attempt in report.entered for report in away)
@@ -63,17 +64,17 @@ def has_been_left(round_id: int, attempt: int, reports: Mapping[Contributor, Pee
 def recover(
     round_id: int, attempt: int, term: int, reports: Mapping[Contributor, PeerReport], now: float
 ) -> RoundLedger:
-    """The ledger of an open round as its members' reports tell it, for an agent that did not open it.
+    """Return the ledger of an open round by its members' reports, for an agent that did not open it.
 
-    reports: of everybody alive, heard under the new term, so that nobody follows older orders any more. Whoever appears
-    in them as contributor or partner, but did not report, is lost. A device whose former process is a contributor waits
-    for the next round.
+    reports: of everybody alive, heard under the new term, so that nobody follows older orders any more. A device that
+    appears in them as contributor or partner, but did not report, is lost. A device waits for the next round if its
+    former process is a contributor.
     """
     ours = {member: report for member, report in reports.items() if _is_open(report, round_id, attempt)}
     hops = _hops_told(ours, now)
     held = {who for report in ours.values() for holding in report.holdings for who in holding.contributors}
     partners = {peer for hop in hops.values() for peer in (hop.sender, hop.receiver)}
-    # A report may name invented ones: those who report themselves count first.
+    # A report may name invented devices: those that report themselves count first.
     named = sorted({*held, *partners} - reports.keys())[: max(0, MAX_MEMBERS - len(reports))]
     members = frozenset({*reports, *named})
     ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True)
@@ -91,12 +92,12 @@ def recover(
 
 
 def _newest_attempt(members: list[Member]) -> int:
-    """The term that opened the round these have open; 0 if none has."""
+    """Return the term that opened the round these have open; 0 if none has."""
     return max(member.report.open_term for member in members)
 
 
 def _hops_told(reports: Mapping[Contributor, PeerReport], now: float) -> dict[HopKey, Hop]:
-    """The receivers' word counts; of a hop that its receiver does not know, the sender's."""
+    """Return the hops by their receivers' word; by the sender's if the receiver does not know the hop."""
     hops: dict[HopKey, Hop] = {}
 
     def know(segment: int, hop_id: int, sender: Contributor, receiver: Contributor, state: HopState = ORDERED) -> Hop:

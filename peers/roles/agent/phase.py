@@ -1,10 +1,10 @@
-"""What the mesh is doing, as the agent sees it."""
+"""The phases of the mesh, as the agent sees it."""
 
 from enum import Enum
 
 
 class Phase(Enum):
-    """Between rounds: gathering, finishing, finished; of the open round: the others. `PHASE_MOVES`: what follows."""
+    """Between rounds: gathering, finishing, finished; in an open round: the others. Legal moves: `PHASE_MOVES`."""
 
     GATHERING = "gathering"
     AGGREGATING = "aggregating"

@@ -29,22 +29,22 @@ class RoundRecords:
         self._noted_at = 0.0
 
     def note(self, summary: RoundSummary, now: float) -> None:
-        """A round is closed; the one before it was told by then."""
+        """Keep a closed round as the pending one; the one before it was told by then."""
         self.pending, self._noted_at = summary, now
         self.closed += 1
 
     def hear(self, report: PeerReport) -> list[Effect]:
-        """The pending round may be told at once, not at the end of the next one."""
+        """Tell the pending round at once if its evaluations are all there, not at the end of the next one."""
         if self.pending is None or report.evaluation is None or report.evaluation.round_id != self.pending.round:
             return []
         return self.tell(wait=True)
 
     def wait(self, now: float, longest_s: float) -> list[Effect]:
-        """For the tests of the pending round, but no longer than that since it was closed."""
+        """Tell the pending round once its tests are there, or if it was closed longer ago than `longest_s`."""
         return self.tell(wait=now - self._noted_at < longest_s)
 
     def tell(self, wait: bool) -> list[Effect]:
-        """The pending round, once everybody's evaluation is there, or now if it cannot wait."""
+        """Tell the pending round, once everybody's evaluation is there, or now if it cannot wait."""
         if self.pending is None:
             return []
         reports, round_id = {member.peer_id: member.report for member in self._members.alive()}, self.pending.round
@@ -59,5 +59,5 @@ class RoundRecords:
 
 
 def _is_to_come(report: PeerReport, round_id: int) -> bool:
-    """A device that may not train does not test either."""
+    """Return True if this device's evaluation may come: a device that may not train does not test either."""
     return not report.away and (report.evaluation is None or report.evaluation.round_id != round_id)

@@ -1,4 +1,4 @@
-"""Say it again until a report shows that it was heard, but not more often than every `retry_s`."""
+"""Messages that are repeated until a report shows that they were heard, at most once every `retry_s`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mdl.protocol.round_messages import AgentMessage
 
 
 class Repeater:
-    """Remembers when each message was last said to each peer. Forgets with `clear`, at the start of every round."""
+    """The time at which each message was last said to each peer. `clear` forgets all, at the start of every round."""
 
     def __init__(self, retry_s: float) -> None:
         self._retry_s = retry_s
         self._said: dict[tuple[str, AgentMessage], float] = {}
 
     def say(self, peer: Contributor, message: AgentMessage, now: float) -> list[Effect]:
-        """The message, or nothing if it was said to this peer a moment ago."""
+        """Return the message to send, or nothing if it was said to this peer a moment ago."""
         key = (peer.peer_id, message)
         if now - self._said.get(key, -inf) < self._retry_s:
             return []

@@ -1,5 +1,7 @@
-"""The line of metrics.jsonl that ends a round: how long each phase took, each hop with its times and the policy's
-reason, and what each device was like meanwhile.
+"""The line of metrics.jsonl that ends a round.
+
+It tells the seconds of each phase, each hop with its times and the policy's reason, and the state of each device
+meanwhile.
 """
 
 from __future__ import annotations
@@ -35,11 +37,12 @@ def summarise_round(
     why_hops: str = "",
     agent: str = "",
 ) -> RoundSummary:
-    """Seconds: train until the last delta was ready, aggregate until one held all, broadcast until all had it.
+    """Return the line of a closed round.
 
-    vanished: who contributed to the round before and was gone when this one was opened: lost too. plan: the segments
-    that the result came about in, if it did. partial: who else is in some of them. why_hops: why it did not.
-    agent: peer id of the device that leads.
+    Seconds: train until the last delta was ready, aggregate until one held all, broadcast until all had it.
+    vanished: devices that contributed to the round before and were gone when this one was opened: lost too. plan: the
+    segments that the result came about in, if it did. partial: devices that are in some of them only. why_hops: why it
+    did not. agent: peer id of the device that leads.
     """
     merged = [hop for hop in ledger.hops.values() if hop.state is HopState.MERGED]
     losses = [report.training.loss for report in ledger.reports.values() if report.training]
@@ -90,7 +93,7 @@ def usual_evaluations(round_id: int, reports: Mapping[str, PeerReport]) -> dict[
 
 
 def add_evaluations(summary: RoundSummary, evaluations: Mapping[str, Evaluation]) -> RoundSummary:
-    """Tell the sum of the devices' counts (`usual_evaluations`), and beside each device its own score."""
+    """Add the sum of the devices' counts (`usual_evaluations`), and beside each device its own score."""
     if not evaluations:
         return summary
     first, *others = evaluations.values()
@@ -100,7 +103,7 @@ def add_evaluations(summary: RoundSummary, evaluations: Mapping[str, Evaluation]
 
 
 def judgements(summary: RoundSummary, evaluations: Mapping[str, Evaluation]) -> Judgements:
-    """Return how each device finds the round's model: by its test windows, or by its training loss if nobody tests."""
+    """Return each device's judgement of the round's model: by its test windows, or by training loss if nobody tests."""
     tested = tuple(judge(name, each) for name, each in evaluations.items() if each.n)
     return tested or tuple(Judged(each.peer_id, 1, loss=each.loss) for each in summary.devices if each.loss is not None)
 
@@ -115,7 +118,7 @@ def _measures(total: Evaluation) -> dict[str, Any]:
 
 
 def _with_right_confusion(evaluation: Evaluation) -> Evaluation:
-    """A matrix that contradicts the counts beside it is left out."""
+    """Leave out a matrix that contradicts the counts beside it."""
     return evaluation if is_confusion_of(evaluation) else msgspec.structs.replace(evaluation, confusion=())
 
 
@@ -126,7 +129,7 @@ def _with_score(device: DeviceRecord, own: Evaluation | None) -> DeviceRecord:
 
 
 def _kind(evaluation: Evaluation) -> tuple[str, int] | None:
-    """What it counts, and of how many; None if it contradicts itself."""
+    """Return the kind of targets, and their number; None if the counts contradict themselves."""
     lengths = {
         len(counts) for counts in (evaluation.true_positive, evaluation.false_positive, evaluation.false_negative)
     }
@@ -134,7 +137,7 @@ def _kind(evaluation: Evaluation) -> tuple[str, int] | None:
 
 
 def told_schedule(ledger: RoundLedger) -> Schedule:
-    """The last hops, as many as a receiver accepts."""
+    """Return the last hops, as many as a receiver accepts."""
     return tuple(_hop_summary(hop, ledger) for hop in list(ledger.hops.values())[-MAX_SCHEDULE:])
 
 
@@ -154,7 +157,7 @@ def _hop_summary(hop: Hop, ledger: RoundLedger) -> HopSummary:
 
 
 def device_records(ledger: RoundLedger, known: Iterable[Member], now: float) -> tuple[DeviceRecord, ...]:
-    """All members of the round, by id. known: of these also the link speed and the kind of use are told."""
+    """Return the records of all members, by id. known: of these the link speed and the kind of use are told, too."""
     books = {member.contributor: member.device for member in known}
     records = []
     for peer in sorted(ledger.members):
@@ -181,5 +184,5 @@ def device_records(ledger: RoundLedger, known: Iterable[Member], now: float) -> 
 
 
 def since_opened(ledger: RoundLedger, at: float) -> float:
-    """Seconds since the round was opened."""
+    """Return the seconds since the round was opened."""
     return round(at - ledger.opened_at, 6)

@@ -1,4 +1,4 @@
-"""What the user and the mesh's size settle for an agent; `peers/roles/build.py` takes it from the configuration."""
+"""The settings of an agent, by user and size of mesh; `peers/roles/build.py` takes them from the configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mdl.protocol.delta import Contributor
 class TimeLimit(msgspec.Struct, frozen=True):
     """A round goes on without devices that train for longer, if this share of its members is ready. 0: no limit.
 
-    spared: who was left out of the round before; nobody is left out twice in a row.
+    spared: devices that were left out of the round before; none is left out twice in a row.
     """
 
     deadline_s: float = 0.0
@@ -25,16 +25,17 @@ class TimeLimit(msgspec.Struct, frozen=True):
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """rounds: how many to run, 0 = until stopped. min_peers: how many must be there before the first round.
+    """The settings of an agent. rounds: number to run, 0 = until stopped. min_peers: needed before the first round.
 
-    lost_after_s: the longest silence before a peer counts as lost. stall_s: a hop without any sign for so long is
-    cancelled. avoid_s: how long values go another way than one that has failed. partition_s: how long a group that
-    lacks a majority waits for it, before it goes on by itself; alone_s: a single device that has heard the others; with
-    waits_for_majority it never does. busy: when a device counts as busy. limit: for devices that train long.
+    lost_after_s: the longest silence before a peer counts as lost. stall_s: a hop without any sign for this time is
+    cancelled. avoid_s: time for which values go another way than one that has failed. partition_s: time for which a
+    group that lacks a majority waits for it, before it goes on by itself; alone_s: the same for a single device that
+    has heard the others; with waits_for_majority neither goes on. busy: conditions under which a device counts as busy.
+    limit: for devices that train long.
     exchange: "chain" (hops, as in the paper), "shares" (segments) or "auto". segment_values: of one segment, 0: by the
-    model's size. coding: how they travel. quarantine: devices that several others have refused are left out.
-    judges: devices judge what they receive: who held the mean at last gives its own delta first in the next round.
-    end: when the run ends by itself. every_s: a round begins at most once in so many seconds.
+    model's size. coding: of values on their way. quarantine: devices that several others have refused are left out.
+    judges: devices judge what they receive: the last holder of the mean gives its own delta first in the next round.
+    end: conditions under which the run ends by itself. every_s: a round begins at most once in so many seconds.
     """
 
     rounds: int = 0

@@ -41,16 +41,17 @@ logger = logging.getLogger(__name__)
 _MOST_COMING = 2
 # An update of which no new byte came for so long is not coming any more; another learner may send its own.
 _STUCK_S = 15.0
-# After a cycle that failed.
+# Pause after a cycle that failed.
 _PAUSE_S = 60.0
 MAX_PUPILS = 256
-# Of each pupil: digests of updates that were taken. A member of its mesh that is late offers what another one has sent.
+# Digests of taken updates that are remembered for each pupil. A member of its mesh that is late offers an update that
+# another one has sent.
 _REMEMBERED = 8
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class CloudSettings(msgspec.Struct, frozen=True):
-    """updates: of different pupils that make a cycle worth it; patience_s: or so long after the first of them.
+    """updates: number, from different pupils, that makes a cycle worth it; patience_s: or so long after the first.
 
     synchronous: a cycle waits for all pupils that are there, and they wait for it.
     """
@@ -61,7 +62,7 @@ class CloudSettings(msgspec.Struct, frozen=True):
 
 
 class CloudState(msgspec.Struct, frozen=True):
-    """What is on the disk: the last cycle, if there was one, and the digest of each pupil's update."""
+    """The state on the disk: the last cycle, if there was one, and the digest of each pupil's update."""
 
     taught: CycleTaught | None = None
     stored: dict[str, bytes] = {}
@@ -69,7 +70,7 @@ class CloudState(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Coming:
-    """An update that one learner was asked to send. received_bytes: as many of a message of its own have come.
+    """An update that one learner was asked to send. received_bytes: so many bytes of its message have come.
 
     is_storing: it is here; it waits for the disk, and the learner for the answer.
     """
@@ -85,7 +86,7 @@ class _Coming:
 class Cloud:
     """See the module. schema_hash, model: of the pupils' small model. state: from the disk.
 
-    version: of what it teaches, 0 before it has anything. refusals: by pupil, why it was refused the last time.
+    version: of its present lesson, 0 before it has one. refusals: pupil -> why it was refused the last time.
     """
 
     def __init__(self, schema_hash: str, model: str, settings: CloudSettings, state: CloudState, now: float) -> None:
@@ -109,7 +110,7 @@ class Cloud:
         return self._taught.version if self._taught else 0
 
     def pending(self) -> list[str]:
-        """Pupils whose last update is in no cycle yet."""
+        """Return the pupils with a last update that is in no cycle yet."""
         learned = self._taught.learned if self._taught else {}
         return sorted(pupil for pupil, digest in self.stored.items() if digest != learned.get(pupil))
 
@@ -210,7 +211,7 @@ class Cloud:
         return [StoreUpdate(sender, update, values)]
 
     def _on_progress(self, event: TransferProgressed, now: float) -> list[Effect]:
-        """More of it is here. Whoever begins something else again and again brings nothing more."""
+        """Note that more of an update is here. A learner that begins it again and again brings nothing more."""
         coming = self._coming.get(event.sender.peer_id)
         if coming and coming.sender == event.sender and event.received_bytes > coming.received_bytes:
             coming.received_bytes, coming.moved_at = event.received_bytes, now
@@ -263,7 +264,7 @@ class Cloud:
         return [TeachCycle(self.version + 1)]
 
     def _due_at(self) -> float:
-        """When the next cycle should begin; at once for the first, which needs no pupils."""
+        """Return when the next cycle should begin; at once for the first, which needs no pupils."""
         if self._taught is None:
             return -inf
         pending = self.pending()

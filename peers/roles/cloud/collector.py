@@ -30,9 +30,9 @@ from mdl.transport.loglimit import LogLimit
 
 logger = logging.getLogger(__name__)
 
-# What a device and its cloud compare before anything else; another number for another form of lessons or vectors.
+# A device and its cloud compare this before anything else; another form of lessons or vectors gets another number.
 TASK = "recommend-1"
-# Of 1 KB each, that wait for the write that is under way; whoever finds no room says it again.
+# Vectors, 1 KB each, that wait for the write under way; a device that finds no room says its own again.
 _MOST_WAITING = 4096
 # Refusals that are remembered for the end's summary.
 _MOST_REFUSALS = 256
@@ -43,7 +43,7 @@ _LESSON = "-1"
 class Collector:
     """See the module. taught: the lesson on the disk, if there is one; fresh: vectors that no round has learned from.
 
-    refusals: by device, why its vector was refused the last time. taken: vectors that were kept by this process.
+    refusals: device -> why its vector was refused the last time. taken: vectors that were kept by this process.
     """
 
     def __init__(self, settings: CloudSettings, taught: CycleTaught | None, fresh: int, now: float) -> None:
@@ -156,7 +156,7 @@ class Collector:
         return []
 
     def _work(self, now: float) -> list[Effect]:
-        """One write or one round at a time."""
+        """Begin what is due: one write or one round at a time."""
         if self._keeping or self.is_teaching:
             return []
         if self._waiting and now < max(self._due_at(), self._teach_after):
@@ -169,7 +169,7 @@ class Collector:
         return [TeachCycle(self.version + 1)]
 
     def _due_at(self) -> float:
-        """When the next round should begin; at once for the first lesson, which needs no vectors."""
+        """Return when the next round should begin; at once for the first lesson, which needs no vectors."""
         if self._taught is None:
             return -inf
         if not self._fresh:

@@ -1,9 +1,9 @@
 """A learner of a cloud: asks for lessons, offers updates, and goes on by itself when nobody answers (Colla 3.1).
 
 It speaks for a pupil: for itself, or for the mesh it is a member of. All members of a mesh have the same model and may
-all offer it: the cloud takes it from one of them. What is wanted is asked for again until it is there; an update is
-kept until the cloud says that it has it. While its owner does not want it to work it says nothing at all: the network
-may be one that costs. Knows nothing of files, models and training.
+all offer it: the cloud takes it from one of them. It asks again until it has what it wants; an update is kept until the
+cloud says that it has it. While its owner does not want it to work it says nothing at all: the network may be one that
+costs. Knows nothing of files, models and training.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mdl.protocol.delta import digest_of
 from mdl.protocol.machine import Effect, Event, Finish, PauseChanged, Received, Send, StopRequested, WorkFailed
 from mdl.protocol.messages import Said
 
-# Who is at the other end of a spoke: there is nobody else.
+# The id of the other end of a spoke: there is nobody else.
 CLOUD = "cloud"
 
 
@@ -39,7 +39,8 @@ class LearnerSettings(msgspec.Struct, frozen=True):
 
     retry_s: until something is asked for again; poll_s: between two questions for something newer. patience_s: a device
     by itself goes on with the lesson it has if nothing newer comes for so long, unless the cloud is synchronous.
-    gives_up_s: without an answer since its start, 0 never. sends_vectors: an update is short, and its own offer.
+    gives_up_s: it ends if nobody has answered since its start, 0 never. sends_vectors: an update is short, and its own
+    offer.
     """
 
     studies: int = 0
@@ -59,7 +60,7 @@ class _Offer:
 class Learner:
     """See the module. number: of the last update that this pupil has made in earlier runs.
 
-    heard_at: when the cloud last said something, None if it never has. refused: why the cloud does not want this pupil.
+    heard_at: time of the cloud's last word, None if there was none. refused: why the cloud does not want this pupil.
     is_paused: it says nothing now.
     """
 
@@ -147,7 +148,7 @@ class Learner:
         return []
 
     def _study(self, lesson: LessonMessage, model: Packed, now: float) -> list[Effect]:
-        """A device by itself takes one lesson at a time; a mesh always has the newest."""
+        """Study a lesson: a device by itself takes one at a time; a mesh always has the newest."""
         is_news = lesson.version > self.version or self._takes_same
         if not is_news or not (self._is_idle() or not self._settings.studies):
             return []
@@ -169,7 +170,7 @@ class Learner:
         return [Finish(f"the cloud refused: {refused.reason}", 2)] if self._settings.studies else []
 
     def _speak(self, now: float) -> list[Effect]:
-        """Whatever is due: one question at a time."""
+        """Say what is due: one question at a time."""
         if self.is_paused:
             return []
         if self._offer is not None:
@@ -189,7 +190,7 @@ class Learner:
             self._takes_same, self._ask_at = True, now
         if now < self._ask_at:
             return []
-        # Again and again until something comes; then only now and then, in case the cloud's own word was lost.
+        # Ask often until something comes; then only now and then, in case the cloud's own word was lost.
         is_urgent = self._takes_same or not (self.version or self.refused)
         self._ask_at = now + (self._settings.retry_s if is_urgent else self._settings.poll_s)
         known = 0 if self._takes_same else self.version

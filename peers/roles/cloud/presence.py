@@ -1,4 +1,4 @@
-"""Who speaks to a cloud, and who of them is still there when it has something new to teach."""
+"""The learners that speak to a cloud, and those still there when it has something new to teach."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.protocol.cloud_messages import LessonCurrent
 from mdl.protocol.machine import Effect, Send
 
-# Whoever was heard within this time is told when there is something new, and counted on in a synchronous cycle.
+# A learner heard within this time is told of something new, and counted on in a synchronous cycle.
 PRESENT_S = 60.0
 
 
 @dataclass
 class Presence:
-    """Learners and pupils that speak, who was silent longest first."""
+    """Learners and pupils that speak, the one silent for longest first."""
 
     learners: OrderedDict[str, tuple[float, str]] = field(default_factory=OrderedDict)
     pupils: OrderedDict[str, float] = field(default_factory=OrderedDict)
@@ -29,7 +29,7 @@ class Presence:
                 heard.popitem(last=False)
 
     def tell(self, version: int, synchronous: bool, now: float) -> list[Effect]:
-        """Everybody who is there: this version is taught now."""
+        """Tell everybody that is there: this version is taught now."""
         return [
             Send(learner, LessonCurrent(pupil, version, synchronous))
             for learner, (heard_at, pupil) in self.learners.items()

@@ -1,1 +1,1 @@
-"""Who belongs to the mesh, who leads it, and whose majority decides."""
+"""The members of the mesh, its leader, and the majority that decides."""

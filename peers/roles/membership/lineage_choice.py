@@ -1,4 +1,4 @@
-"""Which history of the mesh goes on, out of all that its devices bring. Pure functions of what the agent hears."""
+"""The choice of the history that goes on, among all that devices bring. Pure functions of what the agent hears."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from mdl.protocol.vocabulary import Lineage
 
 
 def choose_lineage(following: list[Member]) -> list[Member]:
-    """Those who stand on the lineage that goes on: one that a majority of its own can go on with, then the senior one.
+    """Return the members on the lineage that goes on: one that its own majority can go on with, then the senior one.
 
     following: not empty.
     """
@@ -25,12 +25,12 @@ def choose_lineage(following: list[Member]) -> list[Member]:
 
 
 def may_decide(standing: list[Member]) -> bool:
-    """Whether those who stand on one lineage may decide on its next round."""
+    """Return True if the members that stand on one lineage may decide on its next round."""
     return has_quorum(_base(standing), voters(standing))
 
 
 def _has_claim(standing: list[Member], nowhere: list[Member]) -> bool:
-    """A majority of those who decide can stand here, though some may have forgotten what they voted for."""
+    """Return True if a majority of the deciding devices can stand here; some may have forgotten their votes."""
     return has_quorum(_base(standing), {member.peer_id for member in (*standing, *nowhere)})
 
 
@@ -40,12 +40,12 @@ def _is_senior(one: list[Member], other: list[Member]) -> bool:
 
 
 def _workers(standing: list[Member]) -> int:
-    """Return how many devices have worked in the model of those who stand on one lineage."""
+    """Return how many devices have worked in the newest model of these members."""
     position = newest_position(standing)
     return next(member.report.workers for member in standing if member.at == position)
 
 
 def _base(standing: list[Member]) -> tuple[str, ...]:
-    """Who decides on the next round of the lineage on which these stand."""
+    """Return the devices that decide on the next round of these members' lineage."""
     position = newest_position(standing)
     return next(member.report.base for member in standing if member.at == position)

@@ -1,6 +1,6 @@
-"""Who may decide on a round, and which of two histories of a mesh goes on.
+"""The majority that may decide on a round, and the choice between two histories of a mesh.
 
-A round closes only with a majority of those who contributed to the round before; any two majorities share a member, so
+A round closes only with a majority of those that contributed to the round before; any two majorities share a member, so
 that no round gets two results. A group without one waits, or forks: it goes on under a longer lineage. Pure.
 """
 
@@ -17,20 +17,20 @@ from mdl.protocol.vocabulary import Lineage, Reached
 # Terms are dealt out to the processes, one in so many to each.
 TERMS = 1 << 16
 # The highest term wins, so one message with the last of all would end every election for ever, and it is saved. A
-# device believes at most so far above what it knew at its start: four million rounds or elections, 48 days of one each
-# second, that it was away or two groups ran apart.
+# device believes terms at most so far above the one it knew at its start. That covers four million rounds or elections
+# while it was away or two groups ran apart: 48 days of one each second.
 TERM_LEAP = TERMS << 22
-# And what a mesh may have used up since: no real one closes sixteen rounds a second.
+# A mesh may also have used up so many since: no real one closes sixteen rounds a second.
 TERMS_PER_S = 16 * TERMS
-# Nobody believes more, whatever it knew; so there is always room for the terms that a device takes itself.
+# No device believes more, whatever it knew; so there is always room for the terms that it takes itself.
 LAST_TERM = MAX_TERM - TERM_LEAP
 # A process that knows no term believes the first that it hears, up to here: a mesh two years old at a round a second.
-# So it takes whoever forges messages 48 days more to use up the rest, and any restart of all devices ends that.
+# So a forger of messages needs 48 days more to use up the rest, and any restart of all devices ends that.
 LAST_FIRST_TERM = LAST_TERM // 2
 
 
 def has_quorum(base: Collection[str], voters: Collection[str]) -> bool:
-    """Whether `voters` may decide for `base` (peer ids); an even split is decided by the side of the smallest id."""
+    """Return True if `voters` may decide for `base` (peer ids); in an even split, the side of the smallest id may."""
     if not base:
         return False
     members = set(base)
@@ -46,13 +46,14 @@ def is_senior(
     one_workers: int = 0,
     other_workers: int = 0,
 ) -> bool:
-    """Whether `one` goes on when both are found to live, as far as their history tells.
+    """Return True if `one` goes on when both are found to live, as far as their history tells.
 
-    Who has more of the history that they share: what was forked from is senior to its forks if it has gone on without
-    them, else they hold all that it has; of two forks the later one is, then the larger, then the one with the smaller
-    name. Of two starts of a mesh the one is that more devices have worked in, since a device alone makes many rounds in
-    a short time; if as many have, the one that has come further, since nobody carries for ever what the other gave. A
-    device that never took part (no fork at all, not even the mesh's start) is junior to everybody.
+    The side with more of their shared history is senior. A trunk is senior to its forks if it has gone on without them;
+    else they are, holding all that it has. Between two forks it is the later one, then the larger, then the one with
+    the smaller name. Between two starts of a mesh it is the one that more devices have worked in, since a device alone
+    makes many rounds in a short time. If as many have, it is the one that has come further, since nobody carries for
+    ever what the other gave. A device that never took part (no fork at all, not even the mesh's start) is junior to
+    everybody.
     """
     if one == other or not one or not other:
         return bool(one) and not other
@@ -71,16 +72,16 @@ def is_senior(
 
 
 def was_left_behind(lineage: Lineage, reached: Iterable[Reached]) -> bool:
-    """Whether one of these rounds came on a trunk of `lineage` after that was forked: the trunk has gone on without it.
+    """Return True if a trunk of `lineage` went on without this fork, and one of these rounds came there.
 
-    Who has been there is junior to nobody on this fork, though it may have come back without the model.
+    A device that has been there is junior to nobody on this fork, though it may have come back without the model.
     """
     rounds = {entry.fork: entry.round_id for entry in reached}
     return any(rounds.get(trunk.name, 0) > fork.round_id for trunk, fork in pairwise(lineage))
 
 
 def shared_forks(one: Lineage, other: Lineage) -> int:
-    """How many forks two lineages have in common."""
+    """Return how many forks two lineages have in common."""
     count = 0
     for mine, theirs in zip(one, other, strict=False):
         if mine != theirs:
@@ -90,13 +91,13 @@ def shared_forks(one: Lineage, other: Lineage) -> int:
 
 
 def has_in_common(one: Lineage, other: Lineage, round_id: int) -> bool:
-    """Whether w(round_id) is the same on both: neither has left the other before."""
+    """Return True if w(round_id) is the same on both: neither has left the other before."""
     common = shared_forks(one, other)
     return all(fork.round_id >= round_id for fork in (*one[common:], *other[common:]))
 
 
 def next_term(known: int, who: Contributor) -> int:
-    """The first term above `known` that is this process's own: two agents never order under the same one.
+    """Return the first term above `known` that is this process's own: two agents never order under the same one.
 
     Nor do two starts of one: the second may lead before it has heard of the first one's term.
     """

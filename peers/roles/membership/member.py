@@ -1,4 +1,4 @@
-"""One trainer as the agent hears it, and what each of its reports changes: compared once, for all who act on it."""
+"""One trainer as the agent hears it, and the changes in each of its reports: compared once, for all that act on it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LEFT, _TRAINING = Activity.LEFT, Activity.TRAINING
 
 @dataclass
 class Member:
-    """One trainer as the agent hears it. problem: why it cannot take part, for the user. at: where it stands.
+    """One trainer as the agent hears it. problem: the reason, for the user, why it cannot take part. at: its place.
 
-    late_since: when the agent first waited for it to come to the mesh's model, until it stands there. moved_at: when
-    values that it fetches were last seen to arrive.
+    late_since: time at which the agent first waited for it to come to the mesh's model, until it stands there.
+    moved_at: time at which values that it fetches were last seen to arrive.
     """
 
     contributor: Contributor
@@ -45,16 +45,16 @@ class Member:
         self._note(self.report)
 
     def take(self, report: PeerReport) -> Change:
-        """Its next report."""
+        """Take its next report; return what that changes."""
         before, stood_at, was_alive = self.report, self.at, self.alive
         self._note(report)
         if not was_alive:
-            self.late_since = None  # it was away: what it does there, and for how long, begins anew
+            self.late_since = None  # it was away: the wait for it begins anew
             return Change(self, report, presence=self.alive)
         return _compare(self, before, stood_at, report)
 
     def obeys(self, agent: str, term: int) -> bool:
-        """Whether it follows this agent since this term, and so nobody else's orders any more."""
+        """Return True if it follows this agent since this term, and so nobody else's orders any more."""
         return self.report.agent == agent and self.report.term >= term
 
     @property
@@ -63,12 +63,12 @@ class Member:
 
     @property
     def is_busy(self) -> bool:
-        """Its resources say so (`mdl.scheduler.policies.device_book.is_busy`), or its owner does: it comes last."""
+        """True if its resources say so (`mdl.scheduler.policies.device_book.is_busy`), or its owner: it comes last."""
         return self.device.busy_since is not None or bool(self.report.away)
 
     @property
     def has_left(self) -> bool:
-        """It said so: nobody waits for it."""
+        """True if it said that it leaves: nobody waits for it."""
         return self.report.activity is _LEFT
 
     def _note(self, report: PeerReport) -> None:
@@ -78,18 +78,18 @@ class Member:
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One report, and in what it differs from the device's last one; in everything, if the device was not there before.
+    """One report, and its differences from the device's last one; all differ, if the device was not there before.
 
-    What is measured all the time (`PeerReport.resources`, `sent_bytes`, `bugs`, `unheard`) and the sequence are no
-    difference.
+    Values that are measured all the time (`PeerReport.resources`, `sent_bytes`, `bugs`, `unheard`) and the sequence are
+    no difference.
     """
 
     member: Member
-    # What it says now.
+    # Its words now.
     report: PeerReport
-    # What it said before. None: it is new, was started anew, had left or was taken for lost.
+    # Its words before. None: it is new, was started anew, had left or was taken for lost.
     before: PeerReport | None = None
-    # Where it stood before; None as above.
+    # Its place before; None as above.
     stood_at: Position | None = None
     # It came, came back or left.
     presence: bool = True
@@ -109,15 +109,15 @@ class Change(msgspec.Struct, frozen=True):
     hops: bool = True
     # It has staged a result, under this order.
     staged: bool = True
-    # Anything else: a vote, the base, the goal, a loss, an evaluation, an announcement, an order heard, a pause,
-    # what it has against others.
+    # Anything else: a vote, the base, the goal, a loss, an evaluation, an announcement, an order heard, a pause, an
+    # accusation.
     rest: bool = True
     # More values have come in.
     transfer: bool = True
 
     @property
     def is_news(self) -> bool:
-        """Whether it says anything that an agent acts on."""
+        """True if it says anything that an agent acts on."""
         return (
             self.before is None
             or self.holdings
@@ -134,12 +134,12 @@ class Change(msgspec.Struct, frozen=True):
 
     @property
     def is_place(self) -> bool:
-        """Whether it belongs elsewhere now: it came or left, or obeys, stands or takes part as it did not before."""
+        """True if it belongs elsewhere now: it came or left, or obeys, stands or takes part as it did not before."""
         return self.presence or self.agent or self.standing or self.open_round
 
     @property
     def is_progress(self) -> bool:
-        """Whether the device gets on: it trains, does something else than before, or receives values."""
+        """True if the device gets on: it trains, does something else than before, or receives values."""
         return self.activity or self.transfer or self.report.activity is _TRAINING
 
 
@@ -191,9 +191,9 @@ def newest_ballot(members: Collection[Member]) -> tuple[int, int]:
 
 
 def voters(members: Collection[Member]) -> set[str]:
-    """Return the peer ids of those whose votes count, where these and nobody else are here.
+    """Return the peer ids with votes that count, if these and nobody else are here.
 
-    Who has accepted a result and has it no more says its name. It votes where that result, or a later one, is here to
+    A device that has accepted a result and lost it says its name. It votes if that result, or a later one, is here to
     be proposed (docs/protocol.md, rule 6).
     """
     newest, had = newest_ballot(members), digests_here(members)
@@ -206,7 +206,7 @@ def voters(members: Collection[Member]) -> set[str]:
 
 
 def newest_position(members: list[Member]) -> Position:
-    """The latest round that any of these is at, and the digest most of them have there. members: of one lineage."""
+    """Return the latest position of these, with the digest most of them have there. members: of one lineage."""
     latest = max(member.report.round_id for member in members)
     digests = Counter(member.report.digest for member in members if member.report.round_id == latest)
     digest = max(digests, key=lambda digest: (digests[digest], digest))
@@ -214,7 +214,7 @@ def newest_position(members: list[Member]) -> Position:
 
 
 def poverty(member: Member | None) -> tuple[bool, bool, float, float, str]:
-    """Sorts the resource-richest first: at ease, not on a low battery, fast link, much memory."""
+    """Return the key that sorts the resource-richest first: at ease, not on a low battery, fast link, much memory."""
     if member is None or member.report.resources is None:
         return True, True, 0.0, 0.0, ""
     resources = member.report.resources

@@ -1,4 +1,4 @@
-"""Who belongs to the mesh: the agent's table of trainers, their last reports, and where each of them stands."""
+"""The members of the mesh: the agent's table of trainers, their last reports, and the place of each of them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _GONE_S = 5.0
 
 
 class Members:
-    """peer id -> Member. A restarted peer replaces its old incarnation and keeps its device's book.
+    """The members, by peer id. A restarted peer replaces its old incarnation and keeps its device's book.
 
-    The other way round only if the later one is gone, and has been for some seconds: it was a copy of the earlier one.
-    At most MAX_MEMBERS: a new one takes the place of whoever has been gone longest, and is not heard if nobody is gone.
-    lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are. busy: when a
-    device counts as busy. Who is alive and whom they follow is asked far more often than it changes, so the lists are
-    kept; callers do not change them. found: whom discovery has introduced, by peer id. has_refused: whether somebody's
-    model did not fit. reach: who lately could not reach whom; avoid_s: for how long that counts.
+    An earlier one replaces a later one only if the later has been gone for some seconds: it was a copy.
+    At most MAX_MEMBERS: a new one takes the place of the one gone for longest, and is not heard if nobody is gone.
+    lost_after_s: no silence is longer without being taken for a loss; on a good network shorter ones are. busy:
+    conditions under which a device counts as busy. The lists of those alive, and of those that follow an agent, are
+    asked for far more often than they change, so they are kept; callers do not change them. found: devices that
+    discovery has introduced, by peer id. has_refused: a member's model did not fit. reach: pairs that lately could not
+    reach each other; avoid_s: time for which that counts.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Members:
         self._shortest_s = min(lost_after_s, _REPORTS_MISSED * report_s)
 
     def hear(self, sender: Contributor, report: PeerReport, now: float) -> Change | None:
-        """What this report changes, for all who act on it; None if it is older than what is known."""
+        """Return what this report changes, for all that act on it; None if it, or its sender's start, is outdated."""
         known = self._table.get(sender.peer_id)
         if known and known.contributor == sender:
             if report.sequence <= known.report.sequence:
@@ -70,7 +71,7 @@ class Members:
         return change
 
     def expire(self, now: float) -> list[Member]:
-        """Those who have been silent for too long; each is told once."""
+        """Return the members that have been silent for too long; each once."""
         if now < self._silent_at:
             return []
         lost = [member for member in self._table.values() if member.alive and member.arrivals.is_silent(now)]
@@ -83,13 +84,13 @@ class Members:
         return lost
 
     def silence(self, peer_id: str, now: float) -> None:
-        """Nothing will come from it any more: it is lost at the next look."""
+        """Lose it at the next look: nothing will come from it any more."""
         if (member := self._table.get(peer_id)) and member.alive:
             member.arrivals.silent_at = now
             self._silent_at = min(self._silent_at, now)
 
     def forgive(self, seconds: float) -> None:
-        """This process was suspended so long itself: nobody was silent."""
+        """Discount a suspension of this process: nobody was silent in these seconds."""
         for member in self._table.values():
             member.arrivals.forgive(seconds)
 
@@ -97,13 +98,13 @@ class Members:
         return self._sorted
 
     def alive(self) -> list[Member]:
-        """Those heard lately whose model fits."""
+        """Return the members heard lately with a model that fits."""
         if self._alive is None:
             self._alive = [member for member in self._sorted if member.alive and not member.problem]
         return self._alive
 
     def following(self, agent: str, term: int) -> list[Member]:
-        """Those alive who obey this agent since this term."""
+        """Return the members alive that obey this agent since this term."""
         if self._followed == (agent, term):
             return self._followers
         self._followed = (agent, term)
@@ -115,10 +116,11 @@ class Members:
         return member if member and member.contributor == contributor else None
 
     def refuse_other_models(self, lineage: Lineage = ()) -> list[Member]:
-        """The mesh's model stands, others are refused; returns whose were refused just now.
+        """Refuse members with another model than the mesh's; return those that were refused just now.
 
-        It is the one that several devices have trained, then one that a device has trained alone; of two of these that
-        of the mesh which is running, on `lineage`, as long as there is one; then what most have, then the first.
+        The mesh's model is the one that several devices have trained, then one that a device has trained alone. Among
+        equals it is that of the running mesh, on `lineage`, as long as there is one; then the one that most have, then
+        the first.
         """
         if self._is_one_model:
             return []
@@ -158,7 +160,7 @@ class Members:
         return change
 
     def _may_enter(self, known: Member | None, sender: Contributor, now: float) -> bool:
-        """Whether this process is the member of its name from now on. known: the one that is so yet."""
+        """Return True if this process is the member of its name from now on. known: the present one."""
         if known is None:
             return len(self._table) < MAX_MEMBERS or self._forget_one()
         is_outdated = known.contributor.incarnation > sender.incarnation
@@ -189,7 +191,7 @@ class Members:
 
 
 def _claim_to_model(members: list[Member], lineage: Lineage) -> tuple[int, bool, int, float, Contributor]:
-    """The smallest claim wins. members: all of one model."""
+    """Return the claim of these to be the mesh's model: the smallest wins. members: all of one model."""
     reports = [member.report for member in members]
     trained = max(_trained_by(report) for report in reports)
     is_running = bool(lineage) and any(report.lineage == lineage for report in reports)
@@ -198,7 +200,7 @@ def _claim_to_model(members: list[Member], lineage: Lineage) -> tuple[int, bool,
 
 
 def _trained_by(report: PeerReport) -> int:
-    """0: nobody has trained this model yet; 1: one device by itself; 2: several."""
+    """Return 0 if nobody has trained this model yet; 1: one device by itself; 2: several."""
     if not report.lineage:
         return 0
     return min(2, max(len(report.base), *(fork.size for fork in report.lineage)))

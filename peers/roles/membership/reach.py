@@ -1,4 +1,4 @@
-"""Which devices could lately not reach each other, so that hops and the broadcast go another way.
+"""The pairs of devices that lately could not reach each other, so that hops and the broadcast go another way.
 
 Two devices may both hear the agent and not one another: an access point that isolates its clients, a firewall, a wall
 between them. Values need both directions (they are asked for, and acknowledged), so it is the pair that is avoided.
@@ -16,15 +16,15 @@ from mdl.protocol.status_messages import MAX_CUTS
 
 logger = logging.getLogger(__name__)
 
-# How long a pair is avoided after its first failure: some rounds. To try in vain costs `stall_s` (10 s).
+# Time for which a pair is avoided after its first failure: some rounds. A try in vain costs `stall_s` (10 s).
 AVOID_S = 60.0
-# The longest, in times of that: a cut that has healed is noticed within a quarter of an hour.
+# The longest, in multiples of that: a cut that has healed is noticed within a quarter of an hour.
 AT_MOST = 16.0
 
 
 @dataclass
 class _Failure:
-    """Whose values did not get to whom, how often in a row, and until when the pair is avoided."""
+    """A pair in which values did not arrive: how many times in a row, and until when it is avoided."""
 
     sender: Contributor
     receiver: Contributor
@@ -36,10 +36,11 @@ class _Failure:
 
 
 class Reach:
-    """See the module. Of at most MAX_CUTS pairs, those that failed last; a restarted device begins afresh.
+    """See the module. At most MAX_CUTS pairs are kept, those that failed last; a restarted device begins afresh.
 
-    In segments everybody gives to everybody, and who waits for whom is not told: if they come to a standstill, rounds
-    go by hops for as long as a pair would be avoided, and these find out which it is. avoid_s: after a first failure.
+    In segments everybody gives to everybody, and no report tells which device waits for which. If they come to a
+    standstill, rounds go by hops for as long as a pair would be avoided, and these find out which it is. avoid_s: after
+    a first failure.
     """
 
     def __init__(self, avoid_s: float = AVOID_S) -> None:
@@ -49,20 +50,20 @@ class Reach:
         self._hops_until = 0.0
 
     def fail_segments(self, now: float) -> None:
-        """Segments have come to a standstill."""
+        """Note that segments have come to a standstill: rounds go by hops for a while."""
         avoid_s = self._avoid_s * min(2.0**self._standstills, AT_MOST)
         self._standstills, self._hops_until = self._standstills + 1, now + avoid_s
         logger.warning("segments have come to a standstill: rounds go by hops for %.0f s", avoid_s)
 
     def succeed_segments(self) -> None:
-        """All got all of a round's segments."""
+        """Note that all got all of a round's segments."""
         self._standstills = 0
 
     def may_try_segments(self, now: float) -> bool:
         return now >= self._hops_until
 
     def fail(self, sender: Contributor, receiver: Contributor, now: float) -> str:
-        """Nothing has got from one to the other for long. Returns what the log tells of it, "" if that is known."""
+        """Note that nothing has got from one to the other for long. Return the log's words, "" if that is known."""
         pair = frozenset((sender, receiver))
         before = self._failures.pop(pair, None)
         if before and now < before.until:  # it was tried for want of another way
@@ -77,7 +78,7 @@ class Reach:
         return failure.describe()
 
     def succeed(self, sender: Contributor, receiver: Contributor) -> None:
-        """Values have got from one to the other."""
+        """Note that values have got from one to the other."""
         if self._failures:
             self._failures.pop(frozenset((sender, receiver)), None)
 
@@ -88,9 +89,9 @@ class Reach:
         return failure is not None and now < failure.until
 
     def apart(self, now: float) -> list[tuple[Contributor, Contributor]]:
-        """The pairs that are avoided now, each as (who cannot reach, whom)."""
+        """Return the pairs that are avoided now, each as (sender, receiver that it cannot reach)."""
         return [(failure.sender, failure.receiver) for failure in self._failures.values() if now < failure.until]
 
     def describe(self, now: float) -> tuple[str, ...]:
-        """The same in words, for people."""
+        """Return the same in words, for people."""
         return tuple(failure.describe() for failure in self._failures.values() if now < failure.until)

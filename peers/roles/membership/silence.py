@@ -1,4 +1,4 @@
-"""How long a silence must last before a peer counts as lost: learned from the pauses that were seen.
+"""The silence after which a peer counts as lost: learned from the pauses that were seen.
 
 A fixed limit is too short on a bad network and too long on a good one. Pure; seconds of the driver's clock.
 """
@@ -12,7 +12,7 @@ _PAUSES = 3.0
 
 
 class Arrivals:
-    """When one peer was heard. silent_at: when it counts as lost, unless it is heard before."""
+    """The times at which one peer was heard. silent_at: then it counts as lost, unless it is heard before."""
 
     def __init__(self, now: float, shortest_s: float, longest_s: float) -> None:
         self.heard_at = now
@@ -23,7 +23,7 @@ class Arrivals:
 
     @property
     def patience_s(self) -> float:
-        """From shortest_s on a good network to longest_s on a bad one."""
+        """The silence that is borne: shortest_s on a good network, up to longest_s on a bad one."""
         usual_s = _PAUSES * self._pause_s
         if usual_s < self._shortest_s:
             return self._shortest_s
@@ -38,7 +38,7 @@ class Arrivals:
         self.silent_at = now + self.patience_s
 
     def forgive(self, seconds: float) -> None:
-        """This process itself was suspended so long: nobody else was silent."""
+        """Discount a suspension of this process: nobody else was silent."""
         self.heard_at += seconds
         self.silent_at += seconds
 

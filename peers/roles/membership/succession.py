@@ -1,11 +1,11 @@
-"""Who the agent is: whom this device obeys, when it gives a silent agent up, and when it takes the office itself.
+"""The agent's office: which agent this device obeys, when it gives up a silent one, and when it leads itself.
 
-An agent says again and again that it is there. When it falls silent, every device reports to everybody it knows; after
-a moment in which the others can be heard, the first of the successors whom the agent had named (without names: the one
-with most resources) takes the office under a higher term. A dedicated agent (`mdl agent`) comes first. So an election
-costs no messages but reports: N (N - 1) each report interval, until somebody says that it leads. Two may do so at the
-same time, in a network that loses messages: the higher term is obeyed, the other steps down. That there is one agent
-makes rounds quick; that they have one result does not depend on it (`peers/roles/membership/majority.py`). Pure.
+An agent says again and again that it is there. If it falls silent, every device reports to everybody it knows. After a
+moment in which the others can be heard, the first of the successors takes the office under a higher term. The agent had
+named them; without names it is the device with most resources. A dedicated agent (`mdl agent`) comes first. So an
+election costs no messages but reports: N (N - 1) each report interval, until a device says that it leads. Two may do so
+at the same time, in a network that loses messages: the higher term is obeyed, the other steps down. One agent makes
+rounds quick; that they have one result does not depend on it (`peers/roles/membership/majority.py`). Pure.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import AgentMessage, AgentPresent, MemberRefused, MeshFinished, RoundOpened
 from mdl.protocol.vocabulary import Ballot
 
-# After these this process ends.
+# This process ends after these.
 LAST_WORDS = frozenset((MeshFinished, MemberRefused))
-# In silences that are borne: so long an agent is obeyed that leads another mesh, or none yet, and does not name this
-# device; and so long it is ignored then, unless it does.
+# In multiples of the longest silence: for the first, an agent is obeyed that leads another mesh, or none yet, and does
+# not name this device; for the second, it is ignored then, unless it does.
 _UNNAMED, _IGNORED = 2, 4
 
 logger = logging.getLogger(__name__)
 
 
 class SuccessionSettings(msgspec.Struct, frozen=True):
-    """heartbeat_s: how often the agent says that it is there. lost_after_s: the longest silence that is borne.
+    """heartbeat_s: interval of the agent's words that it is there. lost_after_s: the longest silence that is borne.
 
-    settle_s: how long successors listen to each other before the first of them takes over; each further one waits
+    settle_s: time for which successors listen to each other before the first of them takes over; each further one waits
     step_s longer. start_s: as settle_s, for a device that never heard an agent. A dedicated agent waits a third.
     """
 
@@ -47,16 +47,16 @@ class SuccessionSettings(msgspec.Struct, frozen=True):
 
     @property
     def takeover_s(self) -> float:
-        """At most so long after an agent's last word the first successor leads, if it lives and is heard."""
+        """The longest time from an agent's last word until the first successor leads, if it lives and is heard."""
         return self.lost_after_s + self.settle_s
 
 
 class Succession:
-    """See the module. term: the highest heard. agent: whom this device obeys, "" if nobody. successors: as it said.
+    """See the module. term: the highest heard. agent: the one this device obeys, "" if none. successors: as it said.
 
-    holder: the agent with its incarnation. spoken_by: who alone may speak under `term`, "" if nobody any more.
-    lacking_since: since when the agents, one after the other, have lacked a majority; None if the last one had it.
-    saved: what an earlier process of this device has promised.
+    holder: the agent with its incarnation. spoken_by: alone may speak under `term`, "" if nobody may any more.
+    lacking_since: since then the agents, one after the other, have lacked a majority; None if the last one had it.
+    saved: the promises of an earlier process of this device.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Succession:
         self._measured_from = saved.term
         self._may_leap = not saved.term
         self._believed = 0  # the highest term that was ever found possible: it stays so
-        self._named_at = now  # by the agent as one of those who follow it; or it began to be obeyed
+        self._named_at = now  # by the agent as a follower of it; or it began to be obeyed
         self._unheard_by, self._unheard_until = "", -inf
 
     def check_term(self, term: int, now: float) -> None:
-        """Raises RemoteProtocolError for a term that no honest mesh can have come to.
+        """Raise RemoteProtocolError for a term that no honest mesh can have come to.
 
         A process that has saved no term takes one larger leap: the mesh that it meets first may be old.
         """
@@ -106,13 +106,13 @@ class Succession:
         self._measured_from, self._started_at, self._may_leap = term - TERM_LEAP, now, False
 
     def is_worn_out(self) -> bool:
-        """Whether this device has come to the last terms, which nobody else believes."""
+        """Return True if this device has come to the last terms, which nobody else believes."""
         return self.term > LAST_TERM
 
     def hear_claim(self, sender: Contributor, claim: AgentPresent, now: float, goes_on: bool = True) -> bool:
-        """Somebody says that it leads; whether this device obeys it from now on.
+        """Hear a claim to lead; return True if this device obeys the sender from now on.
 
-        goes_on: with it, the mesh that this device is of does. Else it must hear this device, or is given up.
+        goes_on: this device's mesh goes on with the sender. Else the sender must hear this device, or is given up.
         """
         is_agent = sender.peer_id == self.agent
         if is_agent and (goes_on or self._is_dedicated or self.me.peer_id in claim.successors):
@@ -139,14 +139,14 @@ class Succession:
         return True
 
     def is_unheard_by(self, sender: Contributor, claim: AgentPresent, now: float) -> bool:
-        """Whether it was given up lately since it does not hear this device, and still does not."""
+        """Return True if it was given up lately since it does not hear this device, and still does not."""
         is_known = sender.peer_id == self._unheard_by and now < self._unheard_until
         return is_known and self.me.peer_id not in claim.successors
 
     def admits(self, sender: Contributor, message: AgentMessage, now: float) -> bool:
-        """Whether to obey this order: only the agent's, and none of an older term (fault rule 6).
+        """Return True if this order is to be obeyed: only the agent's, and none of an older term (fault rule 6).
 
-        What ends this process must be of the very term that the agent has claimed: nothing is urgent about it.
+        An order that ends this process must be of the very term that the agent has claimed: nothing is urgent about it.
         """
         if not self.agent or sender != self.holder or message.term < self.term:
             return False
@@ -159,23 +159,23 @@ class Succession:
         return True
 
     def watch(self, now: float) -> bool:
-        """Give a silent agent up; whether that was just now."""
+        """Give a silent agent up; return True if that was just now."""
         if not self.agent or self.agent == self.me.peer_id or not self._arrivals.is_silent(now):
             return False
         self.give_up(now)
         return True
 
     def give_up(self, now: float) -> None:
-        """Nobody leads, as far as this device knows."""
+        """Obey nobody: no agent leads, as far as this device knows."""
         self.agent, self.holder, self._claim, self._alone_since = "", None, None, now
 
     def part_with(self, peer_id: str, now: float) -> None:
-        """A device is out of the mesh: it leads nobody."""
+        """Give up a device that is out of the mesh: it leads nobody."""
         if self.agent == peer_id:
             self.give_up(now)
 
     def forgive(self, seconds: float) -> None:
-        """This process was suspended so long itself."""
+        """Discount a suspension of this process for so many seconds."""
         self._arrivals.forgive(seconds)
         self._alone_since += seconds
         self._named_at += seconds
@@ -183,30 +183,30 @@ class Succession:
             self.lacking_since += seconds
 
     def deadline(self, now: float) -> float:
-        """When `watch` or `wants_office` may have something to say."""
+        """Return the time at which `watch` or `wants_office` may have something to say."""
         if self.agent:
             return self._arrivals.silent_at
         return max(now + self._settings.step_s / 2, self._alone_since + self._patience_s())
 
     def is_patient_no_more(self, now: float) -> bool:
-        """Whether it may be this device's turn to lead: nobody has for long enough."""
+        """Return True if it may be this device's turn to lead: nobody has led for long enough."""
         return now >= self._alone_since + self._patience_s()
 
     def wants_office(self, candidates: list[Member], now: float) -> bool:
-        """Whether it is this device's turn to lead. candidates: who else was heard lately; this device need not be."""
+        """Return True if it is this device's turn to lead. candidates: heard lately; this device need not be one."""
         if self.agent or not self.is_patient_no_more(now):
             return False
         return now >= self._alone_since + self._patience_s() + self._rank(candidates) * self._settings.step_s
 
     def take_office(self, heard_term: int) -> int:
-        """This device leads; the term it speaks under. heard_term: the highest that anybody has reported."""
+        """Lead; return the term to speak under. heard_term: the highest that any device has reported."""
         self.term = next_term(max(self.term, heard_term), self.me)
         self.agent, self.spoken_by, self.holder = self.me.peer_id, self.me.peer_id, self.me
         self._claim, self._knew_one = None, True
         return self.term
 
     def _is_outdated(self, sender: Contributor) -> bool:
-        """An earlier start of the agent's process (fault rule 4)."""
+        """Return True for an earlier start of the agent's process (fault rule 4)."""
         return self.holder is not None and sender.incarnation < self.holder.incarnation
 
     def _is_newer(self, sender: Contributor, claim: AgentPresent) -> bool:
@@ -219,7 +219,7 @@ class Succession:
         return patience_s / 3 if self._is_dedicated else patience_s
 
     def _rank(self, candidates: list[Member]) -> int:
-        """How many go before this device: the named ones in their order, then the others by their resources."""
+        """Return how many go before this device: the named ones in their order, then the others by their resources."""
         if self._is_dedicated:
             return 0
         places = {peer_id: place for place, peer_id in enumerate(self.successors)}
@@ -232,7 +232,10 @@ class Succession:
 
 
 def outranks(claim: AgentPresent, claimant: Contributor, other: AgentPresent, holder: str) -> bool:
-    """Which of two agents goes on. On one lineage the higher term; else who has a majority, then the senior lineage."""
+    """Return True if this claim goes on against the other.
+
+    On one lineage the higher term does; else the agent with a majority, then the senior lineage.
+    """
     if claim.lineage == other.lineage:
         return (claim.term, claimant.peer_id) > (other.term, holder)
     if claim.quorum != other.quorum:

@@ -1,6 +1,6 @@
-"""Whom the members of a mesh suspect, and who is left out of its rounds for that, as their reports tell it. Pure.
+"""Suspicions of the members of a mesh, and the devices that its rounds leave out for them, by their reports. Pure.
 
-It follows from the reports alone, so that an agent that takes over comes to the same.
+All follows from the reports alone, so that an agent that takes over comes to the same.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ logger = logging.getLogger(__name__)
 
 
 class Distrust:
-    """See the module. doubted: peer ids whose work was refused lately: what they give next is judged first, as a whole.
-    disputed: who gave another result than others have, and who says so: one of the two lies, and neither gives out any.
+    """See the module. doubted: peer ids with work refused lately: what they give next is judged first, as a whole.
 
-    out: who is left out, by peer id, and why. is_on: somebody is, if several suspect it, or it stood out.
+    disputed: devices that gave another result than others have, and those that say so: one of the two lies, and neither
+    gives out any. out: peer id -> why it is left out. is_on: devices are left out if several suspect them, or if they
+    stood out.
     """
 
     def __init__(self, is_on: bool) -> None:
@@ -33,10 +34,10 @@ class Distrust:
         self._is_on = is_on
 
     def look(self, members: list[Member], judged: Collection[str], odd: Mapping[str, str], round_id: int) -> None:
-        """Before a round is opened. members: all who follow. judged: whose own delta was taken in the last round.
+        """Look at the reports before a round is opened. members: all that follow. odd: peer id -> why it stood out.
 
-        These are not doubted, whoever has refused them: that was another's word against those who merged their work.
-        odd: who stood out when deltas were inspected, and why.
+        judged: devices with an own delta that was taken in the last round. These are not doubted, even if a device
+        refused them: that was its word against those that merged their work.
         """
         said, words = {member.peer_id: _suspects(member) for member in members}, self._words(members, round_id)
         disputes = [(accuser, peer_id) for accuser, peer_id, reason in words if reason.startswith(DIFFERS)]
@@ -52,7 +53,7 @@ class Distrust:
             logger.info("round %d takes %s in again", round_id, peer_id)
 
     def note(self, odds: Mapping[str, str], round_id: int) -> None:
-        """Remember whose result, or what it gave of it, is at odds with others', by peer id, in words."""
+        """Remember devices with a result, or a part of it, at odds with others'. odds: peer id -> the words."""
         for peer_id, told in odds.items():
             self._seen.accuse([peer_id], round_id, f"{DIFFERS}{told}")
 
@@ -64,11 +65,11 @@ class Distrust:
         )
 
     def admitted(self, current: list[Member]) -> list[Member]:
-        """Of those who stand at the mesh's model, who takes part; all, if nobody would be left."""
+        """Return the members at the mesh's model that take part; all of them, if nobody would be left."""
         return [member for member in current if member.peer_id not in self.out] or current
 
     def tell(self, peer: Contributor) -> str:
-        """Why this device is left out, in one line; "" if it is not."""
+        """Return the reason why this device is left out, in one line; "" if it is not."""
         return printable(self.out.get(peer.peer_id, ""))
 
     def _words(self, members: Iterable[Member], round_id: int) -> list[tuple[str, str, str]]:

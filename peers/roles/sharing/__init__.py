@@ -1,1 +1,1 @@
-"""Both sides of a sharing of windows between one person's devices: who gives, and who takes."""
+"""Both sides of a sharing of windows between one person's devices: the giver, and the taker."""

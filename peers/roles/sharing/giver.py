@@ -1,9 +1,9 @@
 """The device that shares its windows: it answers the devices that its user has named, and nobody else.
 
 It waits until all of them have asked, or as long as its user allows; divides the windows by what they offer, and gives
-each its share. Whoever still has windows of a sharing that was ended is told to delete them whenever it asks.
-What a device has, it says each time, so that nothing is lost with a message. Nothing is said to anybody else; who asks
-without being named gets no answer.
+each its share. A device that still has windows of a sharing that was ended is told to delete them whenever it asks.
+A device says each time what it has, so that nothing is lost with a message. Nothing is said to anybody else; a device
+that asks without being named gets no answer.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from mdl.protocol.sharing.work import CutWindows, ForgetShare, PartRead, ReadPar
 
 
 class Giver:
-    """name_of: the name by which its user shares with the device of this key (32 bytes); "" with one that is not named.
+    """name_of: key (32 bytes) of a device -> the name by which its user shares with it; "" if it is not named.
 
     names: all of these, none if nothing is shared now. recalled: sharings that have ended -> the device that may still
-    have their windows. wait_s: for the next step of a device that has not got all. given: whom all was given to.
+    have their windows. wait_s: for the next step of a device that has not got all. given: the devices that got all.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Giver:
         return None if self._is_cutting else self._give_up_at
 
     def missing(self) -> frozenset[str]:
-        """Named devices that have not asked yet, or not got all."""
+        """Return the named devices that have not asked yet, or not got all."""
         if self.parcels is None:
             return self.names - {self._name_of(device) for device in self.offers}
         return frozenset(self._name_of(device) for device in self.parcels.keys() - self.given)
@@ -97,7 +97,7 @@ class Giver:
     def _hear(self, sender: Contributor, sought: Sought) -> list[Effect]:
         device = self._devices.get(sender.peer_id)
         if device is None:
-            return []  # who it is comes by another way; it asks again
+            return []  # its identity comes by another way; it asks again
         effects: list[Effect] = []
         ended = [sharing_id for sharing_id, of in self.recalled.items() if of == device]
         if sought.held in ended:
@@ -128,7 +128,7 @@ class Giver:
             raise RemoteProtocolError(f"{sender.peer_id} wants windows that were not offered to its device")
         if wanted.part * PART_BYTES >= parcel.size_bytes:
             raise RemoteProtocolError(f"{sender.peer_id} wants part {wanted.part} of {parcel.size_bytes} bytes")
-        if wanted.part >= self._next_parts.get(wanted.sharing_id, 0):  # who asks for the same again gets no further
+        if wanted.part >= self._next_parts.get(wanted.sharing_id, 0):  # asking for the same again gets no further
             self._next_parts[wanted.sharing_id] = wanted.part + 1
             self._give_up_at = now + self._wait_s
         if wanted.sharing_id in self._reading:
@@ -153,12 +153,12 @@ class Giver:
         return [Finish(f"not given to {missing}: it broke off", 4)] if missing else [Finish()]
 
     def _offer_all(self) -> list[Effect]:
-        """At once, to those who wait: they would ask again in a while."""
+        """Offer at once to those that wait: they would ask again in a while."""
         parcels = self.parcels or {}
         return [Send(peer_id, parcels[device]) for peer_id, device in self._devices.items() if device in parcels]
 
     def _part_with(self, peer_id: str) -> None:
-        """A device was locked out: it is given nothing more."""
+        """Give nothing more to a device that was locked out."""
         device = self._devices.pop(peer_id, None)
         if device is not None and device not in self._devices.values():
             self.offers.pop(device, None)

@@ -35,7 +35,7 @@ from mdl.protocol.sharing.messages import (
 )
 from mdl.protocol.sharing.work import DeleteShared, PartStored, SharedDeleted, StorePart
 
-# How often it asks: a person waits for the answer.
+# Interval of its questions: a person waits for the answer.
 ASK_S = 2.0
 # A part that does not come in this time, with no sign of it, is asked for once more.
 _PATIENCE_S = 6.0
@@ -43,7 +43,7 @@ _PATIENCE_S = 6.0
 
 @dataclass
 class _Fetch:
-    """A parcel on its way. part: the next one. heard_at: when it last got on. is_storing: the part is here already."""
+    """A parcel on its way. part: the next one. heard_at: time it last got on. is_storing: the part is here already."""
 
     offered: WindowsOffered
     heard_at: float
@@ -52,7 +52,7 @@ class _Fetch:
 
 
 class Taker:
-    """is_source: whether windows are accepted from the device of this key (32 bytes). held: whose windows are here.
+    """is_source: True for the key (32 bytes) of the device that windows are accepted from. held: the sharing held here.
 
     most_bytes: of a parcel. is_once: it ends when it has windows, else it goes on and hears when they are recalled.
     """
@@ -119,7 +119,7 @@ class Taker:
 
     def _take_offer(self, sender: Contributor, offered: WindowsOffered, now: float) -> list[Effect]:
         if offered.sharing_id == self.held:
-            return self._ask(now)  # which says so
+            return self._ask(now)  # it says so
         if offered.size_bytes > self._most_bytes:
             raise RemoteProtocolError(f"{offered.size_bytes} bytes of windows; at most {self._most_bytes} are taken")
         if self._fetched() == offered.sharing_id:

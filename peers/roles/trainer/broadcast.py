@@ -1,4 +1,4 @@
-"""One device's place in the broadcast of a round: the order it follows, whom it asks, and the result it has staged.
+"""One device's place in the broadcast of a round: the order it follows, the parent it asks, the result it has staged.
 
 An order with owners has no tree: the result comes about in segments (exchange.py), and is staged likewise.
 
@@ -35,14 +35,15 @@ _SLOW = 0.5
 
 @dataclass
 class Spread:
-    """See the module. parent: whom this device fetches the result from; None for the root.
+    """See the module. parent: the device that the result is fetched from; None for the root.
 
-    made: what this device has itself, merged by hops or segments, and what may be the result: its digest is being
+    made: the mean that this device has itself, merged by hops or segments, if it may be the result. Its digest is being
     computed, and nothing is asked for meanwhile.
-    asked: when each child asked last, and for what; fed: since when it is fed; taken: the children that have the
-    result.
-    exchange: the segments of an order with owners; None before and after. uplink_mb_s: that it has shown.
-    gapped: what an exchange has left of the result that the parent is asked for; None: nothing.
+    asked: child -> time and content of its last request; fed: child -> start of its turn; taken: the children that have
+    the result.
+    exchange: the segments of an order with owners; None before and after. uplink_mb_s: speed that the exchange has
+    shown.
+    gapped: the part of the result that an exchange has left, with gaps for the parent to fill; None: nothing.
     """
 
     order: BroadcastOrdered | None = None
@@ -64,14 +65,14 @@ class Spread:
 
     @property
     def has_result(self) -> bool:
-        """It takes part in no hop any more: it has staged the result, or waits for the digest of what may be it."""
+        """True once it takes part in no hop: it has staged the result, or waits for the digest of what may be it."""
         return self.staged is not None or self.made is not None
 
     def is_outdated(self, order: BroadcastOrdered) -> bool:
         return self.order is not None and _ballot_of(order) < _ballot_of(self.order)
 
     def follow(self, order: BroadcastOrdered, me: Contributor, hold: ModelDelta | None, now: float) -> bool:
-        """Take the place that the order gives; whether the parent is to be asked now. hold: what this device has."""
+        """Take the place that the order gives; return True if the parent is to be asked now. hold: the mean it has."""
         if self.order != order:
             self.gapped = self._keep(order)
             self._is_on_its_way |= self.exchange is not None
@@ -95,14 +96,14 @@ class Spread:
         return self._find_parent()
 
     def name(self, made: ModelDelta | None) -> list[HashDelta]:
-        """Asks for the digest of what may be the result, once: until it is there, nobody hears of it."""
+        """Ask for the digest of what may be the result, once: until it is there, nobody hears of it."""
         if self.order is None or made is None or (made is self.made and self._named_under != (0, 0)):
             return []
         self.made, self._named_under = made, _ballot_of(self.order)
         return [HashDelta(self.order.round_id, *self._named_under, made.values)]
 
     def take_name(self, named: DeltaHashed, now: float) -> bool:
-        """It is there: stage what it is of, if that is the result. Whether the parent is to be asked now."""
+        """Stage the named mean if it is the result. Return True if the parent is to be asked now."""
         order, made = self.order, self.made
         if order is None or made is None or (named.term, named.version) != self._named_under:
             return False
@@ -114,16 +115,16 @@ class Spread:
         return self._find_parent() or was_gapped is not None
 
     def ask(self) -> list[Send]:
-        """The parent, for the result or a part of it that is lacking; nobody once it is here."""
+        """Ask the parent for the result, or for a part of it that is lacking; nobody once it is here."""
         if self.order is None or self.parent is None or self.has_result:
             return []
         round_id = self.order.round_id
         return [Send(self.parent.peer_id, self.gapped.ask(round_id) if self.gapped else GlobalWanted(round_id))]
 
     def check(self, sender: Contributor, message: GlobalMessage) -> bool:
-        """Whether this is the result that is waited for. Raises RemoteProtocolError for one that lies about it.
+        """Return True if this is the awaited result. Raises RemoteProtocolError for one that lies about it.
 
-        As long as its digest is not known it is the parent's word that it is the result, and nobody else's.
+        Before its digest is known, only the parent's word makes it the result.
         """
         if self.order is None or self.has_result or self.order.owns:
             return False  # in segments it comes from their owners, and there is room for one
@@ -159,7 +160,10 @@ class Spread:
         return [Send(self.order.order[place].peer_id, GlobalTaken(self.order.round_id))]
 
     def serve(self, child: Contributor, wanted: GlobalWanted, now: float) -> list[Send]:
-        """A child asks: give it the result when that is here and its turn has come, and again if it did not arrive."""
+        """Note a child's request, and feed the children.
+
+        This child gets the result once that is here and its turn has come, and again if it did not arrive.
+        """
         if child in self.asked or len(self.asked) < MAX_MEMBERS:
             self.asked[child] = now, wanted
         self.taken.discard(child)
@@ -167,13 +171,13 @@ class Spread:
         return again + self.feed(now)
 
     def note_taken(self, child: Contributor, now: float) -> list[Send]:
-        """A child has the result: whose turn comes now?"""
+        """Note that a child has the result: the next one's turn may have come."""
         if len(self.taken) < MAX_MEMBERS:
             self.taken.add(child)
         return self.feed(now)
 
     def feed(self, now: float) -> list[Send]:
-        """Give the result to the children whose turn has come."""
+        """Give the result to the children in turn: to those that may begin now."""
         if self.staged is None:
             return []
         starting = self._starts(now)
@@ -181,10 +185,10 @@ class Spread:
         return [self._copy(child) for child in starting]
 
     def is_handed_on(self) -> bool:
-        """Each device that this one gave any of the result to has confirmed that it is there.
+        """Return True if each device that this one gave any of the result to has confirmed that it is there.
 
-        Not known of an order that was replaced, also by one that goes on without a lost device: who still follows it
-        may take what was given under it.
+        It stays False if an order was replaced while values were on their way, also by one that goes on without a lost
+        device. A device that still follows the old order may take them.
         """
         is_over = not self._is_on_its_way and (self.exchange is None or self.exchange.is_over())
         return is_over and self.fed.keys() <= self.taken
@@ -198,26 +202,27 @@ class Spread:
         )
 
     def is_forgetful(self, order: BroadcastOrdered) -> bool:
-        """Whether an order goes on with this device's exchange, and knows nothing of somebody whom that has lost."""
+        """Return True if an order goes on with this device's exchange, and does not know all devices that it lost."""
         known = self.exchange.order.lost if self.exchange else ()
         return self._goes_on(order) and order.lost[: len(known)] != known
 
     def stays(self, term: int) -> bool:
-        """Whether it stays when an agent of this term opens the round: a vote does, and what nobody would give again.
+        """Return True if it stays when an agent of this term opens the round: a vote, or an order of no earlier term.
 
-        An agent of a later term orders the result anew, and all of it is given under that order.
+        Nobody would give that again. An agent of a later term orders the result anew, and all of it is given under that
+        order.
         """
         return self.staged is not None or (self.order is not None and self.order.term >= term)
 
     def _goes_on(self, order: BroadcastOrdered) -> bool:
-        """Whether this order is of the very exchange that this device takes part in."""
+        """Return True if this order is of the very exchange that this device takes part in."""
         now = self.exchange.order if self.exchange else None
         return now is not None and bool(order.owns) and exchanging(order).is_same(exchanging(now))
 
     def _keep(self, order: BroadcastOrdered) -> GappedResult | None:
         """Return what an exchange of the same contributors has brought of the result that this order names.
 
-        All of it is to be compared where most devices have another result of that very exchange.
+        All of it is to be compared if most devices have another result of that very exchange.
         """
         exchange, gapped = self.exchange, self.gapped
         if order.owns or not order.digest:
@@ -235,7 +240,7 @@ class Spread:
         return self._ballot == (order.disputed_term, order.disputed) and self.digest != order.digest
 
     def _starts(self, now: float) -> list[Contributor]:
-        """Who of those that ask is to be fed from now on: as many, in turn, as it takes to fill the uplink."""
+        """Return the asking children to feed from now on: as many, in turn, as it takes to fill the uplink."""
         assert self.order is not None
         children = [self.order.order[place] for place in tree_children(self._me, len(self.order.order))]
         strangers = sorted(self.asked.keys() - set(children))  # they follow an order that this device has not heard yet
@@ -254,7 +259,7 @@ class Spread:
         return starting
 
     def _gets_on(self, child: Contributor, mb_s: float, now: float) -> bool:
-        """Whether the others wait for this child: it asks, or had no time to, and takes no longer than it should."""
+        """Return True if the others wait for this child: it asks, or had no time to, and is not too slow."""
         assert self.staged is not None
         asked_at = self.asked[child][0] if child in self.asked else 0.0
         if now - max(asked_at, self._ready_at) >= PATIENCE_S:
@@ -263,7 +268,7 @@ class Spread:
         return now - self.fed.get(child, now) < turn_s
 
     def _link_mb_s(self, peer: Contributor) -> float:
-        """As the agent knows it; 0.0: nobody knows, and the device neither waits nor is waited for."""
+        """Return the agent's figure for a link; 0.0 if unknown: that device neither waits nor is waited for."""
         assert self.order is not None
         links = self.order.link_mb_s
         if len(links) != len(self.order.order) or peer not in self.order.order:
@@ -289,28 +294,28 @@ class Spread:
         return Send(child.peer_id, message, values[wanted.start : wanted.stop] if wanted.stop else values)
 
     def _find_parent(self) -> bool:
-        """Whom to ask for the result; whether there is somebody. In segments nobody has it yet."""
+        """Set the parent to ask for the result; return True if it is a new one. In segments nobody has it yet."""
         assert self.order is not None
         place, before = None if self.order.owns else tree_parent(self._me), self.parent
         self.parent = None if place is None else self.order.order[place]
         return self.parent not in (None, before)
 
     def _may_be_result(self) -> bool:
-        """Whether what this device has itself can be the result of the order."""
+        """Return True if the mean that this device has itself can be the result of the order."""
         assert self.order is not None
         return bool(self.order.digest) or (self._me == 0 and not self.order.owns)
 
     def _is_result(self, delta: ModelDelta, digest: bytes) -> bool:
-        """An order names one result: by its digest, or it is what the root has, and what comes down from there.
+        """Return True if this is the one result that the order names: by its digest, or as that of the root.
 
-        One with owners names none: what they make under it.
+        An order with owners names none: it is what they make under it.
         """
         assert self.order is not None
         is_named = self.order.digest in (b"", digest) and self._may_be_result()
         return is_named and self._is_of(delta)
 
     def _is_of(self, delta: ModelDelta) -> bool:
-        """Whether those have contributed to it who contributed to the result."""
+        """Return True if it has the same contributors as the result."""
         assert self.order is not None
         return delta.contributors == frozenset(self.order.contributors)
 

@@ -14,10 +14,10 @@ from mdl.protocol.round_messages import CatchUp, ModelMessage
 
 
 class Way(Enum):
-    """How a device comes to where the mesh stands.
+    """The ways by which a device comes to where the mesh stands.
 
-    stay: it is there, further, or under way. rename: the very same model, on another lineage. apply: it has staged the
-    result, and missed only the word. fetch: it needs the model.
+    stay: it is there, further, or under way. rename: it has the very same model, on another lineage. apply: it has
+    staged the result, and missed only the word. fetch: it needs the model.
     """
 
     STAY = "stay"
@@ -27,7 +27,7 @@ class Way(Enum):
 
 
 class CatchingUp:
-    """See the module. target: whose model it fetches. missed: its part in the round that went on without it."""
+    """See the module. target: the place and source of the model it fetches. missed: its part in the round it missed."""
 
     def __init__(self, standing: Standing) -> None:
         self.target: CatchUp | None = None
@@ -35,7 +35,7 @@ class CatchingUp:
         self._standing = standing
 
     def find_way(self, target: CatchUp, part: Part | None) -> Way:
-        """Raises RemoteProtocolError for a target that no mesh can have come to."""
+        """Return the way to the target. Raises RemoteProtocolError for a target that no mesh can have come to."""
         standing = self._standing
         same_lineage = target.lineage == standing.lineage
         same_model = (target.round_id, target.digest) == (standing.round_id, standing.digest)
@@ -47,7 +47,7 @@ class CatchingUp:
         if same_model and has_in_common(standing.lineage, target.lineage, target.round_id):
             return Way.RENAME
         staged = part.spread.staged if part and part.round_id == target.round_id else None
-        # Where nobody's model changes, results of other contributors have the same digest.
+        # If no device's model changes, results of other contributors have the same digest.
         if same_lineage and staged and base_of(staged) == target.base:
             return Way.APPLY  # if that gives the model that it should: see Progress.apply
         return Way.FETCH
@@ -57,7 +57,7 @@ class CatchingUp:
         self.target, self.missed = target, part or self.missed
 
     def is_arrived(self, message: ModelMessage, values: Vector, digest: bytes) -> bool:
-        """Whether this is the model. Raises RemoteProtocolError for values that are not what the message says."""
+        """Return True if this is the wanted model. Raises RemoteProtocolError if values and message disagree."""
         wanted = self.target
         if wanted is None or (wanted.round_id, wanted.digest) != (message.round_id, message.digest):
             return False
@@ -69,6 +69,6 @@ class CatchingUp:
         return True
 
     def end(self) -> Part | None:
-        """It is there, or takes part in a round after all; what it has missed."""
+        """End catching up: the model is there, or the device is in a round after all. Return the part it missed."""
         missed, self.target, self.missed = self.missed, None, None
         return missed

@@ -1,11 +1,11 @@
 """A delta that travels in segments, on one device (reduce-scatter and all-gather with shares by bandwidth).
 
-Each contributor gives the owner of a segment its piece; the owner merges the pieces, one at a time as in a hop, and
-gives the mean to all, while pieces of the next segment come in. Where the trained model can give the own delta again,
-the result takes its place, segment by segment: whoever has the result of one needs its own piece no more. Else the own
-delta stays whole, and the result grows beside it. What a device gives to another waits in a lane, with a window of
-bytes under way; what is not confirmed is sent again. If a contributor is lost, the others go on: in the segments that
-have its piece its work counts, and the others come about without it (`go_on`). Pure.
+Each contributor gives the owner of a segment its piece. The owner merges the pieces, one at a time as in a hop, and
+gives the mean to all, while pieces of the next segment come in. If the trained model can give the own delta again, the
+result takes its place, segment by segment: its piece is not needed once the segment's result is here. Else the own
+delta stays whole, and the result grows beside it. Parcels for another device wait in a lane, with a window of bytes
+under way; what is not confirmed is sent again. If a contributor is lost, the others go on: in the segments that have
+its piece its work counts, and the others come about without it (`go_on`). Pure.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from mdl.protocol.vocabulary import Partials
 
 
 class Exchange:
-    """See the module. own: None if it contributes nothing. uplink: what earlier exchanges have shown of it.
-    guard: judges the pieces that come to this owner; None: nobody. is_in_place: the result takes the place of the own
-    delta. lacks_own: it waits for that (`take_own`). result: as far as it is here.
+    """See the module. own: None if it contributes nothing. uplink: its speeds, as earlier exchanges have shown them.
 
-    Raises RemoteProtocolError for an order whose segments are not those of a model of `size` values.
+    guard: judges the pieces that come to this owner; None: they are not judged. is_in_place: the result takes the place
+    of the own delta. lacks_own: it waits for that (`take_own`). result: as far as it is here.
+
+    Raises RemoteProtocolError for an order with other segments than those of a model of `size` values.
     """
 
     def __init__(
@@ -61,39 +62,39 @@ class Exchange:
         self.result = GrowingResult(values, self._cut)
         self._merging: dict[int, ModelDelta] = {}
         self._coded: dict[int, Vector] = {}  # results of the segments it owns, as they travel
-        self._without: dict[int, tuple[int, ...]] = {}  # segment -> who of those that are lost is not in it
+        self._without: dict[int, tuple[int, ...]] = {}  # segment -> numbers of the lost devices that are not in it
         self._rounded = RoundedOff(size, order.coding, own is not None)
 
     def bounds(self, segment: int) -> slice:
-        """The values of a segment. Raises RemoteProtocolError if there is none of this number."""
+        """Return the bounds of a segment's values. Raises RemoteProtocolError if there is none of this number."""
         return self._cut.bounds(segment)
 
     @property
     def is_whole(self) -> bool:
-        """All of the result is here."""
+        """True once all of the result is here."""
         return self.result.is_whole
 
     @property
     def partial(self) -> Partials:
-        """Of those that were lost, who is in how much of the result."""
+        """The lost devices that are in some of the result's segments, and the segments that lack them."""
         return partials_of(self.order.lost, self._without, self._cut.segments, self._cut.values)
 
     def givers(self) -> dict[tuple[int, int], Contributor]:
-        """Return who gave which values, (start, stop), of the result to this device, none more than MOST_AT_ONCE."""
+        """Return (start, stop) of the result's values -> the device that gave them; none more than MOST_AT_ONCE."""
         owned = {peer: map(self._cut.bounds, self._owned_by[peer]) for peer in self.order.order if peer != self._me}
         return {gap: peer for peer, parts in owned.items() for gap in join_gaps(parts)}
 
     @property
     def rounded(self) -> Vector | None:
-        """What coding has rounded off of what this device gave (`RoundedOff`)."""
+        """The remainder that coding has rounded off this device's pieces (`RoundedOff`)."""
         return self._rounded.values
 
     def is_over(self) -> bool:
-        """It has all, and so have the others from it."""
+        """Return True once the result is whole here and every peer has its part of it from this device."""
         return self.is_whole and all(lane.is_done() for lane in self._lanes.values())
 
     def begin(self) -> list[Send]:
-        """Own pieces of the segments it owns are there; the others are told that it is ready for theirs."""
+        """Merge the own pieces of the segments it owns, and tell the others that it is ready for theirs."""
         sends = [Send(lane.peer.peer_id, self._ready(lane.peer)) for lane in self._lanes.values()]
         for segment in self._owned:
             if segment in self.result.lacking:
@@ -101,10 +102,11 @@ class Exchange:
         return sends
 
     def go_on(self, order: BroadcastOrdered) -> list[Send]:
-        """The same exchange without those that this order has lost: what is merged stays, what they owned begins anew.
+        """Go on with the same exchange without the devices that this order has lost.
 
-        If the result has taken the own delta's place, not before that is here again: what begins anew needs its pieces.
-        Raises RemoteProtocolError if it is not the same.
+        Merged pieces stay, and the segments of the lost devices begin anew. If the result has taken the own delta's
+        place, wait until that is here again: segments that begin anew need its pieces.
+        Raises RemoteProtocolError if it is not the same exchange.
         """
         before, known = self._cut, self.order.lost
         if order.lost[: len(known)] != known:
@@ -112,7 +114,7 @@ class Exchange:
         if (order.segment_values, places_of(order)) != (before.values, places_of(self.order)):
             raise RemoteProtocolError("an exchange that goes on with other shares")
         if self.is_whole or (self.is_in_place and not self.lacks_own):
-            self.result.leave()  # it may be hashed, staged, or on its way to who is lost
+            self.result.leave()  # it may be hashed, staged, or on its way to a lost device
         self.lacks_own, self._goes_on = self.is_in_place, True
         self._follow(order, before.size)
         for segment in range(before.segments):
@@ -125,7 +127,7 @@ class Exchange:
         return [] if self.lacks_own else self.begin()
 
     def take_own(self, own: ModelDelta) -> list[Send]:
-        """The own delta, whose place the result had taken, is here again, beside the result from here on."""
+        """Take back the own delta after the result had taken its place: they lie apart from here on."""
         has_waited, self.lacks_own = self.lacks_own, False
         self._own, self.is_in_place = own, False
         for segment, merged in self._merging.items():
@@ -134,7 +136,7 @@ class Exchange:
         return self.begin() if has_waited else []
 
     def part_ways(self) -> None:
-        """This is a copy (`sim/mesh/snapshot.py`): what it changes in place is its own from here on."""
+        """Copy what is changed in place: this object is a copy of another one (`sim/mesh/snapshot.py`)."""
         if not self.is_whole:
             self.result.leave()
         self._rounded.part_ways()
@@ -143,17 +145,17 @@ class Exchange:
                 self._merging[segment] = replace(merged, values=self.result.part(segment))
 
     def hear_ready(self, sender: Contributor, message: SegmentsReady, now: float) -> list[Send]:
-        """It may have begun after it was told that this device has: it is told again, once."""
+        """Begin to send to this peer. Tell it again, once, that this device is ready: it may have begun later."""
         lane = self._lanes.get(sender)
         if lane is None or self.lacks_own:
             return []
         again = [] if lane.is_heard or lane.is_ready else [Send(sender.peer_id, self._ready(sender))]
-        if message.has or not lane.is_ready:  # what it gives may have come before the word that it is ready
+        if message.has or not lane.is_ready:  # its values may have come before its word that it is ready
             lane.begin(message.has)
         return again + self._fill(lane, now)
 
     def take_piece(self, sender: Contributor, message: PieceMessage, values: Vector, now: float) -> list[Send]:
-        """As owner: merge a contributor's piece. Raises RemoteProtocolError for one that is not as it should be."""
+        """Merge a contributor's piece (as owner). Raises RemoteProtocolError for one that is not as it should be."""
         lane, segment = self._lanes.get(sender), message.segment
         if self.lacks_own:
             return []
@@ -180,12 +182,12 @@ class Exchange:
         return [taken, *self._fill_all(now)]
 
     def take_result(self, sender: Contributor, message: SegmentMessage, values: Vector, now: float) -> list[Send]:
-        """From the segment's owner, who has this device's piece then.
+        """Take a segment's result from its owner, which has this device's piece then.
 
         Raises RemoteProtocolError for one that is not as it should be.
         """
         lane, segment = self._lanes.get(sender), message.segment
-        self._cut.bounds(segment)  # there is one of this number
+        self._cut.bounds(segment)  # raises if there is none of this number
         if lane is None or self._cut.owner(segment) != self._place_of[sender]:
             raise RemoteProtocolError(f"segment {segment} from {sender.peer_id}, which does not own it")
         lane.is_heard = lane.is_ready = True
@@ -203,7 +205,7 @@ class Exchange:
         return [taken, *self._fill(lane, now)] if has_piece else [taken]
 
     def hear_taken(self, sender: Contributor, message: SegmentTaken, now: float) -> list[Send]:
-        """What was sent has arrived: the next ones may go."""
+        """Note that a parcel has arrived: the next ones may go."""
         lane, parcel = self._lanes.get(sender), (message.is_result, message.segment)
         if lane is None or self.lacks_own or not self._confirm(lane, parcel, now):
             return []
@@ -219,7 +221,7 @@ class Exchange:
         return sends if self.lacks_own else sends + self._fill_all(now)
 
     def _check_theta(self, sender: Contributor, theta: float) -> None:
-        """Raise RemoteProtocolError for a piece that weighs something else than its device has told the agent."""
+        """Raise RemoteProtocolError for another theta than the sender has told the agent; accuse the sender."""
         told = self._thetas.get(sender, theta)
         if theta > 0 and abs(theta - told) <= THETA_ROUNDING * told:
             return
@@ -229,7 +231,7 @@ class Exchange:
         raise RemoteProtocolError(problem)
 
     def _follow(self, order: BroadcastOrdered, size: int) -> None:
-        """Who owns what, by this order, and what this device has to give to whom."""
+        """Set up by this order: the owners of the segments, and what this device has to give to each peer."""
         table, guard, own = places_of(order), self._guard, self._own
         self._place_of = {peer: place for place, (peer, _) in enumerate(table)}
         lost, self.order = tuple(each.place for each in order.lost), order
@@ -256,32 +258,32 @@ class Exchange:
         return Lane(peer, window_of(min(own_mb_s, mb_s), is_leaf, most), is_leaf, 0 < own_mb_s <= mb_s, pieces)
 
     def _merge_own(self, segment: int) -> None:
-        """This device's piece of a segment that it owns: not copied, but merged with the next one where it lies."""
+        """Begin an owned segment with the own piece: not copied, but merged with the next one where it lies."""
         if self._own is not None and segment not in self._merging:
             self._merging[segment] = ModelDelta(self._piece(segment), self._own.theta, frozenset([self._me]))
         if segment in self._merging:
             self._finish(segment)
 
     def _needs(self, peer: Contributor) -> bool:
-        """Whether this device lacks something that this one has to give."""
+        """Return True if this device still lacks something that the peer has to give."""
         if any(segment in self.result.lacking for segment in self._owned_by[peer]):
             return True
         return peer in self._contributors and any(not self._has_piece(peer, segment) for segment in self._owned)
 
     def _has_piece(self, peer: Contributor, segment: int) -> bool:
-        """Whether a segment that this device owns needs nothing of this device's any more."""
+        """Return True if a segment that this device owns needs nothing of the peer's any more."""
         merged = self._merging.get(segment)
         return segment not in self.result.lacking or (merged is not None and peer in merged.contributors)
 
     def _read(self, coded: Vector, segment: int) -> Vector:
-        """A segment's values as they came. Raises RemoteProtocolError for what would poison a mean."""
+        """Return a segment's values, decoded. Raises RemoteProtocolError for what would poison a mean."""
         bounds = self._cut.bounds(segment)
         values = decode(coded, bounds.stop - bounds.start, self.order.coding)
         check_values(values, bounds.stop - bounds.start)
         return values
 
     def _finish(self, segment: int) -> None:
-        """If all contributors are in it, it goes to everybody. Raises RemoteProtocolError for a theta that is not."""
+        """Give a segment to everybody once all contributors are in it. Raises RemoteProtocolError for a wrong theta."""
         merged, lost = self._merging[segment], self.order.lost
         if not self._contributors <= merged.contributors:
             return
@@ -302,16 +304,19 @@ class Exchange:
             lane.results.append(segment)
 
     def _fill_all(self, now: float) -> list[Send]:
-        """Who owns nothing goes first: it waits for results alone. On a crowded link, then, who has least under way."""
+        """Start parcels to all, first to devices that own nothing: they wait for results alone.
+
+        On a crowded link, lanes with the least under way come next.
+        """
         lanes = sorted(self._lanes.values(), key=lambda lane: (not lane.is_leaf, self.uplink.rank(lane)))
         return [send for lane in lanes for send in self._starting(lane, now)]
 
     def _fill(self, lane: Lane, now: float) -> list[Send]:
-        """On a crowded link the others, too: what this one leaves is theirs."""
+        """Start parcels of this lane; on a crowded link of the others, too: the room that this one leaves is theirs."""
         return self._fill_all(now) if self.uplink.is_crowded else list(self._starting(lane, now))
 
     def _starting(self, lane: Lane, now: float) -> Iterator[Send]:
-        """As much as the window has room for; one segment always has."""
+        """Start as many parcels as the window has room for; there is always room for one segment."""
         while lane.is_ready and self.uplink.has_room(lane, self._bytes(0)):
             parcel = lane.next()
             if parcel is None:
@@ -331,12 +336,12 @@ class Exchange:
         return Send(peer_id, piece, self._rounded.encode(self._piece(segment), self._cut.bounds(segment))[0])
 
     def _piece(self, segment: int) -> Vector:
-        """Of the own delta: where the result will be, if that takes its place."""
+        """Return a piece of the own delta: it lies where the result will be, if that takes its place."""
         assert self._own is not None
         return self.result.part(segment) if self.is_in_place else self._own.values[self._cut.bounds(segment)]
 
     def _confirm(self, lane: Lane, parcel: Parcel, now: float) -> bool:
-        """What was sent has arrived; False if that is known."""
+        """Note that a parcel has arrived; return False if that is known."""
         size_bytes = self._bytes(parcel[1])
         if is_news := lane.confirm(parcel, size_bytes, now):
             self.uplink.note(size_bytes, now)
@@ -354,6 +359,6 @@ class Exchange:
         return Send(sender.peer_id, SegmentTaken(*self._ballot, segment, is_result))
 
     def _bytes(self, segment: int) -> int:
-        """That a segment takes on its way."""
+        """Return the bytes that a segment takes on its way."""
         bounds = self._cut.bounds(segment)
         return 4 * coded_size(bounds.stop - bounds.start, self.order.coding)

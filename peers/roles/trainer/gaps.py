@@ -1,9 +1,10 @@
-"""A result that a device has in part: as it comes about in segments, and where an exchange came to no end.
+"""A result that a device has in part: while it comes about in segments, or after an exchange that came to no end.
 
-Then only its gaps are fetched. What is here need not be believed: the order names the result by its digest, and the
-values are hashed once the last gap is filled. If they are another result's after all, all of it is fetched.
-Likewise a result that is here in full, while most devices have another one: what comes is compared with it, so that
-the device is known that gave something else. Pure.
+In the second case only its gaps are fetched. The values that are here need not be believed. The order names the result
+by its digest, and the values are hashed once the last gap is filled. If they are another result's after all, all of it
+is fetched.
+A device may have all of a result, while most devices have another one. Then it compares its values with all that come,
+to learn which device gave something else. Pure.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from mdl.protocol.delta import Contributor, Vector, check_size
 from mdl.protocol.round_messages import GlobalMessage, GlobalWanted
 from mdl.protocol.segments import Cut
 
-# Values that are asked for at once, 16 MB: so much memory it takes beside the result, and some milliseconds to copy.
+# Values that are asked for at once, 16 MB: they take so much memory beside the result, and milliseconds to copy.
 MOST_AT_ONCE = 1 << 22
 
 
 class GrowingResult:
     """The result of an exchange. values: float32 (P,). lacking: its segments that are not here.
 
-    What is still read where it lies may not change under its reader: then the result comes about in other memory from
-    there on (`leave`). A large one is not copied at once, which would hold up the device's heartbeats for half a second
-    at 800 MB, but some at each `follow`, and what is touched first, first. behind: the segments that are to be copied.
+    Values that are still read may not change under their reader: the result then comes about in other memory from there
+    on (`leave`). A large one is not copied at once: at 800 MB that would hold up the device's heartbeats for half a
+    second. Each `follow` copies some, and segments that are touched are copied first. behind: the segments that are to
+    be copied.
     """
 
     def __init__(self, values: Vector, cut: Cut) -> None:
@@ -47,11 +49,11 @@ class GrowingResult:
         return 4 * self._cut.values * (self._cut.segments - len(self.lacking))
 
     def gaps(self) -> deque[tuple[int, int]]:
-        """What is not here, or not in its place."""
+        """Return the gaps: values that are not here, or not in their place."""
         return join_gaps(map(self._cut.bounds, sorted(self.lacking | self.behind)))
 
     def part(self, segment: int) -> Vector:
-        """A segment's values, or the memory for them."""
+        """Return a segment's values, or the memory for them."""
         bounds = self._cut.bounds(segment)
         if segment in self.behind:
             self.behind.discard(segment)
@@ -59,7 +61,7 @@ class GrowingResult:
         return self.values[bounds]
 
     def leave(self) -> None:
-        """What is here stays as it is for those that read it, and changes no more."""
+        """Leave the values that are here unchanged for their readers, and go on in other memory."""
         while self.follow():
             pass
         self._left, self.values = self.values, np.empty_like(self.values)
@@ -67,7 +69,7 @@ class GrowingResult:
         self.follow()
 
     def follow(self) -> bool:
-        """Copy up to MOST_AT_ONCE values of what was left; whether there are more."""
+        """Copy up to MOST_AT_ONCE values of what was left; return True if there are more."""
         for segment in islice(sorted(self.behind), max(1, MOST_AT_ONCE // self._cut.values)):
             self.part(segment)
         if not self.behind:
@@ -79,8 +81,8 @@ class GrowingResult:
 class GappedResult:
     """See the module. digest: of the result that is ordered. values: float32 (P,). gaps: (start, stop), in order.
 
-    givers: of a result that is here, while most devices have another one: gap -> the device that gave what is there.
-    odd: of these, whose values were others than those that fill the gap.
+    givers: for a result that is here, while most devices have another one: gap -> the device that gave these values.
+    odd: those givers that gave other values than those that fill the gap.
     """
 
     digest: bytes
@@ -90,12 +92,12 @@ class GappedResult:
     odd: set[Contributor] = field(default_factory=set)
 
     def ask(self, round_id: int) -> GlobalWanted:
-        """For the first gap; for all of it if nothing is here."""
+        """Return the request for the first gap."""
         start, stop = self.gaps[0]
         return GlobalWanted(round_id, start, stop)
 
     def fill(self, message: GlobalMessage, values: Vector) -> bool:
-        """Whether this is the gap that is asked for. Raises RemoteProtocolError if it has another number of values."""
+        """Fill the gap asked for; return False if it is another one. Raises RemoteProtocolError for a wrong size."""
         start, stop = message.start, message.stop
         if not self.gaps or (start, stop) != self.gaps[0]:
             return False
@@ -108,12 +110,12 @@ class GappedResult:
         return True
 
     def part_ways(self) -> None:
-        """This is a copy (`sim/mesh/snapshot.py`): what it changes in place is its own from here on."""
+        """Copy what is changed in place: this object is a copy of another one (`sim/mesh/snapshot.py`)."""
         self.values = self.values.copy() if self.gaps else self.values
 
 
 def join_gaps(lacking: Iterable[slice]) -> deque[tuple[int, int]]:
-    """Neighbours of those that are lacking as one gap, unless that would be more than MOST_AT_ONCE."""
+    """Return the gaps: neighbouring slices are joined, up to MOST_AT_ONCE values."""
     gaps: deque[tuple[int, int]] = deque()
     for each in lacking:
         if gaps and gaps[-1][1] == each.start and each.stop - gaps[-1][0] <= MOST_AT_ONCE:

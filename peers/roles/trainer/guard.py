@@ -1,7 +1,7 @@
-"""What a device learns of the others' deltas, and whom it suspects (MDLdroid 5: a poisoning check at each device).
+"""The knowledge of a device about others' deltas, and its suspicions (MDLdroid 5: a poisoning check at each device).
 
-The measuring is work on vectors (`mdl/protocol/vector_work.py`), the limits are `mdl/defence/judge.py`; here is what is
-remembered from one round to the next. It decides nothing about a round: a refused delta is a hop that is aborted.
+The measuring is work on vectors (`mdl/protocol/vector_work.py`), the limits are `mdl/defence/judge.py`; this module
+remembers from one round to the next. It decides nothing about a round: a refused delta is a hop that is aborted.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 
 class Defence(msgspec.Struct, frozen=True):
-    """is_on: partial means are judged. tests: with windows of this device, too. seed: of where angles are measured.
+    """Settings of the judging. is_on: partial means are judged. tests: with windows of this device, too.
 
-    clips: as in `Check`.
+    seed: draws the places where angles are measured. clips: as in `Check`.
     """
 
     is_on: bool = False
@@ -40,7 +40,7 @@ class Defence(msgspec.Struct, frozen=True):
 
 
 class Guard:
-    """See the module. suspects: of this device. told: why it is left out of rounds itself, "" if it is not."""
+    """See the module. suspects: of this device. told: the reason why rounds leave it out itself, "" if none does."""
 
     def __init__(self, settings: Defence, standing: Standing, voice: Voice) -> None:
         self.suspects = Suspects()
@@ -54,13 +54,13 @@ class Guard:
 
     @property
     def judges(self) -> bool:
-        """Whether it looks at what comes, for which it needs the own delta."""
+        """True if it judges what comes, for which it needs the own delta."""
         return self._settings.is_on
 
     def check(
         self, contributors: frozenset[Contributor], is_own: bool, limits: Limits, is_look: bool = False
     ) -> Check | None:
-        """What a partial mean of these is judged by; None: it is not.
+        """Return the criteria that judge a partial mean of these contributors; None: it is not judged.
 
         is_own: this device holds its own delta alone. limits: as the agent tells them. is_look: with own windows, too.
         """
@@ -73,7 +73,7 @@ class Guard:
         return Check(limits, rounds, own_norm, self._places, self._last, parameters, self._settings.clips)
 
     def note(self, contributors: frozenset[Contributor], done: DeltasMerged) -> None:
-        """What came of it: suspicion follows its contributors."""
+        """Note the outcome of a merge: suspicion falls on its contributors, or ends."""
         if done.marks is None:
             return
         peer_ids = [each.peer_id for each in contributors]
@@ -85,21 +85,21 @@ class Guard:
             self.suspects.clear(peer_ids, done.round_id)
 
     def accuse(self, peers: Iterable[Contributor], reason: str) -> None:
-        """Hold against each of these what it did in this round, whether deltas are judged or not; reports tell."""
+        """Hold against each of these what it did in this round, even where deltas are not judged; reports tell."""
         for peer in peers:
             logger.warning("round %d: %s: %s", self._standing.round_id + 1, peer.peer_id, reason)
             self.suspects.accuse([peer.peer_id], self._standing.round_id + 1, reason)
             self._voice.has_changed = True
 
     def tell(self, contributors: frozenset[Contributor], marks: Marks | None) -> Seen | None:
-        """What the agent hears of an own delta that came alone, refused or not."""
+        """Return the measurements for the agent, of an own delta that came alone, refused or not; else None."""
         if marks is None or len(contributors) != 1:
             return None
         rise = None if marks.rise is None else marks.rise / log(max(marks.classes, 2))
         return Seen(_bounded(rise), _bounded(marks.cosine_global))
 
     def judge_pieces(self, own: ModelDelta | None, owned: list[slice], limits: Limits) -> PieceJudge | None:
-        """Of the devices whose pieces of these segments this one merges; None: they are not judged."""
+        """Return the judge of the pieces of these segments, which this device merges; None: they are not judged."""
         if not self._settings.is_on or own is None:
             return None
         norm = length(own.values)
@@ -107,7 +107,7 @@ class Guard:
         return PieceJudge(own.values, owned, self._places, self._last, times)
 
     def admits(self, judge: PieceJudge | None, sender: Contributor, bounds: slice, values: Vector) -> bool:
-        """Whether a device's piece may be merged; whose is not is suspected from here on, and the agent is told."""
+        """Return True if a device's piece may be merged. If not, suspect the device, and tell the agent."""
         if judge is None:
             return True
         peer_id, standing = sender.peer_id, self._standing
@@ -119,7 +119,7 @@ class Guard:
         return not reason
 
     def note_global(self, values: Vector) -> None:
-        """The result of the round that is about to be applied: the next one is compared with it."""
+        """Keep marks of the result that is about to be applied: the next one is compared with it."""
         if self._settings.is_on:
             self._last = look_at(values, self._places).copy()
 
@@ -131,5 +131,5 @@ class Guard:
 
 
 def _bounded(value: float | None) -> float | None:
-    """What is no number is as bad as it gets."""
+    """Return the value within bounds; NaN becomes the greatest."""
     return None if value is None else within(value, -MAX_LOSS, MAX_LOSS)

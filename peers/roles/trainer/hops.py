@@ -1,4 +1,4 @@
-"""One device's hops: as a receiver it fetches a partial mean, merges it and decides; as a sender it gives its own away.
+"""The hops of one device: a receiver fetches a partial mean, merges it and decides; a sender gives its own away.
 
 The receiver decides a hop once, for ever (fault rule 1). A sender keeps what it gave away until the round is over.
 """
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Hops:
-    """See the module. stall_s: a hop of which nothing has come for so long is given up."""
+    """See the module. stall_s: a hop that has brought nothing for this time is given up."""
 
     def __init__(self, voice: Voice, stall_s: float, guard: Guard) -> None:
         self._voice = voice
@@ -31,9 +31,9 @@ class Hops:
         self._stall_s = stall_s
 
     def fetch(self, part: Part, order: HopOrdered, now: float) -> list[Effect]:
-        """Receiver: ready for the sender's partial mean, or abort at once, with the reason.
+        """Get ready for the sender's partial mean (as receiver), or abort at once, with the reason.
 
-        Where a result has taken the own delta's place, that is asked for first; the agent says the order again.
+        If a result has taken the own delta's place, recall that first; the agent says the order again.
         """
         if (order.segment, order.hop_id) in part.decisions or part.is_receiving(order.segment, order.hop_id):
             return []
@@ -48,14 +48,14 @@ class Hops:
         return []
 
     def ask(self, part: Part, order: HopOrdered, now: float) -> list[Effect]:
-        """Receiver: ask for it again, as long as it may still come."""
+        """Ask for the partial mean again (as receiver), as long as it may still come."""
         if now - part.heard_at >= self._stall_s:
             self.abort(part, order, now, f"{NOTHING_CAME} for {self._stall_s:g} s")
             return []
         return [Send(order.sender.peer_id, DeltaWanted(part.round_id, part.attempt, order.segment, order.hop_id))]
 
     def serve(self, part: Part | None, receiver: Contributor, wanted: DeltaWanted) -> list[Effect]:
-        """Sender: give the partial mean to this hop and to no other, until it is released. See also `fetch`."""
+        """Give the partial mean to this hop (as sender), and to no other until it is released. See also `fetch`."""
         if part is None or part.attempt != wanted.attempt or not part.is_member(receiver, wanted.round_id):
             return []
         if part.lacks_own and not part.spread.has_result:
@@ -71,7 +71,7 @@ class Hops:
     def merge(
         self, part: Part | None, sender: Contributor, message: DeltaMessage, values: Vector, now: float
     ) -> list[Effect]:
-        """Receiver: merge what came. Raises RemoteProtocolError for what is refused."""
+        """Merge what came (as receiver). Raises RemoteProtocolError for what is refused."""
         if part is None or message.round_id != part.round_id or part.incoming is None or part.is_merging:
             return []
         order, mine = part.incoming, part.holds.get(part.incoming.segment)
@@ -90,7 +90,7 @@ class Hops:
         return [MergeDeltas(part.round_id, order.segment, order.hop_id, mine, theirs, check, order.is_look)]
 
     def take_merged(self, part: Part | None, done: DeltasMerged, now: float) -> None:
-        """Receiver: the mean of both is what it holds from here on. Raises RemoteProtocolError for what is refused."""
+        """Hold the mean of both from here on (as receiver). Raises RemoteProtocolError for what is refused."""
         if part is None or part.round_id != done.round_id or not part.is_receiving(done.segment, done.hop_id):
             return
         order = part.incoming
@@ -109,7 +109,7 @@ class Hops:
         self._decide(part, order, HopOutcome.MERGED, now, clipped, done.merged.values.nbytes, seen)
 
     def abort(self, part: Part, order: HopOrdered | HopCancelled, now: float, reason: str) -> None:
-        """Receiver: not this one; it may be the sender's once more."""
+        """Abort the hop (as receiver): the sender may hold its partial mean again."""
         self._decide(part, order, HopOutcome.ABORTED, now, reason)
 
     def _decide(
@@ -139,7 +139,7 @@ class Hops:
 
 
 def _check_theta(order: HopOrdered, theta: float) -> None:
-    """Raise RemoteProtocolError for a partial mean that weighs something else than its sender has told the agent."""
+    """Raise RemoteProtocolError for a partial mean with another theta than its sender has told the agent."""
     if order.theta and abs(theta - order.theta) > THETA_ROUNDING * order.theta:
         raise RemoteProtocolError(
             f"a delta of {order.sender.peer_id} has theta {theta:g}, where it had told {order.theta:g}"

@@ -1,4 +1,4 @@
-"""What one device gives another in segments: what waits, what is under way within a window, what is to be said again.
+"""The segments that one device gives another: those that wait, are under way within a window, or must be repeated.
 
 Pure.
 """
@@ -13,41 +13,41 @@ from typing import TypeAlias
 from mdl.protocol.delta import Contributor
 from mdl.protocol.segments import has_bit
 
-# Retransmission grows with what a confirmation took lately, and doubles up to so many times.
+# Patience before a retransmission: so many times a recent confirmation's time, doubled up to so many times.
 _RTO_FACTOR, _MOST_DOUBLINGS = 4.0, 4
-# The speed of an uplink is seen over so many seconds and values of a lane's window, or it is a burst.
+# An uplink's speed is measured over so many seconds and bytes (two lanes' windows); anything less is a burst.
 _SEEN_S, _SEEN_BYTES = 0.5, 1 << 18
-# What keeps a link busy until a confirmation is back, at the speed of its slower end; a device that only receives is
-# served first, and may have more waiting.
+# The window keeps a link busy until a confirmation is back, at the speed of its slower end. A device that only receives
+# is served first, and may have more waiting.
 _WINDOW_S, _LEAF_WINDOW_S = 0.02, 0.06
-# Of a lane, at most; also where no speed is known. More would wait in queues that others' values stand in, too.
+# Largest window of a lane; also where no speed is known. More would wait in queues beside others' values.
 MOST_UNDER_WAY = 1 << 17
-# Where a word takes longer than a window lasts, the way is long: the window grows by what is confirmed, up to so many
+# If a word takes longer than a window lasts, the way is long. The window then grows by what is confirmed, up to so many
 # bytes, until confirmations take a quarter longer than the quickest one (LEDBAT goes by a delay, too: RFC 6817).
 _MOST_ON_LONG_WAYS, _QUEUED = 1 << 22, 0.25
-# A link that takes longer for a segment to each is crowded: its lanes share what so many segments take, or connections
-# fight for a few packets' room in its queue, and each loses some. One at a time would rest while it is confirmed.
+# A link that takes longer than this for one segment to each device is crowded. Its lanes share the room of so many
+# segments: else connections fight for a few packets' room in its queue, and each loses some. One at a time would leave
+# the link idle while it is confirmed.
 _CROWDED_S, _SEGMENTS_SHARED = 0.25, 3
-# What is over sooner tells of processors, not of links.
+# Anything that is over sooner tells of processors, not of links.
 _INSTANT_S = 0.05
 _SMOOTHING = 0.25
 
-Parcel: TypeAlias = tuple[bool, int]  # whether it is a result, segment
+Parcel: TypeAlias = tuple[bool, int]  # (True for a result, segment)
 
 
 def window_of(mb_s: float, is_leaf: bool, most_bytes: int) -> int:
-    """Bytes that may be under way to a device, by the speed of the link's slower end in MB/s; 0.0: not known."""
+    """Return the bytes that may be under way to a device. mb_s: of the link's slower end, in MB/s; 0.0: not known."""
     seconds = _LEAF_WINDOW_S if is_leaf else _WINDOW_S
     return min(int(mb_s * 1e6 * seconds), most_bytes) if mb_s > 0 else most_bytes
 
 
 @dataclass
 class Lane:
-    """What goes to one device. is_ready: it has said that it follows the order. under_way: parcel -> sent at.
-    is_ours: what limits it is this device's own link, by its speed.
+    """The parcels for one device. is_ready: it says that it follows the order. under_way: parcel -> time of sending.
 
-    way_s: of a word there and back, where nothing waits; 0.0: not known. quickest_s: the quickest confirmation; 0.0:
-    there was none.
+    is_ours: this device's own link limits the speed. way_s: time of a word there and back, where nothing waits; 0.0:
+    not known. quickest_s: the quickest confirmation; 0.0: there was none.
     """
 
     peer: Contributor
@@ -71,7 +71,7 @@ class Lane:
         self._first_window_bytes = self.window_bytes
 
     def begin(self, has: bytes) -> None:
-        """It follows the order. has: one bit for each segment that need not go there (any more)."""
+        """Begin: the device follows the order. has: one bit for each segment that need not go there (any more)."""
         self.is_ready = True
         self.pieces = deque(segment for segment in self.pieces if not has_bit(has, segment))
         self.results = deque(segment for segment in self.results if not has_bit(has, segment))
@@ -80,17 +80,17 @@ class Lane:
         return not (self.pieces or self.results or self.under_way)
 
     def is_long_way(self) -> bool:
-        """Whether a word takes longer than a window lasts: a slow link alone is no long way."""
+        """Return True if a word takes longer than a window lasts: a slow link alone is no long way."""
         return self.way_s > _WINDOW_S
 
     def next(self) -> Parcel | None:
-        """Pieces first, since their owner's result waits for them; who owns nothing waits for results alone."""
+        """Return the next parcel. Pieces go first, since their owner's result waits for them."""
         if self.pieces:
             return False, self.pieces.popleft()
         return (True, self.results.popleft()) if self.results else None
 
     def take_late(self, retry_s: float, now: float) -> list[Parcel]:
-        """What may have been lost, for it was sent long ago: from now on it is under way again."""
+        """Return parcels that were sent long ago and may be lost: from now on they are under way again."""
         patience_s = max(2 * retry_s, _RTO_FACTOR * self.answer_s) * 2**self.doublings
         late = [parcel for parcel, sent_at in self.under_way.items() if now - sent_at >= patience_s]
         if late:
@@ -113,7 +113,10 @@ class Lane:
         return True
 
     def _adapt(self, took_s: float, size_bytes: int, was_full: bool) -> None:
-        """Fill a long way, of which the speed that was seen tells little: what was seen is what the window let go."""
+        """Adapt the window on a long way, by the delays of confirmations.
+
+        The measured speed tells little there: it is only what the window let go.
+        """
         self.quickest_s = min(self.quickest_s, took_s) if self.quickest_s else took_s
         if not self.is_long_way():
             return
@@ -126,11 +129,11 @@ class Lane:
 
 @dataclass
 class Uplink:
-    """How fast this device sends, in MB/s: the best that confirmations have shown over a while in one exchange.
+    """The speed at which this device sends, in MB/s: the best over a while that one exchange's confirmations show.
 
-    0.0: not known. Where a model is so small that no exchange takes that while, those of several rounds add up. On a
-    long way a lane begins with the window that the last one to this device has ended with. ways_s: peer id -> of a word
-    there and back, as far as it is known. is_crowded: in this exchange.
+    0.0: not known. If a model is so small that no exchange takes that while, those of several rounds add up. On a long
+    way a lane begins with the window that the last one to this device has ended with. ways_s: peer id -> time of a word
+    there and back, where it is known. is_crowded: in this exchange.
     """
 
     mb_s: float = 0.0
@@ -146,7 +149,10 @@ class Uplink:
     _ours: list[Lane] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Another exchange: what was seen of the last one, too little to tell by itself, counts with it."""
+        """Begin another exchange.
+
+        The figures of one too short to tell by itself are added to the next one's.
+        """
         seconds = 0.0 if self._since is None else self._noted_at - self._since
         if seconds >= _INSTANT_S and not self.mb_s:
             self._seconds_before, self._bytes_before = self._seconds_before + seconds, self._bytes_before + self._bytes
@@ -154,7 +160,7 @@ class Uplink:
         self._lanes, self._lanes_before = {}, self._lanes
 
     def open(self, own_mb_s: float, lanes: Collection[Lane], segment_bytes: int) -> None:
-        """These are the lanes of the exchange that has begun. own_mb_s: of this device's link, 0.0: not known."""
+        """Take the lanes of the exchange that has begun. own_mb_s: speed of this device's link, 0.0: not known."""
         for lane in lanes:
             lane.way_s = self.ways_s.get(lane.peer.peer_id, 0.0)
             if lane.is_long_way():
@@ -165,9 +171,10 @@ class Uplink:
         self.is_crowded = len(self._ours) * segment_bytes > _CROWDED_S * 1e6 * own_mb_s > 0
 
     def has_room(self, lane: Lane, segment_bytes: int) -> bool:
-        """Whether one more may be under way: in the window, which has room for one always, and in a crowded link.
+        """Return True if one more segment may be under way in the window and on a crowded link.
 
-        What had to be said again takes no room there: its device may be gone, and the others would wait for it.
+        The window always has room for one. A lane that had to repeat takes no room on the link: its device may be gone,
+        and the others would wait for it.
         """
         if lane.under_way and lane.bytes_under_way + segment_bytes > lane.window_bytes:
             return False
@@ -177,13 +184,13 @@ class Uplink:
         return shared < _SEGMENTS_SHARED * segment_bytes
 
     def rank(self, lane: Lane) -> tuple[int, int]:
-        """Whose turn it is on a crowded link, the least first; all are equal on another."""
+        """Return the lane's rank on a crowded link, the least goes first; all are equal on another link."""
         return (lane.bytes_under_way, -len(lane.pieces)) if self.is_crowded else (0, 0)
 
     def note(self, size_bytes: int, now: float) -> None:
         self._noted_at = now
         if self._since is None:
-            self._since = now  # what was confirmed before it began to count tells nothing
+            self._since = now  # confirmations before it began to count tell nothing
             return
         self._bytes += size_bytes
         seconds, size_bytes = now - self._since + self._seconds_before, self._bytes + self._bytes_before

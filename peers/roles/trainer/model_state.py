@@ -1,10 +1,10 @@
-"""Where a device stands: w(round_id) on one lineage of the mesh, and its own work that is not part of that w.
+"""The place of a device: w(round_id) on one lineage of the mesh, and its own work that is not part of that w.
 
 A device that was suspended, cut off or too late for a round does not lose what it trained: the delta goes into its next
 one. If it went on with a group of its own (a fork) and comes back, what it contributed to the fork's rounds does so
 likewise. Each device brings in its own work and nobody else's, and it alone knows whether w holds that: its lineage and
 `History.counted` tell. So nothing counts twice, wherever else it was given, and nothing is lost but with its owner.
-Of work that some segments of a round have counted and others have not, each part goes its own way.
+If only some segments of a round have counted a work, each part of it goes its own way.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from mdl.protocol.vocabulary import (
 
 # Two agents that have not heard of each other start a mesh each; they meet within so many rounds, or never add up.
 _START_ROUNDS = 2
-# Of a model so small, what each of the last rounds has counted is remembered: a fork may have begun at any of them, by
-# somebody who had that model from another device, and was never in a round.
+# For a model up to this size, the work that each of the last rounds has counted is remembered. A fork may have begun at
+# any of them, by a device that had that model from another one and was never in a round.
 _SMALL_BYTES, _SMALL_ROUNDS = 4 << 20, 16
 
 
 class Standing:
     """See the module. parameters: float32, shape (P,), never changed in place. uncounted: enters the next own delta.
 
-    state: the parameters, and the outer optimizer's momentum if it has one: what the digest is of, and what others get.
+    state: the parameters, and the outer optimizer's momentum if it has one; the digest is of it, and others get it.
     is_given: another device gets it, and may not have all of it yet. is_small: work of several rounds is remembered.
-    ballot: what an earlier start has promised, None if that is not known. digest: of the state, if known.
+    ballot: the promises of an earlier start, None if they are not known. digest: of the state, if known.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Standing:
         self.starts = (*before, me.incarnation)[-MAX_STARTS:]
         self.begun = ballot.begun if ballot else ""
         self.accepted = ballot.accepted if ballot else None
-        self._staged_after: tuple[str, int] | None = None  # of the round after this one: what `reached` was before
+        self._staged_after: tuple[str, int] | None = None  # `reached` before the next round's result was staged
         self.lineage: Lineage = ()
         self._me = me
         self._in_w: tuple[Work, ...] = ()
@@ -79,7 +79,7 @@ class Standing:
         return len(self._counted)
 
     def rounds_since_counted(self, peer_id: str) -> int:
-        """Of how many rounds a device's next delta may bring work: since w holds any of it, or since the beginning."""
+        """Return the number of rounds of which a device's next delta may bring work: since w counted it, or all."""
         counted = self._counted.get(peer_id)
         return self.round_id + 1 - (counted.round_id if counted else 0)
 
@@ -92,7 +92,7 @@ class Standing:
                 self.begun = lineage[-1].name
 
     def apply(self, result: ModelDelta, state: Vector, digest: bytes) -> None:
-        """state: w(t + 1) = w(t) - eta * result (Algorithm 1), or as the outer optimizer has it."""
+        """Take w(t + 1) = w(t) - eta * result (Algorithm 1), or as the outer optimizer has it, from `state`."""
         self._take_state(state, digest)
         self.round_id += 1
         self._staged_after = None
@@ -103,8 +103,8 @@ class Standing:
             for each in result.partial
         ]
         for entry in sorted(counted, key=lambda entry: entry.contributor):
-            self._counted[entry.contributor.peer_id] = entry  # of two starts of a process, both in it, the later one's
-        if len(self._counted) > MAX_MEMBERS:  # all who stand here forget the same
+            self._counted[entry.contributor.peer_id] = entry  # if two starts of a process are in it, the later one's
+        if len(self._counted) > MAX_MEMBERS:  # all devices that stand here forget the same
             latest = sorted(self._counted.values(), key=lambda entry: (entry.round_id, entry.contributor))
             self._counted = {entry.contributor.peer_id: entry for entry in latest[-MAX_MEMBERS:]}
         self.note_further(self.round_id)
@@ -120,7 +120,7 @@ class Standing:
         self._settle()
 
     def note_further(self, round_id: int) -> None:
-        """It has the result of a round on its lineage, which may be closed: it must not be decided on again."""
+        """Note that a round's result on this lineage was here: it may be closed, and must not be decided on again."""
         ends = [fork.round_id for fork in self.lineage[1:]] + [round_id]
         for fork, end in zip(self.lineage, ends, strict=False):
             self.reached[fork.name] = max(end, self.reached.pop(fork.name, 0))
@@ -128,7 +128,7 @@ class Standing:
             del self.reached[next(iter(self.reached))]
 
     def note_staged(self, staged: Staged) -> None:
-        """It has staged the result of the round after this one, as long as no other proposal replaces that."""
+        """Note the staged result of the round after this one, until another proposal replaces it."""
         fork = self.lineage[-1].name if self.lineage else ""
         self.accepted = Accepted(fork, self.round_id + 1, staged.digest, staged.term, staged.version)
         if self._staged_after is None and self.lineage:
@@ -136,16 +136,16 @@ class Standing:
         self.note_further(self.round_id + 1)
 
     def note_replaced(self) -> None:
-        """Another value was proposed for that round under a later ballot: so this one was not decided, and will not be.
+        """Forget the staged result: another value was proposed for its round under a later ballot.
 
-        As if it had never been staged: the proposer has asked a quorum.
+        So it was not decided, and will not be: the proposer has asked a quorum. It counts as never staged.
         """
         before, self._staged_after = self._staged_after, None
         if before and self.lineage and before[0] == self.lineage[-1].name:
             self.reached[before[0]] = before[1]
 
     def was_further(self) -> bool:
-        """Whether this device has had a later result on this very lineage, and has it no more."""
+        """Return True if this device has had a later result on this very lineage, and has lost it."""
         return bool(self.lineage) and self.reached.get(self.lineage[-1].name, 0) > self.round_id
 
     def recall(self) -> Accepted | None:
@@ -156,7 +156,7 @@ class Standing:
         return accepted if accepted.round_id == round_id == self.reached.get(accepted.fork) else None
 
     def forgotten(self) -> tuple[Reached, ...]:
-        """How far this device has been without having the model: here, or anywhere if it stands on no lineage."""
+        """Return how far it was without having that model now: on this lineage, or on any if it stands on none."""
         if self.lineage and not self.was_further():
             return ()
         here = self.lineage[-1].name if self.lineage else ""
@@ -165,7 +165,7 @@ class Standing:
     def votes(self, has_staged: bool) -> bool:
         """Return True if it may help to decide on the round after this one. has_staged: it has that one's result.
 
-        What it has promised before, it knows: nothing, this very result, or the name of one.
+        It knows then what it has promised before: nothing, this very result, or the name of one.
         """
         return self.knows_ballot() and (has_staged or not self.was_further() or self.recall() is not None)
 
@@ -184,115 +184,116 @@ class Standing:
         return counted is None or counted.round_id <= self.lineage[-1].round_id
 
     def ballot(self, term: int, agent: str = "") -> Ballot:
-        """What must be on the disk before anybody hears of it."""
+        """Return the ballot that must be on the disk before any device hears of it."""
         return Ballot(
             term, tuple(Reached(*each) for each in self.reached.items()), agent, self.starts, self.begun, self.accepted
         )
 
     def add(self, *works: Work) -> None:
-        """Own work that w may hold, or not: where it stands tells."""
+        """Add own work; the place where this device stands tells if w holds it."""
         self.uncounted += works
         self._settle()
 
     def take(self, is_again: bool = False) -> tuple[Work, ...]:
-        """What enters the next own delta beside fresh work; if that was made before, it is what was in it then."""
+        """Take the works for the next own delta, beside fresh work. is_again: only those that were in it before."""
         here = self.lineage, self.round_id + 1
         taken = tuple(work for work in self.able() if here in work.rounds or not is_again)
         self.uncounted = tuple(work for work in self.uncounted if work not in taken)
         return taken
 
     def able(self) -> list[Work]:
-        """What may enter an own delta."""
+        """Return the works that may enter an own delta."""
         return [work for work in self.uncounted if not (self.is_under_way(work) or self.is_split(work))]
 
     def was_given_in(self, here: Round) -> bool:
-        """Whether there was an own delta of this round, as far as works tell: then there is no other one."""
+        """Return True if uncounted works show an own delta of this round: then there is no other one."""
         return any(here in work.rounds or work.has_counted(here) for work in self.uncounted)
 
     def carry(self) -> Vector | None:
-        """All of the uncounted work that is not lost."""
+        """Return the sum of the uncounted work that is not lost; None if there is none."""
         return total(tuple(work for work in self.uncounted if not self.is_split(work)))
 
     def kept_back(self) -> Vector | None:
-        """What rounds to come of this lineage have counted."""
+        """Return the sum of the work that rounds to come of this lineage have counted; None if there is none."""
         return total(tuple(work for work in self.uncounted if self.is_under_way(work)))
 
     def find(self, round_id: int) -> Work | None:
-        """What this device has trained for a round from this very w, if w does not hold it."""
+        """Return the work that this device trained for a round from this very w, if w does not hold it."""
         return next((work for work in self.uncounted if work.is_training(round_id, self.digest)), None)
 
     def is_in_a_sum(self, round_id: int) -> bool:
-        """Whether what this device has trained for a round from this very w comes with the rest of a fork."""
+        """Return True if the training for a round from this very w is in a work: it comes with the rest of a fork."""
         return any((round_id, self.digest) in work.trained for work in self.uncounted)
 
     def drop(self, work: Work) -> None:
         self.uncounted = tuple(other for other in self.uncounted if other is not work)
 
     def is_under_way(self, work: Work) -> bool:
-        """Whether this device follows the very rounds that have counted it, and has not come to their end yet."""
+        """Return True if this device follows the very rounds that have counted it, and is not at their end yet."""
         return any(lineage == self.lineage and self.round_id < round_id for lineage, round_id in work.counted)
 
     def is_split(self, work: Work) -> bool:
-        """Whether w holds a part of this sum, since the others left the fork in the middle of it: it is lost."""
+        """Return True if w holds a part of this sum, since the others left the fork in its middle: it is lost."""
         return bool(work.since) and work.since <= self._reach(work.counted[0][0]) < work.counted[0][1]
 
     def is_counted(self, lineage: Lineage, round_id: int) -> bool:
-        """Whether this process's own delta of a round on a lineage is part of w, here and now: all of it."""
+        """Return True if w holds all of this process's own delta of a round on a lineage, here and now."""
         entry = self._entry(lineage, round_id)
         return not entry.lacks if entry else self._may_be_forgotten(lineage, round_id)
 
     def _may_be_forgotten(self, lineage: Lineage, round_id: int) -> bool:
-        """Whether its entry may have made room for others: then the work is lost, and never counted twice."""
+        """Return True if its entry may have made room for others: the work is lost then, and never counted twice."""
         if len(self._counted) < MAX_MEMBERS or self._me.peer_id in self._counted:
             return False
         return self._reach(lineage) >= round_id and round_id <= min(each.round_id for each in self._counted.values())
 
     def _entry(self, lineage: Lineage, round_id: int) -> Counted | None:
-        """How this process's own delta of a round on a lineage is part of w, here and now; None if it is not.
+        """Return the entry by which w holds this process's own delta of a round on a lineage; None if it does not.
 
-        The last round it was counted in tells: before it contributed to a later one, it stood here and knew of this.
+        The last round that counted this process tells: before it contributed to a later one, it stood here and knew
+        this.
         """
         entry = self._counted.get(self._me.peer_id)
         is_it = entry is not None and (entry.contributor, entry.round_id) == (self._me, round_id)
         return entry if is_it and self._reach(lineage) >= round_id else None
 
     def marked(self, work: Work) -> Work:
-        """The same, and how one of its rounds has counted it, while this device knows; its values may come later."""
+        """Return the work, with a note how w has counted it while this device knows; its values may come later."""
         for here in work.rounds:
             if entry := self._entry(*here):
                 return replace(work, partly=(here, entry)) if entry.lacks else work.counted_in(here)
         return work
 
     def may_be_left(self, here: Round) -> bool:
-        """Whether others may go on without this round.
+        """Return True if others may go on without this round.
 
-        On a fork; in the first rounds of a mesh, as long as another start may still turn up; and a last round of which
-        the others may not have heard.
+        They may on a fork; in the first rounds of a mesh, as long as another start may still turn up; and without a
+        last round that they may not have heard of.
         """
         (lineage, round_id), is_start = here, self.round_id <= _START_ROUNDS
         return len(lineage) > 1 or (bool(lineage) and (is_start or round_id > self._shared_round))
 
     def holds_for_good(self, here: Round) -> bool:
-        """Whether this process's own delta of this round is part of w, and nobody goes on without it."""
+        """Return True if w holds this process's own delta of this round, and nobody goes on without it."""
         return self.is_counted(*here) and not self.may_be_left(here)
 
     def is_settled(self) -> bool:
-        """Whether the next round will be one of a mesh that is neither a fork nor in its first rounds."""
+        """Return True if the next round will be one of a mesh that is neither a fork nor in its first rounds."""
         return len(self.lineage) <= 1 and self.round_id >= _START_ROUNDS
 
     def share(self) -> None:
-        """Others stand at this w, too: it stays a part of theirs."""
+        """Note that others stand at this w, too: it stays a part of theirs."""
         self._shared_round = self.round_id - _SMALL_ROUNDS * self.is_small
         self._settle()
 
     def _reach(self, lineage: Lineage) -> int:
-        """The last round on this lineage that w holds; -1 if it holds none."""
+        """Return the last round on this lineage that w holds; -1 if it holds none."""
         if self.lineage[: len(lineage)] != lineage:
             return -1
         return min((fork.round_id for fork in self.lineage[len(lineage) :]), default=self.round_id)
 
     def _settle(self) -> None:
-        """Which own work is part of w, by where this device stands now. What w holds for ever is forgotten."""
+        """Decide which own work w holds, by where this device stands now. Forget work that w holds for ever."""
         uncounted, in_w = [], []
         for work in [part for whole in (*self._in_w, *self.uncounted) for part in self._split(whole)]:
             here = self._counts_in(work)
@@ -305,16 +306,16 @@ class Standing:
         self.uncounted, self._in_w = add_up_plain(uncounted), add_up_counted(in_w, self.round_id, self.is_small)
 
     def _open_rounds(self, work: Work) -> tuple[Round, ...]:
-        """Those that may still count it; of the others history has told that they did not."""
+        """Return the rounds that may still count it; history has told that the others did not."""
         return tuple(here for here in work.rounds if self._reach(here[0]) < here[1])
 
     def _counts_in(self, work: Work) -> Round | None:
-        """The round by which this work is part of w, if it is."""
+        """Return the round by which w holds this work; None if it does not."""
         known = (here for here in work.counted if self._reach(here[0]) >= here[1])
         return next(known, None) or next((here for here in work.rounds if self.is_counted(*here)), None)
 
     def _split(self, work: Work) -> tuple[Work, ...]:
-        """The part that a round has counted, and the part that it has not, if it has counted only some segments."""
+        """Return the counted and the uncounted part, if a round has counted only some segments; else the whole."""
         work = work if self._counts_in(work) else self.marked(work)
         if not work.partly:
             return (work,)
@@ -334,5 +335,5 @@ class Standing:
 
 
 def base_of(result: ModelDelta) -> tuple[str, ...]:
-    """Who decides on the round after the one that has this result."""
+    """Return the ids of the devices that decide on the round after the one with this result."""
     return tuple(sorted({contributor.peer_id for contributor in result.contributors}))

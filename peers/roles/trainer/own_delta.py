@@ -1,12 +1,12 @@
-"""What a device contributes to a round: trained for it, trained before and never counted, or recalled from its model.
+"""The contribution of a device to a round: trained for it, trained before and never counted, or recalled.
 
 The own delta is trained once for a round, however often that is opened. It is merged away during aggregation, so that
-memory stays flat; where a round goes on without it, it is computed again from the trained model (`RecallDelta`), and
+memory stays flat. If a round goes on without it, it is computed again from the trained model (`RecallDelta`), and
 enters the next own delta (`peers/roles/trainer/model_state.py`).
 
-A device that overlaps (communication under the next local steps, one round late) goes on training from where it is as
-soon as its own delta of a round is there: w - own delta. What that gives is its own delta of the next round. Its model
-holds other values then, so that it keeps the own delta itself: two vectors more, and the one that it trains from.
+A device that overlaps (communication under the next local steps, one round late) goes on training at w - own delta, as
+soon as its own delta of a round is there. That gives its own delta of the next round. Its model holds other values
+then, so it keeps the own delta itself: two vectors more, and the one that it trains from.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from mdl.protocol.vocabulary import Lineage, TrainingReport
 logger = logging.getLogger(__name__)
 
 
-# Of work that is being computed: its values are to come.
+# The values of work that is still being computed.
 _NOTHING = np.empty(0, np.float32)
 
 
 def _add_up(fresh: Vector, earlier: Sequence[Vector], ready: LocalDeltaReady | None) -> Vector:
-    """What was trained, with earlier work; fresh itself if there is none. ready: it may have this very sum."""
+    """Return the sum of fresh and earlier work; fresh itself if there is no earlier. ready: it may have the sum."""
     if not earlier or ready is None or ready.summed is None:
         return sum_up(fresh, earlier)
     is_its = ready.delta.values is fresh and list(map(id, ready.earlier)) == list(map(id, earlier))
@@ -50,9 +50,9 @@ def _add_up(fresh: Vector, earlier: Sequence[Vector], ready: LocalDeltaReady | N
 
 
 class OwnWork:
-    """See the module. training: how the open round's went. keeps: write each own delta (`--verify`).
+    """See the module. training: the report on the open round's. keeps: write each own delta (`--verify`).
 
-    is_paused: the device may not train now: what would be trained waits for `resume`. overlaps: see the module.
+    is_paused: the device may not train now: training waits for `resume`. overlaps: see the module.
     """
 
     def __init__(self, me: Contributor, standing: Standing, keeps: bool, overlaps: bool = False) -> None:
@@ -65,21 +65,21 @@ class OwnWork:
         self._theta = 1.0
         self._ahead: tuple[Work, TrainingReport] | None = None  # trained for the round after the open one
         self._doing: dict[int, Work] = {}
-        self._overwritten: set[int] = set()  # rounds whose trained model will be gone when their training is over
+        self._overwritten: set[int] = set()  # rounds that lose their trained model to a test
 
     @property
     def ahead(self) -> Vector | None:
         return self._ahead[0].values if self._ahead else None
 
     def note_test(self) -> None:
-        """A model is tested as soon as what is being trained is done, and takes its place."""
+        """Note that a test is due: it takes the trained model's place as soon as the training under way is done."""
         self._overwritten = set(self._doing)
 
     def begin(self, part: Part, before: Part | None, lineage: Lineage, goal: int) -> list[Effect]:
-        """Train; or, if the same round was open as another attempt, use what that gave.
+        """Train; or, if the same round was open as another attempt, use the own delta of that.
 
-        lineage: of that attempt. What was given away there may be counted on the other side of a cut: where this device
-        stands later will tell. goal: the run's last round.
+        lineage: of that attempt. Work given away there may be counted on the other side of a cut: the place where this
+        device stands later will tell. goal: the run's last round.
         """
         standing, effects = self._standing, []
         if before and before.holds:
@@ -103,16 +103,16 @@ class OwnWork:
         return effects + self._train(part.round_id, goal)
 
     def _is_of(self, before: Part, here: Round) -> bool:
-        """Whether another attempt's own delta can be this round's: it was, or there was none here."""
+        """Return True if another attempt's own delta can be this round's: it was, or there was none here."""
         works = [*before.works, before.fresh] if before.fresh else before.works
         was_in = [here in work.rounds or work.has_counted(here) for work in works]
         return all(was_in) or not (any(was_in) or self._standing.was_given_in(here))
 
     def take_trained(self, ready: LocalDeltaReady, part: Part | None, missed: Part | None, goal: int) -> list[Effect]:
-        """Local training is done: for the open round, for the next, for one that went on meanwhile, or for none."""
+        """Take a finished training: for the open round, for the next, for one that went on meanwhile, or for none."""
         work = self._done(ready.round_id, ready.delta.values)
         self._theta = ready.delta.theta
-        loss = within(ready.training.loss, -MAX_LOSS, MAX_LOSS)  # diverged, it would not be read by anybody
+        loss = within(ready.training.loss, -MAX_LOSS, MAX_LOSS)  # nobody would read it if it diverged
         length = within(ready.training.length, 0.0, MAX_LENGTH)
         training = replace(ready.training, theta=ready.delta.theta, loss=loss, length=length)
         if part and part.round_id == ready.round_id and not part.holds:
@@ -127,7 +127,7 @@ class OwnWork:
             return effects
         was_given = self._standing.was_given_in((self._standing.lineage, ready.round_id))
         if missed and missed.round_id == ready.round_id and not (missed.holds or was_given):
-            missed.holds, missed.fresh = {0: ready.delta}, work  # whether it was counted, the model to come will tell
+            missed.holds, missed.fresh = {0: ready.delta}, work  # the model to come will tell whether it was counted
         elif work.is_ahead:
             self._put_back_ahead()
             self._ahead = work, training
@@ -136,7 +136,7 @@ class OwnWork:
         return []
 
     def give_up(self, round_id: int) -> None:
-        """Its training was cut off by a pause: nothing of it is known."""
+        """Drop a training that a pause cut off: nothing of it is known."""
         self._doing.pop(round_id, None)
 
     def resume(self, part: Part | None, goal: int) -> list[Effect]:
@@ -146,7 +146,7 @@ class OwnWork:
         return [] if part.round_id in self._doing else self._train(part.round_id, goal)
 
     def take_again(self, part: Part, values: Vector | None) -> None:
-        """The own delta of the round is here again, whose place a result had taken; None: it cannot be had again."""
+        """Take back the own delta after a result had taken its place; None: it cannot be had again."""
         part.is_recalling = part.is_spent = False
         if values is not None:
             part.holds = {0: ModelDelta(values, self._theta, frozenset([self._me]))}
@@ -155,7 +155,7 @@ class OwnWork:
         part.holds, part.fresh, part.spread.exchange = {}, None, None
 
     def take_recalled(self, recalled: DeltaRecalled, part: Part | None, goal: int) -> list[Effect]:
-        """What was merged away is here again."""
+        """Take work that was merged away, and is computed again."""
         wanted = part is not None and part.round_id == recalled.round_id and not part.holds
         if recalled.round_id not in self._doing:
             return []  # the round has come to its end meanwhile, with what was asked for in it
@@ -170,9 +170,10 @@ class OwnWork:
         return []
 
     def give_back(self, part: Part, parameters: Vector, lineage: Lineage, is_free: bool = False) -> list[Effect]:
-        """A round is over, which began at `parameters` on `lineage`: what it did not count goes into the next one.
+        """Keep own work of a round that is over for the next own delta, if the round did not count it.
 
-        What it did count is remembered where others may go on without that round. is_free: nobody needs the parameters.
+        The round began at `parameters` on `lineage`. Work that it counted is remembered where others may go on without
+        that round. is_free: nobody needs the parameters.
         """
         standing, here = self._standing, (lineage, part.round_id)
         standing.add(*(work.given_in(here) for work in part.works))
@@ -205,7 +206,7 @@ class OwnWork:
         return [TrainLocally(round_id, self._standing.parameters, goal, None, earlier)]
 
     def _train_ahead(self, part: Part, goal: int) -> list[Effect]:
-        """The own delta of this round is there: go on for the next one, while it travels."""
+        """Train for the next round, while the own delta of this one travels."""
         round_id, fresh = part.round_id + 1, part.fresh
         if not self._overlaps or self.is_paused or 0 < goal < round_id:
             return []
@@ -218,7 +219,7 @@ class OwnWork:
         return [TrainLocally(round_id, self._standing.parameters, goal, fresh.values)]
 
     def _take_ahead(self, round_id: int) -> Work | None:
-        """What was trained ahead for this round; of an earlier one that never came, it enters as earlier work."""
+        """Return the work trained ahead for this round; that of a round that never came becomes earlier work."""
         ahead_for = self._ahead[0].trained[0][0] if self._ahead else 0
         if self._ahead and ahead_for == round_id:
             (work, self.training), self._ahead = self._ahead, None
@@ -233,19 +234,19 @@ class OwnWork:
             self._ahead = None
 
     def _as_trained(self, work: Work, round_id: int) -> Work:
-        """What was trained ahead is this round's training from here on."""
+        """Return work that was trained ahead for this round as this round's training."""
         is_its = work.is_ahead and work.trained[0][0] == round_id
         return replace(work, trained=((round_id, self._standing.digest), *work.trained)) if is_its else work
 
     def _hold_nothing(self, part: Part) -> list[Effect]:
-        """What was trained for this round comes in a sum, as earlier work."""
+        """Hold zeros: the training for this round comes in a sum, as earlier work."""
         part.is_empty = True
         return self._hold(part, Work(np.zeros(self._standing.parameters.size, np.float32)))
 
     def _hold(self, part: Part, fresh: Work, ready: LocalDeltaReady | None = None) -> list[Effect]:
-        """The own delta of this round, with what earlier rounds did not count. ready: it may have the sum.
+        """Hold the own delta of this round, with work that earlier rounds did not count. ready: it may have the sum.
 
-        If there was one before, without what was trained since: the round's result may hold that one.
+        If there was one before, leave out work trained since: the round's result may hold that one.
         """
         standing, here = self._standing, (self._standing.lineage, part.round_id)
         is_again = here in fresh.rounds or fresh.has_counted(here) or standing.was_given_in(here)

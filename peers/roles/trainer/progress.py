@@ -1,6 +1,6 @@
-"""How a device gets on in the run: it opens a round, takes its place in the broadcast, applies the result, catches up.
+"""The steps of a device through the run: it opens a round, follows the broadcast, applies the result, catches up.
 
-Each of them moves the model (`Standing`), the part in the open round and the own work together, so that no round counts
+Each step moves the model (`Standing`), the part in the open round and the own work together, so that no round counts
 the device's work twice or not at all. Knows no messages but the agent's orders, and sends nothing.
 """
 
@@ -32,15 +32,15 @@ from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, ModelMessage,
 from mdl.protocol.vector_work import ApplyDelta, DeltaApplied
 from mdl.protocol.vocabulary import History, TrainingReport
 
-# While somebody is away who was in one of so many rounds before, own work since then is remembered, if the model is
-# small: that takes five vectors more. Else that of the last round, until a round begins with all who made it, and of a
-# small model for a round longer.
+# While a device of the last so many rounds is away, own work since then is remembered if the model is small: that takes
+# five vectors more. A large model's is of the last round only, until a round begins with all devices that made it.
+# A small model's last rounds always are (`_SMALL_ROUNDS` in model_state.py).
 _LATELY = 16
 
 
 @dataclass(frozen=True)
 class _Applying:
-    """A result that is being applied. rounded: what coding has rounded off in its exchange. target: see `apply`."""
+    """A result that is being applied. rounded: the remainder of its exchange's coding. target: see `apply`."""
 
     part: Part
     result: ModelDelta
@@ -77,21 +77,21 @@ class Progress:
 
     @property
     def training(self) -> TrainingReport | None:
-        """How that of the open round went."""
+        """The training report of the open round."""
         return self._own.training
 
     @property
     def ahead(self) -> Vector | None:
-        """What was trained ahead, for the round after the open one."""
+        """The delta trained ahead, for the round after the open one."""
         return self._own.ahead
 
     @property
     def target(self) -> CatchUp | None:
-        """Where the mesh stands, as long as this device fetches the model."""
+        """The place where the mesh stands, as long as this device fetches the model."""
         return self._catching_up.target
 
     def attempt(self) -> tuple[int, int]:
-        """The round this device takes part in and the term that opened it; zeros for none."""
+        """Return the round this device takes part in and the term that opened it; zeros for none."""
         return (self.part.round_id, self.part.attempt) if self.part else (0, 0)
 
     def open(self, opened: RoundOpened, now: float) -> list[Effect]:
@@ -123,7 +123,7 @@ class Progress:
         return self._own.begin(self.part, before, lineage, self._reports.taken.goal)
 
     def _are_all_here(self, here: set[str]) -> bool:
-        """Whether whoever was in a round lately is in this one, too: nobody can go on from before w, as a fork."""
+        """Return True if all devices of the latest rounds are in this one: none can go on from before w, as a fork."""
         standing, round_id = self.standing, self.standing.round_id
         rounds = _LATELY if standing.is_small else 1
         self._seen |= dict.fromkeys([*standing.base, *here], round_id)
@@ -131,7 +131,7 @@ class Progress:
         return self._seen.keys() <= here
 
     def take_place(self, order: BroadcastOrdered, now: float) -> list[Effect]:
-        """Also a device that is late for the round takes the result, as long as it stands at w(round_id - 1)."""
+        """Follow the order: a device late for the round takes the result, too, if it stands at w(round_id - 1)."""
         here = self.standing.round_id + 1, self.standing.digest, self.standing.lineage
         current = (order.round_id, order.base_digest, order.lineage) == here
         if not current or self._me not in order.order or self._reports.has_left:
@@ -145,7 +145,7 @@ class Progress:
         return self._own.take_trained(ready, self.part, self._catching_up.missed, self._reports.taken.goal)
 
     def take_recalled(self, recalled: DeltaRecalled, now: float) -> list[Effect]:
-        """An own delta is here again: of a round that went on without it, or whose place a result had taken."""
+        """Take a recalled own delta: its round went on without it, or a result had taken its place."""
         self._voice.has_changed = True
         goal, parts = self._reports.taken.goal, (self.part, self._catching_up.missed)
         asking = [part for part in parts if part and part.is_recalling and part.round_id == recalled.round_id]
@@ -158,25 +158,25 @@ class Progress:
         return self._staging.take_own(self.part, now) if self.part.holds else self._own.resume(self.part, goal)
 
     def pause(self, reason: str) -> list[Effect]:
-        """Train no more, or again if the reason is ""; hops, broadcast, votes and catching up go on."""
+        """Stop training, or resume if the reason is ""; hops, broadcast, votes and catching up go on."""
         self._reports.away, self._own.is_paused = printable(reason), bool(reason)
         self._voice.has_changed = True
         return self._own.resume(self.part, self._reports.taken.goal)
 
     def give_up_training(self, round_id: int) -> list[Effect]:
-        """A pause has cut it off; it may be over by now."""
+        """Drop the training that a pause has cut off; train again if the pause is over by now."""
         self._own.give_up(round_id)
         return self._own.resume(self.part, self._reports.taken.goal)
 
     @property
     def is_applying(self) -> bool:
-        """w(t + 1) is being computed: what the agent orders meanwhile comes too early."""
+        """True while w(t + 1) is being computed: orders of the agent come too early meanwhile."""
         return self._applying is not None
 
     def apply(self, part: Part, target: CatchUp | None = None) -> list[Effect]:
-        """w(t + 1) = w(t) - eta * delta, of the result that this device has staged.
+        """Compute w(t + 1) = w(t) - eta * delta from the result that this device has staged.
 
-        target: what w(t + 1) must be, if that is all that is known; without it the result is decided.
+        target: the place that w(t + 1) must match, if nothing else is known; without it the result is decided.
         """
         result, exchange = part.spread.staged, part.spread.exchange
         assert result is not None
@@ -191,12 +191,12 @@ class Progress:
         return [ApplyDelta(part.round_id, self.standing.state, result.values, self.standing.outer, in_place)]
 
     def _is_free(self, part: Part, result: ModelDelta) -> bool:
-        """Whether nobody needs a result's values once it is applied: on their way, or as this device's own delta."""
+        """Return True if an applied result's values are free: not on their way, nor this device's own delta."""
         own = part.own_hold(self._me)
         return part.spread.is_handed_on() and (own is None or own.values is not result.values)
 
     def take_applied(self, applied: DeltaApplied, now: float) -> list[Effect]:
-        """w(t + 1) is there; or the target's model is another one, and fetched."""
+        """Take over w(t + 1); if it is not the target's model, fetch that instead."""
         applying, self._applying = self._applying, None
         if applying is None or applying.part is not self.part or applied.round_id != applying.part.round_id:
             return []
@@ -216,7 +216,7 @@ class Progress:
         return effects + self._keep_standing()
 
     def catch_up_to(self, target: CatchUp, now: float) -> list[Effect]:
-        """The mesh stands elsewhere: go there. A late message about an older round changes nothing."""
+        """Go to where the mesh stands. A late message about an older round changes nothing."""
         if target.source.peer_id == self._me.peer_id:
             raise RemoteProtocolError("this device is to fetch what it lacks from itself")
         way = self._catching_up.find_way(target, self.part)
@@ -230,7 +230,7 @@ class Progress:
         return self._fetch(target, now)
 
     def take_model(self, message: ModelMessage, values: Vector, digest: bytes) -> list[Effect]:
-        """Another device's model, if it is the one that is fetched. Raises RemoteProtocolError if it is not as told."""
+        """Take over another device's model, if it is wanted. Raises RemoteProtocolError if it is not as told."""
         if not self._catching_up.is_arrived(message, values, digest):
             return []
         return self._move_to(message.round_id, values, digest, message.history)
@@ -241,7 +241,7 @@ class Progress:
         return []
 
     def _is_on(self, opened: RoundOpened) -> bool:
-        """Whether the round is of this device's lineage, or starts a fork of it here and now."""
+        """Return True if the round is of this device's lineage, or starts a fork of it here and now."""
         standing = self.standing
         if opened.lineage == standing.lineage:
             return True

@@ -1,4 +1,4 @@
-"""What a device tells of itself: its whole state each time, so that whoever missed ten reports knows all after one."""
+"""The reports of a device: its whole state each time, so that a listener that missed ten knows all after one."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _WAITING, _TRAINING, _LEFT = Activity.WAITING, Activity.TRAINING, Activity.LEFT
 
 
 class Reports:
-    """See the module. schema_hash, model: which model this is, the second for people.
+    """See the module. schema_hash, model: identity of the model, and a line about it for people.
 
-    channels: what is told of its windows. taken: what it knows of the run. has_left: it takes part no more.
-    away: why it may not train now.
+    channels: description of its windows' channels. taken: its knowledge of the run. has_left: it takes part no more.
+    away: the reason why it may not train now.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Reports:
         self._sent_bytes = self._bugs = 0
         self._unheard: tuple[str, ...] = ()
         self._evaluation: RoundEvaluation | None = None
-        # A round, by which attempt -> its lineage, as long as its result has not been applied here.
+        # (round, attempt) -> its lineage, None once its result has been applied here.
         self._entered: dict[tuple[int, int], Lineage | None] = {}
         self._sequence = 0
 
@@ -57,13 +57,13 @@ class Reports:
 
     def note_evaluation(self, done: Evaluated) -> None:
         most = MAX_LOSS * done.evaluation.n
-        loss_sum = within(done.evaluation.loss_sum, -most, most)  # diverged, it would not be read by anybody
+        loss_sum = within(done.evaluation.loss_sum, -most, most)  # nobody would read it if it diverged
         self._evaluation = RoundEvaluation(done.round_id, replace(done.evaluation, loss_sum=loss_sum))
         if self.waits_for_test(done.round_id):
             self._voice.has_changed = True
 
     def waits_for_test(self, round_id: int) -> bool:
-        """Whether the run may end with what the test of this round's model says; else it can wait."""
+        """Return True if this round's test may end the run; else it can wait."""
         return round_id == self.taken.goal or self.taken.course is not None
 
     def note_opened(self, opened: RoundOpened, now: float) -> None:
@@ -86,17 +86,17 @@ class Reports:
             del self._entered[next(over, next(iter(self._entered)))]
 
     def note_applied(self, round_id: int) -> None:
-        """Nobody goes on with attempts at this round: their place is needed for one that others may have open still."""
+        """Mark attempts at this round as over: their place is needed for rounds that others may still have open."""
         for entry, lineage in self._entered.items():
             if entry[0] == round_id and lineage == self._standing.lineage:
                 self._entered[entry] = None
 
     def has_entered(self, round_id: int, attempt: int) -> bool:
-        """Whether it takes part in this attempt at a round, or has done so and left it."""
+        """Return True if it takes part in this attempt at a round, or has left it."""
         return (round_id, attempt) in self._entered
 
     def make(self, part: Part | None, training: TrainingReport | None, term: int, agent: str, now: float) -> PeerReport:
-        """The next one. training: how that of the open round went. term, agent: whom this device obeys."""
+        """Return the next report. training: of the open round. term, agent: the ones that this device obeys."""
         standing, voice = self._standing, self._voice
         has_staged = part is not None and part.spread.staged is not None
         self._sequence += 1

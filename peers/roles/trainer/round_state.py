@@ -16,7 +16,7 @@ from mdl.protocol.vocabulary import Activity, Holding, HopDecision, Incoming
 
 HopKey = tuple[int, int]  # segment, hop
 
-# Hops to one receiver that did not count; the agent itself tries two devices twice, and may be succeeded.
+# Limit of hops to one receiver that did not count. An agent tries two devices twice, and may be succeeded.
 MOST_IN_VAIN = 4
 
 # Looked up once: see peers/roles/agent/phase.py.
@@ -29,13 +29,13 @@ class Part:
     """State of one device in one round. holds: segment -> partial mean, kept after it has been given away.
 
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
-    given: segment -> the hop it was given away by, and its receiver. fresh: what was trained for it, without its values
-    where the trained model still has them; works: earlier work in the own delta. announced: the term under which it was
-    announced last, and to whom: other members are in no round of that agent's. is_empty: nothing was trained for it,
-    since that comes with earlier work. trained_from: w, if the trained model can give this very own delta again.
-    is_spent: a result has taken its place, and it is not here again yet; is_recalling: it is asked for. is_merging:
-    what came in by `incoming` is being merged; theirs: who is in that. in_vain: how often each receiver got something
-    by a hop that did not count.
+    given: segment -> the hop that took it, and its receiver. fresh: work trained for it, without its values where the
+    trained model still has them; works: earlier work in the own delta. announced: the last term under which it was
+    announced; announced_to: the members then, since others are in no round of that agent. is_empty: nothing was trained
+    for it, since that comes with earlier work. trained_from: w, if the trained model can give this very own delta
+    again. is_spent: a result has taken the own delta's place, and it is not here again yet; is_recalling: it is asked
+    for. is_merging: the delta that came by `incoming` is being merged; theirs: its contributors. in_vain: receiver ->
+    number of hops to it that did not count.
     """
 
     round_id: int
@@ -60,7 +60,8 @@ class Part:
     is_merging: bool = False
     theirs: frozenset[Contributor] = frozenset()
     spread: Spread = field(default_factory=Spread)
-    # For these contributors, given away so: the last report. It names no delta, which would stay in memory with it.
+    # The last report, after the contributors and the gift that it is about. It names no delta: that would stay in
+    # memory.
     _told: tuple[frozenset[Contributor] | None, object, tuple[Holding, ...]] = (None, None, ())
 
     def activity(self) -> Activity:
@@ -73,10 +74,10 @@ class Part:
         return _SENT if len(self.given) == len(self.holds) else _HOLDING
 
     def is_member(self, peer: Contributor, round_id: int) -> bool:
-        """Whether a message of this peer and round belongs here.
+        """Return True if a message of this peer and round belongs here.
 
-        Not of one that was started anew, or that follows an agent still which this device has left, and is in no round
-        of the one that it obeys.
+        It does not if the peer was started anew. Nor does it if the peer still follows an agent that this device has
+        left, and is in no round of the agent that this device obeys.
         """
         return round_id == self.round_id and peer in self.announced_to
 
@@ -84,18 +85,18 @@ class Part:
         return {segment: hold for segment, hold in self.holds.items() if segment not in self.given}
 
     def own_hold(self, me: Contributor) -> ModelDelta | None:
-        """This device's own delta, as long as nothing has been merged into it, and no result has taken its place."""
+        """Return this device's own delta, while nothing is merged into it and no result has taken its place."""
         hold = self.holds.get(0)
         return hold if hold and hold.contributors == frozenset([me]) and not self.lacks_own else None
 
     @property
     def lacks_own(self) -> bool:
-        """Whether the own delta's place is a result's by now, or may be at any moment."""
+        """True if a result has the own delta's place by now, or may have it at any moment."""
         return self.is_spent or (self.spread.exchange is not None and self.spread.exchange.is_in_place)
 
     @property
     def may_lend(self) -> bool:
-        """Whether a result may take the own delta's place: it was not given away, and can be had again."""
+        """True if a result may take the own delta's place: it was not given away, and can be had again."""
         return self.trained_from is not None and not (self.given or self.released)
 
     def recall(self) -> list[RecallDelta]:
@@ -109,7 +110,7 @@ class Part:
         return self.incoming is not None and (self.incoming.segment, self.incoming.hop_id) == (segment, hop_id)
 
     def cannot_receive(self, order: HopOrdered) -> str:
-        """Why this device cannot be the receiver of a hop now; empty if it can."""
+        """Return the reason why this device cannot be the receiver of a hop now; empty if it can."""
         if order.sender not in self.members:
             return "the sender is no member of this round"
         if self.spread.has_result:
@@ -123,15 +124,15 @@ class Part:
         return ""
 
     def give(self, segment: int, hop_id: int, receiver: Contributor) -> bool:
-        """Commit the partial mean to this hop; False if it cannot be: training, receiving, given away or released."""
+        """Commit the partial mean to this hop. Return False if it is not free, or the hop was released."""
         if (segment, hop_id) in self.released or segment not in self.holds or self.incoming or self.spread.has_result:
             return False
         if self.in_vain.get(receiver, 0) >= MOST_IN_VAIN:
-            return False  # whoever asks for what nobody has ordered
+            return False  # this receiver asks for hops that nobody has ordered
         return self.given.setdefault(segment, (hop_id, receiver)) == (hop_id, receiver)
 
     def release(self, segment: int, hop_id: int) -> None:
-        """The hop did not count: hold again, and never serve it again. Raises RemoteProtocolError for too many hops."""
+        """Hold again after a hop that did not count, and never serve it. Raises RemoteProtocolError for too many."""
         if len(self.released) >= MAX_HOPS:
             raise RemoteProtocolError(f"more than {MAX_HOPS} hops of one round are released")
         self.released.add((segment, hop_id))
@@ -140,7 +141,7 @@ class Part:
             self.in_vain[receiver] = self.in_vain.get(receiver, 0) + 1
 
     def check_incoming(self, mine: ModelDelta, theirs: ModelDelta) -> None:
-        """Raises RemoteProtocolError if merging would break an invariant."""
+        """Raise RemoteProtocolError if merging would break an invariant."""
         if not (isfinite(theirs.theta) and theirs.theta > 0 and theirs.contributors):
             raise RemoteProtocolError(f"theta {theirs.theta} of {len(theirs.contributors)} contributors")
         if strangers := theirs.contributors - self.members:
@@ -153,7 +154,7 @@ class Part:
         return Incoming(order.segment, order.hop_id, order.sender) if order else None
 
     def report_holdings(self) -> tuple[Holding, ...]:
-        """What each segment's partial mean consists of; the last answer, as long as it is right."""
+        """Return each segment's holding: theta, contributors, hop. The last answer is reused while it is right."""
         if not self.holds:
             return ()
         first = self.holds.get(0)

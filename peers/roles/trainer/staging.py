@@ -18,14 +18,14 @@ from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, Segments
 from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Staged, Transfer
 
-# A long piece of work is done step by step: as soon as may be, but messages are heard in between.
+# A long piece of work is done in quick steps, with messages heard in between.
 _BETWEEN_STEPS_S = 0.001
 
 Said = SegmentsReady | PieceMessage | SegmentMessage | SegmentTaken
 
 
 class Staging:
-    """See the module. staged_term: the last under which this device has staged a result."""
+    """See the module. staged_term: the last term under which this device has staged a result."""
 
     def __init__(
         self, me: Contributor, standing: Standing, voice: Voice, hops: Hops, most_under_way: int, guard: Guard
@@ -60,14 +60,14 @@ class Staging:
         if spread.staged is None and spread.parent and (ask or voice.ask_at is None):
             voice.ask_at = now
         if ask:
-            voice.transfer = None  # what came from the parent before goes no further
+            voice.transfer = None  # the transfer from the parent before goes no further
         voice.has_changed = voice.has_changed or spread.report() != staged_before
         if is_new and order.owns and spread.staged is None:
             return effects + self._begin_exchange(part, order, now)
         return [*effects, *spread.name(spread.made), *(spread.confirm() if is_new else ()), *spread.feed(now)]
 
     def take_own(self, part: Part, now: float) -> list[Effect]:
-        """The own delta is here again, whose place a result had taken: an exchange goes on, or begins that waits."""
+        """Take back the own delta after a result had taken its place: an exchange that waits goes on, or begins."""
         spread, own = part.spread, part.holds[0]
         if exchange := spread.exchange:
             return [*exchange.take_own(own), *self._name_if_whole(part, exchange)]
@@ -77,7 +77,7 @@ class Staging:
         return self._begin_exchange(part, order, now)
 
     def take_name(self, part: Part | None, named: DeltaHashed, now: float) -> list[Effect]:
-        """The digest of what this device has itself. Raises RemoteProtocolError if it is not the one ordered."""
+        """Stage the mean that this digest names. Raises RemoteProtocolError if it is not the one ordered."""
         if part is None or part.round_id != named.round_id:
             return []
         gapped = part.spread.gapped
@@ -101,7 +101,7 @@ class Staging:
         digest: bytes,
         now: float,
     ) -> list[Effect]:
-        """From the parent. Raises RemoteProtocolError if it is not what the order says."""
+        """Take the result, or a gap of it. Raises RemoteProtocolError if it is not what the order says."""
         if part is None or message.round_id != part.round_id or not part.spread.check(sender, message):
             return []
         if message.stop:
@@ -120,7 +120,7 @@ class Staging:
         return [*part.spread.confirm(), *part.spread.feed(now)]
 
     def _fill_gap(self, part: Part, message: GlobalMessage, values: Vector, now: float) -> list[HashDelta]:
-        """What an exchange has left of the result: the last gap makes it whole, and its digest tells whether it is."""
+        """Fill a gap that an exchange has left. After the last one the digest tells if it is the result."""
         gapped = part.spread.gapped
         if gapped is None or not gapped.fill(message, values):
             return []
@@ -133,7 +133,7 @@ class Staging:
     def hear_segment(
         self, part: Part | None, sender: Contributor, message: Said, values: Vector | None, now: float
     ) -> list[Effect]:
-        """Of the exchange that this device takes part in. Raises RemoteProtocolError if it is not what it should be."""
+        """Hear a word of this device's exchange. Raises RemoteProtocolError if it is not what it should be."""
         exchange = part.spread.exchange if part else None
         if part is None or exchange is None or message.round_id != part.round_id:
             return []
@@ -153,7 +153,7 @@ class Staging:
         return [*sends, *self._name_if_whole(part, exchange)]
 
     def say_again(self, part: Part, exchange: Exchange, now: float) -> list[Effect]:
-        """What may have been lost of an exchange; no more once everybody has all from this device."""
+        """Say again what may have been lost of an exchange; no more once everybody has all from this device."""
         if exchange.result.follow():
             self._voice.ask_at = now + _BETWEEN_STEPS_S
             return []
@@ -173,7 +173,7 @@ class Staging:
             recalls = part.recall() if exchange.lacks_own else []
             return [*recalls, *sends, *self._name_if_whole(part, exchange)]
         own, most, guard = part.own_hold(self._me), self._most_under_way, self._guard
-        # Not what pieces of an exchange that was left may still be read from, on their way to who follows that.
+        # The own delta is not lent while pieces of an exchange that was left may still be read from it, on their way.
         retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges and part.spread.is_handed_on()
         exchange = Exchange(order, self._me, own, size, retry_s, most, self.uplink, guard, lends)
         part.spread.exchange = exchange
@@ -181,19 +181,19 @@ class Staging:
 
     def _name_if_whole(self, part: Part, exchange: Exchange) -> list[HashDelta]:
         if not exchange.is_whole or part.spread.has_result or exchange.order != part.spread.order:
-            return []  # the last: an order that goes on with it has been refused
+            return []  # the last case: an order that goes on with it has been refused
         order, partial = exchange.order, exchange.partial
         return part.spread.name(ModelDelta(exchange.result.values, order.theta, frozenset(order.contributors), partial))
 
     def _replaces(self, order: BroadcastOrdered, staged: Staged) -> bool:
-        """Whether an order is of another result: one that it names, or a later agent's, which has asked a quorum.
+        """Return True if an order is of another result: it names one, or a later agent, which asked a quorum, gives it.
 
         Else it may be of the same one, which its agent cannot name before it has heard of it.
         """
         return bool(order.digest) or order.term > staged.term
 
     def _note_staged(self, part: Part) -> None:
-        """The result may be closed from here on, whatever this device hears of it."""
+        """Note the staged result: it may be closed from here on, whatever this device hears of it."""
         if (staged := part.spread.report()) and part.spread.order:
             self.staged_term = part.spread.order.term
             self._standing.note_staged(staged)

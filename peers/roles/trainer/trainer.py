@@ -2,9 +2,9 @@
 
 Follow theta: born in `LocalDeltaReady` (own_delta.py), grown and given away in `Hops` (hops.py), staged by the
 broadcast (broadcast.py), applied by `Progress` (progress.py). Rules: the receiver decides a hop once; a sender keeps
-what it gave away until the round is over; every handler may see a message twice; whoever still wants something asks
-again on its timer.
-Knows no sockets, no schedule, no other device's state, and obeys whoever `peers/roles/peer.py` says is the agent.
+what it gave away until the round is over; every handler may see a message twice; a device that still wants something
+asks again on its timer.
+Knows no sockets, no schedule and no other device's state, and obeys the agent that `peers/roles/peer.py` names.
 """
 
 from __future__ import annotations
@@ -68,18 +68,19 @@ from mdl.protocol.vocabulary import Ballot, History, Lineage, Transfer
 
 logger = logging.getLogger(__name__)
 
-# What only the agent says. Told apart by their type: a miss of isinstance is slow with these classes.
+# Messages that only the agent sends. Compared by exact type: a failing isinstance is slow with these classes.
 ORDERS = frozenset(AgentMessage.__subclasses__())
 _SEGMENTED = frozenset((SegmentsReady, PieceMessage, SegmentMessage, SegmentTaken))
 
 
 class TrainerSettings(msgspec.Struct, frozen=True):
-    """outer: what a global delta does to the model. keep_deltas: write own and global delta of each round.
-    overlaps: train ahead for the next round while the deltas of one travel (`OwnWork`).
+    """The settings of one trainer.
 
-    report_s: how often a report is sent at least. retry_s: how often something is asked for. stall_s: a hop of which
-    nothing has come for so long is given up. most_under_way: bytes of segments on their way to one device.
-    defence: how others' partial means are judged.
+    outer: the step by which a global delta changes the model. keep_deltas: write own and global delta of each round.
+    overlaps: train ahead for the next round while the deltas of this one travel (`OwnWork`). report_s: longest time
+    between two reports. retry_s: time between two requests for the same thing. stall_s: a hop that has brought nothing
+    for this time is given up. most_under_way: limit of the bytes of segments on their way to one device. defence: how
+    others' partial means are judged.
     """
 
     outer: Outer = Outer()
@@ -93,12 +94,11 @@ class TrainerSettings(msgspec.Struct, frozen=True):
 
 
 class Trainer:
-    """See the module. standing: the model it has. part: its part in the open round, if any. voice: when it speaks next.
-    guard: what it knows of the others' deltas.
+    """See the module. standing: its model. part: its part in the open round, if any. voice: times of its next words.
 
-    ballot: what an earlier start of it has promised, None if that is not known.
-    digest: of the state, if it is known. state: float32, w and what else the outer optimizer of the settings has
-    (`Outer.begin`). channels: what is told of its windows' channels.
+    guard: its knowledge of the others' deltas. ballot: promises of an earlier start, None if they are not known.
+    digest: of the state, if known. state: float32, w and what else the outer optimizer of the settings has
+    (`Outer.begin`). channels: the description of its windows' channels.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Trainer:
         self._hops = Hops(self.voice, settings.stall_s, self.guard)
         self._staging = Staging(me, self.standing, self.voice, self._hops, settings.most_under_way, self.guard)
         self._farewell: tuple[str, int] | None = None  # waits for the round that is being applied
-        self._last_line = 0  # number of the last round whose line was told
+        self._last_line = 0  # number of the last round that had its line told
         shared = (self.standing, self._reports, self.voice, self._staging)
         self._progress = Progress(me, *shared, settings.keep_deltas, settings.overlaps, self.guard)
 
@@ -150,7 +150,7 @@ class Trainer:
 
     @property
     def base(self) -> tuple[str, ...]:
-        """Whose majority decides on the next round."""
+        """The devices that decide on the next round by majority."""
         return self.standing.base
 
     @property
@@ -160,12 +160,12 @@ class Trainer:
 
     @property
     def taken(self) -> Taken:
-        """What it knows of the run, for when it takes office."""
+        """The facts that it knows of the run, for when it takes office."""
         return self._reports.taken
 
     @property
     def left(self) -> bool:
-        """It takes part no more."""
+        """True once it takes part no more."""
         return self._reports.has_left
 
     @property
@@ -175,13 +175,13 @@ class Trainer:
 
     @property
     def carry(self) -> Vector | None:
-        """Own work that no round has counted, and that is not in the delta of the open one yet."""
+        """Own work that no round has counted, and that the open round's delta does not contain yet."""
         carry, ahead = self.standing.carry(), self._progress.ahead
         return carry if ahead is None else ahead.copy() if carry is None else carry + ahead
 
     @property
     def kept_back(self) -> Vector | None:
-        """The part of `carry` that the next rounds of this very lineage count: it is in no delta till then."""
+        """The part of `carry` that later rounds of this very lineage count: no delta contains it until then."""
         return self.standing.kept_back()
 
     @property
@@ -192,7 +192,7 @@ class Trainer:
 
     @property
     def catching_up_to(self) -> CatchUp | None:
-        """Where the mesh stands, as long as this device fetches the model."""
+        """The place where the mesh stands, as long as this device fetches the model."""
         return self._progress.target
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -203,15 +203,15 @@ class Trainer:
         return effects
 
     def describe(self) -> dict[str, str]:
-        """Which model this is: its schema hash, and a line for people."""
+        """Return the model's schema hash, and a line about it for people."""
         return {"schema_hash": self._reports.schema_hash, "model": self._reports.model}
 
     def holdings(self) -> dict[int, ModelDelta]:
-        """Segment -> partial mean that this device still answers for: empty once it has been given away."""
+        """Return segment -> partial mean, for those that this device still answers for: not for those given away."""
         return self.part.free_holds() if self.part else {}
 
     def attempt(self) -> tuple[int, int]:
-        """The round this device takes part in and the term that opened it; zeros for none."""
+        """Return the round this device takes part in and the term that opened it; zeros for none."""
         return self._progress.attempt()
 
     # -- events -------------------------------------------------------------------------------------------------------
@@ -287,14 +287,14 @@ class Trainer:
         return []
 
     def _keep_line(self, told: RoundTold) -> list[Effect]:
-        """Keep the line of each round once: whoever leads cannot fill the disk with one."""
+        """Keep the line of each round once: a leader cannot fill the disk with one."""
         if told.summary.round <= self._last_line:
             return []
         self._last_line = told.summary.round
         return [RecordRound(told.summary, has_led=False)]
 
     def _is_at_it(self, order: AgentMessage) -> bool:
-        """Whether this device is doing what the agent wants: it reports when that is done."""
+        """Return True if this device is at work on the order: it reports once that is done."""
         part = self.part
         if type(order) is HopOrdered:
             return part is not None and part.is_receiving(order.segment, order.hop_id)
@@ -350,9 +350,9 @@ class Trainer:
         return [Finish(problem, exit_code)]
 
     def _leave_at_last(self) -> list[Effect]:
-        """If it was to leave while it had a round to apply."""
+        """Leave now, if leaving was put off until the round was applied."""
         return self._leave(*self._farewell) if self._farewell else []
 
     def report(self, term: int, agent: str, now: float) -> PeerReport:
-        """The whole state, for whoever leads. term, agent: whom this device obeys."""
+        """Return the report of the whole state. term, agent: the ones that this device obeys."""
         return self._reports.make(self.part, self._progress.training, term, agent, now)

@@ -1,4 +1,4 @@
-"""When a device speaks by itself: it asks again for what it wants, and reports what is new."""
+"""The times at which a device speaks by itself: it repeats requests, and reports news."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from mdl.protocol.vocabulary import Transfer
 
 @dataclass
 class Voice:
-    """report_s, retry_s: how often a report is sent at least, and something asked for.
+    """The clock of one device's words. report_s, retry_s: longest time between two reports, and between two requests.
 
-    ask_at: when it asks next, None while it wants nothing. transfer: how far the values have come that it waits for.
-    has_changed: there is something to report at once. report_at: when the last report is old.
+    ask_at: time of the next request, None while it wants nothing. transfer: progress of the values that it waits for.
+    has_changed: there is something to report at once. report_at: time at which the last report is old.
     """
 
     report_s: float
@@ -23,7 +23,7 @@ class Voice:
     report_at: float = 0.0
 
     def want(self, now: float) -> None:
-        """Something else than before: what has come of that goes no further."""
+        """Ask for something else at once: the transfer of what was wanted before goes no further."""
         self.ask_at, self.transfer = now, None
 
     def stop_asking(self) -> None:
@@ -34,13 +34,13 @@ class Voice:
         return self.report_at if ask_at is None or ask_at > self.report_at else ask_at
 
     def has_news(self, now: float) -> bool:
-        """Whether a report is to be sent: something has changed, or the last one is old."""
+        """Return True if a report is due: something has changed, or the last one is old."""
         return self.has_changed or now >= self.report_at
 
     def is_due(self, now: float) -> bool:
-        """Whether the last report is old."""
+        """Return True if the last report is old."""
         return now >= self.report_at
 
     def say_again(self) -> None:
-        """The agent asks, or is a new one: report at once."""
+        """Report at once: the agent asks, or is a new one."""
         self.has_changed = True

@@ -1,4 +1,4 @@
-"""Own work, and how works of one fate are added up, so that memory does not grow with rounds and forks. Pure."""
+"""Own work, and sums of works with the same fate, so that memory does not grow with rounds and forks. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from mdl.protocol.delta import Vector
 from mdl.protocol.vocabulary import Counted, Lineage
 
-# Memory is bounded, however often a mesh falls apart: trainings known of a sum, works that are known to have been given
-# elsewhere, too, and sums of rounds.
+# Bounds of memory, however often a mesh falls apart: trainings known of a sum, works kept apart since another fork has
+# or may have counted them too, and sums of rounds.
 _TRAININGS_KNOWN, _MOST_APART, _MOST_SUMS = 16, 12, 24
-# Of a small model, so many of the last rounds are remembered each.
+# The last so many rounds of a small model are remembered separately.
 _ROUNDS_APART = 4
 
-# In place of a digest in `Work.trained`: training went on from where the round before it had left off, which began at w
-# of the digest that follows (`OwnWork`, "overlaps").
+# In place of a digest in `Work.trained`: training went on from where the round before had left off. The digest that
+# follows is of the w at which that round began (`OwnWork`, "overlaps").
 AHEAD_OF = b"ahead of "
 
 Round: TypeAlias = tuple[Lineage, int]
@@ -27,10 +27,11 @@ Round: TypeAlias = tuple[Lineage, int]
 class Work(Struct, frozen=True, eq=False):
     """Own work, float32 (P,): one training, or the sum of several that rounds of a fork have counted.
 
-    trained: for which round, and the digest of the w it began at, of each. rounds: those whose own delta it was part
-    of. counted: those that are known to have counted it; of a sum, the first entry is the last round, and `since` the
-    first. partly: a round that has counted some segments of it, to be split when its values are here.
-    rounded_in: it is what coding has rounded off of this round's own delta: work only where w holds that round.
+    trained: the round of each training, and the digest of the w at which it began. rounds: rounds with it in their
+    own delta. counted: rounds known to have counted it; in a sum, the first entry is the last round, and `since` the
+    first. partly: a round that has counted some of its segments; the work is split once its values are here.
+    rounded_in: set if this is the remainder that coding rounded off this round's own delta: work only where w holds
+    that round.
     """
 
     values: Vector
@@ -43,21 +44,21 @@ class Work(Struct, frozen=True, eq=False):
 
     @property
     def is_ahead(self) -> bool:
-        """One training, for a round whose w was not known yet."""
+        """True for one training that was done for a round before its w was known."""
         return len(self.trained) == 1 and self.trained[0][1].startswith(AHEAD_OF)
 
     def is_training(self, round_id: int, digest: bytes) -> bool:
-        """Whether it is one training, for this round, and began at, or was counted from, this w."""
+        """Return True for one training for this round that began at, or was counted from, this w."""
         begun = [each for each in self.trained if not each[1].startswith(AHEAD_OF)]
         return begun == [(round_id, digest)]
 
     def has_counted(self, here: Round) -> bool:
-        """Whether this round has counted it, or of a sum a part."""
+        """Return True if this round has counted it, or part of it if it is a sum."""
         of_sum = bool(self.since) and self.counted[0][0] == here[0] and self.since <= here[1] <= self.counted[0][1]
         return of_sum or here in self.counted
 
     def given_in(self, here: Round) -> Work:
-        """The same after it was part of this round's own delta."""
+        """Return the work, marked as part of this round's own delta."""
         return self if here in self.rounds else replace(self, rounds=(*self.rounds, here))
 
     def counted_in(self, here: Round) -> Work:
@@ -65,12 +66,12 @@ class Work(Struct, frozen=True, eq=False):
 
 
 def total(works: Sequence[Work]) -> Vector | None:
-    """All of it together; None if there is none. Of one it is that one's."""
+    """Return the sum of the values; None if there are no works. The values of a single work are not copied."""
     return sum((work.values for work in works[1:]), start=works[0].values) if works else None
 
 
 def add_up_plain(works: Sequence[Work]) -> tuple[Work, ...]:
-    """One sum of all works that were never given away, as far as it matters: they stay together from here on."""
+    """Add up all works that were never given away: they stay together from here on."""
     plain = [work for work in works if not (work.rounds or work.counted or work.rounded_in)]
     values = total(plain) if len(plain) > 1 else None
     if values is None:
@@ -79,12 +80,12 @@ def add_up_plain(works: Sequence[Work]) -> tuple[Work, ...]:
 
 
 def add_up_counted(works: Sequence[Work], round_id: int, is_small: bool) -> tuple[Work, ...]:
-    """Sums of the works that a fork has counted, as seen from round `round_id`. is_small: there is room for several.
+    """Add up the works that a fork has counted, seen from round `round_id`. is_small: there is room for several sums.
 
-    A fork may be left in its middle: then the sum that this is in the middle of is lost. So of a small model the last
-    rounds stay apart, and those before are in sums of 1, 2, 4 ... rounds, none longer than what has come since it.
-    What another fork has counted, too, or may count, stays apart; of too many, those that only the same others have
-    counted become one.
+    A fork may be left in its middle: then the sum that contains this point is lost. So the last rounds of a small model
+    stay apart. The rounds before are in sums of 1, 2, 4 ... rounds, none longer than the rounds that came since.
+    Work that another fork has counted too, or may count, stays apart. If there is too much of it, works counted by the
+    same other forks become one.
     """
     alone: list[Work] = []
     apart: list[Work] = []
@@ -102,7 +103,7 @@ def add_up_counted(works: Sequence[Work], round_id: int, is_small: bool) -> tupl
 
 
 def _block(round_id: int, before: int) -> int:
-    """The last round of those that are in one sum with this one: 2^n rounds that ended so many before `before`."""
+    """Return the last round of the sum that this one is in: 2^n rounds, ended at least so many before `before`."""
     size, end = 1, round_id
     while (longer := round_id | (2 * size - 1)) + 2 * size <= before:
         size, end = 2 * size, longer
@@ -117,7 +118,7 @@ def _grouped(works: Sequence[Work], by: Callable[[Work], object]) -> list[list[W
 
 
 def _sum(works: Sequence[Work]) -> Work:
-    """Of works that rounds of one fork have counted, and the same others."""
+    """Return the sum of works that rounds of one fork, and the same other forks, have counted."""
     first, values = works[0], works[0].values if len(works) == 1 else total(works)
     assert values is not None
     lineage, last = first.counted[0][0], max(work.counted[0][1] for work in works)
@@ -127,6 +128,6 @@ def _sum(works: Sequence[Work]) -> Work:
 
 
 def _known(works: Sequence[Work]) -> tuple[tuple[int, bytes], ...]:
-    """The first trainings of a sum and the last: nearly always it is left at one of its ends."""
+    """Return the first and the last trainings of a sum: a fork is nearly always left at one of its ends."""
     trained, some = tuple(training for work in works for training in work.trained), _TRAININGS_KNOWN // 2
     return trained if len(trained) <= 2 * some else (*trained[:some], *trained[-some:])

@@ -1,4 +1,4 @@
-"""What a model's outputs say of one window: a class, numbers, or the labels that hold."""
+"""A model's answer for one window: a class, numbers, or the labels that hold."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from mdl.files.export import ModelDescription
 # A class; the labels that hold; or numbers by name, in their units.
 Predicted: TypeAlias = str | list[str] | dict[str, float]
 
-# A label holds where its probability is above this.
+# A label holds if its probability is above this.
 HOLDS = 0.5
 _NONE = "none"
 
 
 class Answer(NamedTuple):
-    """Of one window. shares: the probability of the class, or of each label by name; empty for numbers."""
+    """The answer for one window. shares: the probability of the class, or of each label by name; empty for numbers."""
 
     predicted: Predicted
     shares: dict[str, float]
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the answer as JSON."""
         if isinstance(self.predicted, str):
             return {"predicted": self.predicted, "probability": self.shares[self.predicted]}
         return {"predicted": self.predicted} | ({"probabilities": self.shares} if self.shares else {})
 
     def show(self, units: Sequence[str] = ()) -> str:
-        """In one line. units: of numbers."""
+        """Return the answer in one line. units: of numbers."""
         if isinstance(self.predicted, str):
             return f"{self.predicted:<20} {self.shares[self.predicted]:.1%}"
         if isinstance(self.predicted, list):
@@ -42,7 +42,10 @@ class Answer(NamedTuple):
 def read_outputs(
     outputs: NDArray[np.float32], description: ModelDescription, chosen: Sequence[int] | None = None
 ) -> Iterator[Answer]:
-    """One a row. outputs: float32 (n, outputs), as the module gives them. chosen: classes that are possible here."""
+    """Yield one answer a row.
+
+    outputs: float32 (n, outputs), as the module gives them. chosen: classes that are possible here.
+    """
     names, values = description.class_names, outputs.astype(np.float64)
     if description.targets == "numbers":
         for row in values.tolist():
@@ -60,7 +63,7 @@ def read_outputs(
 
 
 def true_answer(known: Any, description: ModelDescription) -> Predicted:
-    """What a window carries: a class's number, a row of numbers, or of 0 and 1."""
+    """Return the known answer of a window: from a class's number, a row of numbers, or a row of 0 and 1."""
     names = description.class_names
     if description.targets == "classes":
         return names[int(known)]
@@ -70,7 +73,7 @@ def true_answer(known: Any, description: ModelDescription) -> Predicted:
 
 
 def show_predicted(predicted: Predicted, units: Sequence[str] = ()) -> str:
-    """Without probabilities."""
+    """Return a prediction in one line, without probabilities."""
     if isinstance(predicted, str):
         return predicted
     if isinstance(predicted, list):

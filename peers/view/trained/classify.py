@@ -1,7 +1,7 @@
-"""`mdl predict` on recordings that nobody has labelled: files, folders, a file that grows, or a pipe.
+"""`mdl predict` on unlabelled recordings: files, folders, a file that grows, or a pipe.
 
-The model's file says which channels, how many samples and what rate its windows have; the options of the recording say
-what is particular about it. Windows follow one another without overlap unless ?step= says so.
+The model's file gives the channels, the number of samples and the rate of its windows; the options of the recording
+give its particulars. Windows follow one another without overlap unless ?step= is given.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STDIN = "-"
 _AT_ONCE = 256
 # Pictures likewise: 32 of 3 x 224 x 224 in float32 are 19 MB.
 _IMAGES_AT_ONCE = 32
-# Between two looks at a file that grows: less than anybody waits for, and little work.
+# The time between two looks at a file that grows: short for a user, and little work.
 _LOOK_S = 0.2
 
 
@@ -57,8 +57,9 @@ class Prediction:
 def classify(
     module: nn.Module, description: ModelDescription, said: str, classes: Sequence[str] = (), *, follow: bool = False
 ) -> Iterator[Prediction]:
-    """said: a path, csv:PATH?options, or - for what comes in. classes: of the model's, those that are possible here.
+    """Yield the predictions for `said`: a path, csv:PATH?options, or - for stdin.
 
+    classes: the model's classes that are possible here.
     follow: goes on as the file grows, until interrupted. Raises ConfigError or DataError naming the file and the row.
     """
     chosen = _choose_classes(description, classes)
@@ -66,7 +67,7 @@ def classify(
         yield from _classify_images(module, description, said, chosen, follow)
         return
     text = said.partition("?")[0]
-    # A path says nothing about its kind; a folder, or any ending, is of tables here.
+    # A path does not tell its kind; a folder, or any ending, is read as tables here.
     is_named = text == STDIN or text.startswith("csv:")
     spec = parse_spec(said if is_named and text != STDIN else f"csv:{said}")
     options = _complete(read_options(spec, CsvOptions), description)
@@ -93,7 +94,7 @@ def classify(
 def _classify_images(
     module: nn.Module, description: ModelDescription, said: str, chosen: Sequence[int], follow: bool
 ) -> Iterator[Prediction]:
-    """said: a picture, or a folder of them."""
+    """Yield the predictions for a picture, or for a folder of them."""
     if follow or said == STDIN:
         raise ConfigError("the model takes images: name a picture or a folder")
     pictures = iterate_images(said.removeprefix("images:"), description.shape)
@@ -104,13 +105,13 @@ def _classify_images(
 
 
 def show_prediction(row: Prediction, units: Sequence[str] = ()) -> str:
-    """One line. units: of numbers."""
+    """Return a prediction in one line. units: of numbers."""
     at = "" if row.began is None else f"{row.began:10.2f} s  " if row.is_timed else f"row {row.began + 1:8.0f}  "
     return f"{row.recording}  {at}{row.answer.show(units)}"
 
 
 def describe_prediction(row: Prediction) -> dict[str, Any]:
-    """For --json."""
+    """Return a prediction for --json."""
     began: dict[str, float] = {}
     if row.began is not None:
         began = {"began_s": row.began} if row.is_timed else {"first_row": int(row.began) + 1}
@@ -128,7 +129,7 @@ def _choose_classes(description: ModelDescription, classes: Sequence[str]) -> li
 
 
 def _complete(options: CsvOptions, description: ModelDescription) -> CsvOptions:
-    """What the user does not say, the model does. A label that is said is a column, and no channel."""
+    """Complete the user's options from the model. A label that the user names is a column, and no channel."""
     named = options.channels or options.columns or ",".join(description.channel_names)
     changes: dict[str, Any] = {"columns": named, "channels": "", "window": description.time}
     if options.step is None:
@@ -137,7 +138,7 @@ def _complete(options: CsvOptions, description: ModelDescription) -> CsvOptions:
 
 
 def _model_units(description: ModelDescription) -> tuple[str, ...]:
-    """Return the unit that the model takes each channel in, "" where its file does not say."""
+    """Return the unit that the model takes each channel in, "" if its file does not say."""
     return description.channel_units or ("",) * description.channels
 
 

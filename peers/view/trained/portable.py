@@ -1,6 +1,6 @@
-"""A trained model for other programs: ONNX, torch.export or the bare parameters, each compared with what it came from.
+"""A trained model for other programs: ONNX, torch.export or the bare parameters, each compared with the model.
 
-A file that gives something else than the model is worse than none: what differs by more than TOLERANCE is not kept.
+A file with other results than the model is worse than none: one that differs by more than TOLERANCE is not kept.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from mdl.peers.view.inference import load_model
 from mdl.task import Targets, describe_rate
 from mdl.writing import write_whole
 
-# Of logits: runtimes order their sums otherwise, and float32 has seven digits.
+# The largest difference of logits: runtimes order their sums otherwise, and float32 has seven digits.
 TOLERANCE = 1e-4
-# Windows it is compared on, drawn from a normal distribution: a built-in model normalises what comes in.
+# The number of compared windows, drawn from a normal distribution: a built-in model normalises its input.
 _COMPARED = 1000
-# Values in them, at most: 64 MB. Of images of 3 x 224 x 224 it is 111 that are compared.
+# The most values in them: 64 MB. That allows 111 images of 3 x 224 x 224.
 _MOST_COMPARED = 1 << 24
-# What comes out, for the card.
+# The outputs, in words for the card.
 _OUTPUTS: dict[Targets, str] = {
     "classes": "logits (n, {}); softmax makes probabilities",
     "labels": "logits (n, {}); the sigmoid makes each label's probability, and above 0.5 it holds",
@@ -52,7 +52,7 @@ _ONNX_NEEDS = ("onnx", "onnxscript")
 
 
 def with_ending(out: Path, form: str) -> Path:
-    """The file's name with the ending of its form. Raises ConfigError for the ending of another one."""
+    """Return the file's name with the ending of its form. Raises ConfigError for the ending of another form."""
     if out.suffix == _ENDINGS[form]:
         return out
     if out.suffix in _ENDINGS.values():
@@ -91,7 +91,7 @@ def export_portable(path: Path, form: str, out: Path | None, model: str | Own | 
 
 
 def describe_model(module: nn.Module, description: ModelDescription, name: str) -> str:
-    """A card: what goes in, what comes out, what it was made of, and what nobody has claimed of it. Markdown."""
+    """Return a card in Markdown: input, output, origin, and what nobody has claimed of the model."""
     count = sum(parameter.numel() for parameter in module.parameters())
     channels = ", ".join(description.channel_names) or f"{description.channels}, without names"
     rate = describe_rate(description.rate_hz) if description.rate_hz else "not known"
@@ -129,7 +129,7 @@ def _check_parameters(target: Path, module: nn.Module) -> str:
 
 def _compare(found: np.ndarray[Any, Any], module: nn.Module, x: np.ndarray[Any, Any], where: str) -> str:
     wanted, inner = predict_logits(module, x), unwrap(module)
-    # Numbers are as far apart as their spread.
+    # Differences of numbers are measured by their spread.
     scale = inner.scale().detach().numpy() if isinstance(inner, Numbers) else 1.0
     away = float(np.abs((found - wanted) / scale).max())
     if not away <= TOLERANCE:
@@ -145,7 +145,7 @@ def _write_torch(target: Path, module: nn.Module, description: ModelDescription)
     with _quietly():
         exported = torch.export.export(module.eval(), (torch.from_numpy(x[:2]),), dynamic_shapes=({0: batch},))
         torch.export.save(exported, target)
-        # What was just written by this process, and by nobody else.
+        # This process has just written the file, and no other has.
         again = torch.export.load(target).module()
     with torch.no_grad():
         return _compare(again(torch.from_numpy(x)).numpy(), module, x, "torch.export")
@@ -170,7 +170,7 @@ def _write_onnx(target: Path, module: nn.Module, description: ModelDescription) 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what torch says of its own parts meanwhile; whether the result is right is seen by comparing."""
+    """Silence torch's messages about its own parts; the comparison shows if the result is right."""
     log = logging.getLogger("torch")
     before = log.level
     log.setLevel(logging.CRITICAL)

@@ -1,10 +1,11 @@
 """The planning policy: plans the rest of the round anew at every decision. Pure.
 
-Where nothing is hidden (nobody's owner interferes), the plan over at most MAX_PLANNED devices is exact: the subset
-recursion on the ends that are reported, as for the optimum. Where busy periods are hidden, the hops that the plan and
-greedy propose, a few alternatives, and waiting are tried on the same drawn futures, each played to its end by a simple
-rule, and the best on average is taken. Above that many devices greedy decides: a slip there is mended later.
-Whom its owner's limits let receive nothing (Eq. 4) only sends in all of these: a hop to it never ends.
+If nothing is hidden (no owner's use interferes), the plan over at most MAX_PLANNED devices is exact: the subset
+recursion on the reported ends, as for the optimum. If busy periods are hidden, the candidates are the hops that the
+plan and greedy propose, a few alternatives, and waiting. All are tried on the same drawn futures, each played to its
+end by a simple rule, and the best on average is taken. Above that many devices greedy decides: a slip there is mended
+later.
+A device that its owner's limits let receive nothing (Eq. 4) only sends in all of these: a hop to it never ends.
 """
 
 from __future__ import annotations
@@ -31,23 +32,23 @@ from mdl.scheduler.policies.planning.rollouts import Hops, draw_future, roll_out
 from mdl.scheduler.policies.planning.subset_recursion import Indices, Times, earliest_ends, subset_tables
 from mdl.scheduler.policies.why import Choice
 
-# The exact plan takes 2 ms for 9 devices; each more takes three times as long.
+# The exact plan takes 2 ms for 9 devices; each additional device triples that.
 MAX_PLANNED = 9
 FUTURES = 64
 _SENDERS = 3
 _RECEIVERS = 3
 # The greedy decision, which evens out energy, is kept unless another is better by this share of a typical transfer.
 _MARGIN = 0.02
-# Whoever holds a load is exposed to its user for so many typical transfers longer.
+# The holder of a load is exposed to its user for so many typical transfers longer.
 _EXPOSED_TRANSFERS = 2.0
-# Futures are drawn this far: beyond it nobody is busy.
+# Futures are drawn this far: no device is busy beyond it.
 _HORIZON_S = 60.0
 
 Picked: TypeAlias = tuple[int, int] | None
 
 
 class Planner:
-    """futures: how many are drawn for a decision; 0 plans on expected ends alone."""
+    """A policy that plans anew. futures: the number drawn for a decision; 0 plans on expected ends alone."""
 
     name = "dp"
 
@@ -93,14 +94,14 @@ class _Case:
         self.hops = _time_hops(view, holders, typical_s)
 
     def expected_hop_s(self) -> Times:
-        """(sender, receiver): with the pauses to expect, and those to which the receiver is exposed by its load."""
+        """Return hop times (sender, receiver) with the expected pauses and the receiver's exposure through its load."""
         transfer_s = np.array(self.hops.transfer_s) * (1.0 + np.maximum(self.pauses[:, None], self.pauses))
         merge_s = np.array(self.hops.merge_s) * (1.0 + self.pauses)
         hop_s: Times = transfer_s + merge_s + _EXPOSED_TRANSFERS * self.typical_s * self.pauses
         return hop_s
 
     def choose(self, picked: Picked, ends_s: dict[Picked, float], hasty: Picked) -> Choice:
-        """Which first step was taken, of those whose rounds were seen to end then."""
+        """Describe the choice of this first step among all that were tried; ends_s: the end of the round after each."""
         return Choice(
             self._name(picked),
             "the round ends in",
@@ -115,7 +116,7 @@ class _Case:
 
 
 def _follow(case: _Case, hasty: Picked) -> tuple[Picked, Choice]:
-    """The best plan's first hop, or the greedy one if a plan that begins with it is as good."""
+    """Return the best plan's first hop, or greedy's if a plan that begins with it is as good."""
     hop_s = case.expected_hop_s()
     planned, best_s = _plan(case, hop_s)
     ends_s = {planned: best_s}
@@ -132,7 +133,7 @@ def _follow(case: _Case, hasty: Picked) -> tuple[Picked, Choice]:
 
 
 def _try_out(case: _Case, hasty: Picked, count: int) -> tuple[Picked, Choice]:
-    """The first step whose rollouts end earliest on average; each step meets the same futures."""
+    """Return the first step with the earliest mean end over all rollouts; each step meets the same futures."""
     planned, _ = _plan(case, case.expected_hop_s())
     tried = list(dict.fromkeys([hasty, planned, *_alternatives(case)]))
     if not case.view.may_wait():
@@ -172,7 +173,7 @@ def _alternatives(case: _Case) -> list[Picked]:
 
 
 def _plan(case: _Case, hop_s: Times) -> tuple[Picked, float]:
-    """The hop of the best plan that starts now, if one does, and when that plan ends."""
+    """Return the hop of the best plan that starts now, if one does, and the end of that plan."""
     found_s = _solve(case.ready_s, hop_s)
     holder = int(np.argmin(found_s[:, -1]))
     for start_s, sender, receiver in sorted(_trace(found_s, hop_s, holder, found_s.shape[1] - 1)):
@@ -188,7 +189,7 @@ def _solve(ready_s: Times, hop_s: Times) -> Times:
 
 
 def _trace(found_s: Times, hop_s: Times, holder: int, loads: int) -> list[tuple[float, int, int]]:
-    """The hops (start, sender, receiver) that lead to this state."""
+    """Return the hops (start, sender, receiver) that lead to this state."""
     if loads == 1 << holder:
         return []
     parts = _parts(loads & ~(1 << holder))

@@ -1,7 +1,7 @@
-"""What may come: draws of the busy periods that a view hides, and how long the rest of a round takes then. Pure.
+"""Rollouts: draws of the busy periods that a view hides, and the time the rest of a round takes then. Pure.
 
-The rule of a rollout: the costliest idle device sends to the cheapest, unless a cheaper one is free sooner than it
-saves. When those come is known in a rollout; which busy periods begin later is not used.
+The rule of a rollout: the costliest idle device sends to the cheapest, unless waiting for a cheaper one that is soon
+free costs less time than it saves. A rollout knows when those get free; it ignores busy periods that begin later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mdl.scheduler.policies.chain import DeviceState, DeviceView
 
 @dataclass(frozen=True)
 class Future:
-    """Busy periods from now on, and when each device is free of training or of its hop; by position."""
+    """Busy periods from now on, and the time at which each device ends its training or its hop; by position."""
 
     busy: tuple[Periods, ...]
     free_at_s: tuple[float, ...]
@@ -28,9 +28,9 @@ class Future:
 
 @dataclass(frozen=True)
 class Hops:
-    """What hops between n devices take without pauses, in seconds. cost_s: senders first, from the highest down.
+    """The times of hops between n devices without pauses, in seconds. cost_s: the highest sends first.
 
-    A hop to a device that may not receive takes inf, as does to keep a load there; one of the devices at least may.
+    A hop to a device that may not receive takes inf, and so does keeping a load there. At least one device may receive.
     """
 
     transfer_s: list[list[float]]
@@ -41,14 +41,14 @@ class Hops:
 def draw_future(
     devices: list[DeviceView], rush: float, horizon_s: float, typical_s: float, rng: np.random.Generator
 ) -> Future:
-    """rush: how much more often than over a whole day periods of use come."""
+    """Draw one future. rush: the factor by which periods of use come more often than over a whole day."""
     busy = tuple(_draw_busy(device, rush, horizon_s, typical_s, rng) for device in devices)
     free_at_s = tuple(_free_at_s(device, periods) for device, periods in zip(devices, busy, strict=True))
     return Future(busy, free_at_s)
 
 
 def roll_out(future: Future, hops: Hops, first: tuple[int, int] | None) -> float:
-    """Seconds until one holder is left, if `first` starts now; None: nothing starts before something changes."""
+    """Return the seconds until one holder is left, if `first` starts now; None: wait for the next change first."""
     busy, cost_s = future.busy, hops.cost_s
     wait_s = 0.0 if first else _next_change_s(future)
     free_at_s = [max(at_s, wait_s) for at_s in future.free_at_s]
@@ -136,7 +136,7 @@ def _draw_busy(
 
 
 def draw_rest_s(kind: UsageKind, age_s: float, typical_s: float, rng: np.random.Generator) -> float:
-    """How much longer a period lasts that has lasted `age_s`; nearly nothing if it must be over."""
+    """Draw the time that a period of age `age_s` still lasts; nearly nothing if it must be over."""
     share = float(rng.random())
     match kind:
         case UsageKind.SYNC:
@@ -162,7 +162,7 @@ def _uniform_rest_s(bounds: tuple[float, float], age_s: float, share: float) -> 
 
 
 def _log_normal_rest_s(age_s: float, rng: np.random.Generator) -> float:
-    """By rejection; far out in the tail, where that takes too long, a period lasts about as long again."""
+    """Draw by rejection; far out in the tail, where that takes too long, draw a rest of about the age."""
     for _ in range(20):
         length_s = usage.INTERACTIVE_MEDIAN_S * exp(usage.INTERACTIVE_SIGMA * float(rng.standard_normal()))
         if length_s > age_s:

@@ -1,9 +1,11 @@
 """The subset recursion that reduces n loads to one holder at the earliest moment. Pure, NumPy, for many cases at once.
 
-f(j, S) = when j alone holds exactly the loads of S and is idle. f(j, {j}) is given; the last hop into (j, S) comes from
-an i that held T, a part of S without j, and starts when both sides are ready:
-f(j, S) = min over i, T of end(i, j, max(f(j, S without T), f(i, T))). Since an end never falls when its start rises,
-min over T comes first and `end` is asked once for each i. n (n - 1) 3^(n - 2) maxima in all.
+f(j, S) = the moment at which j alone holds exactly the loads of S and is idle. f(j, {j}) is given.
+
+The last hop into (j, S) comes from an i that held T, a part of S without j. It starts when both sides are ready:
+f(j, S) = min over i, T of end(i, j, max(f(j, S without T), f(i, T))).
+An end never falls when its start rises, so min over T comes first and `end` is asked once for each i.
+n (n - 1) 3^(n - 2) maxima in all.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ class _Layer:
 
 @dataclass(frozen=True)
 class Tables:
-    """What depends on n alone. receivers, senders: of each ordered pair. held: state (receiver, itself and the others
-    of a compressed set) of each pair and set; mirrored: the pair with the roles exchanged."""
+    """Tables for one n. receivers, senders: of each ordered pair. held: state (receiver, itself and the others of a
+    compressed set) of each pair and set; mirrored: the pair with the roles exchanged."""
 
     n: int
     receivers: Indices
@@ -47,7 +49,7 @@ class Tables:
 
 
 def earliest_ends(ready_s: Times, end_of: EndOf, tables: Tables | None = None) -> Times:
-    """f as an array (n, 2^n, cases), infinite where j is not in S. ready_s: (n, cases)."""
+    """Return f as an array (n, 2^n, cases), infinite where j is not in S. ready_s: (n, cases)."""
     n, cases = ready_s.shape
     tables = tables or subset_tables(n)
     found = np.full((n << n, cases), np.inf)
@@ -63,7 +65,7 @@ def earliest_ends(ready_s: Times, end_of: EndOf, tables: Tables | None = None) -
 
 @cache
 def subset_tables(n: int) -> Tables:
-    """Computed once for each n; n = 12 takes about 1 MB."""
+    """Compute the tables once for each n; n = 12 takes about 1 MB."""
     receivers, senders = (np.array(side, dtype=np.intp) for side in zip(*_pairs(n), strict=True))
     place = {pair: index for index, pair in enumerate(_pairs(n))}
     mirrored = np.array([place[i, j] for j, i in _pairs(n)], dtype=np.intp)
@@ -79,7 +81,7 @@ def _pairs(n: int) -> list[tuple[int, int]]:
 
 
 def _expand(sets: Indices, first: int, second: int) -> Indices:
-    """Sets over the n - 2 others, as sets over all n: a gap opens at each of the two."""
+    """Turn sets over the n - 2 others into sets over all n: a gap opens at each of the two."""
     for gap in sorted((first, second)):
         low = sets & ((1 << gap) - 1)
         sets = ((sets - low) << 1) | low

@@ -1,1 +1,1 @@
-"""What an agent does about deltas that a device has refused."""
+"""The agent's response to deltas that a device has refused."""

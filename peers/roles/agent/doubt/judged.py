@@ -1,7 +1,7 @@
-"""What an agent remembers of the judging in one round for the next one. Pure.
+"""The agent's memory of the judging in one round, for the next one. Pure.
 
-Who merges before it gives shows no more than a mean of several, in which a lie of its own is not seen: so it gives
-first in the next round, to those who were judged in this one.
+A device that merges before it gives shows no more than a mean of several, in which a lie of its own is not seen. So it
+gives first in the next round, to those that were judged in this one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from mdl.peers.roles.agent.doubt.looks import Looks
 from mdl.peers.roles.agent.ledger import MERGED, RoundLedger
 from mdl.protocol.vocabulary import Holding, Staged
 
-# Devices to one of those that judge them in a mesh's first round.
+# Devices to one that judges them, in a mesh's first round.
 _TO_ONE_JUDGE = 10
-# Rounds from one inspection to the next. Who stood out is left out until then.
+# Rounds from one inspection to the next. A device that stood out is left out until then.
 EVERY = 20
 
 
@@ -25,9 +25,9 @@ EVERY = 20
 class Judging:
     """Doubts about one round.
 
-    doubted: peer ids whose work somebody has refused lately. disputed: peer ids that are said to have given another
-    result than others have, and those that say so. unjudged: peer ids whose own delta nobody has taken alone in the
-    round before. looks: None where it is not inspected. least_angle: as in `Limits`.
+    doubted: peer ids with work that a device has refused lately. disputed: peer ids that are said to have given another
+    result than others have, and those that say so. unjudged: peer ids with an own delta that nobody took alone in the
+    round before. looks: None if it is not inspected. least_angle: as in `Limits`.
     """
 
     ledger: RoundLedger
@@ -40,7 +40,7 @@ class Judging:
 
     @property
     def limits(self) -> Limits:
-        """As they are known at this moment: with each device that has trained."""
+        """The limits that are known at this moment: with each device that has trained."""
         if not self.is_on:
             return Limits()
         reports = [self.ledger.reports.get(peer) for peer in self.ledger.members]
@@ -50,9 +50,9 @@ class Judging:
 
 @dataclass
 class Judged:
-    """See the module. is_on: devices judge. peer_ids: whose own delta was taken, alone, in the last round.
+    """See the module. is_on: devices judge. peer_ids: devices that had their own delta taken, alone, in the last round.
 
-    known: what was seen of all. odd: who stood out at the last inspection, and why. inspected: in which round that was.
+    known: measurements of all. odd: peer id -> why it stood out at the last inspection. inspected: the round of that.
     """
 
     is_on: bool
@@ -62,20 +62,20 @@ class Judged:
     inspected: int | None = None
 
     def is_due(self, round_id: int) -> bool:
-        """Whether this round is to be inspected: the first one of an agent, and then now and again."""
+        """Return True if this round is to be inspected: the first one of an agent, and then now and again."""
         return self.is_on and (self.inspected is None or round_id >= self.inspected + EVERY)
 
     def left_out(self, round_id: int) -> dict[str, str]:
-        """Who is left out of this round for what the last inspection has shown, by peer id, and why."""
+        """Return peer id -> why the last inspection leaves it out of this round."""
         return {} if self.is_due(round_id) else self.odd
 
     def prepare(
         self, ledger: RoundLedger, digest: bytes, doubted: frozenset[str], disputed: frozenset[str] = frozenset()
     ) -> Judging:
-        """What the round that is announced is judged by. digest: of w(t).
+        """Return the judging of the round that is announced. digest: of w(t).
 
-        Where nobody was judged, all give first but few, whom w(t) draws: these are not judged then, and the others one
-        after the other, which takes longer than in pairs.
+        If nobody was judged before, all but a few give first; w(t) draws these few. They are not judged then, and the
+        others are, one after the other, which takes longer than in pairs.
         """
         if not self.is_on:
             return Judging(ledger, doubted=doubted, disputed=disputed)
@@ -87,9 +87,9 @@ class Judged:
         return Judging(ledger, True, doubted, unjudged, looks, self.known.least_angle(ledger.round_id), disputed)
 
     def note(self, judging: Judging, result: Holding | Staged | None) -> None:
-        """Of a round that is closed: who gave before it merged; in segments, everybody.
+        """Note the devices of a closed round that gave before they merged; in segments, everybody.
 
-        Not who stands out, too: it was taken before enough was known to refuse it.
+        A device that stands out is not noted: it was taken before enough was known to refuse it.
         """
         ledger = judging.ledger
         if not (self.is_on and result):

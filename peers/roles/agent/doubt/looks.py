@@ -1,8 +1,8 @@
 """An inspected round: each own delta is looked at by several devices before anything is merged. Pure.
 
 A receiver of a partial mean sees too few to tell a lie from other data, and may lie itself. A look is a hop that its
-receiver aborts once it has measured what came: nothing is merged, and the sender holds again. Who looks at whom follows
-from w(t), so that nobody chooses its judges; what follows from their words, `mdl/defence/inspection.py` says.
+receiver aborts once it has measured what came: nothing is merged, and the sender holds again. w(t) draws the judges of
+each device, so that nobody chooses its own; `mdl/defence/inspection.py` decides by their words.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mdl.protocol.delta import Contributor
 
 logger = logging.getLogger(__name__)
 
-# Who look at each device: of ten, three of which lie, a liar has two accomplices at most among its five.
+# Judges of each device: of ten devices, three of which lie, a liar has two accomplices at most among its five.
 JUDGES = 5
 Pair = tuple[Contributor, Contributor]  # sender, receiver
 
@@ -25,7 +25,7 @@ Pair = tuple[Contributor, Contributor]  # sender, receiver
 class Looks:
     """See the module. digest: of w(t). is_over: they are done.
 
-    odd: who stands out, by peer id, and why; as before if that cannot be told.
+    odd: peer id -> why it stands out; as before if that cannot be told.
     """
 
     def __init__(self, ledger: RoundLedger, digest: bytes, odd: dict[str, str]) -> None:
@@ -36,9 +36,9 @@ class Looks:
         self._ring = sorted(drawn, key=lambda peer: drawn[peer])
 
     def order(self, able: Collection[str], apart: Collection[Pair], now: float) -> bool:
-        """Order what can be looked at now; whether nothing of it is left to do.
+        """Order the looks that are possible now; return True if none is left to do.
 
-        able: peer ids that may receive. apart: who cannot reach whom.
+        able: peer ids that may receive. apart: pairs that cannot reach each other.
         """
         while pair := self._next(able, apart):
             sender, judge = pair
@@ -49,7 +49,7 @@ class Looks:
         return self._ledger.is_settled()
 
     def end(self) -> dict[Contributor, str]:
-        """Who is out of the round from here on, and why; somebody is left."""
+        """Return the devices that are out of the round from here on, and why; at least one device is left."""
         self.is_over = True
         words = [
             Word(hop.receiver.peer_id, hop.sender.peer_id, hop.decision.seen.rise)
@@ -76,7 +76,7 @@ class Looks:
         return None
 
     def _is_blind(self, hop: Hop) -> bool:
-        """Its receiver has no windows to test with, and need not be asked again."""
+        """Return True if its receiver has no windows to test with, and need not be asked again."""
         seen = hop.decision.seen if hop.decision else None
         return hop.state is LOOKED and (seen is None or seen.rise is None)
 

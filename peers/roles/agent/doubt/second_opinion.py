@@ -1,8 +1,8 @@
-"""Refused partial means: who judges them next, and when a device is out of the round for it. Pure.
+"""Refused partial means: the devices that judge them next, and when a sender is out of the round for it. Pure.
 
-A receiver may lie, too: what one refuses, others judge, until more than a third of the members have refused it
-(`accusers_needed`). Of two that refuse each other the one goes on whose mean more devices are in, since these have
-judged one another. Somebody is always left.
+A receiver may lie, too: others judge what one refuses, until more than a third of the members have refused it
+(`accusers_needed`). If two refuse each other, the one with more devices in its mean goes on, since these have judged
+one another. Somebody is always left.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ Refusals = dict[Contributor, set[Contributor]]
 
 
 class SecondOpinion:
-    """See the module. doubted: peer ids whose work was refused lately; unjudged: whose own nobody took alone last time.
+    """See the module. doubted: peer ids with work that was refused lately.
 
-    These merge nothing, but give their own first, to others: in a mean of several a lie is not seen.
+    unjudged: peer ids with an own delta that nobody took alone last time. Both merge nothing, but give their own first,
+    to others: in a mean of several a lie is not seen.
     """
 
     def __init__(self, ledger: RoundLedger, doubted: frozenset[str], unjudged: frozenset[str]) -> None:
@@ -30,7 +31,7 @@ class SecondOpinion:
         self._unjudged = unjudged
 
     def refusals(self) -> Refusals:
-        """Whose partial mean was held for poison, and by whom."""
+        """Return sender -> receivers that held its partial mean for poison."""
         refused: Refusals = {}
         for hop in self._aborted():
             if is_refusal(hop):
@@ -38,7 +39,7 @@ class SecondOpinion:
         return refused
 
     def condemn(self) -> dict[Contributor, str]:
-        """Who is out of the round from here on, and why."""
+        """Return the devices that are out of the round from here on, and why."""
         refused, judges = self.refusals(), self._ledger.holders() + self._training()
         needed = accusers_needed(len(self._ledger.members))
         out: dict[Contributor, str] = {}
@@ -53,11 +54,14 @@ class SecondOpinion:
     def is_doubted(self, peer: Contributor) -> bool:
         if peer.peer_id in self._doubted or peer in self.refusals():
             return True
-        # Where values do not pass one way, they are to be sent the other.
+        # If values do not pass one way, they are to be sent the other.
         return peer.peer_id in self._unjudged and all(is_refusal(hop) for hop in self._aborted())
 
     def find_pair(self, sender: Contributor, receiver: Contributor, able: Collection[str]) -> Pair | None:
-        """By whom the suspect of these two is judged; None if nobody is there. able: peer ids that may receive."""
+        """Return sender and receiver that have the suspect of these two judged; None if no judge is there.
+
+        able: peer ids that may receive.
+        """
         suspect, partner = sorted((sender, receiver), key=lambda peer: (not self.is_doubted(peer), self._size(peer)))
         refused = self.refusals()
         free = [peer for peer in self._ledger.free() if peer != suspect]
@@ -68,20 +72,20 @@ class SecondOpinion:
         return (others[0], suspect) if others and suspect.peer_id in able else None
 
     def _is_judge_to_come(self, suspect: Contributor, refused: Refusals) -> bool:
-        """Whether a device that is not doubted, and has not refused this one, still trains or has a partner."""
+        """Return True if an undoubted device that has not refused this one still trains or has a partner."""
         coming = set(self._ledger.holders() + self._training()).difference(
             self._ledger.free(), refused.get(suspect, ())
         )
         return any(peer != suspect and not self.is_doubted(peer) for peer in coming)
 
     def _may_judge(self, judge: Contributor, suspect: Contributor, refused: Refusals) -> bool:
-        """Once, and a doubted one only means of fewer devices than its own."""
+        """Return True if it has not refused the suspect yet; a doubted one judges no larger means than its own."""
         if judge in refused.get(suspect, ()):
             return False
         return not self.is_doubted(judge) or self._size(judge) >= self._size(suspect)
 
     def _owes_a_judgement(self, judge: Contributor, suspect: Contributor, refused: Refusals) -> bool:
-        """Whether it has refused a mean of more devices than its own, and was not judged by that one's holder."""
+        """Return True if it refused a mean of more devices than its own, and that one's holder has not judged it."""
         has_refused, is_judged = judge in refused.get(suspect, ()), suspect in refused.get(judge, ())
         return has_refused and not is_judged and self._size(judge) < self._size(suspect)
 
@@ -101,5 +105,5 @@ class SecondOpinion:
 
 
 def is_refusal(hop: Hop) -> bool:
-    """Whether its receiver held what came for poison."""
+    """Return True if its receiver held what came for poison."""
     return hop.decision is not None and hop.decision.reason.startswith(SUSPECT)
