@@ -186,7 +186,7 @@ def first_bad_row(x: NDArray[Any]) -> int | None:
 
 
 def number_runs(*keys: NDArray[np.generic]) -> Integers:
-    """Number the runs of rows in which no key changes, from 0; int64 (n,)."""
+    """Assign numbers, from 0, to the runs of rows in which no key changes; int64 (n,)."""
     changed = np.zeros(len(keys[0]), dtype=bool)
     for key in keys:
         changed[1:] |= key[1:] != key[:-1]

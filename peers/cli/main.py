@@ -129,7 +129,7 @@ def up(
     A terminal shows a live view; elsewhere a line a round is printed.
     """
     level = log_at(log_level, quiet)
-    from mdl.peers.launch.nursery import begun_nursery
+    from mdl.peers.cli.forks import begun_nursery
 
     with begun_nursery(peers) as nursery:  # it imports torch meanwhile
         from mdl.own import own_policy

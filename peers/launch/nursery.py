@@ -4,8 +4,7 @@ Importing torch takes 1 to 3 s of processor time, more than all else that most c
 modules at once. It takes the arguments, environment, working directory, signals and files that `subprocess` would have
 given it, and is a child of the process that asked. All processes of one nursery share the seed of hash().
 
-Linux alone hands a grandchild over (PR_SET_CHILD_SUBREAPER): see `Nursery.is_possible`. This file is run as a script,
-which imports nothing of ours but what its arguments name.
+Linux alone hands a grandchild over (PR_SET_CHILD_SUBREAPER): see `Nursery.is_possible`.
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import gc
-import importlib
 import io
 import json
 import os
-import runpy
 import select
 import signal
 import socket
@@ -25,47 +22,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-# Other projects' modules that an agent, a peer and a cloud import.
-LIBRARIES = (
-    "torch",
-    "safetensors.numpy",
-    "safetensors.torch",
-    "zmq",
-    "zeroconf",
-    "psutil",
-    "msgspec",
-    "typer",
-    "rich.live",
-)
-# Our own modules that `mdl agent`, `mdl peer` and `mdl cloud` import.
-OURS = (
-    "mdl.data.readers.motion",
-    "mdl.learning.training",
-    "mdl.peers.cli.groups",
-    "mdl.peers.cli.main",
-    "mdl.peers.edge.cloud.line",
-    "mdl.peers.edge.device",
-    "mdl.peers.edge.loop_state",
-    "mdl.peers.edge.naming",
-    "mdl.peers.edge.node",
-    "mdl.peers.edge.resume",
-    "mdl.peers.edge.small.memory",
-    "mdl.peers.edge.small.threads",
-    "mdl.peers.edge.small.waiting",
-    "mdl.peers.report.after",
-    "mdl.peers.sharing.heed",
-)
-_SUBREAPER = 36
+# Of prctl.
+_SET_NAME, _SUBREAPER = 15, 36
 # Holds arguments and an environment.
 _LARGEST_REQUEST_BYTES = 1 << 18
 _FILES = 3
-_HANDED_OVER = b"handed over"
+_READY, _HANDED_OVER = b"ready", b"handed over"
 
 
 class Nursery:
@@ -80,16 +46,17 @@ class Nursery:
             return False
         return sys.platform == "linux"
 
-    def __init__(self, modules: Iterable[str], environment: Mapping[str, str], errors: int | None = None) -> None:
-        """Start to import `modules`.
+    def __init__(self, script: str, environment: Mapping[str, str], errors: int | None = None) -> None:
+        """Start the process that forks.
 
-        environment: read by libraries at import, such as OMP_NUM_THREADS. errors: the file for stderr.
+        script: imports modules, calls `wait_for_a_command` with the number that is its argument, and does what that
+        returns. environment: read by libraries at import, such as OMP_NUM_THREADS. errors: the file for stderr.
         """
         self._asking = threading.Lock()
-        environment = {name: value for name, value in environment.items() if name != "PYTHONPATH"}  # each has its own
+        self._is_ready = False
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            words = [sys.executable, "-P", __file__, str(theirs.fileno()), *modules]
+            words = [sys.executable, "-P", script, str(theirs.fileno())]
             self._process = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
@@ -106,6 +73,12 @@ class Nursery:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def wait_until_ready(self) -> None:
+        """Wait until the modules are imported, or the process has ended."""
+        if not self._is_ready:
+            self._ours.recv(32)
+            self._is_ready = True
+
     def start(
         self,
         words: Sequence[str],
@@ -113,14 +86,16 @@ class Nursery:
         environment: Mapping[str, str],
         folder: Path,
         blocked: Sequence[int] = (),
+        name: str = "",
     ) -> Forked:
-        """Run `python WORDS` with these files as stdin, stdout and stderr.
+        """Run `mdl WORDS` with these files as stdin, stdout and stderr.
 
-        blocked: signals that stay blocked until the process handles them. Raises OSError if the nursery has ended, or
-        if the request is too large.
+        blocked: signals that stay blocked until the process handles them. name: as `ps` and `top` show it. Raises
+        OSError if the nursery has ended, or if the request is too large.
         """
-        request = {"words": words, "environment": dict(environment), "folder": str(folder), "blocked": blocked}
-        message = json.dumps(request).encode()
+        place = {"environment": dict(environment), "folder": str(folder)}
+        message = json.dumps(place | {"words": words, "blocked": blocked, "name": name}).encode()
+        self.wait_until_ready()
         if len(message) > _LARGEST_REQUEST_BYTES:
             raise OSError("the arguments and the environment are too large")
         with self._asking:
@@ -185,35 +160,28 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-@contextmanager
-def begun_nursery(peers: int) -> Iterator[Nursery | None]:
-    """Start the process that forks those of a run with so many peers; None if the system cannot do that."""
-    from mdl.signals import blocked
-
-    if not Nursery.is_possible():
-        yield None
-        return
-    # numpy's threads, started at its import, would be missing in a forked process.
-    environment = {**os.environ, "OMP_NUM_THREADS": str(share_of_threads(peers)), "OPENBLAS_NUM_THREADS": "1"}
-    with blocked():
-        nursery = Nursery((*LIBRARIES, *OURS), environment, subprocess.DEVNULL)
-    with nursery:
-        yield nursery
-
-
 def share_of_threads(peers: int) -> int:
     """Return how many threads each of so many processes trains with on this machine."""
     return max(1, (os.cpu_count() or 1) // peers)
 
 
 def _adopt_orphans(does: bool) -> None:
-    """Let orphaned descendants become this process's children, or no longer do so."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, int(does), 0, 0, 0):
+    """Make a process whose parent has ended this one's child, if it descends from it; or no longer do so."""
+    _prctl(_SUBREAPER, int(does))
+
+
+def _prctl(option: int, value: int | bytes) -> None:
+    """Set an attribute of this process. Raises OSError."""
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def _wait_for_a_command(source: socket.socket) -> tuple[dict[str, Any], list[int]]:
+def wait_for_a_command(descriptor: int) -> tuple[dict[str, Any], list[int]]:
     """Serve requests in the process that forks. Return in each forked process, with its request and files."""
+    source = socket.socket(fileno=descriptor)
+    gc.freeze()  # pages that a collection does not touch stay shared
+    assert len(os.listdir("/proc/self/task")) == 1, "a thread would be missing in what is forked"
+    source.send(_READY)
     while True:
         message, files, *_ = socket.recv_fds(source, _LARGEST_REQUEST_BYTES, _FILES)
         if not message:  # the parent has ended
@@ -235,9 +203,11 @@ def _wait_for_a_command(source: socket.socket) -> tuple[dict[str, Any], list[int
             return json.loads(message), files
 
 
-def _become(request: dict[str, Any], files: list[int]) -> None:
+def become(request: dict[str, Any], files: list[int]) -> None:
     """Set up the process as a shell would have, up to the first line of its program."""
     os.setsid()
+    if request["name"]:
+        _prctl(_SET_NAME, request["name"].encode())
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -257,35 +227,3 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     if os.environ.get("PYTHONFAULTHANDLER"):
         faulthandler.enable()
-
-
-def _run(words: list[str]) -> None:
-    """Do what `python WORDS` does. -P: a file in the current directory does not replace a library."""
-    is_safe = words[0] == "-P"
-    program, *arguments = words[is_safe:]
-    more = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    if program == "-m":
-        sys.path[:0] = more if is_safe else [os.getcwd(), *more]
-        sys.argv = arguments
-        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-    elif program == "-c":
-        sys.path[:0] = more if is_safe else ["", *more]
-        code, sys.argv = arguments[0], [program, *arguments[1:]]
-        main = sys.modules["__main__"] = types.ModuleType("__main__")
-        exec(compile(code, "<command>", "exec"), main.__dict__)
-    else:
-        sys.path[:0] = more if is_safe else [os.path.dirname(os.path.abspath(program)), *more]
-        sys.argv = words[is_safe:]
-        runpy.run_path(program, run_name="__main__")
-
-
-if __name__ == "__main__":
-    gc.disable()  # a tenth of the time
-    for name in sys.argv[2:]:
-        importlib.import_module(name)
-    gc.enable()
-    gc.freeze()  # pages that a collection does not touch stay shared
-    assert len(os.listdir("/proc/self/task")) == 1, "a thread would be missing in what is forked"
-    request, files = _wait_for_a_command(socket.socket(fileno=int(sys.argv[1])))
-    _become(request, files)
-    _run(request["words"])

@@ -99,26 +99,33 @@ class Children:
             LOG_VARIABLE: str(log.absolute()),
             THREADS_VARIABLE: str(self.threads),
         }
+        if trains and self.nursery:
+            self.nursery.wait_until_ready()  # Ctrl-C ends it
         # -P: a file in the current directory does not replace a library.
-        words = ["-P", "-m", "mdl", *arguments]
         # Ctrl-C in the middle would leave an unknown process, and a traceback in its log.
         with open_private(log, "wb") as errors, open_private(output, "wb") as results, blocked():
-            forked = self._fork(words, results, errors, environment) if trains else None
+            forked = self._fork(name, arguments, results, errors, environment) if trains else None
             process = forked or subprocess.Popen(
-                [sys.executable, *words], stdin=subprocess.PIPE, stdout=results, stderr=errors, env=environment, **APART
+                [sys.executable, "-P", "-m", "mdl", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=results,
+                stderr=errors,
+                env=environment,
+                **APART,
             )
             self.running.append(Child(name, process, log, output))
         return self.running[-1]
 
     def _fork(
-        self, words: Sequence[str], results: IO[bytes], errors: IO[bytes], environment: dict[str, str]
+        self, name: str, words: Sequence[str], results: IO[bytes], errors: IO[bytes], environment: dict[str, str]
     ) -> Forked | None:
         if self.nursery is None:
             return None
         reads, writes = os.pipe()
         with os.fdopen(reads, "rb") as given, os.fdopen(writes, "wb") as kept:
             try:
-                process = self.nursery.start(words, (given, results, errors), environment, Path.cwd(), SIGNALS)
+                files, folder = (given, results, errors), Path.cwd()
+                process = self.nursery.start(words, files, environment, folder, SIGNALS, f"mdl {name}")
             except OSError:  # it has no torch, say: the process itself tells what is wrong
                 self.nursery = None
                 return None

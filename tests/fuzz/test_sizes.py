@@ -181,6 +181,7 @@ COVERED: dict[str, str] = {
     "peers/edge/sensors.py:_text": OWN,
     "peers/edge/small/limits.py:_read": OWN,
     "peers/edge/small/threads.py:board_model": OWN,
+    "peers/launch/nursery.py:wait_for_a_command": OWN,
     "peers/launch/processes.py:Child._read_problem": OWN,
     "peers/launch/processes.py:Child.result": OWN,
     "peers/launch/run_directory.py:CycleReader.look": LINE,

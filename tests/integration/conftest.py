@@ -6,13 +6,13 @@ import time
 import pytest
 import zmq
 
-from mdl.peers.launch.nursery import LIBRARIES, Nursery
+from mdl.peers.launch.nursery import Nursery
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.trust.device_key import DeviceKey
 from mdl.transport.trust.keys import MeshKeys, new_join_code
 from mdl.transport.trust.membership import Membership
-from tests.integration import product
+from tests.integration import preloaded, product
 from tests.integration.browser import open_browser
 
 PATIENCE_S = 20.0
@@ -24,10 +24,12 @@ def _libraries_imported_once():
     if not Nursery.is_possible():
         yield
         return
-    product.Home.preloaded = preloaded = Nursery((*LIBRARIES, "torch._dynamo"), os.environ | {"OMP_NUM_THREADS": "1"})
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # each has its own
+    environment["OMP_NUM_THREADS"] = "1"
+    product.Home.preloaded = nursery = Nursery(preloaded.__file__, environment)
     yield
     product.Home.preloaded = None
-    preloaded.close()
+    nursery.close()
 
 
 @pytest.fixture(scope="session")

@@ -100,7 +100,9 @@ def test_two_devices_meet_by_three_words_and_train(homes):
 def test_make_up_trains_and_shows_the_gain(homes):
     if not shutil.which("make"):
         pytest.skip("no make")
-    told = subprocess.run(["make", "-n", "-o", ".venv/installed", "up"], cwd=ROOT, capture_output=True, text=True)
+    told = subprocess.run(
+        ["make", "--no-print-directory", "-n", "-o", ".venv/installed", "up"], cwd=ROOT, capture_output=True, text=True
+    )
     words = told.stdout.split()
     assert words[0] == ".venv/bin/mdl"
     run = homes[0].start(*words[1:], "--web")

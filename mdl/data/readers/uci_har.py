@@ -71,7 +71,7 @@ def _level(x: Floats, subject: Integers) -> None:
 
 
 def _number_stretches(x: Floats, y: Integers, subject: Integers) -> Integers:
-    """Number the uninterrupted stretches: a window belongs to the one that it repeats in its first half.
+    """Give each uninterrupted stretch a number: a window belongs to the one that it repeats in its first half.
 
     The published six digits repeat exactly in total acceleration; the text files differ in no digit between windows.
     """
