@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import struct
@@ -18,8 +17,6 @@ from safetensors.numpy import save
 from mdl.peers.cli import main as cli
 from mdl.scheduler.paper.problem import PaperRules
 
-# The commands of one process: each call of `main` would add them again.
-_add_commands_once = functools.cache(cli.add_groups)
 DEEP = b"[" * 100_000
 DIGITS = b"9" * 5000
 BINARY = bytes(range(256)) * 64
@@ -145,8 +142,6 @@ def run(
     monkeypatch.chdir(tmp_path)
     for name in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
-
-    monkeypatch.setattr(cli, "add_groups", _add_commands_once)
 
     def call(*arguments: str) -> tuple[int, str]:
         monkeypatch.setattr("sys.argv", ["mdl", *arguments])
