@@ -162,7 +162,7 @@ class Forked:
 
 def share_of_threads(peers: int) -> int:
     """Return how many threads each of so many processes trains with on this machine."""
-    return max(1, (os.cpu_count() or 1) // peers)
+    return max(1, (os.cpu_count() or 1) // max(1, peers))
 
 
 def _adopt_orphans(does: bool) -> None:

@@ -31,7 +31,7 @@ from mdl.sim.plans.machines import with_copies, with_power_cuts, with_starved
 from mdl.sim.plans.shrink import shrink_plan
 
 # Of the wide family, of all sizes and of each exchange.
-_SEEDS = range(0, 288, 5)
+_SEEDS = range(0, 288, 12)
 _KINDS = {
     "power_cuts": (with_power_cuts, {PowerCut, Restart, Burst}),
     "copies": (with_copies, {Restore, Clone}),

@@ -15,7 +15,7 @@ from mdl.sim.plans.fault_plan import Cut, FaultPlan, Split, Suspend
 from mdl.sim.plans.splits import with_splits
 
 # Of each size as many; a third each by hops, in segments, and as `auto` has it.
-_SEEDS = 96
+_SEEDS = 48
 
 
 def test_whoever_is_apart_for_long_goes_on_and_nothing_is_lost_or_counted_twice() -> None:
