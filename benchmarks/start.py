@@ -1,6 +1,6 @@
 """Seconds from `mdl up` to its first finished round, beside those of `import torch` alone, in turns.
 
-python -m benchmarks.start [--peers 2 4] [--runs 3]
+python benchmarks/start.py [--peers 2 4] [--runs 3]
 """
 
 from __future__ import annotations

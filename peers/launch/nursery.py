@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-# Of prctl.
+# Options of prctl.
 _SET_NAME, _SUBREAPER = 15, 36
 # Holds arguments and an environment.
 _LARGEST_REQUEST_BYTES = 1 << 18
@@ -166,7 +166,7 @@ def share_of_threads(peers: int) -> int:
 
 
 def _adopt_orphans(does: bool) -> None:
-    """Make a process whose parent has ended this one's child, if it descends from it; or no longer do so."""
+    """Become the parent of descendants that lose theirs; with False no longer."""
     _prctl(_SUBREAPER, int(does))
 
 
