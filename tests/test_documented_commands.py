@@ -34,7 +34,7 @@ from mdl.sim.plans.draw_plan import LEVELS
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = [path for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]
-_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("CONTRIBUTING*"))]
+_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("CONTRIBUTING*"))]
 _CODE = [path for folder in ("benchmarks", "examples") for path in sorted((ROOT / folder).glob("*.py"))]
 _COMMAND = r"(?:nice (?:-n \S+ )?)?(?:\.venv/bin/)?(?:mdl|make|python (?:benchmarks|examples)/\S+\.py)(?![^\s`])(?! <-)"
 _LINE = re.compile(rf"^(?:    |\$ )({_COMMAND}.*)$")
@@ -108,7 +108,7 @@ def test_the_commands_of_every_page_are_found() -> None:
     told = {each.text for each in _ALL if each.whole}
     assert "mdl mesh new home" in told
     assert any(text.startswith("nice -n -5 python benchmarks/chaos.py") for text in told)
-    assert {"README.md", "docs/results.md", "docs/faults.md", "benchmarks/memory.py", "examples/own_loop.py"} <= {
+    assert {"README.md", "docs/results/history/under-faults.md", "docs/faults.md", "benchmarks/memory.py", "examples/own_loop.py"} <= {
         each.where.partition(":")[0] for each in _ALL
     }
     assert len(_those("mdl")) > 80

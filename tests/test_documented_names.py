@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ("mdl", "transport", "sim", "scheduler", "peers", "tests", "benchmarks", "examples")
 TEXTS = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *(path for name in CODE for path in (ROOT / name).rglob("*.py"))]
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *(path for name in CODE for path in (ROOT / name).rglob("*.py"))]
 )
 # History tells of what was there.
 TEXTS.remove(ROOT / "CHANGELOG.md")
