@@ -12,7 +12,7 @@ OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cubla
 	nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse \
 	nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: up test test-arm pictures test-lowest test-container fuzz lock dist check clean
+.PHONY: up test docs test-arm pictures test-lowest test-container fuzz lock dist check clean
 INPUTS ?= 10000000
 MESSAGES ?= 1000000
 SEED ?= 1
@@ -33,6 +33,10 @@ test: .venv/installed
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --ignore=tests/integration
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/integration -m "not alone"
 	$(BIN)/pytest tests/integration -m alone
+
+# The site, in docs/_build/html: every warning is an error, a link that leads nowhere too.
+docs: .venv/installed
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 test-lowest: .venv-lowest/installed
 	$(LOWEST)/pytest -W default $(TESTS)  # older libraries warn of each other

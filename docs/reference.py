@@ -1,0 +1,135 @@
+"""Pages of reference from what the code says of itself: commands, configuration, messages."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+import msgspec
+
+from mdl import config
+from mdl.peers.cli.headings import COMMANDS
+from mdl.peers.cli.main import whole
+from mdl.protocol import hop_messages, round_messages, segment_messages, status_messages, vocabulary
+from mdl.section import Section, ranges_of
+
+_MESSAGES = (
+    (vocabulary, "Words that messages share"),
+    (round_messages, "Rounds"),
+    (hop_messages, "Hops"),
+    (segment_messages, "Segments"),
+    (status_messages, "Status"),
+)
+
+
+def write(folder: Path) -> None:
+    """Write the pages into a folder."""
+    folder.mkdir(exist_ok=True)
+    pages = {"commands": _commands(), "configuration": _configuration(), "messages": _messages()}
+    for name, lines in pages.items():
+        (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
+
+
+def _commands() -> Iterator[str]:
+    yield "# Commands"
+    yield ""
+    yield "Each command tells the same by `--help`. Exit codes: [exit-codes](../exit-codes.md)."
+    found: dict[str, list[tuple[str, Any]]] = {heading: [] for heading in COMMANDS}
+    for name, command in whole().commands.items():
+        found.setdefault(command.rich_help_panel or "Other", []).append((name, command))
+    for heading, commands in found.items():
+        yield from ("", f"## {heading}")
+        for name, command in commands:
+            yield from _command(f"mdl {name}", command)
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    about = inspect.cleandoc(command.help or "")
+    yield from ("", f"### {name}", "", about)
+    for inner, each in getattr(command, "commands", {}).items():
+        yield from _command(f"{name} {inner}", each)
+    context = click.Context(command, info_name=name)
+    rows = [each.get_help_record(context) for each in command.get_params(context) if each.name != "help"]
+    rows = [row for row in rows if row]
+    if rows:
+        yield from ("", *_table(("option", "meaning"), [(f"`{option}`", text) for option, text in rows]))
+
+
+def _configuration() -> Iterator[str]:
+    yield "# Configuration"
+    yield ""
+    yield (
+        "A file is given by `--config FILE` (TOML), a single key by `--set table.key=value`. "
+        "An unknown key is an error that names the nearest valid one."
+    )
+    for section in _sections(config.Config):
+        ranges, told = ranges_of(section), _fields(section)
+        summary = inspect.cleandoc(section.__doc__ or "").split("\n\n")[0]
+        yield from ("", f"## [{section.table}]", "", summary, "")
+        rows = []
+        for field in msgspec.structs.fields(section):
+            valid = str(ranges[field.name]) if field.name in ranges else ""
+            rows.append((f"`{field.name}`", f"`{_value(field.default)}`", valid, told.get(field.name, "")))
+        yield from _table(("key", "default", "valid", "meaning"), rows)
+
+
+def _value(value: Any) -> str:
+    return msgspec.json.encode(value).decode() if value is not msgspec.NODEFAULT else "-"
+
+
+def _sections(section: type[Section]) -> Iterator[type[Section]]:
+    for field in msgspec.structs.fields(section):
+        if isinstance(field.type, type) and issubclass(field.type, Section):
+            yield field.type
+            yield from _sections(field.type)
+
+
+def _messages() -> Iterator[str]:
+    yield "# Messages"
+    yield ""
+    yield (
+        "The messages between devices, with their fields in order, as they stand in the code. "
+        "What each is for in a round is told by [the tour](../tour.md)."
+    )
+    for module, heading in _MESSAGES:
+        yield from ("", f"## {heading}", "", inspect.cleandoc(module.__doc__ or "").split("\n\n")[0])
+        for kind in _structs(module):
+            parts = inspect.cleandoc(kind.__doc__ or "").split("\n\n")
+            about = [part for part in parts if not re.match(r"[a-z_0-9]+: ", part)]
+            yield from ("", f"### {kind.__name__}", "", "\n\n".join(about))
+            if told := _fields(kind):
+                rows = [(f"`{name}`", text) for name, text in told.items()]
+                yield from ("", *_table(("field", "meaning"), rows))
+
+
+def _structs(module: ModuleType) -> Iterator[type[msgspec.Struct]]:
+    for kind in vars(module).values():
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == module.__name__:
+            yield kind
+
+
+def _fields(kind: type) -> dict[str, str]:
+    """Return name -> meaning of the fields that a docstring documents, one a line."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in inspect.cleandoc(kind.__doc__ or "").splitlines():
+        if match := re.match(r"([a-z_0-9]+): (.*)", line):
+            name = match[1]
+            found[name] = match[2]
+        elif name and line.startswith("    "):
+            found[name] += " " + line.strip()
+        else:
+            name = ""
+    return found
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(re.sub(r"\s+", " ", cell).replace("|", "\\|") for cell in row) + " |"

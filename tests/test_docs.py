@@ -1,0 +1,44 @@
+"""The site of `make docs` is built without a warning, and its reference is the code's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mdl import config
+from mdl.peers.cli.main import whole
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sphinx")
+    out = tmp_path_factory.mktemp("site")
+    words = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(out)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"COLUMNS": "80"})
+    assert done.returncode == 0, done.stderr[-4000:]
+    return out
+
+
+def test_every_command_is_on_the_page_of_commands(site: Path) -> None:
+    page = (site / "reference" / "commands.html").read_text()
+    for name in whole().commands:
+        assert f"mdl {name}<" in page, name
+
+
+def test_every_key_is_on_the_page_of_the_configuration(site: Path) -> None:
+    page = (site / "reference" / "configuration.html").read_text()
+    for section in msgspec.structs.fields(config.Config):
+        for field in msgspec.structs.fields(section.type) if hasattr(section.type, "__struct_fields__") else ():
+            assert field.name in page, (section.name, field.name)
+
+
+def test_the_search_works_without_a_network(site: Path) -> None:
+    assert "ballot" in (site / "searchindex.js").read_text()
+    assert "https://cdn" not in (site / "search.html").read_text()
