@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import importlib.metadata
+import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent

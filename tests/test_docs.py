@@ -42,3 +42,8 @@ def test_every_key_is_on_the_page_of_the_configuration(site: Path) -> None:
 def test_the_search_works_without_a_network(site: Path) -> None:
     assert "ballot" in (site / "searchindex.js").read_text()
     assert "https://cdn" not in (site / "search.html").read_text()
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "results").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_of_results_is_short(page: Path) -> None:
+    assert len(page.read_text().split()) <= 1200

@@ -108,9 +108,13 @@ def test_the_commands_of_every_page_are_found() -> None:
     told = {each.text for each in _ALL if each.whole}
     assert "mdl mesh new home" in told
     assert any(text.startswith("nice -n -5 python benchmarks/chaos.py") for text in told)
-    assert {"README.md", "docs/results/history/under-faults.md", "docs/faults.md", "benchmarks/memory.py", "examples/own_loop.py"} <= {
-        each.where.partition(":")[0] for each in _ALL
-    }
+    assert {
+        "README.md",
+        "docs/results/history/under-faults.md",
+        "docs/faults.md",
+        "benchmarks/memory.py",
+        "examples/own_loop.py",
+    } <= {each.where.partition(":")[0] for each in _ALL}
     assert len(_those("mdl")) > 80
 
 
