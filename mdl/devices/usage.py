@@ -115,9 +115,10 @@ def _uniform_rest(bounds: tuple[float, float], age: float) -> float:
 
 def _log_normal_rest(age_s: float) -> float:
     """Return the mean residual life of the log-normal law: E[X; X > a] / P(X > a) - a, by the normal distribution."""
-    if age_s <= 0.0:
+    medians = age_s / INTERACTIVE_MEDIAN_S  # 0 for the smallest ages that a float can hold
+    if medians <= 0.0:
         return INTERACTIVE_MEDIAN_S * math.exp(INTERACTIVE_SIGMA**2 / 2.0)
-    deviation = min(math.log(age_s / INTERACTIVE_MEDIAN_S) / INTERACTIVE_SIGMA, _LONGEST_DEVIATION)
+    deviation = min(math.log(medians) / INTERACTIVE_SIGMA, _LONGEST_DEVIATION)
     age_s = INTERACTIVE_MEDIAN_S * math.exp(INTERACTIVE_SIGMA * deviation)
     beyond = math.erfc((deviation - INTERACTIVE_SIGMA) / math.sqrt(2.0)) / math.erfc(deviation / math.sqrt(2.0))
     return INTERACTIVE_MEDIAN_S * math.exp(INTERACTIVE_SIGMA**2 / 2.0) * beyond - age_s

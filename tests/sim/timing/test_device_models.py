@@ -193,3 +193,7 @@ def test_constants_are_those_that_the_recordings_give(data_dir: Path) -> None:
             assert row["fitted"] == pytest.approx(row["code"], rel=0.05), name
     assert found["constants"]["drain_in_use_percent_an_hour"]["r2_held_out"] > 0.25
     assert found["classes"]["cpu_float_benchmark"]["distance"] < 0.1
+
+
+def test_the_smallest_age_that_a_float_can_hold_is_one() -> None:
+    assert expected_rest_s(UsageKind.INTERACTIVE, 5e-324) == expected_rest_s(UsageKind.INTERACTIVE, 0.0)
