@@ -196,4 +196,4 @@ def test_constants_are_those_that_the_recordings_give(data_dir: Path) -> None:
 
 
 def test_the_smallest_age_that_a_float_can_hold_is_one() -> None:
-    assert expected_rest_s(UsageKind.INTERACTIVE, 5e-324) == expected_rest_s(UsageKind.INTERACTIVE, 0.0)
+    assert usage.expected_rest_s(UsageKind.INTERACTIVE, 5e-324) == usage.expected_rest_s(UsageKind.INTERACTIVE, 0.0)
