@@ -1,7 +1,7 @@
 """M-RNN (Colla 2.2, Fig. 1): six features of each step are embedded, an LSTM reads them, a last layer has classes.
 
 Layout: six embeddings of E, concatenated; an LSTM of H over them, with one bias a gate; a linear last layer with a row
-a class. E-H of the paper: 4-16, 8-32, 16-64, 32-128. docs/colla-notes.md has the parameter counts.
+a class. E-H of the paper: 4-16, 8-32, 16-64, 32-128. docs/colla-notes-model.md has the parameter counts.
 
 The last layer is a device's own: `class_ids` are the class numbers of its rows, and it grows with the seen classes.
 """

@@ -245,7 +245,7 @@ def decide(
     Both are one JSON object a line, until the end of stdin.
 
     {"id", "t", "mb", "lat", "devices": [{"id", "state", "bw", ...}]} is answered by {"pair": [sender, receiver],
-    "reason"}, {"wait": true, "reason"} or {"error"}; docs/schedule.md has all fields.
+    "reason"}, {"wait": true, "reason"} or {"error"}; docs/schedule-decide.md has all fields.
     """
     from mdl.own import own_policy
     from mdl.peers.cli.study.decide_pipe import answer_all
