@@ -73,7 +73,7 @@ _CAUSES = (
 )
 # Values of people in the same activity are within a factor of 5 of one another, and one digit may be a third off.
 _SCALED, _NEAR = 4.0, 2.2
-# Distances summed over three axes, in deviations between means. Measured over people: docs/data.md.
+# Distances summed over three axes, in deviations between means. Measured over people: docs/data-mismatch.md.
 _TURNED, _SAME, _BETTER = 3.0, 1.8, 3.0
 # The share of the other devices that must be alike.
 _MANY = 0.8

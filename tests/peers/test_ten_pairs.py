@@ -1,6 +1,6 @@
 """Ten pairs of devices that differ in one thing: each is converted, refused or named before the first merge.
 
-The table in docs/data.md is of these pairs.
+The table in docs/data-mismatch.md is of these pairs.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Windows of 128 samples at 50 Hz, half overlapping, nine channels: body accelerat
 
 `level=person` brings each of a person's channels to mean 0 and deviation 1 over all of that person's windows, with all
 activities. People differ more in the phone's position at the waist than sitting does from standing. This takes no
-label, only that everybody does about the same in the end (docs/training.md).
+label, only that everybody does about the same in the end (docs/training-strangers.md).
 """
 
 from __future__ import annotations
