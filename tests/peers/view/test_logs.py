@@ -81,7 +81,7 @@ def test_the_processes_of_mdl_up_get_its_level(tmp_path: Path) -> None:
     started: list[tuple[str, ...]] = []
 
     class Recorded(Children):
-        def start(self, name: str, *arguments: str) -> None:  # type: ignore[override]
+        def start(self, name: str, *arguments: str, trains: bool = True) -> None:  # type: ignore[override]
             started.append(arguments)
 
     _start(
