@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import click
 import msgspec
 
 from mdl import config
@@ -53,7 +52,7 @@ def _command(name: str, command: Any) -> Iterator[str]:
     yield from ("", f"### {name}", "", about)
     for inner, each in getattr(command, "commands", {}).items():
         yield from _command(f"{name} {inner}", each)
-    context = click.Context(command, info_name=name)
+    context = command.context_class(command, info_name=name)
     rows = [each.get_help_record(context) for each in command.get_params(context) if each.name != "help"]
     rows = [row for row in rows if row]
     if rows:

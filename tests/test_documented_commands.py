@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import pytest
-import typer
 
 from mdl.config import load_config
 from mdl.data.sources import parse_spec
 from mdl.learning.cnn import is_configured, parse_sizes
 from mdl.learning.models import MODELS
-from mdl.peers.cli.main import add_groups, app
+from mdl.peers.cli.main import whole as root
 from mdl.peers.cli.web import with_port
 from mdl.peers.view.schedule_source import draw_scenarios
 from mdl.recommend.readers import parse_log
@@ -152,15 +151,9 @@ def test_a_command_that_is_not_there_is_seen(line: str, complaint: str) -> None:
         )()
 
 
-@cache
-def _mdl() -> Any:
-    add_groups()
-    return typer.main.get_command(app)
-
-
 def check_mdl(words: list[str], whole: bool) -> None:
     """Raises what the command would: click's UsageError, or MdlError for the value of an option."""
-    path, command = ["mdl"], _mdl()
+    path, command = ["mdl"], root()
     while words and hasattr(command, "commands") and not words[0].startswith("-"):
         assert words[0] in command.commands, f"{' '.join(path)} has no command {words[0]}"
         path, command, words = [*path, words[0]], command.commands[words[0]], words[1:]

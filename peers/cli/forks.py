@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mdl.peers.edge.small.threads import VARIABLE as THREADS_VARIABLE
 from mdl.peers.launch.nursery import Nursery, become, share_of_threads, wait_for_a_command
 from mdl.signals import blocked
 
@@ -20,7 +21,7 @@ def begun_nursery(peers: int) -> Iterator[Nursery | None]:
         yield None
         return
     # numpy's threads, started at its import, would be missing in a forked process.
-    environment = {**os.environ, "OMP_NUM_THREADS": str(share_of_threads(peers)), "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, THREADS_VARIABLE: str(share_of_threads(peers)), "OPENBLAS_NUM_THREADS": "1"}
     with blocked():
         nursery = Nursery(__file__, environment, subprocess.DEVNULL)
     with nursery:

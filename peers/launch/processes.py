@@ -122,14 +122,16 @@ class Children:
         if self.nursery is None:
             return None
         reads, writes = os.pipe()
-        with os.fdopen(reads, "rb") as given, os.fdopen(writes, "wb") as kept:
+        lifeline = os.fdopen(writes, "wb")
+        with os.fdopen(reads, "rb") as given:
             try:
                 files, folder = (given, results, errors), Path.cwd()
                 process = self.nursery.start(words, files, environment, folder, SIGNALS, f"mdl {name}")
             except OSError:  # it has no torch, say: the process itself tells what is wrong
+                lifeline.close()
                 self.nursery = None
                 return None
-            process.stdin = os.fdopen(os.dup(kept.fileno()), "wb")
+        process.stdin = lifeline
         return process
 
     def stop(self) -> None:

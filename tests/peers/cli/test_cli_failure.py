@@ -17,7 +17,7 @@ import typer
 
 from mdl.errors import ConfigError, DataError, MeshNotFoundError, UnfinishedError
 from mdl.peers.cli.failure import run_guarded
-from mdl.peers.cli.main import add_groups, app, main
+from mdl.peers.cli.main import main, whole
 
 # What is wrong with each command's input -> a piece of the error. A command that is new needs a line here.
 MISTAKES = {
@@ -83,15 +83,13 @@ MISTAKES = {
 
 
 def _commands() -> list[str]:
-    add_groups()
-
     def walk(command: Any, path: str) -> Iterator[str]:
         for name, child in getattr(command, "commands", {}).items():
             yield from walk(child, f"{path} {name}".strip())
         if not hasattr(command, "commands"):
             yield path
 
-    return sorted(walk(typer.main.get_command(app), ""))
+    return sorted(walk(whole(), ""))
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import typer
 
 from mdl.__main__ import HELP, HELP_COLUMNS
 from mdl.peers.cli import headings
-from mdl.peers.cli.main import add_groups, app
+from mdl.peers.cli.main import whole
 
 FIRST = ("--mesh", "--invite", "--data", "--model", "--name", "--when", "--rounds", "--web")
 MOST_WORDS = 10
@@ -22,13 +21,8 @@ def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _commands(each, f"{path} {name}")
 
 
-def _root() -> Any:
-    add_groups()
-    return typer.main.get_command(app)
-
-
 def _help(*words: str) -> str:
-    command, context = _root(), None
+    command, context = whole(), None
     for word in ("mdl", *words):
         command = command if context is None else command.commands[word]
         context = command.context_class(command, info_name=word, parent=context, terminal_width=HELP_COLUMNS)
@@ -42,7 +36,7 @@ def _below(heading: str, text: str) -> list[str]:
     return [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
 
 
-ALL = dict(_commands(_root(), "mdl"))
+ALL = dict(_commands(whole(), "mdl"))
 
 
 @pytest.mark.parametrize("path", [path for path in ALL if path != "mdl"])
@@ -55,7 +49,7 @@ def test_a_command_is_told_in_ten_words(path: str) -> None:
 def test_commands_stand_in_groups_and_none_is_left_out() -> None:
     text = _help()
     shown = {heading: _below(heading, text) for heading in headings.COMMANDS}
-    assert sorted(name for names in shown.values() for name in names) == sorted(_root().commands)
+    assert sorted(name for names in shown.values() for name in names) == sorted(whole().commands)
     assert shown[headings.MESH] == ["up", "peer", "agent", "cloud", "mesh"]
     places = [text.index(f"\n{heading}:\n") for heading in headings.COMMANDS]
     assert places == sorted(places)
