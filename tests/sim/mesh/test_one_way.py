@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from itertools import combinations, permutations
 
 import numpy as np
@@ -13,6 +15,13 @@ from mdl.sim.mesh.driver import SimMesh
 from mdl.sim.plans.fault_plan import AGENT_NODE, CutOneWay, FaultPlan
 
 FIRST, SECOND, THIRD, FOURTH, FIFTH = NAMES = "p0", "p1", "p2", "p3", "p4"
+
+
+@pytest.fixture(autouse=True)
+def _mesh_is_freed() -> Iterator[None]:
+    """Each mesh takes up to 2 GB of vectors in a few objects, too few for the collector to look at them by itself."""
+    yield
+    gc.collect()
 
 
 def cut(senders: tuple[str, ...], receivers: tuple[str, ...]) -> tuple[CutOneWay, ...]:
