@@ -51,7 +51,8 @@ function follow() {
 	if (!state.now || feed.base) return;
 	document.documentElement.dataset.pages = known.size;
 	const isNew = state.now.mesh.pages.some((page) => !known.has(page));
-	const isUsed = state.join || schedule.playing || /INPUT|SELECT|BUTTON|SUMMARY/.test(document.activeElement?.tagName);
+	const isPlayed = schedule.playing || (here()[0] === "schedule" && Object.keys(schedule.set).length);
+	const isUsed = state.join || isPlayed || /INPUT|SELECT|BUTTON|SUMMARY/.test(document.activeElement?.tagName);
 	if (isNew && !isUsed && Date.now() - started > RELOAD_MS) location.reload();
 }
 
