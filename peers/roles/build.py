@@ -102,7 +102,7 @@ def configured_start(
         partition_s=faults.partition_s,
         waits_for_majority=faults.on_partition == "wait",
         busy=config.busy,
-        limit=TimeLimit(chain.deadline_s, chain.quorum),
+        limit=TimeLimit(chain.wait_for, chain.grace_s, chain.left_out_at_most),
         exchange=chain.exchange,
         coding=chain.compress,
         quarantine=config.defence.quarantine,
@@ -154,6 +154,7 @@ def simulated_start(
     judges: bool = False,
     overlaps: bool = False,
     segment_values: int = SEGMENT_VALUES,
+    limit: TimeLimit | None = None,
 ) -> PeerStart:
     """Return a simulated process's start: losses and stalls show in a fraction of the usual time, a run in seconds."""
     agent = AgentSettings(
@@ -164,6 +165,7 @@ def simulated_start(
         avoid_s=_AVOID_S,
         partition_s=4.0,
         waits_for_majority=on_partition == "wait",
+        limit=limit or TimeLimit(),
         exchange=exchange,
         coding=coding,
         segment_values=segment_values,

@@ -44,9 +44,9 @@ class Campaign:
 
     wide: peers and rounds are drawn, too, and faults in every round (`draw_wide`). exchange: as in the configuration,
     or any: each in turn, for as many seeds as the wide family has sizes and lengths. compress: likewise, each seed.
-    outer_momentum, overlap: of all. revocations: devices are locked out, too. leaves: users end some. splits: the mesh
-    falls apart for long. power_cuts: machines lose power, and disks their last writes. copies: backups are put back,
-    and cloned cards used. starved: devices get no processor. liars: devices of each plan that lie.
+    outer_momentum, overlap, slow: of all. revocations: devices are locked out, too. leaves: users end some. splits: the
+    mesh falls apart for long. power_cuts: machines lose power, and disks their last writes. copies: backups are put
+    back, and cloned cards used. starved: devices get no processor. liars: devices of each plan that lie.
     """
 
     peers: int = 6
@@ -60,6 +60,7 @@ class Campaign:
     compress: Coding | Literal["any"] = "none"
     outer_momentum: float = 0.0
     overlap: bool = False
+    slow: bool = False
     revocations: bool = False
     leaves: bool = False
     splits: bool = False
@@ -74,6 +75,7 @@ class Campaign:
         plan = draw_wide(seed, *drawn) if self.wide else draw_plan(seed, self.peers, self.rounds, *drawn)
         compress = CODINGS[seed % len(CODINGS)] if self.compress == "any" else self.compress
         plan = replace(plan, compress=compress, outer_momentum=self.outer_momentum, overlap=self.overlap)
+        plan = replace(plan, slow=self.slow)
         plan = with_revocations(plan) if self.revocations else plan
         plan = with_leaves(plan) if self.leaves else plan
         plan = with_splits(plan) if self.splits else plan

@@ -12,6 +12,7 @@ from types import FrameType
 import numpy as np
 
 from mdl.errors import MdlError
+from mdl.peers.roles.agent.settings import TimeLimit
 from mdl.peers.roles.build import SEGMENT_VALUES, PeerStart, TrainerStart, build_machine, simulated_start
 from mdl.peers.roles.peer import Peer
 from mdl.peers.roles.waits import tell_waits
@@ -37,6 +38,9 @@ _APART_S = 6.0
 # A run that takes so many seconds of this process's own processor time hangs inside one event: that is some 500 times
 # its usual time. The wall clock does not count: if other programs want the processor, any run takes long.
 HANG_S = 20.0
+# Slow devices train so many times as long as the others. A round waits for half of the devices, and a moment for the
+# others; it goes on without a device at most so many times running.
+_SLOW, _WAIT_FOR, _GRACE_S, _MOST_LEFT_OUT = 6.0, 0.51, 0.3, 3
 # The timer rings again after so many seconds, in case its first bell was lost.
 _AGAIN_S = 0.05
 # Exceptions that a bug in a machine may raise; any other is a bug of the simulator.
@@ -69,8 +73,13 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
         mesh.gate = open_gate(mesh, tuple(plan.node_ids()))
     for peer_id in plan.node_ids():
         role = Role.AGENT if peer_id == AGENT_NODE else Role.TRAINER
-        mesh.add(peer_id, role, build(peer_id, 1, Disk(), 0.0), train_s=float(rng.uniform(0.15, 0.4)))
+        mesh.add(peer_id, role, build(peer_id, 1, Disk(), 0.0), train_s=_train_s(plan, peer_id, rng))
     return mesh, Injector(mesh, plan)
+
+
+def _train_s(plan: FaultPlan, peer_id: str, rng: np.random.Generator) -> float:
+    """Return the virtual seconds that a device trains for a round."""
+    return float(rng.uniform(0.15, 0.4)) * (_SLOW if plan.is_slow(peer_id) else 1.0)
 
 
 def _count_trainings(plan: FaultPlan) -> int:
@@ -102,8 +111,11 @@ def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, n
     me = Contributor(peer_id, incarnation)
     judges = any(isinstance(fault, Lie) for fault in plan.faults)
     exchange = (plan.exchange, plan.compress, plan.outer(), judges, plan.overlaps(peer_id))
+    values, limit = _segment_values(plan), TimeLimit()
+    if plan.slow:
+        limit = TimeLimit(_WAIT_FOR, _GRACE_S, 1 + plan.seed % _MOST_LEFT_OUT)
     return simulated_start(
-        me, plan.policy, plan.peers, plan.on_partition, start, now, *exchange, segment_values=_segment_values(plan)
+        me, plan.policy, plan.peers, plan.on_partition, start, now, *exchange, segment_values=values, limit=limit
     )
 
 

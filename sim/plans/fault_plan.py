@@ -272,7 +272,8 @@ FaultT = TypeVar("FaultT", bound=Fault)
 class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One simulated run. seed: of the network and of the devices' speeds. has_agent: a node without a trainer leads
     first; otherwise the peers find one of them. exchange, compress, outer_momentum: as in [round] of the configuration;
-    0.0: no outer optimizer. overlap: two devices of three train one round ahead."""
+    0.0: no outer optimizer. overlap: two devices of three train one round ahead. slow: one of three trains several
+    times as long, and rounds go on without it."""
 
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     peers: Annotated[int, Meta(ge=1, le=64)]
@@ -284,6 +285,7 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compress: Coding = "none"
     outer_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     overlap: bool = False
+    slow: bool = False
     loss: Probability = 0.0
     duplication: Probability = 0.0
     jitter_s: Seconds = 0.0
@@ -296,6 +298,9 @@ class FaultPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def overlaps(self, peer_id: str) -> bool:
         return self.overlap and peer_id[1:].isdigit() and int(peer_id[1:]) % 3 != 2
+
+    def is_slow(self, peer_id: str) -> bool:
+        return self.slow and peer_id[1:].isdigit() and int(peer_id[1:]) % 3 == 1
 
     def peer_ids(self) -> list[str]:
         return [f"p{number}" for number in range(self.peers)]

@@ -75,6 +75,9 @@ def run(
     compress: Rounded = "none",
     outer_momentum: OuterMomentum = 0.0,
     overlap: Annotated[bool, typer.Option("--overlap", help="Two devices of three train one round ahead.")] = False,
+    slow: Annotated[
+        bool, typer.Option("--slow", help="One device of three trains several times as long; rounds go on without it.")
+    ] = False,
     revocations: Revocations = False,
     leaves: Annotated[bool, typer.Option("--leaves", help="Users end devices, which may be back soon, too.")] = False,
     splits: Annotated[bool, typer.Option("--splits", help="The mesh falls apart, for 2 to 14 s each.")] = False,
@@ -102,7 +105,7 @@ def run(
 
     chosen = policy, agent, on_partition, exchange, compress, outer_momentum, revocations
     campaign = _campaign(peers, rounds, wide, faults, *chosen)
-    campaign = replace(campaign, liars=liars, overlap=overlap, leaves=leaves, splits=splits)
+    campaign = replace(campaign, liars=liars, overlap=overlap, slow=slow, leaves=leaves, splits=splits)
     campaign = replace(campaign, power_cuts=power_cuts, copies=copies, starved=starved)
     _check_coding(campaign)
     started = time.monotonic()

@@ -80,7 +80,7 @@ class MobileAgent:
         self._settings = settings
         self._between = GATHERING
         self._goal, self.ending = taken.goal, Ending(settings.end, taken.course, now)
-        self._left_out: frozenset[Contributor] = frozenset()
+        self._left_out: dict[str, int] = {}  # peer id -> rounds running that went on without it
         self._judged, self._vanished = Judged(settings.judges), frozenset[str]()
         self.distrust = Distrust(settings.quarantine)
         self.unlike: tuple[str, ...] = ()
@@ -271,7 +271,11 @@ class MobileAgent:
         effects += self._help_late(found.position, now)
         self.quorum = found.quorum
         if gathering.are_enough(found, now):
-            coming = [member for member in following if self._latecomers.is_coming(member, found.position, now)]
+            coming = [
+                member
+                for member in following
+                if self._latecomers.is_coming(member, found.position, now) and self._is_waited_for(member, now)
+            ]
             if not gathering.waits_for_others(found, coming, now):
                 self._open(found.position, found.current, found.base, now)
                 effects += self._latecomers.tell_left_out(self.distrust, self.term, self.round_id + 1, now)
@@ -330,7 +334,9 @@ class MobileAgent:
 
     def _conduct(self, ledger: RoundLedger, opened: RoundOpened) -> None:
         self._repeater.clear()
-        limit = msgspec.structs.replace(self._settings.limit, spared=self._left_out)
+        most = self._settings.limit.left_out_at_most
+        spared = frozenset(peer for peer in ledger.members if self._left_out.get(peer.peer_id, 0) >= most)
+        limit = msgspec.structs.replace(self._settings.limit, spared=spared)
         settings = msgspec.structs.replace(self._settings, limit=limit)
         judging = self._judged.prepare(ledger, opened.digest, self.distrust.doubted, self.distrust.disputed)
         round_ = OpenRound(ledger, opened, self.members, self._policy, self._repeater, settings, judging)
@@ -344,9 +350,29 @@ class MobileAgent:
         self.distrust.note(closed.contradicted, summary.round)
         doubts = self.distrust.doubts(self.members.everyone(), summary.round)
         self._records.note(msgspec.structs.replace(summary, quarantined=dict(self.distrust.out), doubts=doubts), now)
-        self._left_out = frozenset(closed.left_out)
+        self._note_left_out(closed)
         self._judged.note(closed.judging, closed.result)
         return effects
+
+    def _note_left_out(self, closed: Conductor) -> None:
+        """Count, for each device here that may train, the rounds running that have gone on without it."""
+        assert closed.result is not None
+        given = {contributor.peer_id for contributor in closed.result.contributors}
+        before, here = self._left_out, [member for member in self.following() if not member.report.away]
+        self._left_out = {
+            member.peer_id: before.get(member.peer_id, 0) + 1 for member in here if member.peer_id not in given
+        }
+
+    def _is_waited_for(self, member: Member, now: float) -> bool:
+        """Return True if the next round waits for a device that fetches the model.
+
+        A round that does not wait for everybody waits for a newcomer as long as the grace, and without that limit for a
+        device that as many rounds as may have gone on without.
+        """
+        limit, rounds = self._settings.limit, self._left_out.get(member.peer_id, 0)
+        if limit.is_for_all or rounds >= limit.left_out_at_most:
+            return True
+        return rounds == 0 and member.late_since is not None and now - member.late_since < limit.grace_s
 
     def _say_goodbye(self, now: float) -> list[Effect]:
         """Wait for the last tests and for devices without the last model; then send everybody home and finish."""

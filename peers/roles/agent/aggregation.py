@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import ceil
 
 import msgspec
 
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 
 # If the values of a round take less at best, hops end soon, and the policy minds batteries and busy devices.
 _SLOW_S = 0.05
+# Devices that train are waited for as long as this share of the time that the others took, if the grace is shorter:
+# training times of equal devices differ by less. A device that was never seen to train has so many times the grace.
+_GRACE, _UNKNOWN = 0.25, 5.0
 # Looked up once: see peers/roles/agent/phase.py.
 _RECEIVING = Activity.RECEIVING
 
@@ -55,7 +59,7 @@ class OpenRound:
 
 
 class Aggregation:
-    """See the module. left_out: devices that trained past the deadline. waiting_for: why nothing was ordered, in words.
+    """See the module. waiting_for: why nothing was ordered, in words.
 
     plan: the segments that the result comes about in; None: it is the last holder's. going: an earlier agent's order of
     segments, which may go on. is_whole: it goes by hops, since nobody may own a segment. why_hops: the reason why it
@@ -64,7 +68,6 @@ class Aggregation:
 
     def __init__(self, round_: OpenRound, going: BroadcastOrdered | None = None) -> None:
         self.going = going
-        self.left_out: set[Contributor] = set()
         self.waiting_for = ""
         self.plan: SegmentPlan | None = None
         self.is_whole = False
@@ -88,7 +91,8 @@ class Aggregation:
         was_ready = peer in ledger.ready_at
         decided = ledger.hear(change, now)
         if not was_ready and peer in ledger.ready_at:
-            member.device.learn_training(now - ledger.opened_at)
+            told = report.training.seconds if report.training else 0.0  # work of a round before is ready at once
+            member.device.learn_training(max(now - ledger.opened_at, told))
         for hop in decided:
             self._learn_from(hop, member, now)
         if change.holdings and (holding := ledger.holding(peer)):
@@ -154,17 +158,27 @@ class Aggregation:
                 ledger.lose(peer, f"left out: paused: {away}")
 
     def _leave_out_the_slow(self, now: float) -> None:
-        """Leave out devices that train past the deadline: a later round has their work, as if they had been away."""
+        """Leave out devices that train for longer than the rest: a later round has their work, as if they were away."""
         ledger, limit = self._ledger, self._settings.limit
-        if not limit.deadline_s or now - ledger.opened_at < limit.deadline_s:
+        live = ledger.live()
+        training = [peer for peer in live if ledger.holding(peer) is None]
+        ready_at = sorted(ledger.ready_at[peer] for peer in live if peer in ledger.ready_at)
+        needed = max(1, min(ceil(limit.wait_for * len(ledger.members)), len(live)))
+        if not training or len(ready_at) < needed:
             return
-        training = [peer for peer in ledger.live() if ledger.holding(peer) is None]
-        if len(ledger.members) - len(training) >= max(1.0, limit.quorum * len(ledger.members)):
-            for peer in set(training) - limit.spared:
-                self._leave_out(peer, "it still trained at the deadline")
+        took_s = ready_at[needed - 1] - ledger.opened_at
+        over_s = now - ready_at[needed - 1]
+        told = f"{len(ready_at)} of {len(ledger.members)} were ready after {now - ledger.opened_at:.1f} s"
+        for peer in set(training) - limit.spared:
+            member = self._members.get(peer)
+            known_s = member.device.training_s if member else None
+            grace_s = max(limit.grace_s * (_UNKNOWN if known_s is None else 1.0), _GRACE * took_s)
+            if over_s >= grace_s:
+                left_s = 0.0 if known_s is None else known_s - (now - ledger.opened_at)
+                more = f", and it needs about {left_s:.1f} s more" if left_s > 0.0 else ", and it still trained"
+                self._leave_out(peer, told + more)
 
     def _leave_out(self, peer: Contributor, why: str) -> None:
-        self.left_out.add(peer)
         logger.info("round %d goes on without %s: %s", self._ledger.round_id, peer.peer_id, why)
         self._ledger.lose(peer, f"left out: {why}")
 

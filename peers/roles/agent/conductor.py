@@ -1,9 +1,9 @@
 """One open round, from RoundOpened until everybody alive has applied its result: the agent's part of Algorithm 1.
 
 aggregating: order pairs until one holder has everybody in it (3.2.2). broadcasting: its partial mean goes down the tree
-(3.2.3) and is staged, not applied. closing: everybody alive, and a majority of the deciding devices, has it, so it
-stands and is applied. The next step follows from the ledger and the reports alone, and is said again until a report
-shows that it was heard. Knows nothing of other rounds.
+(3.2.3) and is staged, not applied. closing: all that are waited for, and enough of the deciding devices, have it, so
+it stands and is applied. The next step follows from the ledger and the reports alone, and is said again until a
+report shows that it was heard. Knows nothing of other rounds.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class Conductor:
         self._opened = opened
         self._members = round_.members
         self._repeater = round_.repeater
+        self._settings = round_.settings
+        self._enough_at: float | None = None  # enough devices have the result since then
         self._stall_s = round_.settings.stall_s
         self._aggregation = Aggregation(round_, going)
         self.judging = round_.judging
@@ -76,11 +78,6 @@ class Conductor:
     def contradicted(self) -> dict[str, str]:
         """Peer id -> in words, how its result of the round, or what it gave of it, is at odds with others'."""
         return self._distribution.contradicted
-
-    @property
-    def left_out(self) -> set[Contributor]:
-        """The devices that trained past the deadline, and are out of the round for that."""
-        return self._aggregation.left_out
 
     @property
     def base(self) -> tuple[str, ...]:
@@ -199,7 +196,7 @@ class Conductor:
         self._enter(BROADCASTING, now)
 
     def _spread(self, now: float) -> list[Effect]:
-        """Repeat the order until everybody alive has staged the result, also devices too late to contribute."""
+        """Repeat the order until all that are waited for have staged it, also devices too late to contribute."""
         if self._is_applied_by_some:
             return self._abandon(now, "another agent has closed it, perhaps with another result")
         distribution = self._distribution
@@ -223,10 +220,37 @@ class Conductor:
         if distribution.leave_the_stalled_behind(recipients, now):
             self.progressed_at = now  # at most twice a device
         order, late = distribution.order_late(now)
+        if late and self._goes_on_without(late, now):
+            distribution.left_behind.update(member.contributor for member in late)
+            late = []
         if not late:
             return self._decide(distribution.recipients(), now)
         self.waiting_for = f"{first_few([member.peer_id for member in late])} to have the result"
         return [effect for member in late for effect in self._repeater.say(member.contributor, order, now)]
+
+    def _goes_on_without(self, late: list[Member], now: float) -> bool:
+        """Return True if the round closes although these do not have the result yet: they fetch the model later.
+
+        They have as long again as it took until a majority of those that decide on this round, and on the next one, had
+        the result, and the grace.
+        """
+        limit, distribution = self._settings.limit, self._distribution
+        assert distribution.result is not None
+        staged = [member for member in distribution.recipients() if member not in late]
+        contributors = {contributor.peer_id for contributor in distribution.result.contributors}
+        is_enough = has_quorum(self._opened.base, voters(staged)) and has_quorum(
+            tuple(contributors), {member.peer_id for member in staged}
+        )
+        if limit.is_for_all or not is_enough or any(member.contributor in limit.spared for member in late):
+            self._enough_at = None
+            return False
+        self._enough_at = now if self._enough_at is None else self._enough_at
+        took_s = self._enough_at - self.marks[BROADCASTING.value]
+        if now - self._enough_at < took_s + limit.grace_s:
+            return False
+        names = first_few([member.peer_id for member in late])
+        logger.info("round %d closes while %s fetch its result", self.ledger.round_id, names)
+        return True
 
     def _is_poisoned(self) -> bool:
         """Return True if a device holds a piece of these segments for poison: nobody gets the result without it."""

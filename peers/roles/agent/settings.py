@@ -14,14 +14,22 @@ from mdl.protocol.delta import Contributor
 
 
 class TimeLimit(msgspec.Struct, frozen=True):
-    """A round goes on without devices that train for longer, if this share of its members is ready. 0: no limit.
+    """The devices that a round waits for, and how long for the others.
 
-    spared: devices that were left out of the round before; none is left out twice in a row.
+    wait_for: share of its members; 1.0: all, and nobody is left out or behind. grace_s: time that the others have
+    after these are ready, and again after these have the result; longer where the round itself takes long.
+    left_out_at_most: rounds running that go on without a device. spared: devices at this limit; they are waited for.
     """
 
-    deadline_s: float = 0.0
-    quorum: float = 0.75
+    wait_for: float = 1.0
+    grace_s: float = 2.0
+    left_out_at_most: int = 9
     spared: frozenset[Contributor] = frozenset()
+
+    @property
+    def is_for_all(self) -> bool:
+        """True if a round waits for everybody."""
+        return self.wait_for >= 1.0
 
 
 class AgentSettings(msgspec.Struct, frozen=True):

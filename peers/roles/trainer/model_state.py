@@ -205,6 +205,10 @@ class Standing:
         """Return the works that may enter an own delta."""
         return [work for work in self.uncounted if not (self.is_under_way(work) or self.is_split(work))]
 
+    def has_training(self) -> bool:
+        """Return True if the next own delta has a training of an earlier round in it."""
+        return any(work.trained for work in self.able())
+
     def was_given_in(self, here: Round) -> bool:
         """Return True if uncounted works show an own delta of this round: then there is no other one."""
         return any(here in work.rounds or work.has_counted(here) for work in self.uncounted)

@@ -4,6 +4,9 @@ The own delta is trained once for a round, however often that is opened. It is m
 memory stays flat. If a round goes on without it, it is computed again from the trained model (`RecallDelta`), and
 enters the next own delta (`peers/roles/trainer/model_state.py`).
 
+A device trains one thing at a time, and goes on training if its round closes without it. It gives that work to the next
+round at once, and trains nothing for that one. So a slow device gives, trains, and gives again.
+
 A device that overlaps (communication under the next local steps, one round late) goes on training at w - own delta, as
 soon as its own delta of a round is there. That gives its own delta of the next round. Its model holds other values
 then, so it keeps the own delta itself: two vectors more, and the one that it trains from.
@@ -65,6 +68,8 @@ class OwnWork:
         self._theta = 1.0
         self._ahead: tuple[Work, TrainingReport] | None = None  # trained for the round after the open one
         self._doing: dict[int, Work] = {}
+        self._trains: set[int] = set()  # the rounds of these that are trained, not recalled
+        self._is_late = False  # its last round has closed without it
         self._overwritten: set[int] = set()  # rounds that lose their trained model to a test
 
     @property
@@ -91,16 +96,7 @@ class OwnWork:
             effects = self.give_back(before, standing.parameters, lineage)
             if before.is_empty:
                 return effects + self._hold_nothing(part)
-        if part.round_id in self._doing:
-            return effects  # it is being trained or recalled at this moment
-        if work := self._take_ahead(part.round_id):
-            return effects + self._hold(part, work) + self._train_ahead(part, goal)
-        if work := standing.find(part.round_id):
-            standing.drop(work)
-            return effects + self._hold(part, work) + self._train_ahead(part, goal)
-        if standing.is_in_a_sum(part.round_id):
-            return effects + self._hold_nothing(part)
-        return effects + self._train(part.round_id, goal)
+        return effects + self._go_on(part, goal)
 
     def _is_of(self, before: Part, here: Round) -> bool:
         """Return True if another attempt's own delta can be this round's: it was, or there was none here."""
@@ -111,6 +107,7 @@ class OwnWork:
     def take_trained(self, ready: LocalDeltaReady, part: Part | None, missed: Part | None, goal: int) -> list[Effect]:
         """Take a finished training: for the open round, for the next, for one that went on meanwhile, or for none."""
         work = self._done(ready.round_id, ready.delta.values)
+        self._trains.discard(ready.round_id)
         self._theta = ready.delta.theta
         loss = within(ready.training.loss, -MAX_LOSS, MAX_LOSS)  # nobody would read it if it diverged
         length = within(ready.training.length, 0.0, MAX_LENGTH)
@@ -131,19 +128,21 @@ class OwnWork:
         elif work.is_ahead:
             self._put_back_ahead()
             self._ahead = work, training
+            return self._go_on(part, goal)
         else:
             self._standing.add(work)
+            self._is_late = True
+            return self._go_on(part, goal)
         return []
 
     def give_up(self, round_id: int) -> None:
         """Drop a training that a pause cut off: nothing of it is known."""
         self._doing.pop(round_id, None)
+        self._trains.discard(round_id)
 
     def resume(self, part: Part | None, goal: int) -> list[Effect]:
         """Train for the open round, if a pause has kept that back."""
-        if part is None or not part.attempt or part.holds or part.fresh or part.is_empty or part.spread.staged:
-            return []
-        return [] if part.round_id in self._doing else self._train(part.round_id, goal)
+        return [] if part is None or part.spread.staged else self._go_on(part, goal)
 
     def take_again(self, part: Part, values: Vector | None) -> None:
         """Take back the own delta after a result had taken its place; None: it cannot be had again."""
@@ -162,12 +161,12 @@ class OwnWork:
         if recalled.values is None:
             self._doing.pop(recalled.round_id, None)
             logger.warning("round %d: its own delta is not known any longer", recalled.round_id)
-            return self._train(recalled.round_id, goal) if wanted else []
+            return self._go_on(part, goal)
         work = self._done(recalled.round_id, recalled.values)
         if part is not None and wanted:
             return self._hold(part, work)
         self._standing.add(work)
-        return []
+        return self._go_on(part, goal)
 
     def give_back(self, part: Part, parameters: Vector, lineage: Lineage, is_free: bool = False) -> list[Effect]:
         """Keep own work of a round that is over for the next own delta, if the round did not count it.
@@ -176,6 +175,9 @@ class OwnWork:
         that round. is_free: nobody needs the parameters.
         """
         standing, here = self._standing, (lineage, part.round_id)
+        is_over, is_taken = part.round_id <= standing.round_id, bool(part.given or part.decisions)
+        if is_over and not (is_taken or standing.is_counted(*here)) and (part.fresh or part.is_empty):
+            self._is_late = True
         standing.add(*(work.given_in(here) for work in part.works))
         if part.fresh is None:
             return []  # there was none, or it is still being trained
@@ -196,10 +198,31 @@ class OwnWork:
     def _done(self, round_id: int, values: Vector) -> Work:
         return replace(self._doing.pop(round_id, Work(_NOTHING)), values=values)
 
+    def _go_on(self, part: Part | None, goal: int) -> list[Effect]:
+        """Give the open round work that is there, or else train for it, once no other training is under way."""
+        if part is None or not part.attempt or part.holds or part.fresh or part.is_empty:
+            return []
+        if part.round_id in self._doing:
+            return []
+        standing = self._standing
+        if work := self._take_ahead(part.round_id):
+            return self._hold(part, work) + self._train_ahead(part, goal)
+        if work := standing.find(part.round_id):
+            standing.drop(work)
+            return self._hold(part, work) + self._train_ahead(part, goal)
+        if standing.is_in_a_sum(part.round_id):
+            return self._hold_nothing(part)
+        if self._trains or (self._is_late and self._doing):
+            return []
+        if self._is_late and standing.has_training():
+            return self._hold_nothing(part)
+        return self._train(part.round_id, goal)
+
     def _train(self, round_id: int, goal: int) -> list[Effect]:
         if self.is_paused:
             return []
         self._doing[round_id] = Work(_NOTHING, ((round_id, self._standing.digest),))
+        self._trains.add(round_id)
         self.training = None
         able = self._standing.able()
         earlier = tuple(work.values for work in able) if len(able) <= MAX_VECTORS else ()
@@ -216,6 +239,7 @@ class OwnWork:
         if any(training in work.trained for work in (*part.works, *self._standing.uncounted)):
             return []  # it was done before, on a fork
         self._doing[round_id] = Work(_NOTHING, (training,))
+        self._trains.add(round_id)
         return [TrainLocally(round_id, self._standing.parameters, goal, fresh.values)]
 
     def _take_ahead(self, round_id: int) -> Work | None:
@@ -249,6 +273,7 @@ class OwnWork:
         If there was one before, leave out work trained since: the round's result may hold that one.
         """
         standing, here = self._standing, (self._standing.lineage, part.round_id)
+        self._is_late = False
         is_again = here in fresh.rounds or fresh.has_counted(here) or standing.was_given_in(here)
         if is_again and here not in fresh.rounds:
             standing.add(*([fresh] if fresh.trained else []))

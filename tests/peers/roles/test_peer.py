@@ -20,6 +20,7 @@ from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.hop_messages import DeltaMessage, HopOrdered
 from mdl.protocol.machine import (
+    DeltaRecalled,
     Effect,
     Evaluate,
     Evaluated,
@@ -28,6 +29,7 @@ from mdl.protocol.machine import (
     HeldUp,
     LocalDeltaReady,
     PeerFound,
+    RecallDelta,
     Received,
     RecordRound,
     ResourcesSampled,
@@ -108,7 +110,7 @@ class Room:
         while True:
             due = [(peer.deadline(), peer_id) for peer_id, peer in self.peers.items() if self._is_running(peer_id)]
             times = [(at, 1, peer_id) for at, peer_id in due if at is not None]
-            times += [(at, 0, peer_id) for at, peer_id, _ in self._work]
+            times += [(at, 0, peer_id) for at, peer_id, _ in self._work if self._is_running(peer_id)]
             at, kind, peer_id = min(times, default=(end, 1, ""))
             if at >= end:
                 self.now = end
@@ -117,7 +119,7 @@ class Room:
             if kind:
                 self.hand(peer_id, Tick())
             else:
-                done = next(work for work in self._work if (work[0], work[1]) == (at, peer_id))
+                done = next(work for work in self._work if (work[0], work[1]) == (at, peer_id))  # late if it was silent
                 self._work.remove(done)
                 self.hand(peer_id, done[2])
 
@@ -146,6 +148,8 @@ class Room:
                 delta = ModelDelta(np.full_like(parameters, len(peer_id)), 1.0, frozenset([me]))
                 ready = LocalDeltaReady(round_id, delta, TrainingReport(0.5, 8, TRAIN_S))
                 self._work.append((self.now + TRAIN_S, peer_id, ready))
+            case RecallDelta(round_id=round_id, parameters=parameters):
+                events.append((peer_id, DeltaRecalled(round_id, np.full_like(parameters, len(peer_id)))))
             case Evaluate(round_id=round_id):
                 events.append((peer_id, Evaluated(round_id, no_evaluation(2))))
             case RecordRound(summary=summary):

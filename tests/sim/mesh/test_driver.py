@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import groupby
 
 import msgspec
 import pytest
@@ -116,21 +116,19 @@ def test_a_device_that_is_stopped_is_not_waited_for() -> None:
     assert _contributors(mesh)[-1] == {"p0", "p1", "p2"}
 
 
-def test_a_round_with_a_deadline_does_not_wait_for_a_device_that_trains_long_and_loses_nothing_of_it() -> None:
-    plan = FaultPlan(1, 5, 6)
+def test_rounds_do_not_wait_for_a_device_that_trains_long_and_lose_nothing_of_it() -> None:
+    plan = FaultPlan(1, 5, 12)
     mesh, injector = build_mesh(plan)
     for node in mesh.nodes.values():
         assert isinstance(node.machine, Peer)
-        limit = TimeLimit(deadline_s=1.0, quorum=0.6)
+        limit = TimeLimit(wait_for=0.6, grace_s=0.2, left_out_at_most=3)
         node.machine.agent_settings = msgspec.structs.replace(node.machine.agent_settings, limit=limit)
     mesh.nodes["p3"].train_s = 2.5
     settled = is_settled(mesh, plan.rounds)
     assert mesh.run(60.0, lambda: mesh.now >= injector.ends_s and settled())
-    left_out = [summary.lost == ("p3",) for summary in mesh.rounds]
-    assert True in left_out
-    assert not any(twice == (True, True) for twice in pairwise(left_out))
-    assert "p3" in mesh.rounds[left_out.index(True) + 1].contributors
+    left_out = ["p3" not in summary.contributors for summary in mesh.rounds]
+    assert left_out.count(True) >= 3 <= left_out.count(False)
+    assert 1 < max(len(list(run)) for out, run in groupby(left_out) if out) <= 3
     verdict = judge(mesh, plan, settled(), lambda node: node.peer_id)
     assert (verdict.problem, verdict.lost, verdict.double) == ("", 0, 0)
-    seconds = {left: summary.seconds["total"] for left, summary in zip(left_out, mesh.rounds, strict=True)}
-    assert seconds[True] < 2.0 < seconds[False]
+    assert max(summary.seconds["total"] for summary in mesh.rounds) < 2.0, "it trains for 2.5 s"

@@ -232,7 +232,7 @@ def test_plans_of_hops_are_what_they_were() -> None:
     digest = hashlib.sha256()
     for seed in range(200):
         for plan in (draw_plan(seed, 6, 3, "mild"), draw_plan(seed, 6, 3, "hard"), draw_wide(seed, "hard")):
-            since = b'  "compress": "none",\n  "outer_momentum": 0.0,\n  "overlap": false,\n'
+            since = b'  "compress": "none",\n  "outer_momentum": 0.0,\n  "overlap": false,\n  "slow": false,\n'
             assert since in dump_plan(plan)
             digest.update(dump_plan(plan).replace(since, b""))
     assert digest.hexdigest()[:16] == "84745fbf77185229"

@@ -79,6 +79,17 @@ def close_round(trainer: Trainer, contributors: tuple[Contributor, ...], *values
     return say(trainer, RoundClosed(1, round_id, digest_of(result)), 5.2)
 
 
+def lose_round(trainer: Trainer, *values: float, is_recalled: bool = True) -> None:
+    """Train and merge for a round that ends without this device; its own delta is computed again."""
+    open_round(trainer)
+    train(trainer, *values)
+    merge(trainer, 3, 3, 3, 3)
+    round_id = trainer.round_id + 1
+    assert recalls_in(close_round(trainer, (ANN, BOB), 0, 0, 0, 0))
+    if is_recalled:
+        trainer.handle(DeltaRecalled(round_id, vector(*values)), 6.0)
+
+
 def move_on(trainer: Trainer, round_id: int, history: History, values: Vector = ELSEWHERE) -> list[Effect]:
     """The agent sends it to another model, and ann gives it."""
     target = CatchUp(1, round_id, digest_of(values), ANN, history.lineage, history.base)

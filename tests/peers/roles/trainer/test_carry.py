@@ -44,6 +44,7 @@ from tests.peers.roles.trainer.own_work import (
     close_round,
     cut_off,
     held_by,
+    lose_round,
     merge,
     move_on,
     open_round,
@@ -62,9 +63,8 @@ def test_what_a_round_left_out_is_in_the_next_own_delta_and_only_there() -> None
     train(trainer, 1, 2, 3, 4)
     close_round(trainer, (ANN, BOB), 5, 5, 5, 5)
     assert carry_of(trainer) == [1, 2, 3, 4]
-    open_round(trainer)
-    train(trainer, 10, 10, 10, 10)
-    assert (held_by(trainer), carry_of(trainer)) == ([11, 12, 13, 14], None)
+    assert open_round(trainer) == [], "it is given at once, and nothing is trained"
+    assert (held_by(trainer), carry_of(trainer)) == ([1, 2, 3, 4], None)
     assert trainer.holdings()[0].theta == 1.0
     close_round(trainer, MEMBERS, 0, 0, 0, 0)
     open_round(trainer)
@@ -119,9 +119,7 @@ def test_earlier_work_in_a_delta_that_is_recalled_is_carried_on_with_the_recalle
     if is_large:
         monkeypatch.setattr(model_state, "_SMALL_BYTES", 0)
     trainer = a_trainer()
-    open_round(trainer)
-    train(trainer, 1, 1, 1, 1)
-    close_round(trainer, (ANN, BOB), 0, 0, 0, 0)
+    lose_round(trainer, 1, 1, 1, 1)
     open_round(trainer)
     train(trainer, 2, 2, 2, 2)
     assert held_by(trainer) == [3, 3, 3, 3]
@@ -142,43 +140,51 @@ def test_training_that_ends_after_its_round_is_carried() -> None:
     assert carry_of(trainer) == [1, 2, 3, 4]
 
 
-def test_training_that_ends_in_the_middle_of_the_next_round_is_carried_to_the_one_after() -> None:
+def test_training_that_ends_in_the_middle_of_the_next_round_is_given_to_that_one_at_once() -> None:
     trainer = a_trainer()
     open_round(trainer)
     close_round(trainer, (ANN, BOB), 5, 5, 5, 5)
-    (work,) = open_round(trainer)
-    assert isinstance(work, TrainLocally)
+    assert open_round(trainer) == [], "one training at a time"
     train(trainer, 1, 2, 3, 4, round_id=1)
-    train(trainer, 10, 10, 10, 10, round_id=2)
-    assert (held_by(trainer), carry_of(trainer)) == ([11, 12, 13, 14], None)
+    assert (held_by(trainer), carry_of(trainer)) == ([1, 2, 3, 4], None)
+
+
+def test_work_that_is_late_once_more_is_given_to_the_round_after() -> None:
+    trainer = a_trainer()
+    open_round(trainer)
+    close_round(trainer, (ANN, BOB), 5, 5, 5, 5)
+    open_round(trainer)
+    train(trainer, 1, 2, 3, 4, round_id=1)
+    close_round(trainer, (ANN, BOB), 5, 5, 5, 5)
+    assert open_round(trainer) == []
+    assert held_by(trainer) == [1, 2, 3, 4]
+    close_round(trainer, MEMBERS, 0, 0, 0, 0)
+    (work,) = open_round(trainer)
+    assert isinstance(work, TrainLocally), "counted: it trains again"
 
 
 @pytest.mark.parametrize("comes_between", [False, True])
 def test_who_trains_may_add_the_earlier_work_up_unless_there_is_other_work_by_then(comes_between: bool) -> None:
     """Of 800 MB a sum takes a second, and heartbeats must not wait."""
     trainer = a_trainer()
-    open_round(trainer)
-    train(trainer, 1, 2, 3, 4)
-    close_round(trainer, (ANN, BOB), 5, 5, 5, 5)
-    open_round(trainer)
-    close_round(trainer, (ANN, BOB), 5, 5, 5, 5)
+    lose_round(trainer, 1, 2, 3, 4)
+    if comes_between:
+        lose_round(trainer, 7, 7, 7, 7, is_recalled=False)
     (work,) = open_round(trainer)
     assert isinstance(work, TrainLocally)
     assert [list(each) for each in work.earlier] == [[1, 2, 3, 4]]
     if comes_between:
-        train(trainer, 7, 7, 7, 7, round_id=2)
+        trainer.handle(DeltaRecalled(2, vector(7, 7, 7, 7)), 2.0)
     delta, report = ModelDelta(vector(1, 1, 1, 1), 1.0, frozenset([ME])), TrainingReport(0.5, 8, 1.0)
     summed = vector(2, 3, 4, 5)
-    trainer.handle(LocalDeltaReady(3, delta, report, work.earlier, summed), 2.0)
+    trainer.handle(LocalDeltaReady(work.round_id, delta, report, work.earlier, summed), 2.0)
     assert held_by(trainer) == ([9, 10, 11, 12] if comes_between else [2, 3, 4, 5])
     assert (trainer.holdings()[0].values is summed) is not comes_between
 
 
 def test_a_round_begun_afresh_brings_the_earlier_work_in_once() -> None:
     trainer = a_trainer()
-    open_round(trainer)
-    train(trainer, 1, 1, 1, 1)
-    close_round(trainer, (ANN, BOB), 0, 0, 0, 0)
+    lose_round(trainer, 1, 1, 1, 1)
     open_round(trainer)
     train(trainer, 2, 2, 2, 2)
     assert open_round(trainer, attempt=2) == []
