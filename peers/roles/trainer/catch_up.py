@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from enum import Enum
+from math import inf
 
 from mdl.bounds import ROUND_LEAP
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.membership.majority import has_in_common
 from mdl.peers.roles.trainer.model_state import Standing, base_of
 from mdl.peers.roles.trainer.round_state import Part
-from mdl.protocol.delta import Vector, check_size
+from mdl.protocol.delta import Contributor, Vector, check_size
 from mdl.protocol.round_messages import CatchUp, ModelMessage
+
+# A model on its way is fetched to its end, although the mesh has a later one by then, as long as some of it has come in
+# so many seconds: where rounds are shorter than this device's transfers, it would never have a whole one.
+_MOVING_S = 5.0
 
 
 class Way(Enum):
@@ -33,8 +38,14 @@ class CatchingUp:
         self.target: CatchUp | None = None
         self.missed: Part | None = None
         self._standing = standing
+        self._moved_at = -inf
 
-    def find_way(self, target: CatchUp, part: Part | None) -> Way:
+    def note_moving(self, sender: Contributor, now: float) -> None:
+        """Note that some of the model has come."""
+        if self.target and sender == self.target.source:
+            self._moved_at = now
+
+    def find_way(self, target: CatchUp, part: Part | None, now: float) -> Way:
         """Return the way to the target. Raises RemoteProtocolError for a target that no mesh can have come to."""
         standing = self._standing
         same_lineage = target.lineage == standing.lineage
@@ -43,6 +54,8 @@ class CatchingUp:
         if target.round_id > standing.round_id + ROUND_LEAP:
             raise RemoteProtocolError(f"round {target.round_id}, where this device stands at {standing.round_id}")
         if late or self.target == target:
+            return Way.STAY
+        if self.target and target.lineage == self.target.lineage and now - self._moved_at < _MOVING_S:
             return Way.STAY
         if same_model and has_in_common(standing.lineage, target.lineage, target.round_id):
             return Way.RENAME
@@ -54,7 +67,7 @@ class CatchingUp:
 
     def go(self, target: CatchUp, part: Part | None) -> None:
         """Fetch the model; the open round goes on without this device."""
-        self.target, self.missed = target, part or self.missed
+        self.target, self.missed, self._moved_at = target, part or self.missed, -inf
 
     def is_arrived(self, message: ModelMessage, values: Vector, digest: bytes) -> bool:
         """Return True if this is the wanted model. Raises RemoteProtocolError if values and message disagree."""
@@ -70,5 +83,5 @@ class CatchingUp:
 
     def end(self) -> Part | None:
         """End catching up: the model is there, or the device is in a round after all. Return the part it missed."""
-        missed, self.target, self.missed = self.missed, None, None
+        missed, self.target, self.missed, self._moved_at = self.missed, None, None, -inf
         return missed

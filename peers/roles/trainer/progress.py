@@ -219,7 +219,7 @@ class Progress:
         """Go to where the mesh stands. A late message about an older round changes nothing."""
         if target.source.peer_id == self._me.peer_id:
             raise RemoteProtocolError("this device is to fetch what it lacks from itself")
-        way = self._catching_up.find_way(target, self.part)
+        way = self._catching_up.find_way(target, self.part, now)
         if way is Way.STAY or self._reports.has_left:
             return []
         if way is Way.RENAME:
@@ -228,6 +228,10 @@ class Progress:
         if way is Way.APPLY and self.part:
             return self.apply(self.part, target)
         return self._fetch(target, now)
+
+    def note_moving(self, sender: Contributor, now: float) -> None:
+        """Note that more of a vector has come from this device."""
+        self._catching_up.note_moving(sender, now)
 
     def take_model(self, message: ModelMessage, values: Vector, digest: bytes) -> list[Effect]:
         """Take over another device's model, if it is wanted. Raises RemoteProtocolError if it is not as told."""

@@ -235,6 +235,7 @@ class Trainer:
                 self._staging.uplink.ways_s = event.ways_s
             case TransferProgressed(sender=sender, received_bytes=received, size_bytes=size):
                 self.voice.transfer = Transfer(sender.peer_id, received, size)
+                self._progress.note_moving(sender, now)
                 if self.part and self.part.incoming and self.part.incoming.sender == sender:
                     self.part.heard_at = now
             case DeltaRecalled():

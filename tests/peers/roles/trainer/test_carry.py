@@ -17,6 +17,7 @@ from mdl.protocol.machine import (
     RecallDelta,
     Send,
     TrainLocally,
+    TransferProgressed,
 )
 from mdl.protocol.round_messages import (
     BroadcastOrdered,
@@ -196,6 +197,23 @@ def test_a_round_begun_afresh_brings_the_earlier_work_in_once() -> None:
 
 
 # -- a round that went on elsewhere -----------------------------------------------------------------------------------
+
+
+def test_a_model_on_its_way_is_fetched_to_its_end_although_the_mesh_has_a_later_one() -> None:
+    trainer = a_trainer()
+    first, later = (CatchUp(1, 3 + more, digest_of(ELSEWHERE + more), ANN, (START,), ("ann",)) for more in (0, 1))
+    say(trainer, first, 6.0)
+    trainer.handle(TransferProgressed(BOB, 8, 16), 6.1)
+    say(trainer, later, 6.2)
+    assert trainer.catching_up_to == later, "nothing of the first one has come"
+    trainer.handle(TransferProgressed(ANN, 8, 16), 6.5)
+    say(trainer, first, 7.0)
+    assert trainer.catching_up_to == later, "a late word about an older model"
+    newest = replace(later, round_id=5)
+    say(trainer, newest, 11.0)
+    assert trainer.catching_up_to == later
+    say(trainer, newest, 12.0)
+    assert trainer.catching_up_to == newest, "no more of it has come for long"
 
 
 def test_who_missed_the_end_of_a_round_that_counted_it_carries_nothing() -> None:
