@@ -93,6 +93,7 @@ class TrainingMesh(SimMesh):
     def __init__(
         self, data: DataSet, model: str, settings: TrainingSettings, peers: int, split: str, seed: int,
         liars: frozenset[int] = frozenset(), attack: str = "", is_defended: bool = True, exchange: Exchange = "chain",
+        size_bytes: int = 0,
     ) -> None:  # fmt: skip
         classes, names = len(data.classes), frozenset(f"p{number}" for number in liars)
         shards = [take_windows(data.train, rows) for rows in split_windows(data.train, split, peers, seed)]
@@ -101,7 +102,7 @@ class TrainingMesh(SimMesh):
         self._data, self._model = data, FlatModel(build_model(model, data.shape[0], data.shape[1], classes, seed))
         rng = np.random.default_rng([seed, 0xBE])
         network = Network(rng, rates_mb_s={f"p{number}": float(rng.uniform(2.5, 5.0)) for number in range(peers)})
-        super().__init__(network, Accounts(first), first.nbytes)
+        super().__init__(network, Accounts(first), size_bytes or first.nbytes)
         here = [number for number in range(peers) if attack != ABSENT or number not in liars]
         for number, shard in ((number, shards[number]) for number in here):
             me = Contributor(f"p{number}", 1)

@@ -220,9 +220,11 @@ class Conductor:
         if distribution.leave_the_stalled_behind(recipients, now):
             self.progressed_at = now  # at most twice a device
         order, late = distribution.order_late(now)
-        if late and self._goes_on_without(late, now):
-            distribution.left_behind.update(member.contributor for member in late)
-            late = []
+        if late:
+            behind = [member for member in distribution.recipients() if not distribution.has_staged(member)]
+            if self._goes_on_without(behind, now):
+                distribution.left_behind.update(member.contributor for member in behind)
+                late = []
         if not late:
             return self._decide(distribution.recipients(), now)
         self.waiting_for = f"{first_few([member.peer_id for member in late])} to have the result"

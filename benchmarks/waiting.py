@@ -1,0 +1,165 @@
+"""Time to accuracy of rounds that wait for all devices, beside rounds that do not.
+
+The machines of a mesh, with all that they decide and say, really train UCI HAR by person on a virtual clock. The
+devices are unequal: four classes of processors and links (mdl/sim/timing/device_models.py), and their owners use them
+(family `dynamic`): work and transfers stand still meanwhile. The worlds are paired: the same devices and uses for each
+rule. Nothing was tuned on them. See docs/results/waiting.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from statistics import fmean, stdev
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from benchmarks.training.simulated import TrainingMesh
+from mdl.config import RoundSection, TrainingSettings
+from mdl.data import DataSet, default_cache_dir, load_data
+from mdl.devices.busy_periods import Periods, active_end_s
+from mdl.own import own_data
+from mdl.peers.roles.agent.settings import TimeLimit
+from mdl.peers.roles.peer import Peer
+from mdl.protocol.machine import Effect, TrainLocally
+from mdl.sim.mesh.process import Node
+from mdl.sim.timing.scenario import draw_scenario, vary_scenario
+
+# A training takes this many times as long as on the fastest class: the medians of a CPU benchmark of phones.
+_SLOWER = (1.0, 1.9, 7.1, 12.5)
+_LONGEST_S = 1_800.0
+# Accuracies on the test people, in percent.
+_TARGETS = (78, 82, 86)
+_DEFAULT = RoundSection()
+RULES = {
+    "all": TimeLimit(),
+    "default": TimeLimit(_DEFAULT.wait_for, _DEFAULT.grace_s, _DEFAULT.left_out_at_most),
+    "a third": TimeLimit(1 / 3, 2.0, 9),
+}
+
+
+class WaitingMesh(TrainingMesh):
+    """See the module. busy: by peer id. train_s: seconds of a training on an idle device, by peer id."""
+
+    def __init__(self, data: DataSet, options: argparse.Namespace, seed: int, limit: TimeLimit) -> None:
+        settings = TrainingSettings(rounds_per_epoch=options.parts, schedule="constant")
+        size_bytes, given = round(options.mb * 1e6), (options.peers, options.split, seed)
+        super().__init__(
+            data, options.model, settings, *given, is_defended=False, exchange="auto", size_bytes=size_bytes
+        )
+        rng = np.random.default_rng([seed, 0x3A17])
+        scenario = vary_scenario(draw_scenario("dynamic", options.peers, 1_000_000 + seed), rng)
+        if options.equal:
+            scenario = draw_scenario("paper", options.peers, 0)
+        period_s = float(rng.uniform(1.0, 8.0))
+        self.busy: dict[str, Periods] = {}
+        self.train_s: dict[str, float] = {}
+        self._uses = rng
+        for peer_id, device in zip(sorted(self.nodes), scenario.devices, strict=True):
+            self.busy[peer_id] = () if options.equal else _repeat(device.busy)
+            self.train_s[peer_id] = period_s * (1.0 if options.equal else _SLOWER[device.device_class])
+            self.network.rates_mb_s[peer_id] = device.link_mb_s
+            self.network.merge_mb_s[peer_id] = device.merge_mb_s
+            machine = self.nodes[peer_id].machine
+            assert isinstance(machine, Peer)
+            machine.agent_settings = msgspec.structs.replace(
+                machine.agent_settings, limit=limit, rounds=0, lost_after_s=8.0, stall_s=10.0, partition_s=15.0
+            )
+        self.network.busy = dict(self.busy)
+
+    def _carry_out(self, node: Node, effect: Effect) -> None:
+        if isinstance(effect, TrainLocally) and (work := self.devices[node.peer_id].work(effect)):
+            seconds = self.train_s[node.peer_id] * float(np.exp(self._uses.normal(0.0, 0.1)))
+            ends_s = active_end_s((self.busy[node.peer_id],), self.now, seconds)
+            self._schedule(ends_s - self.now, node, work[1])
+        else:
+            super()._carry_out(node, effect)
+
+
+def _repeat(periods: Periods) -> Periods:
+    """Return these periods again and again, until the run is over for certain."""
+    if not periods:
+        return ()
+    span_s, times = periods[-1][1] + 1.0, range(int(_LONGEST_S / (periods[-1][1] + 1.0)) + 2)
+    return tuple((begin + span_s * time, end + span_s * time) for time in times for begin, end in periods)
+
+
+def main() -> int:
+    options = _parse_options()
+    torch.set_num_threads(1)
+    data, runs = load_data(own_data(options.data), default_cache_dir(), 0), []
+    for seed in range(options.seed_from, options.seed_from + options.seeds):
+        for rule in options.rules:
+            runs.append(_run(data, options, seed, rule))
+            print(f"seed {seed}, {rule}: {runs[-1]}", file=sys.stderr, flush=True)
+    for line in table(runs, options.rules):
+        print(line)
+    print(json.dumps({"data": data.name, "options": vars(options), "runs": runs}))
+    return 0
+
+
+def _run(data: DataSet, options: argparse.Namespace, seed: int, rule: str) -> dict[str, Any]:
+    mesh, reached, missed = WaitingMesh(data, options, seed, RULES[rule]), dict[int, float](), 0
+    counts = dict.fromkeys(mesh.nodes, 0)
+    while mesh.now < _LONGEST_S and len(reached) < len(_TARGETS):
+        seen = len(mesh.rounds)
+        if mesh.run(_LONGEST_S, lambda seen=seen: len(mesh.rounds) > seen):  # type: ignore[misc]
+            for peer_id in mesh.rounds[-1].contributors:
+                counts[peer_id] += 1
+            missed += options.peers - len(mesh.rounds[-1].contributors)
+            accuracy = 100.0 * mesh.test().accuracy
+            for target in _TARGETS:
+                if accuracy >= target:
+                    reached.setdefault(target, round(mesh.now, 1))
+    rounds, shares = len(mesh.rounds), sorted(counts.values())
+    mesh.end()
+    least = shares[0] / max(1.0, fmean(shares))
+    told = {"seed": seed, "rule": rule, "rounds": rounds, "left_out": round(missed / max(1, rounds), 2)}
+    return told | {"least_share": round(least, 2), "seconds": {str(target): at for target, at in reached.items()}}
+
+
+def table(runs: list[dict[str, Any]], rules: list[str]) -> list[str]:
+    """Return Markdown: for each rule and target, seconds relative to the first rule's, with the paired interval."""
+    first = rules[0]
+    lines = [f"| rule | left out a round | least share | {' | '.join(f'to {each} %' for each in _TARGETS)} |"]
+    lines.append("|" + "---|" * (3 + len(_TARGETS)))
+    for rule in rules:
+        mine, base = ([run for run in runs if run["rule"] == name] for name in (rule, first))
+        cells = []
+        for target in map(str, _TARGETS):
+            pairs = [
+                (one["seconds"][target], other["seconds"][target])
+                for one, other in zip(mine, base, strict=True)
+                if target in one["seconds"] and target in other["seconds"]
+            ]
+            ratios = [np.log(one / other) for one, other in pairs]
+            wide = 1.96 * stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+            middle = fmean(ratios) if ratios else float("nan")
+            low, high = np.exp(middle - wide), np.exp(middle + wide)
+            cells.append(f"{np.exp(middle):.2f} ({low:.2f} to {high:.2f}) of {first}, {len(pairs)} worlds")
+        left_out, least = fmean(run["left_out"] for run in mine), fmean(run["least_share"] for run in mine)
+        lines.append(f"| {rule} | {left_out:.1f} | {least:.2f} | {' | '.join(cells)} |")
+    return lines
+
+
+def _parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="for example uci-har:PATH")
+    parser.add_argument("--model", default="lenet")
+    parser.add_argument("--split", default="subject")
+    parser.add_argument("--peers", type=int, default=9)
+    parser.add_argument("--mb", type=float, default=10.0, help="of a delta, on its way")
+    parser.add_argument("--parts", type=int, default=4, help="rounds that an epoch is cut into")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seed-from", type=int, default=0)
+    parser.add_argument("--rules", nargs="+", default=list(RULES), choices=list(RULES))
+    parser.add_argument("--equal", action="store_true", help="equal devices that nobody uses")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
