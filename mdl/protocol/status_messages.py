@@ -38,6 +38,8 @@ from mdl.task import Targets
 MAX_SCHEDULE = 4 * MAX_MEMBERS
 # Phases of a round with their seconds: five today.
 MAX_PHASES = 16
+# The reason why a round went on without a device begins so if that has its work, which comes with a later round.
+LEFT_OUT = "left out: "
 # Pairs of devices that are known not to reach each other: with more, the network is down rather than cut somewhere.
 MAX_CUTS = 64
 
@@ -176,9 +178,23 @@ class RoundSummary(msgspec.Struct, frozen=True):
         known = [fit.r2 for fit in self.fits if fit.r2 is not None]
         return sum(known) / len(known) if known else self.accuracy
 
+    @property
+    def left_out(self) -> list[str]:
+        """The devices that the round did not wait for: their work comes with a later one."""
+        return [each.peer_id for each in self.devices if each.lost.startswith(LEFT_OUT)]
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The contributors, and the devices that the round did not wait for."""
+        return (*self.contributors, *self.left_out)
+
     def tell_lost(self) -> list[str]:
-        """Return the lost devices, each with the share of the model that has its work: "ann (60 % counts)"."""
+        """Return the devices that it went on without, each with the part of its work that counts.
+
+        "ann (60 % counts)" was lost in the middle; the work of "bob (later)" comes with a later round.
+        """
         counts = {peer_id: f" ({share:.0%} counts)".replace("%", " %") for peer_id, share in self.partial.items()}
+        counts |= dict.fromkeys(self.left_out, " (later)")
         return [peer_id + counts.get(peer_id, "") for peer_id in self.lost]
 
     @property

@@ -213,7 +213,7 @@ def describe_round(summary: RoundSummary) -> str:
     if summary.score is not None:
         parts.append(show_score(summary.targets, summary.score))
     if summary.lost:
-        parts.append(f"lost {', '.join(summary.tell_lost())}")
+        parts.append(f"without {', '.join(summary.tell_lost())}")
     parts += [
         *summary.cuts,
         *summary.doubts,

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mdl.config import Config, WebSection, save_config
+from mdl.config import Config, RoundSection, WebSection, save_config
 from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
 from mdl.errors import ConfigError
 from mdl.own import Own, own_data
@@ -78,10 +78,14 @@ def plan_run(
     page = config.web.port
     if page:
         need_libraries()
+    wait_for = 1.0 if config.round.wait_for == RoundSection().wait_for else config.round.wait_for
     config = msgspec.structs.replace(
         config,
         mesh=msgspec.structs.replace(config.mesh, loopback=True, join=(), port=0),
-        round=msgspec.structs.replace(config.round, rounds=rounds, min_peers=peers, keep_deltas=verify, relearn=False),
+        # They share one machine: none is slow by itself, and two runs are to give the same digits.
+        round=msgspec.structs.replace(
+            config.round, rounds=rounds, min_peers=peers, keep_deltas=verify, relearn=False, wait_for=wait_for
+        ),
         training=msgspec.structs.replace(config.training, planned_rounds=rounds),
         busy=msgspec.structs.replace(config.busy, cpu_percent=100.0),  # they share one processor
         web=WebSection(),  # only this process serves a page

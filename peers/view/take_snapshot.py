@@ -281,7 +281,7 @@ def _make_point(summary: RoundSummary, before: RoundSummary | None) -> RoundPoin
         {each.peer_id: score for each in summary.devices if (score := _score(each)) is not None},
         tuple(FitPart(*msgspec.structs.astuple(fit)) for fit in summary.fits),
         LabellingPart(*msgspec.structs.astuple(summary.labelling)) if summary.labelling else None,
-        tell_changed(before.contributors, summary.contributors) if before else "",
+        tell_changed(before.present, summary.present) if before else "",
     )
 
 

@@ -28,6 +28,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import NOTHING_CAME, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, RoundOpened, exchanging
+from mdl.protocol.status_messages import LEFT_OUT
 from mdl.protocol.vocabulary import Activity, Holding
 from mdl.scheduler.plans.segment_plan import SegmentPlan, bandwidth_shares, plan_segments
 from mdl.scheduler.policies.chain import ChainView, Pair, Policy, Wait
@@ -155,7 +156,7 @@ class Aggregation:
             peer, away = member.contributor, member.report.away
             if peer in ledger.live() and ledger.holding(peer) is None:
                 logger.info("round %d goes on without %s: paused: %s", ledger.round_id, peer.peer_id, away)
-                ledger.lose(peer, f"left out: paused: {away}")
+                ledger.lose(peer, f"{LEFT_OUT}paused: {away}")
 
     def _leave_out_the_slow(self, now: float) -> None:
         """Leave out devices that train for longer than the rest: a later round has their work, as if they were away."""
@@ -180,7 +181,7 @@ class Aggregation:
 
     def _leave_out(self, peer: Contributor, why: str) -> None:
         logger.info("round %d goes on without %s: %s", self._ledger.round_id, peer.peer_id, why)
-        self._ledger.lose(peer, f"left out: {why}")
+        self._ledger.lose(peer, f"{LEFT_OUT}{why}")
 
     def _announce(self, now: float) -> list[Effect]:
         """Announce the round, also to members that have it open from an earlier agent: all must know its members."""
