@@ -355,9 +355,9 @@ class MobileAgent:
         return effects
 
     def _note_left_out(self, closed: Conductor) -> None:
-        """Count, for each device here that may train, the rounds running that have gone on without it."""
+        """Count, for each device that may train, the rounds running without its work, or closed before it was there."""
         assert closed.result is not None
-        given = {contributor.peer_id for contributor in closed.result.contributors}
+        given = {peer.peer_id for peer in closed.result.contributors if peer not in closed.left_behind}
         before, here = self._left_out, [member for member in self.following() if not member.report.away]
         self._left_out = {
             member.peer_id: before.get(member.peer_id, 0) + 1 for member in here if member.peer_id not in given

@@ -80,6 +80,11 @@ class Conductor:
         return self._distribution.contradicted
 
     @property
+    def left_behind(self) -> set[Contributor]:
+        """The devices that hear the agent, and did not have the result when the round was closed."""
+        return self._distribution.left_behind
+
+    @property
     def base(self) -> tuple[str, ...]:
         """The devices of which the round needs a majority."""
         return self._opened.base

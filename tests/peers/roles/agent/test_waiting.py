@@ -1,0 +1,139 @@
+"""Rounds that do not wait for the slowest: for training, for the result, for a device that fetches the model."""
+
+from __future__ import annotations
+
+import pytest
+
+from mdl.peers.roles.agent.phase import CLOSED, CLOSING, Phase
+from mdl.peers.roles.agent.settings import TimeLimit
+from mdl.protocol.delta import Contributor
+from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
+from mdl.protocol.vocabulary import TrainingReport
+from tests.peers.roles.desk import A, B, C, D, Desk
+
+LIMIT = TimeLimit(wait_for=0.6, grace_s=2.0, left_out_at_most=2)
+TRAINED = TrainingReport(0.5, 8, 1.0)
+
+
+def _desk(limit: TimeLimit = LIMIT, *peers: Contributor, rounds: int = 0) -> Desk:
+    here = peers or (A, B, C)
+    desk = Desk(rounds=rounds, min_peers=len(here), limit=limit)
+    for peer in here:
+        desk.report(peer)
+    for peer in here:
+        desk.join(peer)
+    for member in desk.agent.members.everyone():
+        member.device.training_s = 1.0
+    return desk
+
+
+def _lost(desk: Desk) -> dict[str, str]:
+    assert desk.agent.ledger is not None
+    return {peer.peer_id: why for peer, why in desk.agent.ledger.lost.items()}
+
+
+def _merge_all(desk: Desk) -> None:
+    """Each ordered hop of the open round is merged, until one device has all."""
+    done: set[int] = set()
+    while hops := [hop for hop in desk.hops() if hop.hop_id not in done and hop.round_id == _number(desk)]:
+        for hop in hops:
+            receiver = desk.receiver_of(hop)
+            held = {*_held(desk, receiver), *_held(desk, hop.sender)}
+            desk.merge(hop, receiver, *held - {receiver, hop.sender})
+            done.add(hop.hop_id)
+
+
+def _held(desk: Desk, peer: Contributor) -> tuple[Contributor, ...]:
+    return desk.reports[peer].holdings[0].contributors
+
+
+def _number(desk: Desk) -> int:
+    return int(desk.last(RoundOpened).round_id)
+
+
+def _run_round(desk: Desk, *givers: Contributor) -> None:
+    """These give; all three have the result in time."""
+    for peer in givers:
+        desk.hold(peer, training=TRAINED)
+    desk.pass_time(4.0, A, B, C)
+    _merge_all(desk)
+    desk.promise(A, B, C)
+    for peer in desk.last(BroadcastOrdered).order:
+        desk.stage(peer)
+    for peer in (A, B, C):
+        desk.apply(peer)
+
+
+def test_enough_are_waited_for_and_the_rest_have_the_grace() -> None:
+    desk = _desk()
+    desk.hold(A)
+    desk.pass_time(10.0, A, B, C)
+    assert _lost(desk) == {}, "one of three is not enough"
+    desk.hold(B)
+    desk.pass_time(2.0, A, B, C)
+    assert _lost(desk) == {}, "the grace, and a quarter of the time that the others took"
+    desk.pass_time(2.0, A, B, C)
+    assert list(_lost(desk)) == ["c"]
+    assert _lost(desk)["c"].startswith("left out: 2 of 3 were ready after ")
+
+
+def test_a_device_that_was_never_seen_to_train_has_longer() -> None:
+    desk = _desk()
+    member = desk.agent.members.get(C)
+    assert member is not None
+    member.device.training_s = None
+    for peer in (A, B):
+        desk.hold(peer)
+    desk.pass_time(9.0, A, B, C)
+    assert _lost(desk) == {}
+    desk.pass_time(2.0, A, B, C)
+    assert list(_lost(desk)) == ["c"]
+
+
+def test_by_default_of_the_machines_everybody_is_waited_for() -> None:
+    desk = _desk(TimeLimit())
+    for peer in (A, B):
+        desk.hold(peer)
+    desk.pass_time(60.0, A, B, C)
+    assert _lost(desk) == {}
+
+
+def test_a_device_is_left_out_of_so_many_rounds_running_and_then_waited_for() -> None:
+    desk = _desk()
+    for number in (1, 2):
+        _run_round(desk, A, B)
+        assert [peer.peer_id for peer in desk.last(BroadcastOrdered).contributors] == ["a", "b"]
+        assert _number(desk) == number + 1
+        for peer in (A, B, C):
+            desk.join(peer)
+    for peer in (A, B):
+        desk.hold(peer, training=TRAINED)
+    desk.pass_time(60.0, A, B, C)
+    assert _lost(desk) == {}, "it was left out of two rounds running"
+
+
+@pytest.mark.parametrize("is_for_all", [False, True])
+def test_a_round_closes_while_one_device_still_fetches_its_result(is_for_all: bool) -> None:
+    desk = _desk(TimeLimit() if is_for_all else LIMIT, A, B, C, D)
+    for peer in (A, B, C, D):
+        desk.hold(peer)
+    _merge_all(desk)
+    desk.promise(A, B, C, D)
+    slow = desk.last(BroadcastOrdered).order[-1]
+    others = [peer for peer in (A, B, C, D) if peer != slow]
+    for peer in others:
+        desk.stage(peer)
+    assert desk.agent.phase is Phase.BROADCASTING
+    desk.pass_time(1.0, *others, slow)
+    assert desk.agent.phase is Phase.BROADCASTING, "the grace is not over"
+    desk.pass_time(4.0, *others, slow)
+    if is_for_all:
+        assert desk.agent.phase is Phase.BROADCASTING
+        return
+    assert desk.agent.phase in (CLOSING, CLOSED)
+    assert slow.peer_id not in desk.told(RoundClosed)
+    for peer in others:
+        desk.apply(peer)
+    desk.pass_time(1.0, *others, slow)
+    opened = desk.last(RoundOpened)
+    assert (opened.round_id, slow in opened.members) == (2, False), "the next round does not wait for it either"
