@@ -86,6 +86,7 @@ class PeerReport(Message, frozen=True):
     hops: its decisions as a receiver in the open round.
     staged: the result it has and has not applied.
     exchange: the exchange in segments that it takes part in; None: in none.
+    lacking: the peer ids of the contributors to that one with pieces that this owner still waits for.
     resources: as sampled last; None: not yet.
     training: the report on local training for the open round; None: it is not done.
     evaluation: the test of the last w that it tested.
@@ -123,6 +124,7 @@ class PeerReport(Message, frozen=True):
     hops: Annotated[tuple[HopDecision, ...], Meta(max_length=MAX_HOPS)] = ()
     staged: Staged | None = None
     exchange: Exchanging | None = None
+    lacking: PeerIds = ()
     resources: ResourceState | None = None
     training: TrainingReport | None = None
     evaluation: RoundEvaluation | None = None

@@ -44,6 +44,10 @@ class DeviceBook:
         """Learn from a hop. It cannot be faster than its link, so a rate above the known one is believed at once."""
         self.link_mb_s = _learn_rate(self.link_mb_s, mb_s)
 
+    def learn_slow(self) -> None:
+        """Learn that the device took over twice the time that its link allows."""
+        self.link_mb_s = self.link_mb_s and 0.5 * self.link_mb_s
+
     def learn_merge(self, mb_s: float | None) -> None:
         """Learn from the device's report on its last merges; a repeated figure is not a new measurement."""
         if mb_s is not None and 0.0 < mb_s < inf and mb_s != self._merge_told_mb_s:

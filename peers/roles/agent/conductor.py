@@ -9,6 +9,7 @@ report shows that it was heard. Knows nothing of other rounds.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
 from mdl.bounds import first_few
 from mdl.errors import LocalProtocolError
@@ -58,6 +59,7 @@ class Conductor:
         self._repeater = round_.repeater
         self._settings = round_.settings
         self._enough_at: float | None = None  # enough devices have the result since then
+        self._dropped_at = 0.0  # the segments went on without a slow device last
         self._stall_s = round_.settings.stall_s
         self._aggregation = Aggregation(round_, going)
         self.judging = round_.judging
@@ -212,6 +214,8 @@ class Conductor:
             if self._is_poisoned() and not distribution.sources():
                 self._aggregation.is_whole = True  # by hops, where whole deltas are judged
                 return self._lose_result(now)
+            if slow := self._find_slow(recipients, now):
+                distribution.left_behind.add(slow.contributor)
             lost, stands_still = distribution.lost_contributors(), distribution.is_at_a_standstill(now)
             goes_on = bool(lost) and not distribution.sources() and distribution.go_on_without(lost, now)
             if stands_still and not goes_on:
@@ -234,6 +238,31 @@ class Conductor:
             return self._decide(distribution.recipients(), now)
         self.waiting_for = f"{first_few([member.peer_id for member in late])} to have the result"
         return [effect for member in late for effect in self._repeater.say(member.contributor, order, now)]
+
+    def _find_slow(self, recipients: list[Member], now: float) -> Member | None:
+        """Return the device that most owners wait for, once the segments take twice their planned time and the grace.
+
+        They go on without it, as if it was lost: its pieces that are merged stay, the rest comes with a later round.
+        """
+        plan, limit = self._distribution.plan, self._settings.limit
+        if limit.is_for_all or plan is None or not plan.bound_s or self._distribution.sources():
+            return None
+        if now - max(self.marks[BROADCASTING.value], self._dropped_at) <= 2.0 * plan.bound_s + limit.grace_s:
+            return None
+        named = Counter(name for member in recipients for name in member.report.lacking if name != member.peer_id)
+        slow = next(
+            (member for member in recipients for name, _ in named.most_common(1) if member.peer_id == name), None
+        )
+        if slow is None or slow.contributor in limit.spared:
+            return None
+        others = [member for member in recipients if member is not slow]
+        owners = sum(1 for member in others if plan.owns.get(member.peer_id, 0))
+        if 2 * named[slow.peer_id] <= owners or not has_quorum(self._opened.base, voters(others)):
+            return None
+        self._dropped_at = now
+        slow.device.learn_slow()
+        logger.info("round %d goes on without %s: most owners wait for it", self.ledger.round_id, slow.peer_id)
+        return slow
 
     def _goes_on_without(self, late: list[Member], now: float) -> bool:
         """Return True if the round closes although these do not have the result yet: they fetch the model later.

@@ -89,6 +89,13 @@ class Exchange:
         """The remainder that coding has rounded off this device's pieces (`RoundedOff`)."""
         return self._rounded.values
 
+    def lacking(self) -> tuple[str, ...]:
+        """Return the peer ids of the contributors with pieces that this owner still waits for."""
+        late = (peer for peer in self._lanes if peer in self._contributors)
+        return tuple(
+            peer.peer_id for peer in late if any(not self._has_piece(peer, segment) for segment in self._owned)
+        )
+
     def is_over(self) -> bool:
         """Return True once the result is whole here and every peer has its part of it from this device."""
         return self.is_whole and all(lane.is_done() for lane in self._lanes.values())

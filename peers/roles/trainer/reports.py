@@ -147,6 +147,7 @@ class Reports:
 
 
 def _add_round(report: PeerReport, part: Part) -> PeerReport:
+    exchange = part.spread.exchange
     return replace(
         report,
         open_term=part.attempt,
@@ -155,5 +156,6 @@ def _add_round(report: PeerReport, part: Part) -> PeerReport:
         holdings=part.report_holdings(),
         hops=tuple(part.decisions.values()),
         staged=part.spread.report(),
-        exchange=exchanging(part.spread.exchange.order) if part.spread.exchange else None,
+        exchange=exchanging(exchange.order) if exchange else None,
+        lacking=exchange.lacking() if exchange and not exchange.is_whole else (),
     )

@@ -137,3 +137,29 @@ def test_a_round_closes_while_one_device_still_fetches_its_result(is_for_all: bo
     desk.pass_time(1.0, *others, slow)
     opened = desk.last(RoundOpened)
     assert (opened.round_id, slow in opened.members) == (2, False), "the next round does not wait for it either"
+
+
+def test_segments_go_on_without_a_device_whose_pieces_most_owners_lack() -> None:
+    desk = Desk(rounds=0, min_peers=4, limit=LIMIT, exchange="shares")
+    for peer in (A, B, C, D):
+        desk.report(peer)
+    for member in desk.agent.members.everyone():
+        member.device.training_s, member.device.link_mb_s = 1.0, 4e-5  # 40 bytes take a second or two
+    for peer in (A, B, C, D):
+        desk.hold(peer)
+    desk.promise(A, B, C, D)
+    assert desk.agent.round is not None
+    plan = desk.agent.round.plan
+    assert plan is not None
+    desk.pass_time(2.0 * plan.bound_s, A, B, C, D)
+    for peer in (A, B, C):
+        desk.report(peer, lacking=("d",))
+    desk.report(D, lacking=("a", "b", "c"))
+    assert desk.last(BroadcastOrdered).lost == ()
+    desk.pass_time(LIMIT.grace_s + 1.0, A, B, C, D)
+    order = desk.last(BroadcastOrdered)
+    assert [each.contributor for each in order.lost] == [D]
+    assert D not in order.order
+    device = desk.agent.members.get(D)
+    assert device is not None
+    assert device.device.link_mb_s == 2e-5, "it is planned with half the speed from now on"
