@@ -68,6 +68,7 @@ def doctor(
         need_data(settings)
     from mdl.errors import UnfinishedError
     from mdl.peers.doctor.examine import examine, exit_code
+    from mdl.peers.doctor.finding import broken
     from mdl.peers.doctor.mesh import with_peers
     from mdl.peers.view.plain import log_from
 
@@ -82,8 +83,8 @@ def doctor(
             _show(finding)
     result = {"works": exit_code(findings) == 0, "findings": [msgspec.to_builtins(finding) for finding in findings]}
     if failed := exit_code(findings):
-        bad = [one.told for one in findings if one.verdict.value == "fail"]
-        raise UnfinishedError("; ".join(bad), failed, result, "each failure above says what to do")
+        told = f"failed checks: {', '.join(sorted({one.check for one in broken(findings)}))}"
+        raise UnfinishedError(told, failed, result, "each failure above says what to do")
     if as_json:
         print_json(result)
 

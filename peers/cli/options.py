@@ -160,7 +160,7 @@ Init = Annotated[
         rich_help_panel=ROUNDS,
     ),
 ]
-Family = Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")]
+Family = Annotated[str, typer.Option(help="Draw scenarios of paper, hetero, dynamic, dying or varied.")]
 CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write each result as a row of a CSV file.")]
 FirstSeed = Annotated[int, typer.Option(help="The first seed.", min=0, max=LARGEST_SEED)]
 PlanPolicy = Annotated[str, typer.Option(help=f"{name_policies()}.")]

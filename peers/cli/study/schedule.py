@@ -143,7 +143,8 @@ def what_if(
         list[str] | None,
         typer.Option(
             "--set",
-            help="DEVICE.FIELD=VALUE: battery, charging, link, merge, busy (0-5), ready, kind, class, dies, energy.",
+            help="Change DEVICE.FIELD=VALUE: battery, charging, link, merge, busy (0-5), ready, kind, class, dies, "
+            "energy, receives.",
         ),
     ] = None,
     policies: Annotated[

@@ -217,7 +217,6 @@ def _train_chain(
         "seed": seed,
         "ended": trained.ended,
         "seconds": round(time.monotonic() - began_s, 1),
-        "less_than_greedy_percent": trained.figures,
     }
     if not stopped():
         less = compare_networks(NumpyQ(trained.network), None, _COMPARED, FIRST_VERDICT_SEED)
@@ -254,7 +253,7 @@ def _finetune(
         return trained
     told = describe_training(done, seed) | {"command": f"{command} --finetune {steps}", "less_than_start": less}
     save_or_rescue(out, lambda path: save_policy(path, network, told))
-    return Trained(network.weights(), trained.steps, trained.ended, {cell: gain for cell, (gain, _) in less.items()})
+    return Trained(network.weights(), trained.steps, trained.ended)
 
 
 def _train_dqn(
@@ -333,7 +332,8 @@ def _end_training(result: dict[str, object], stopped: bool, as_json: bool, requi
     if stopped:
         raise UnfinishedError(f"interrupted, what was learned is in {result['out']}", 130, result)
     if require and _VERDICTS.index(str(result["verdict"])) < _VERDICTS.index(require):
-        raise UnfinishedError(str(result["told"]), 4, result)
+        told = f"--require {require}: compared with the greedy rule, the policy is {result['verdict']}"
+        raise UnfinishedError(told, 4, result)
     if as_json:
         print(json.dumps(result))
 
