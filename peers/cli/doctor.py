@@ -40,10 +40,10 @@ def doctor(
     code: Code = None,
     peer: Annotated[
         list[str] | None,
-        typer.Option(help="A device to look at: HOST:PORT, or HOST, while mdl doctor --peer THIS-HOST runs there."),
+        typer.Option(help="Look at the device HOST:PORT, or at HOST while mdl doctor --peer THIS-HOST runs there."),
     ] = None,
     wait: Annotated[
-        float, typer.Option(help="Seconds to wait for the others.", min=0.1, max=LONGEST_S, callback=finite)
+        float, typer.Option(help="Wait so many seconds for the others.", min=0.1, max=LONGEST_S, callback=finite)
     ] = 4.0,
     data: DataSpec = None,
     model: Model = None,

@@ -25,7 +25,7 @@ def test_all_conditions_of_the_issue_are_read() -> None:
         ("", "'' is no condition; expected idle, charging"),
         ("idle,,wifi", "'' is no condition"),
         ("idle,idle", "idle is given twice"),
-        ("battery", "'battery' is no condition: it is written like battery>50"),
+        ("battery", "'battery' is no condition: write it like battery>50"),
         ("battery<50", "written like battery>50"),
         ("battery>=50", "'battery>=50': expected a number of percent from 0 to 99"),
         ("battery>nan", "expected a number of percent"),
