@@ -41,7 +41,7 @@ def install(
     ],
     name: Annotated[str | None, typer.Option(help="Name the service; the command and the mesh by default.")] = None,
     run_as: Annotated[
-        str, typer.Option("--as", help="Run it as this user, for root only; by default as one that is made up.")
+        str, typer.Option("--as", help="Run it as this user, if root installs it; by default as a made-up one.")
     ] = "",
     memory: Annotated[
         int | None,
@@ -57,7 +57,7 @@ def install(
 ) -> None:
     """Start a command of mdl now and with the machine.
 
-    Root installs a service of the machine, another user one of this user.
+    Root installs a service of the machine; other users install one of their own.
 
     For example: mdl service install -- peer --mesh home --data 'csv:/home/pi/walk.csv?label=activity' --when idle
     """

@@ -78,7 +78,9 @@ def run(
     agent: Annotated[
         str, typer.Option(help="Let an agent lead: any, dedicated (`mdl agent` leads first) or elected.")
     ] = "any",
-    on_partition: Annotated[str, typer.Option(help="Let a part of a split mesh do any, wait or continue.")] = "any",
+    on_partition: Annotated[
+        str, typer.Option(help="Let a part of a split mesh wait or continue, or any of both.")
+    ] = "any",
     exchange: Annotated[
         str, typer.Option(help="Exchange by chain (hop by hop), shares (segments), auto or any.")
     ] = "chain",
