@@ -77,7 +77,7 @@ def picture_mesh(browser: Any, rounds: int, folder: Path) -> None:
             if not _PRODUCT.until(lambda: len(watcher.rounds) >= rounds, _PATIENCE_S):
                 raise SystemExit(f"no {rounds} rounds within {_PATIENCE_S:g} s; see {folder / 'logs'}")
             status = _wait_for_hops(watcher)
-            browser.says("holds a partial mean")
+            browser.says("holds merged work")
             browser.picture(_DOCS / "page.webp", most=500)
         before = [summary for summary in watcher.rounds if summary.round < status.round_id]
         (_DOCS / "live-view.svg").write_text(export_svg(status, before))

@@ -21,7 +21,7 @@ class MdlError(Exception):
     """
 
     exit_code = 4
-    hint = "what came before this on stderr says how it came about"
+    hint = "the lines before this one on stderr tell the cause"
 
 
 class UnfinishedError(MdlError):
@@ -69,7 +69,7 @@ class ConfigError(MdlError):
     """The user's configuration is wrong: names the key, the value and what would be valid."""
 
     exit_code = 2
-    hint = "give what is valid; mdl COMMAND --help lists the options"
+    hint = "correct the value; mdl COMMAND --help lists the options"
 
 
 class NameRefusedError(ConfigError):

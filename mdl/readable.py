@@ -16,5 +16,5 @@ def encode_readable(value: object, kind: Any, what: str) -> bytes:
     try:
         msgspec.msgpack.decode(encoded, type=kind)
     except UNREADABLE as error:
-        raise ConfigError(f"{what} would be one that nobody can read ({error}): nothing was changed") from None
+        raise ConfigError(f"{what} could not be read again ({error}): nothing was changed") from None
     return encoded

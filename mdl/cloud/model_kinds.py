@@ -301,7 +301,7 @@ def kind_of(data: DataSet, small: str | Own, large: str | Own, seed: int) -> Mod
         return RecurrentKind(data.classes, str(small) or DEVICE_SIZE, str(large) or CLOUD_SIZE)
     if data.is_of_images or data.targets != "classes":
         held = "images" if data.is_of_images else data.targets
-        raise ConfigError(f"{data.name} holds {held}: a cloud teaches classes of windows of sensors, and places")
+        raise ConfigError(f"{data.name} holds {held}: a cloud teaches classes of sensor windows, and places")
     models, (channels, time) = (small or "lenet", large or "alexnet"), data.shape
     return WindowKind(*models, channels, time, data.classes, seed, data.channels, data.rate_hz, data.channel_units)
 

@@ -151,7 +151,7 @@ def parse_spec(text: str) -> Spec:
     """
     if not text:
         raise ConfigError(
-            "which data? give --data, as in --data 'csv:walk.csv?label=activity' or --data uci-har; "
+            "no data is named: give --data, as in --data 'csv:walk.csv?label=activity' or --data uci-har; "
             "--data motion is synthetic"
         )
     body, options = split_options(text)

@@ -58,7 +58,7 @@ def _far_values(
     return [
         f"{called(np.arange(len(far)) == channel)} holds {furthest[channel]:.6g}, "
         f"{abs(furthest[channel] - middle[channel]) / deviation[channel]:,.0f} deviations from its middle "
-        f"{middle[channel]:.3g}: is it a time, a counter or an error code, and no measurement?"
+        f"{middle[channel]:.3g}: is it a time, a counter or an error code?"
         for channel in np.flatnonzero(far).tolist()[:_MOST_NAMED]
     ]
 
@@ -73,7 +73,7 @@ def suspect_targets(train: NDArray[Any], test: NDArray[Any], names: Sequence[str
         same = np.flatnonzero(y.min(axis=0) == y.max(axis=0)).tolist()
         told = ", ".join(f"{names[column]!r} ({y[0, column]:g})" for column in same[:_MOST_NAMED])
         if same:
-            lines.append(f"{what} {told} is the same in all {side} windows: nothing can be learned or said of it")
+            lines.append(f"{what} {told} is the same in all {side} windows: nothing can be learned of it")
     return tuple(lines)
 
 

@@ -136,7 +136,7 @@ def _parse_part(part: str, where: str) -> tuple[str, object]:
         return "hours", _hours(part, where)
     word = "".join(letter for letter in part if letter.isalpha())
     if word in _EXAMPLE:
-        raise ConfigError(f"{where}: {part[:60]!r} is no condition: it is written like {_EXAMPLE[word]}")
+        raise ConfigError(f"{where}: {part[:60]!r} is no condition: write it like {_EXAMPLE[word]}")
     hint = did_you_mean(word, _WORDS)
     raise ConfigError(f"{where}: {part[:60]!r} is no condition{hint}; expected {GRAMMAR}")
 
@@ -159,7 +159,7 @@ def _hours(part: str, where: str) -> Hours:
         raise ConfigError(f"{where}: {part[:60]!r}: expected two times of day, like hours=22-6 or hours=22:30-6:15")
     first, last = (minute or 0 for minute in minutes)
     if first % _DAY == last % _DAY:
-        raise ConfigError(f"{where}: {part!r}: no time at all, or all day: leave it out for all day")
+        raise ConfigError(f"{where}: {part!r}: it begins and ends at the same time: leave it out for all day")
     return Hours(first % _DAY, last % _DAY or _DAY)
 
 

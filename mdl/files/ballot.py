@@ -52,8 +52,8 @@ class BallotFile:
         if kept is None:
             if self._damage:
                 logger.warning(
-                    "%s: %s, and what this device said last is forgotten: it takes part, and helps to decide on rounds "
-                    "again once one has its new work",
+                    "%s: %s, and the last ballot of this device is lost: it takes part, and votes again once a round "
+                    "has its new work",
                     self.path,
                     self._damage,
                 )
@@ -61,8 +61,8 @@ class BallotFile:
         ballot, why = kept.ballot, self._damage or kept.why_doubted(self._boot, self._changed_s())
         if why:
             logger.warning(
-                "this device may have forgotten what it said last, since %s: it takes part, and helps to decide on "
-                "rounds again once one has its new work",
+                "the last ballot of this device may be lost, since %s: it takes part, and votes again once a round "
+                "has its new work",
                 why,
             )
             ballot = doubted(ballot)

@@ -127,8 +127,8 @@ def import_model(path: Path, model: str | Own | nn.Module | None = None) -> tupl
     description = _decode(path, metadata)
     if model is None and ":" in description.model:
         raise ConfigError(
-            f"{path} names the function {description.model[:200]!r} as its model, and nothing is imported because a "
-            "file says so; if the function is yours, say it too: --model module:function"
+            f"{path} names the function {description.model[:200]!r} as its model, and mdl imports nothing because a "
+            "file says so. If the function is yours, name it too: --model module:function"
         )
     chosen = description.model if model is None else model
     sizes = (description.channels, description.time, description.classes)

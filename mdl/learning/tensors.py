@@ -61,8 +61,8 @@ class Frozen:
         for name, tensor in found.items():
             if tensor.requires_grad:
                 raise ConfigError(
-                    f"model tensor {name} was frozen when the model was handed over, so that the mesh leaves it out, "
-                    "and is trained now (requires_grad): unfreeze it before"
+                    f"model tensor {name} was frozen when the model was handed over, so that the mesh leaves it out. "
+                    "It is trained now (requires_grad): unfreeze it before"
                 )
         marks = _marks_of(found)
         if marks == self._marks:
@@ -115,7 +115,7 @@ class Constants:
             if not has_changed(name) and _digest_of({name: trained[name]}) != digest:
                 raise ConfigError(
                     f"buffer {name} of the model has other values here than in the mesh, and training does not change "
-                    "it: give all devices the same, or leave it to each: register_buffer(..., persistent=False)"
+                    "it. Give all devices the same, or leave it to each: register_buffer(..., persistent=False)"
                 )
 
 

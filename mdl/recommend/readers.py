@@ -81,7 +81,7 @@ class CsvLogOptions(LogOptions, frozen=True, forbid_unknown_fields=True):
 def parse_log(text: str) -> tuple[Spec, LogOptions]:
     """Take a spec of a log apart. Raises ConfigError naming the source or the option, and what would be valid."""
     if not text:
-        raise ConfigError(f"which interactions? give --data {' or '.join(_SOURCES)}")
+        raise ConfigError(f"no interactions are named: give --data {' or '.join(_SOURCES)}")
     body, options = split_options(text)
     source, _, path = body.partition(":")
     if source not in ("csv", "movielens") or not path:

@@ -44,12 +44,13 @@ if TYPE_CHECKING:
     from mdl.transport.trust.keys import Mesh
 
 Small = Annotated[
-    str | None, typer.Option("--model", help="The pupils' model: lenet, ..., or EMBEDDING-HIDDEN for places and items.")
+    str | None,
+    typer.Option("--model", help="Teach pupils of this model: lenet, ..., or EMBEDDING-HIDDEN for places and items."),
 ]
-Port = Annotated[int | None, typer.Option(help="TCP port to listen on; 7777 by default.")]
+Port = Annotated[int | None, typer.Option(help="Listen on this TCP port; 7777 by default.")]
 Task = Annotated[
     Literal["teach", "recommend"] | None,
-    typer.Option(help="teach (Colla), or recommend (DCCL): --data csv:PATH of user,item,time or movielens:PATH."),
+    typer.Option(help="Choose teach (Colla) or recommend (DCCL, --data csv:PATH of user,item,time or movielens:PATH)."),
 ]
 
 
@@ -59,13 +60,19 @@ def cloud(
     data: DataSpec = None,
     task: Task = None,
     model: Small = None,
-    large: Annotated[str | None, typer.Option(help="The cloud's own model; alexnet, or 32-128 for places.")] = None,
-    synchronous: Annotated[bool | None, typer.Option("--synchronous", help="A cycle waits for all pupils.")] = None,
-    updates: Annotated[int | None, typer.Option(help="Updates of different pupils that start a cycle.")] = None,
-    patience: Annotated[float | None, typer.Option(help="Seconds after which fewer updates do.")] = None,
+    large: Annotated[
+        str | None, typer.Option(help="Use this model in the cloud; alexnet by default, 32-128 for places.")
+    ] = None,
+    synchronous: Annotated[
+        bool | None, typer.Option("--synchronous", help="Let each cycle wait for all pupils.")
+    ] = None,
+    updates: Annotated[int | None, typer.Option(help="Start a cycle at updates of so many pupils.")] = None,
+    patience: Annotated[
+        float | None, typer.Option(help="Start a cycle with fewer updates after so many seconds.")
+    ] = None,
     store: Annotated[
         str | None,
-        typer.Option(help="Of --task recommend: postgresql://USER@HOST/DB (or @FILE) for vectors, in place of SQLite."),
+        typer.Option(help="Keep vectors of --task recommend in postgresql://USER@HOST/DB (or @FILE), not in SQLite."),
     ] = None,
     listen: Listen = None,
     port: Port = None,
@@ -107,18 +114,22 @@ def cloud(
 
 
 def learn(
-    cloud: Annotated[str | None, typer.Option("--cloud", help="HOST:PORT of a cloud.")] = None,
+    cloud: Annotated[str | None, typer.Option("--cloud", help="Learn from the cloud at HOST:PORT.")] = None,
     mesh: MeshName = None,
     code: Code = None,
     data: DataSpec = None,
     task: Task = None,
-    user: Annotated[str | None, typer.Option(help="Of --task recommend: whose device, if the data has others.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Name the user of this device for --task recommend, if the data has others.")
+    ] = None,
     model: Small = None,
-    cycles: Annotated[int, typer.Option(help="Lessons to learn from; 0 goes on until Ctrl-C.", min=0, max=MANY)] = 1,
+    cycles: Annotated[
+        int, typer.Option(help="Learn from so many lessons; 0 goes on until Ctrl-C.", min=0, max=MANY)
+    ] = 1,
     name: Name = None,
     shard: Shard = None,
     split: Split = None,
-    patience: Annotated[float | None, typer.Option(help="Seconds to wait for a newer lesson.")] = None,
+    patience: Annotated[float | None, typer.Option(help="Wait so many seconds for a newer lesson.")] = None,
     when: When = None,
     insecure: Insecure = None,
     seed: Seed = None,
@@ -218,16 +229,18 @@ def _run_recommend_device(
 
 
 def recommend(
-    user: Annotated[str, typer.Argument(help="Whose device: as in the data that it learned from.")],
-    top: Annotated[int, typer.Option(help="Items that are shown.", min=1, max=1000)] = 10,
-    data: Annotated[str | None, typer.Option(help="csv:PATH or movielens:PATH; else what it learned from.")] = None,
+    user: Annotated[str, typer.Argument(help="Name the user of the device, as in the data that it learned from.")],
+    top: Annotated[int, typer.Option(help="Show so many items.", min=1, max=1000)] = 10,
+    data: Annotated[
+        str | None, typer.Option(help="Read csv:PATH or movielens:PATH; by default the data that it learned from.")
+    ] = None,
     mesh: MeshName = None,
-    out: Annotated[Path | None, typer.Option(help="The device's directory, as given to mdl learn.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Read the device's directory, as given to mdl learn.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a user's top items on their device.
 
-    Once with the device's patches, and once by the cloud's model alone.
+    It ranks them once with the device's patches, and once by the cloud's model alone.
     """
     import msgspec
 
@@ -253,7 +266,7 @@ def _device_home(user: str, mesh: str | None) -> Path:
 
     known = list(known_meshes())
     if mesh is None and len(known) != 1:
-        raise ConfigError(f"which device? give --out DIR, or --mesh NAME, one of: {', '.join(known) or 'none'}")
+        raise ConfigError(f"no device is named: give --out DIR, or --mesh NAME, one of: {', '.join(known) or 'none'}")
     return state_home(mesh or known[0]) / _device_name(user)
 
 
@@ -271,7 +284,7 @@ def _check_learner(settings: Config) -> None:
     from mdl.errors import ConfigError
 
     if not settings.cloud.address:
-        raise ConfigError("which cloud? give --cloud HOST:PORT; `mdl cloud` says on which port it listens")
+        raise ConfigError("no cloud is named: give --cloud HOST:PORT; `mdl cloud` shows its port")
 
 
 def register(app: typer.Typer) -> None:

@@ -53,7 +53,7 @@ def list_sets(as_json: AsJson = False) -> None:
 
 @app.command("get")
 def get_set(
-    name: Annotated[str, typer.Argument(help="A name from `mdl data list`.")],
+    name: Annotated[str, typer.Argument(help="Fetch the data set of this name, from `mdl data list`.")],
     source: Annotated[Path | None, typer.Option("--from", help="Take this file instead of downloading.")] = None,
     folder: Annotated[Path | None, typer.Option("--to", help="Keep it here instead of in the data directory.")] = None,
     sha256: Annotated[str, typer.Option(help="Expect this SHA-256 (hex) instead of the recorded one.")] = "",
@@ -83,20 +83,25 @@ def inspect_set(
     spec: Annotated[
         str,
         typer.Argument(
-            help="motion, uci-har:PATH, semg:PATH, npz:PATH, csv:PATH?label=..., images:PATH, module:function"
+            help="Inspect motion, uci-har:PATH, semg:PATH, npz:PATH, csv:PATH?label=..., images:PATH, module:function"
         ),
     ],
-    seed: Annotated[int, typer.Option(help="Shapes the synthetic `motion` only.", min=0, max=LARGEST_SEED)] = 0,
-    cache: Annotated[Path | None, typer.Option(help="Where parsed windows are kept.")] = None,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Draw the synthetic `motion` from this seed; other data does not change.", min=0, max=LARGEST_SEED
+        ),
+    ] = 0,
+    cache: Annotated[Path | None, typer.Option(help="Keep parsed windows in this folder.")] = None,
     task: Annotated[
         Literal["recommend"] | None,
-        typer.Option(help="recommend: a log of users and items, csv:PATH or movielens:PATH."),
+        typer.Option(help="With recommend, read a log of users and items: csv:PATH or movielens:PATH."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what is in a data set, class by class.
 
-    Shapes, classes, subjects, balance, and what was found out about it.
+    It lists shapes, classes, subjects, balance, and findings about the data.
     """
     from mdl.data import default_cache_dir, describe_data, read_data
     from mdl.data.draw import draw_classes
@@ -144,13 +149,20 @@ def _inspect_log(spec: str, as_json: bool) -> None:
 
 @app.command("cluster")
 def cluster_places(
-    spec: Annotated[str, typer.Argument(help='places:PATH with positions, as in "places:donated/*.csv".')],
-    out: Annotated[Path, typer.Option(help="Where the clusters are written; for all devices.")] = Path("clusters.csv"),
-    smallest: Annotated[int, typer.Option(help="Positions of a cluster, at least.", min=2, max=1_000_000)] = 100,
+    spec: Annotated[str, typer.Argument(help='Read positions from places:PATH, as in "places:donated/*.csv".')],
+    out: Annotated[Path, typer.Option(help="Write the clusters to this file, for all devices.")] = Path("clusters.csv"),
+    smallest: Annotated[
+        int, typer.Option(help="Make a cluster of at least so many positions.", min=2, max=1_000_000)
+    ] = 100,
     reach: Annotated[
-        float, typer.Option(help="Metres around its middle that belong to it.", min=1, max=10_000, callback=finite)
+        float,
+        typer.Option(
+            help="Count positions within so many metres of a cluster's middle.", min=1, max=10_000, callback=finite
+        ),
     ] = 50.0,
-    people: Annotated[int, typer.Option(help="People who have been there, at least.", min=1, max=1_000_000)] = 3,
+    people: Annotated[
+        int, typer.Option(help="Keep places where at least so many people have been.", min=1, max=1_000_000)
+    ] = 3,
     as_json: AsJson = False,
 ) -> None:
     """Find places as clusters of positions.

@@ -40,10 +40,10 @@ def doctor(
     code: Code = None,
     peer: Annotated[
         list[str] | None,
-        typer.Option(help="A device to look at: HOST:PORT, or HOST, while mdl doctor --peer THIS-HOST runs there."),
+        typer.Option(help="Look at the device HOST:PORT, or at HOST while mdl doctor --peer THIS-HOST runs there."),
     ] = None,
     wait: Annotated[
-        float, typer.Option(help="Seconds to wait for the others.", min=0.1, max=LONGEST_S, callback=finite)
+        float, typer.Option(help="Wait so many seconds for the others.", min=0.1, max=LONGEST_S, callback=finite)
     ] = 4.0,
     data: DataSpec = None,
     model: Model = None,
@@ -68,6 +68,7 @@ def doctor(
         need_data(settings)
     from mdl.errors import UnfinishedError
     from mdl.peers.doctor.examine import examine, exit_code
+    from mdl.peers.doctor.finding import broken
     from mdl.peers.doctor.mesh import with_peers
     from mdl.peers.view.plain import log_from
 
@@ -82,8 +83,8 @@ def doctor(
             _show(finding)
     result = {"works": exit_code(findings) == 0, "findings": [msgspec.to_builtins(finding) for finding in findings]}
     if failed := exit_code(findings):
-        bad = [one.told for one in findings if one.verdict.value == "fail"]
-        raise UnfinishedError("; ".join(bad), failed, result, "each failure above says what to do")
+        told = f"failed checks: {', '.join(sorted({one.check for one in broken(findings)}))}"
+        raise UnfinishedError(told, failed, result, "each failure above says what to do")
     if as_json:
         print_json(result)
 

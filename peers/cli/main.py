@@ -100,11 +100,11 @@ def take_options(
 
 @app.command(rich_help_panel=MESH)
 def up(
-    peers: Annotated[int, typer.Option("-n", "--peers", help="How many peer processes.", max=MEMBERS)] = 4,
+    peers: Annotated[int, typer.Option("-n", "--peers", help="Start so many peer processes.", max=MEMBERS)] = 4,
     data: DataSpec = None,
     model: Model = None,
     epochs: Epochs = None,
-    rounds_per_epoch: Annotated[int | None, typer.Option(help="Aggregations in each epoch.")] = None,
+    rounds_per_epoch: Annotated[int | None, typer.Option(help="Aggregate so many times in each epoch.")] = None,
     policy: Policy = None,
     exchange: ExchangeBy = None,
     compress: CompressBy = None,
@@ -112,10 +112,12 @@ def up(
     every: Every = None,
     split: Split = None,
     seed: Seed = None,
-    baselines: Annotated[bool, typer.Option("--baselines", help="Also train alone and central.")] = False,
-    cloud: Annotated[bool, typer.Option("--cloud", help="With a cloud peer that teaches the mesh.")] = False,
-    donors: Annotated[int | None, typer.Option(help="Training people whose data is the cloud's; a quarter.")] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Check each global delta against the central mean.")] = False,
+    baselines: Annotated[bool, typer.Option("--baselines", help="Also train alone and central, to compare.")] = False,
+    cloud: Annotated[bool, typer.Option("--cloud", help="Start a cloud, too, that teaches the mesh.")] = False,
+    donors: Annotated[
+        int | None, typer.Option(help="Give the cloud the data of so many training people; a quarter by default.")
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Check each round's result against a central mean.")] = False,
     web: Web = None,
     out: Out = None,
     config: ConfigFile = None,
@@ -269,13 +271,13 @@ def agent(
     mesh: MeshName = None,
     code: Code = None,
     rounds: Annotated[int | None, typer.Option(help="Stop after so many rounds; 0 goes on until Ctrl-C.")] = None,
-    min_peers: Annotated[int | None, typer.Option(help="How many must be there before the first round.")] = None,
+    min_peers: Annotated[int | None, typer.Option(help="Wait for so many devices before the first round.")] = None,
     policy: Policy = None,
     exchange: ExchangeBy = None,
     compress: CompressBy = None,
     until: Until = None,
     every: Every = None,
-    name: Annotated[str | None, typer.Option(help="This agent's name; agent by default.")] = None,
+    name: Annotated[str | None, typer.Option(help="Give this agent a name; agent by default.")] = None,
     run: Run = "",
     join: Join = None,
     listen: Listen = None,
@@ -310,7 +312,7 @@ def agent(
             return me, directory, run_agent(settings, me, found, directory, chosen)
 
     me, directory, ended = under_a_free_name(found, name, lead, "agent")
-    told = f"{ended.round_id} rounds ordered; what they gave is in {directory / 'metrics.jsonl'}"
+    told = f"{ended.round_id} rounds ordered; their results are in {directory / 'metrics.jsonl'}"
     end(ended, {"agent": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, told)
 
 

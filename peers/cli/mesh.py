@@ -16,7 +16,8 @@ app = App("Make, join and list meshes, and manage their members.")
 
 @app.command("new")
 def new_mesh(
-    name: Annotated[str, typer.Argument(help="a-z, 0-9 and '-', for example home.")], as_json: AsJson = False
+    name: Annotated[str, typer.Argument(help="Name the mesh by a-z, 0-9 and '-', for example home.")],
+    as_json: AsJson = False,
 ) -> None:
     """Make a mesh and print its join code.
 
@@ -28,7 +29,7 @@ def new_mesh(
     from mdl.transport.trust.keys import RUN_MARK, founder_mark, new_join_code
 
     if RUN_MARK in name:
-        raise ConfigError(f"mesh name {name!r}: {RUN_MARK!r} stands between a mesh and its run; --run makes a run")
+        raise ConfigError(f"mesh name {name!r}: {RUN_MARK!r} separates a mesh from its run; --run makes a run")
     if name in known_meshes():
         raise ConfigError(f"mesh {name!r} exists already; `mdl mesh show {name}` shows its code")
     code = new_join_code(name, mark=founder_mark(device_key().public))
@@ -42,11 +43,13 @@ def new_mesh(
 
 @app.command("list")
 def list_meshes(
-    codes: Annotated[bool, typer.Option("--codes", help="With their join codes: whoever reads one can join.")] = False,
+    codes: Annotated[
+        bool, typer.Option("--codes", help="Show their join codes, too: anybody that reads one can join.")
+    ] = False,
     qr: AsQr = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the meshes whose codes this user has."""
+    """List the meshes that this user has codes of."""
     from mdl.peers.edge.identity import known_meshes
 
     known = known_meshes()
@@ -79,7 +82,7 @@ def list_runs(as_json: AsJson = False) -> None:
 
 @app.command("forget")
 def forget(
-    name: Annotated[str, typer.Argument(help="NAME, or NAME/RUN; `mdl mesh runs` lists them.")],
+    name: Annotated[str, typer.Argument(help="Forget NAME, or NAME/RUN; `mdl mesh runs` lists them.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -93,7 +96,7 @@ def forget(
     mesh, _, run = name.partition("/")
     if not yes:
         if sys.stdin is None or not sys.stdin.isatty():
-            raise ConfigError(f"forgetting {name} removes its models for good: say --yes where nobody can be asked")
+            raise ConfigError(f"forgetting {name} removes its models for good, and nobody can be asked here: add --yes")
         if not typer.confirm(f"remove all that this machine keeps of {name}?", err=True):
             raise ConfigError(f"{name} stays")
     count = forget_run(mesh, run)

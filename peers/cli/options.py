@@ -32,39 +32,50 @@ _KEPT_IN = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
 # No machine has more cores; each process takes a hundred megabytes.
 MOST_PROCESSES = 256
 
-MeshName = Annotated[str | None, typer.Option("--mesh", help="The mesh, by name; this machine knows its code.")]
+MeshName = Annotated[
+    str | None, typer.Option("--mesh", help="Use the mesh of this name; this machine must know its code.")
+]
 Code = Annotated[
     str | None,
     typer.Option(
-        help="@FILE with the join code; else MDL_CODE, or you are asked. The code itself would show in `ps`.",
+        help="Read the join code from @FILE; by default MDL_CODE holds it, or mdl asks. A code typed here shows in "
+        "`ps`.",
         rich_help_panel=MEETING,
     ),
 ]
 Join = Annotated[
-    list[str] | None, typer.Option(help="HOST:PORT of a member, where multicast is blocked.", rich_help_panel=MEETING)
+    list[str] | None,
+    typer.Option(help="Dial the member at HOST:PORT, where multicast is blocked.", rich_help_panel=MEETING),
 ]
 Listen = Annotated[
-    str | None, typer.Option(help="IP address or interface to listen on; all by default.", rich_help_panel=MEETING)
+    str | None, typer.Option(help="Listen on this IP address or interface; on all by default.", rich_help_panel=MEETING)
 ]
 Port = Annotated[
-    int | None, typer.Option(help="TCP port to listen on; 7300 or any free one by default.", rich_help_panel=MEETING)
+    int | None, typer.Option(help="Listen on this TCP port; 7300 or any free one by default.", rich_help_panel=MEETING)
 ]
 Interface = Annotated[
-    list[str] | None, typer.Option(help="Announce, or look, on this network interface.", rich_help_panel=MEETING)
+    list[str] | None,
+    typer.Option(help="Announce this device, and look for others, on this network interface.", rich_help_panel=MEETING),
 ]
 Loopback = Annotated[
     bool | None, typer.Option("--loopback", help="Meet peers on this machine only.", rich_help_panel=MEETING)
 ]
 Insecure = Annotated[
-    bool | None, typer.Option("--insecure", help="No encryption; for loopback only.", rich_help_panel=MEETING)
+    bool | None,
+    typer.Option("--insecure", help="Switch encryption off; only with --loopback.", rich_help_panel=MEETING),
 ]
-DataSpec = Annotated[str | None, typer.Option("--data", help="motion, uci-har:PATH, csv:PATH?..., npz:PATH, pkg:make.")]
+DataSpec = Annotated[
+    str | None, typer.Option("--data", help="Use this data: motion, uci-har:PATH, csv:PATH?..., npz:PATH, pkg:make.")
+]
 Model = Annotated[
     str | None,
-    typer.Option(help="lenet, fcn, alexnet, cnn-lstm, cnn?channels=32,64&kernel=5&hidden=128, or pkg:factory."),
+    typer.Option(
+        help="Use this model: lenet, fcn, alexnet, cnn-lstm, cnn?channels=32,64&kernel=5&hidden=128, or pkg:factory."
+    ),
 ]
 OwnModel = Annotated[
-    str | None, typer.Option("--model", help="What the model is, if not what its file says; module:function if yours.")
+    str | None,
+    typer.Option("--model", help="Build this model, not the one that the file names; module:function for your own."),
 ]
 Split = Annotated[
     str | None, typer.Option(help="Share the data out by subject, iid or dirichlet:ALPHA.", rich_help_panel=ROUNDS)
@@ -72,7 +83,7 @@ Split = Annotated[
 Policy = Annotated[
     str | None,
     typer.Option(
-        help=f"Order of the aggregations: {name_policies()}; or FILE.safetensors, or package.module:factory.",
+        help=f"Order the aggregations by {name_policies()}; or by FILE.safetensors, or package.module:factory.",
         rich_help_panel=ROUNDS,
     ),
 ]
@@ -80,8 +91,8 @@ ExchangeBy = Annotated[
     str | None,
     typer.Option(
         "--exchange",
-        help="How deltas travel: chain (whole, hop by hop, as the policy orders), shares (in segments, by bandwidth), "
-        "or auto (shares once all links are known and slow).",
+        help="Send each device's work by chain (whole, from device to device, as the policy orders), shares (in "
+        "segments, by bandwidth) or auto. With auto, shares begin once all links are known and slow.",
         rich_help_panel=ROUNDS,
     ),
 ]
@@ -89,19 +100,20 @@ CompressBy = Annotated[
     str | None,
     typer.Option(
         "--compress",
-        help="Round what travels in segments, with error feedback: none, float16, int8, int4, ternary (2, 3.9, 7.1, 17 "
-        "times fewer bytes), or auto (none, int8 or int4 by the speed of the links).",
+        help="Round segments, with error feedback: none, float16, int8, int4 or ternary (2, 3.9, 7.1, 17 times fewer "
+        "bytes). With auto, the speed of the links chooses none, int8 or int4.",
         rich_help_panel=ROUNDS,
     ),
 ]
 Epochs = Annotated[
-    int | None, typer.Option(help="Passes over each device's data; 5, with --until 100 at most.", max=MANY)
+    int | None,
+    typer.Option(help="Pass so many times over each device's data; 5 by default, with --until at most 100.", max=MANY),
 ]
 Until = Annotated[
     list[str] | None,
     typer.Option(
-        help="End the mesh's run, for all, at the first of, with commas: accuracy=0.93, f1=, r2=, mae=, rounds=N, "
-        "minutes=N, no-better=N.",
+        help="End the run of the whole mesh at the first of these, with commas: accuracy=0.93, f1=, r2=, mae=, "
+        "rounds=N, minutes=N, no-better=N.",
         rich_help_panel=ROUNDS,
     ),
 ]
@@ -110,47 +122,57 @@ Every = Annotated[
     typer.Option(help="Begin a round at most once in 90s, 10m, 1h or 1d; at once by default.", rich_help_panel=ROUNDS),
 ]
 CloudAt = Annotated[
-    str | None, typer.Option("--cloud", help="HOST:PORT of a cloud that teaches this mesh.", rich_help_panel=MEETING)
+    str | None, typer.Option("--cloud", help="Let the cloud at HOST:PORT teach this mesh.", rich_help_panel=MEETING)
 ]
-Name = Annotated[str | None, typer.Option(help="This device's name; the host's by default.")]
-Shard = Annotated[str | None, typer.Option(help="I/N: hold one share of the data only.", rich_help_panel=ROUNDS)]
-Seed = Annotated[int | None, typer.Option(help="Every random choice follows from it.", rich_help_panel=ROUNDS)]
+Name = Annotated[str | None, typer.Option(help="Give this device a name; the host's by default.")]
+Shard = Annotated[
+    str | None, typer.Option(help="Hold only share I of N of the data, written I/N.", rich_help_panel=ROUNDS)
+]
+Seed = Annotated[int | None, typer.Option(help="Draw every random choice from this seed.", rich_help_panel=ROUNDS)]
 When = Annotated[
     str | None,
     typer.Option(
-        help="Train only while all hold, with commas: idle, charging, wifi, battery>50, hours=22-6, file:PATH."
+        help="Train only while all these hold, with commas: idle, charging, wifi, battery>50, hours=22-6, file:PATH."
     ),
 ]
 OwnRounds = Annotated[
     int | None,
-    typer.Option(help="End after so many rounds, with the whole mesh if this device leads it; 0: until Ctrl-C."),
+    typer.Option(help="End after so many rounds, with the whole mesh if this device leads it; 0 goes on until Ctrl-C."),
 ]
 MaxMemory = Annotated[
     float | None,
     typer.Option(
-        help="MB that mdl may take here: without room for one more delta it receives none.", rich_help_panel=LIMITS
+        help="Let mdl take so many MB at most; without room for another device's work it receives none.",
+        rich_help_panel=LIMITS,
     ),
 ]
 MaxBatteryShare = Annotated[
     float | None,
     typer.Option(
-        help="Percent of a full charge to use at most from this start on; then it leaves.", rich_help_panel=LIMITS
+        help="Use so many percent of a full charge at most from this start on; then this device leaves.",
+        rich_help_panel=LIMITS,
     ),
 ]
-Out = Annotated[Path | None, typer.Option(help="Run directory for results.", rich_help_panel=OUTPUT)]
+Out = Annotated[Path | None, typer.Option(help="Write the results to this run directory.", rich_help_panel=OUTPUT)]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="TOML file; options override it.", rich_help_panel=OUTPUT)
+    Path | None,
+    typer.Option("--config", help="Read settings from this TOML file; options override it.", rich_help_panel=OUTPUT),
 ]
 Assign = Annotated[
-    list[str] | None, typer.Option("--set", help="key=value, e.g. training.learning_rate=0.01.", rich_help_panel=OUTPUT)
+    list[str] | None,
+    typer.Option(
+        "--set", help="Set one setting, written key=value: training.learning_rate=0.01.", rich_help_panel=OUTPUT
+    ),
 ]
 Fresh = Annotated[
     bool,
-    typer.Option("--fresh", help="Start anew: what an earlier run left here is set aside.", rich_help_panel=ROUNDS),
+    typer.Option("--fresh", help="Start anew, and set aside what an earlier run left here.", rich_help_panel=ROUNDS),
 ]
 Run = Annotated[
     str,
-    typer.Option(help="A run of the mesh, beside others: its own devices, rounds and model.", rich_help_panel=MEETING),
+    typer.Option(
+        help="Use this run of the mesh; each run has its own devices, rounds and model.", rich_help_panel=MEETING
+    ),
 ]
 Init = Annotated[
     Path | None,
@@ -160,24 +182,25 @@ Init = Annotated[
         rich_help_panel=ROUNDS,
     ),
 ]
-Family = Annotated[str, typer.Option(help="paper, hetero, dynamic or dying.")]
+Family = Annotated[str, typer.Option(help="Draw scenarios of paper, hetero, dynamic, dying or varied.")]
 CsvFile = Annotated[Path | None, typer.Option("--csv", help="Also write each result as a row of a CSV file.")]
-FirstSeed = Annotated[int, typer.Option(help="The first seed.", min=0, max=LARGEST_SEED)]
-PlanPolicy = Annotated[str, typer.Option(help=f"{name_policies()}.")]
+FirstSeed = Annotated[int, typer.Option(help="Begin with this seed.", min=0, max=LARGEST_SEED)]
+PlanPolicy = Annotated[str, typer.Option(help=f"Play under this policy: {name_policies()}.")]
 Processes = Annotated[
-    int | None, typer.Option(help="How many processes; one a core by default.", min=1, max=MOST_PROCESSES)
+    int | None, typer.Option(help="Start so many processes; one a core by default.", min=1, max=MOST_PROCESSES)
 ]
 LogLevel = Annotated[
     str | None,
     typer.Option(
-        help="Which log lines to write on stderr: debug, info (the default), warning or error.", rich_help_panel=OUTPUT
+        help="Write log lines of this level and above on stderr: debug, info (the default), warning or error.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", help="No line for each step: as --log-level warning.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--quiet", help="Write no line for each step, like --log-level warning.", rich_help_panel=OUTPUT)
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="One JSON object on the last line of stdout.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--json", help="Print one JSON object on the last line of stdout.", rich_help_panel=OUTPUT)
 ]
 
 
@@ -294,7 +317,7 @@ def find_mesh(name: str | None, code: str | None, settings: Config, run: str = "
     name, _, of_name = (name or "").partition("/")
     name, run = name or None, run or of_name
     if settings.mesh.insecure and not settings.mesh.loopback:
-        raise ConfigError("--insecure: without a join code only on this machine; add --loopback")
+        raise ConfigError("--insecure works on this machine alone: add --loopback")
     if settings.mesh.insecure:
         tell("mdl: --insecure: nothing is encrypted, and anyone on this machine can join")
         plain = name or "insecure"
@@ -371,6 +394,6 @@ def confirm(question: str, yes: bool, otherwise: str) -> None:
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise ConfigError(f"{question} say --yes where nobody can be asked")
+        raise ConfigError(f"{question} nobody can be asked here: add --yes")
     if not typer.confirm(question, err=True):
         raise ConfigError(otherwise)

@@ -44,13 +44,20 @@ app = App("Train a personal model from what one person wrote.")
 @app.command("pretrain")
 def pretrain(
     corpus: Corpus,
-    out: Annotated[Path, typer.Option(help="Where the global model goes (safetensors).")] = Path("global.safetensors"),
+    out: Annotated[Path, typer.Option(help="Write the global model to this file (safetensors).")] = Path(
+        "global.safetensors"
+    ),
     words: Annotated[
-        int, typer.Option(help="The most frequent words; others are unknown.", min=2, max=200_000)
+        int, typer.Option(help="Know so many of the most frequent words; others are unknown.", min=2, max=200_000)
     ] = 20_000,
-    hidden: Annotated[int, typer.Option(help="Units of each of the two LSTM layers.", min=1, max=4096)] = 400,
+    hidden: Annotated[int, typer.Option(help="Give each of the two LSTM layers so many units.", min=1, max=4096)] = 400,
     rank: Annotated[
-        int, typer.Option(help="Of embedding and last layer; 0: whole. With --start compresses.", min=0, max=4096)
+        int,
+        typer.Option(
+            help="Factor embedding and last layer to this rank; 0 keeps them whole. With --start it compresses.",
+            min=0,
+            max=4096,
+        ),
     ] = 0,
     start: Annotated[Path | None, typer.Option(help="Go on from this model, as after --rank.")] = None,
     epochs: Epochs = 5,
@@ -59,7 +66,8 @@ def pretrain(
     optimizer: Optimizer = "adam",
     batching: BatchedBy = "shared",
     sampled: Annotated[
-        int, typer.Option(help="Score so many words a step, drawn anew; 0: all. Finish with all.", min=0, max=200_000)
+        int,
+        typer.Option(help="Score so many words a step, drawn anew; 0 scores all. Finish with all.", min=0, max=200_000),
     ] = 0,
     limit: Limit = 0,
     bfloat16: Halved = False,
@@ -72,7 +80,7 @@ def pretrain(
 ) -> None:
     """Train the global model on public text.
 
-    Ctrl-C saves a model of use, and the same command goes on.
+    Ctrl-C saves a usable model, and the same command goes on.
     """
     log_at(log_level, quiet)
     from mdl.peers.personal import train as edge
@@ -88,7 +96,9 @@ def pretrain(
 @app.command("train")
 def train(
     text: Corpus,
-    model: Annotated[Path | None, typer.Option(help="The global model; else goes on from this person's.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Begin with this global model; by default with this person's.")
+    ] = None,
     out: Home = None,
     author: Author = "",
     all_layers: Annotated[
@@ -98,7 +108,7 @@ def train(
         int, typer.Option(help="Keep so many words, the used ones first; 0: all.", min=0, max=200_000)
     ] = 10_000,
     uses: Annotated[
-        int, typer.Option(help="A word used so often enters the vocabulary; 0: none.", min=0, max=MANY)
+        int, typer.Option(help="Add a word to the vocabulary once it was used so often; 0 adds none.", min=0, max=MANY)
     ] = 2,
     batching: BatchedBy = "exact",
     cache: Cached = False,
@@ -141,17 +151,17 @@ def train(
 
 @app.command("eval")
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A model file, or a person's directory.")],
+    model: Annotated[Path, typer.Argument(help="Test a model file, or a person's directory.")],
     text: Corpus,
     author: Author = "",
     top: Top = 3,
-    ngrams: Annotated[Path | None, typer.Option(help="Text whose n-grams are tested beside it.")] = None,
+    ngrams: Annotated[Path | None, typer.Option(help="Test the n-grams of this text beside it.")] = None,
     limit: Limit = 0,
     as_json: AsJson = False,
 ) -> None:
     """Test how many characters a model saves on a text.
 
-    Also tells the perplexity.
+    It also prints the perplexity.
     """
     import msgspec
 
@@ -180,7 +190,7 @@ def evaluate(
 def status(out: Home = None, as_json: AsJson = False) -> None:
     """Show the cost of this person's model.
 
-    On disk, in memory, seconds and modelled energy of a training.
+    It lists disk, memory, and the seconds and modelled energy of a training.
     """
     import msgspec
 
@@ -202,13 +212,13 @@ def status(out: Home = None, as_json: AsJson = False) -> None:
     if record.typed:
         print(f"typed {record.typed} characters, saved {record.saved} more; {record.online_steps} steps while typing")
     if found.unfinished:
-        print("a training is not at its end: the same `mdl personal train` goes on with it")
+        print("a training is unfinished: the same `mdl personal train` goes on with it")
 
 
 @app.command("words")
 def words(
-    add: Annotated[list[str] | None, typer.Option(help="A word to suggest from now on.")] = None,
-    remove: Annotated[list[str] | None, typer.Option(help="A word that is not to be suggested any more.")] = None,
+    add: Annotated[list[str] | None, typer.Option(help="Suggest this word from now on.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="Stop suggesting this word.")] = None,
     out: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -230,7 +240,9 @@ def words(
 
 @app.command("export")
 def export(
-    target: Annotated[Path, typer.Argument(help="FILE.safetensors or FILE.onnx: the model with this person's words.")],
+    target: Annotated[
+        Path, typer.Argument(help="Write the model with this person's words to FILE.safetensors or FILE.onnx.")
+    ],
     out: Home = None,
     as_json: AsJson = False,
 ) -> None:
@@ -253,7 +265,7 @@ def export(
         save_next_word(target, loaded, described.table, *told)
     if as_json:
         print_json({"file": str(target)})
-    tell(f"{target} holds words that this person wrote: give it to nobody")
+    tell(f"{target} holds words that this person wrote: keep it private")
 
 
 @app.command("forget")
@@ -264,13 +276,13 @@ def forget(
 ) -> None:
     """Delete everything personal on this device.
 
-    Model, words, unfinished trainings, logs of typing.
+    It deletes the model, words, unfinished trainings and logs of typing.
     """
     from mdl.peers.personal.home import forget as delete
 
     folder = home_of(out)
     if not yes:
-        raise ConfigError(f"this deletes everything personal in {folder}: say it with --yes")
+        raise ConfigError(f"this deletes everything personal in {folder}: confirm it with --yes")
     gone = delete(folder)
     if as_json:
         print_json({"directory": str(folder), "deleted": gone})

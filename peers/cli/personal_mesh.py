@@ -58,14 +58,14 @@ if TYPE_CHECKING:
     from mdl.transport.trust.keys import Mesh
 
 BeganWith = Annotated[
-    Path | None, typer.Option(help="The shared model that the personal one began with, if it began elsewhere.")
+    Path | None, typer.Option(help="Name the shared model that the personal one began with, if it began elsewhere.")
 ]
 
-SharedModel = Annotated[Path | None, typer.Option("--model", help="The shared model, the same on all devices.")]
+SharedModel = Annotated[Path | None, typer.Option("--model", help="Train this shared model, the same on all devices.")]
 SharedRate = Annotated[
-    float, typer.Option(help="Learning rate in the mesh; 0: what suits the model.", min=0.0, max=1e3, callback=finite)
+    float, typer.Option(help="Set the learning rate in the mesh; 0 suits the model.", min=0.0, max=1e3, callback=finite)
 ]
-WordsARound = Annotated[int, typer.Option(help="Train so many words in each round; 0: all.", min=0, max=MANY)]
+WordsARound = Annotated[int, typer.Option(help="Train so many words in each round; 0 trains all.", min=0, max=MANY)]
 
 
 def join_mesh(
@@ -122,7 +122,7 @@ def join_mesh(
 
 
 def adopt(
-    model: Annotated[Path, typer.Argument(help="The new shared model, which went on from the one before.")],
+    model: Annotated[Path, typer.Argument(help="Move to this shared model, which went on from the one before.")],
     out: Home = None,
     began_with: BeganWith = None,
     as_json: AsJson = False,
@@ -138,7 +138,7 @@ def adopt(
     shared.take_over(folder, load_next_word(model), began_with)
     if as_json:
         print_json({"directory": str(folder)})
-    tell(f"{folder} stands on {model} now")
+    tell(f"{folder} builds on {model} now")
 
 
 def _train_together(

@@ -17,25 +17,31 @@ if TYPE_CHECKING:
     from mdl.personal.words.text_task import Batching
 
 BATCHINGS = ("shared", "exact", "buckets", "longest", "padded")
-_TEXT = "A file or folder of .txt or .jsonl, packed or not, a .zip of .txt, or an export of a chat: CHAT?me=YOUR NAME."
+_TEXT = "Read .txt or .jsonl (a file or folder, packed or not), a .zip of .txt, or an exported chat: CHAT?me=YOUR NAME."
 Corpus = Annotated[Path, typer.Argument(help=_TEXT)]
-Home = Annotated[Path | None, typer.Option("--out", help="Directory of this person; under the state directory else.")]
-Author = Annotated[str, typer.Option(help="Only what this author wrote, in a chat or a .jsonl that names authors.")]
+Home = Annotated[
+    Path | None, typer.Option("--out", help="Use this person's directory; by default one below the state directory.")
+]
+Author = Annotated[str, typer.Option(help="Read only this author's words, in a chat or a .jsonl that names authors.")]
 Limit = Annotated[int, typer.Option(help="Read so many words at most; 0 reads all.", min=0, max=MANY)]
-Epochs = Annotated[int, typer.Option(help="Passes over the text.", min=1, max=MANY)]
-Rate = Annotated[float, typer.Option(help="Learning rate.", min=0.0, max=1e3, callback=finite)]
-_SUITS = "Learning rate; 0: what suits the optimizer and the model."
+Epochs = Annotated[int, typer.Option(help="Pass so many times over the text.", min=1, max=MANY)]
+Rate = Annotated[float, typer.Option(help="Set the learning rate.", min=0.0, max=1e3, callback=finite)]
+_SUITS = "Set the learning rate; 0 suits the optimizer and the model."
 OwnRate = Annotated[float, typer.Option("--rate", help=_SUITS, min=0.0, max=1e3, callback=finite)]
-Optimizer = Annotated[str, typer.Option(help="sgd or adam.")]
-Top = Annotated[int, typer.Option(help="Suggestions that are shown.", min=1, max=100)]
-SeedOf = Annotated[int, typer.Option("--seed", help="Every random choice follows from it.", min=0, max=LARGEST_SEED)]
-Anew = Annotated[bool, typer.Option("--fresh", help="Drop a training that was interrupted, begin anew.")]
+Optimizer = Annotated[str, typer.Option(help="Train by sgd or adam.")]
+Top = Annotated[int, typer.Option(help="Show so many suggestions.", min=1, max=100)]
+SeedOf = Annotated[
+    int, typer.Option("--seed", help="Draw every random choice from this seed.", min=0, max=LARGEST_SEED)
+]
+Anew = Annotated[bool, typer.Option("--fresh", help="Drop an interrupted training, and begin anew.")]
 Halved = Annotated[bool, typer.Option("--bfloat16", help="Compute in bfloat16: faster where the processor has it.")]
-Cached = Annotated[bool, typer.Option("--cache", help="Compute the last layer's features once: more memory.")]
-_ONCE = "Learn each word as often as it was typed, or its history with it again."
+Cached = Annotated[
+    bool, typer.Option("--cache", help="Compute the last layer's features once; this takes more memory.")
+]
+_ONCE = "Learn each word as often as it was typed, or its history again with each."
 Once = Annotated[bool, typer.Option("--once/--as-paper", help=_ONCE)]
 BatchedBy = Annotated[str, typer.Option("--batching", help=", ".join(BATCHINGS))]
-Batch = Annotated[int, typer.Option(help="Words of a step.", min=1, max=MANY)]
+Batch = Annotated[int, typer.Option(help="Take so many words a step.", min=1, max=MANY)]
 
 
 def home_of(out: Path | None) -> Path:

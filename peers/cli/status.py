@@ -26,7 +26,9 @@ from mdl.section import LONGEST_S
 def status(
     mesh: MeshName = None,
     code: Code = None,
-    wait: Annotated[float, typer.Option(help="Seconds to look around.", min=0.1, max=LONGEST_S, callback=finite)] = 3.0,
+    wait: Annotated[
+        float, typer.Option(help="Look around for so many seconds.", min=0.1, max=LONGEST_S, callback=finite)
+    ] = 3.0,
     watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
     join: Join = None,
     interface: Interface = None,
@@ -49,7 +51,9 @@ def status(
 def peers(
     mesh: MeshName = None,
     code: Code = None,
-    wait: Annotated[float, typer.Option(help="Seconds to look around.", min=0.1, max=LONGEST_S, callback=finite)] = 3.0,
+    wait: Annotated[
+        float, typer.Option(help="Look around for so many seconds.", min=0.1, max=LONGEST_S, callback=finite)
+    ] = 3.0,
     watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
     join: Join = None,
     interface: Interface = None,

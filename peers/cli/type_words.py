@@ -14,17 +14,21 @@ from mdl.peers.cli.personal_options import Home, home_of
 
 def type_words(
     model: Annotated[
-        Path | None, typer.Option(help="A global model to begin with; later this person's is used.")
+        Path | None, typer.Option(help="Begin with this global model; later this person's is used.")
     ] = None,
     out: Home = None,
-    top: Annotated[int, typer.Option(help="Suggestions that are shown.", min=1, max=9)] = 3,
+    top: Annotated[int, typer.Option(help="Show so many suggestions.", min=1, max=9)] = 3,
     every_word: Annotated[
         bool, typer.Option("--any", help="Suggest also words that do not begin as typed, as the paper does.")
     ] = False,
     rate: Annotated[
         float | None,
         typer.Option(
-            help="How fast it learns; 0 does not.", show_default="suits the model", min=0, max=100, callback=finite
+            help="Learn at this rate; 0 learns nothing.",
+            show_default="suits the model",
+            min=0,
+            max=100,
+            callback=finite,
         ),
     ] = None,
     as_json: AsJson = False,

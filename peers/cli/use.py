@@ -17,7 +17,7 @@ from mdl.section import MANY
 # Rounds take longer; a look opens a few files.
 _LOOK_S = 0.5
 ModelFile = Annotated[
-    Path, typer.Argument(help="global.safetensors, or the run directory that holds it.", show_default=False)
+    Path, typer.Argument(help="Read global.safetensors, or the run directory that holds it.", show_default=False)
 ]
 
 
@@ -45,16 +45,18 @@ def predict(
     model: ModelFile,
     recordings: Annotated[
         list[str] | None,
-        typer.Argument(help="Files or folders without labels, csv:PATH?..., or -.", metavar="[FILE]..."),
+        typer.Argument(help="Classify files or folders without labels, csv:PATH?..., or -.", metavar="[FILE]..."),
     ] = None,
     data: DataSpec = None,
     own: OwnModel = None,
-    classes: Annotated[str, typer.Option(help="Of the model's classes, those that are possible here: a,b.")] = "",
+    classes: Annotated[str, typer.Option(help="Choose among these classes of the model alone: a,b.")] = "",
     follow: Annotated[bool, typer.Option("--follow", help="Go on as FILE grows, until Ctrl-C.")] = False,
     limit: Annotated[
-        int | None, typer.Option(help="How many windows to show; 20 of --data, all of FILE.", min=1, max=MANY)
+        int | None, typer.Option(help="Show so many windows; by default 20 of --data, all of FILE.", min=1, max=MANY)
     ] = None,
-    at: Annotated[str | None, typer.Option(help="Where then? 9:00, or 2026-05-04T09:00; for places.")] = None,
+    at: Annotated[
+        str | None, typer.Option(help="Predict the place at this time, 9:00 or 2026-05-04T09:00; for places.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Classify windows with a trained model.
@@ -84,9 +86,9 @@ def export(
     model: ModelFile,
     form: Annotated[
         Literal["safetensors", "onnx", "torch"],
-        typer.Option("--format", help="safetensors: the parameters; onnx; torch: torch.export, a .pt2."),
+        typer.Option("--format", help="Write safetensors (the parameters), onnx, or torch (torch.export, a .pt2)."),
     ] = "onnx",
-    out: Annotated[Path | None, typer.Option(help="The file; beside the model by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write to this file; by default beside the model.")] = None,
     own: OwnModel = None,
     as_json: AsJson = False,
 ) -> None:
@@ -102,14 +104,20 @@ def export(
         print_json(result)
         return
     print(f"{result['file']}: {form}, {result['size_bytes']:,} bytes; {result['checked']}")
-    print(f"{result['card']}: what it is, for people")
+    print(f"{result['card']} describes it")
 
 
 def log(
-    run: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
-    form: Annotated[Literal["tensorboard", "wandb"], typer.Option("--to", help="wandb: offline.")] = "tensorboard",
-    out: Annotated[Path | None, typer.Option(help="An empty folder; one in the run directory by default.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Each round as it ends, until the run or Ctrl-C.")] = False,
+    run: Annotated[Path, typer.Argument(help="Read this run directory.", show_default=False)],
+    form: Annotated[
+        Literal["tensorboard", "wandb"], typer.Option("--to", help="Write for this program; wandb offline.")
+    ] = "tensorboard",
+    out: Annotated[
+        Path | None, typer.Option(help="Write to this empty folder; by default one in the run directory.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Write each round as it ends, until the run ends or Ctrl-C.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a run's rounds for TensorBoard or Weights & Biases.

@@ -47,7 +47,7 @@ Web = Annotated[
 WebLan = Annotated[
     bool | None,
     typer.Option(
-        "--web-lan", help="Other devices may open the page, with the token that is printed.", rich_help_panel=OUTPUT
+        "--web-lan", help="Let other devices open the page, with the token that is printed.", rich_help_panel=OUTPUT
     ),
 ]
 MetricsPort = Annotated[
@@ -98,16 +98,19 @@ def page_beside(
 
 def web(
     run: Annotated[
-        Path | None, typer.Argument(help="Run directory of `mdl up`; without it the live mesh.", show_default=False)
+        Path | None,
+        typer.Argument(help="Show this run directory of `mdl up`; by default the live mesh.", show_default=False),
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            help=f"TCP port; {DEFAULT_PORT} or the next free one by default, 0 is any.", min=0, max=_MOST_PORT
+            help=f"Serve at this TCP port; {DEFAULT_PORT} or the next free one by default, 0 takes any.",
+            min=0,
+            max=_MOST_PORT,
         ),
     ] = None,
     lan: Annotated[
-        bool, typer.Option("--lan", help="Other devices may open it, with the token that is printed.")
+        bool, typer.Option("--lan", help="Let other devices open it, with the token that is printed.")
     ] = False,
     metrics_port: MetricsPort = None,
     mesh: MeshName = None,

@@ -48,7 +48,7 @@ def tell_hidden(name: str, at: Address) -> Finding:
     told = f"{name} at {at.host} lets this machine in, but cannot reach it"
     why = "a router between hides this machine behind its own address (NAT), or a firewall here lets nothing in"
     do = f"put both into one network (a second router as access point), or forward TCP {at.port}:{at.port + 1} here"
-    return fail("way", f"{told}: {why}", do, "a VPN in which all devices are")
+    return fail("way", f"{told}: {why}", do, "a VPN that holds all devices")
 
 
 def tell_broken_off(name: str, at: Address) -> Finding:
@@ -94,7 +94,7 @@ def _find_proxy(where: str, at: Address) -> Finding | None:
     """Report a proxy: it accepts connections to unused ports too, so it is not the device."""
     if any(connect(Address(at.host, port), _CONNECT_S) is not None for port in _UNUSED_PORTS):
         return None
-    told = f"all connections to {where} are taken by somebody between, also those to ports where nobody listens"
+    told = f"something between answers all connections to {where}, also those to ports where nobody listens"
     do = "a proxy, a captive portal or security software: turn it off for the local network, or log in at the portal"
     return fail("way", told, do)
 

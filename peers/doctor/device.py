@@ -17,7 +17,7 @@ from mdl.transport.trust.words import fingerprint
 
 # Smaller differences of two clocks disturb neither people nor logs.
 _CLOCKS_S = 30.0
-_NEW_DEVICE = "remove the file, and this is a new device (mdl mesh revoke, on an owner's, locks the old one out)"
+_NEW_DEVICE = "remove the file, and this is a new device (mdl mesh revoke, on an owner's device, locks the old one out)"
 
 
 def check_key() -> Finding:
@@ -34,7 +34,7 @@ def check_key() -> Finding:
         told = f"its key cannot be kept in {folder} ({why}): it would be another device at each start"
         return fail("device", told, give, "MDL_KEY=@FILE names a key that is kept elsewhere")
     if why:
-        return note("device", f"what it hears of the mesh's members cannot be kept in {folder} ({why})", give)
+        return note("device", f"the list of the mesh's members cannot be kept in {folder} ({why})", give)
     return ok("device", f"this device is {fingerprint(device.public)}")
 
 
@@ -45,7 +45,9 @@ def check_standing(sight: Sight) -> Iterator[Finding]:
         return
     name, device = default_name(), membership.device.public
     if why := membership.why_out():
-        yield fail("device", why, "ask an owner of the mesh", "as another device: another user, or MDL_KEY=@NEW-FILE")
+        yield fail(
+            "device", why, "ask an owner of the mesh", "become another device: another user, or MDL_KEY=@NEW-FILE"
+        )
         return
     for info in sight.known:
         if info.role is Role.OBSERVER or name_of(info.host) or not info.proof:

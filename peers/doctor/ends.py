@@ -40,9 +40,9 @@ def tell_end(name: str, at: Address, reached: Reached, own: Sequence[Interface],
             return fail("port", f"{where} does not answer on its TCP port", do)
         case Reached.NOT_MDL:
             do = "give the port that mdl peers shows; if it is mdl, it hangs: start it again"
-            return fail("port", f"{where}: who listens there does not speak as mdl does: another program", do)
+            return fail("port", f"{where}: another program is listening on that port", do)
         case Reached.OTHER_KEYS:
-            return fail("code", f"{where} is of another mesh: it does not know our join code", SAME_CODE)
+            return fail("code", f"{where} is in another mesh: it does not know our join code", SAME_CODE)
     do = f"a firewall here: {_open(DEFAULT_PORT)} (another --port: that one); the same mdl on both? mdl --version"
     return fail("port", f"{where} lets this machine in, but its answer does not come back", do, "--join from its side")
 
@@ -56,8 +56,8 @@ def tell_second_port(name: str, at: Address) -> Finding:
 def tell_shut_out(name: str, at: Address) -> Finding:
     """Report that the join code is right, but this device's own key is refused."""
     told = f"{name} at {at.host} knows our join code, and does not let this device in: an owner has revoked it"
-    do = "mdl mesh members, on another device, tells; an owner's word is for ever"
-    return fail("device", told, do, "as another device: remove its device.key, or MDL_KEY=@NEW-FILE")
+    do = "mdl mesh members, on another device, shows it; a revocation is for ever"
+    return fail("device", told, do, "become another device: remove its device.key, or MDL_KEY=@NEW-FILE")
 
 
 def _open(port: int) -> str:

@@ -30,7 +30,7 @@ from mdl.peers.doctor.sight import look_at_mesh
 from mdl.peers.edge.identity import state_home
 from mdl.transport.trust.keys import Mesh
 
-_NEW_MESH = "mdl mesh new home makes one; on the other devices: mdl doctor --code ... as it shows"
+_NEW_MESH = "mdl mesh new home makes one; on the other devices: mdl doctor --code @FILE with that code"
 
 
 def examine(

@@ -78,7 +78,9 @@ def _check_strangers(mesh: Mesh, sight: Sight) -> Iterator[Finding]:
         if each.of_ours and each.is_other_version:
             yield fail("version", each.problem, "install the same version of mdl on both: mdl --version")
         elif each.of_ours and each.problem:
-            yield note("announcement", f"{where}: {each.problem}", "somebody without the code says this: not heeded")
+            yield note(
+                "announcement", f"{where}: {each.problem}", "a device without the code says this: mdl ignores it"
+            )
     runs = {each.mesh: each for each in sight.announced if each.mesh and each.mesh != mesh.name}
     for name, each in sorted(runs.items())[:_MOST]:
         shown = show_name(name)
@@ -155,11 +157,13 @@ def _check_work(members: list[Announcement], sight: Sight) -> Iterator[Finding]:
     models = {each.schema for each in members if each.role == Role.TRAINER.value and each.schema}
     if len(models) > 1:
         told = f"the devices train {len(models)} different models: those of one model go on, the others are refused"
-        yield note("model", told, "give all the same --model, classes and window size: mdl peers tells who is refused")
+        yield note(
+            "model", told, "give all the same --model, classes and window size: mdl peers shows the refused ones"
+        )
     status = sight.status
     for each in (status.members if status else ())[:_MOST]:
         if each.problem:
-            told = f"{each.peer_id} takes no part, and is told: {each.problem}"
+            told = f"{each.peer_id} takes no part: {each.problem}"
             yield note("member", told, "mdl peers --watch shows it")
     yield from _check_absent(members, sight)
     for cut in (status.cuts if status else ())[:_MOST]:
@@ -171,7 +175,9 @@ def _check_work(members: list[Announcement], sight: Sight) -> Iterator[Finding]:
             "look at these two devices: one of them changes what it passes on, or its memory or disk fails",
         )
     for line in (status.unlike if status else ())[:_MOST]:
-        yield note("member", line, "mdl data inspect there and here: mean and deviation of each channel, and its unit")
+        yield note(
+            "member", line, "compare mdl data inspect there and here: mean and deviation of each channel, and its unit"
+        )
 
 
 def _check_absent(members: list[Announcement], sight: Sight) -> Iterator[Finding]:

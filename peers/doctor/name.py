@@ -29,9 +29,9 @@ def check_name(sight: Sight, home: Path) -> Iterator[Finding]:
             continue
         other = f"{name!r} is the name of another device of the mesh ({fingerprint(rivals[0].device)})"
         if name != host:
-            do = f"mdl peer --name ANOTHER; if this one takes its place: mdl mesh revoke {name}, on an owner's"
+            do = f"mdl peer --name ANOTHER; if this one takes its place: mdl mesh revoke {name}, on an owner's device"
             yield fail("device", f"{other}: this one is refused under it", do)
             continue
         own = name_here(membership)
-        do = f"if this one takes its place: mdl mesh revoke {name}, on an owner's; then: mdl peer --name {name}"
+        do = f"if this one takes its place: mdl mesh revoke {name}, on an owner's device; then: mdl peer --name {name}"
         yield note("device", f"{other}: a peer here calls itself {own!r}", do)

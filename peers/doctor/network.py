@@ -49,7 +49,7 @@ def check_interfaces(section: MeshSection) -> tuple[Finding, list[Interface]]:
         return fail("interfaces", told, "connect the Wi-Fi or a cable: ip address", "--interface NAME takes one"), []
     told = ", ".join(f"{name_of(str(each.ip)) or '?'} {each}" for each in of_ipv4(usable) or usable) + left_out
     if any(each.ip.is_link_local for each in of_ipv4(usable)):
-        do = "sudo dhclient, or restart the router: only devices without an address, too, are in that network"
+        do = "sudo dhclient, or restart the router: without it only other devices without an address can be reached"
         return note("interfaces", f"{told}; 169.254... means that DHCP gave no address", do), usable
     if len({name_of(str(each.ip)) for each in usable}) > 1:
         told = f"several are used, the default route's first: {told}"
@@ -129,7 +129,7 @@ def check_wifi(own: Sequence[Interface], system: Path = Path("/")) -> Iterator[F
             continue
         command = shutil.which("iw")
         if command is None:
-            yield note("wifi", f"{name}: whether it saves power is not known (iw is not installed)")
+            yield note("wifi", f"{name}: its power saving is not known (iw is not installed)")
             continue
         asked = subprocess.run(
             [command, "dev", str(name), "get", "power_save"], capture_output=True, text=True, timeout=5, check=False
@@ -145,7 +145,7 @@ def check_wifi(own: Sequence[Interface], system: Path = Path("/")) -> Iterator[F
 def _tell_multicast(name: str, tried: Multicast, at: Interface) -> Finding:
     match tried.heard:
         case Heard.TAKEN:
-            do = "avahi and systemd-resolved share it; end what does not: sudo ss -ulpn 'sport = 5353'"
+            do = "avahi and systemd-resolved share it; end the program that does not: sudo ss -ulpn 'sport = 5353'"
             return fail("multicast", f"{name}: another program has UDP port 5353 to itself{_taken_by(MDNS)}", do, _JOIN)
         case Heard.NO_WAY:
             do = f"ip link set {name} multicast on; ip route add 224.0.0.0/4 dev {name}; look at the firewall (output)"

@@ -79,7 +79,7 @@ def _tell_speed(mb_s: float | None, before: str) -> str:
 
 
 def _tell_hole(name: str, host: str, which: str, fits: int = 1_280) -> Finding:
-    told = f"{name}: {which} vanish on the way, and nobody says so (an MTU black hole)"
+    told = f"{name}: {which} vanish on the way, and no error comes back (an MTU black hole)"
     own = name_of(local_host_towards(host)) or "eth0"
     return fail("mtu", told, f"sudo ip link set {own} mtu {fits}, or mend the tunnel or switch between")
 

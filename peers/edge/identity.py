@@ -161,7 +161,7 @@ def find_code(mesh: str | None, code: str | None, ask: Callable[[str], str] | No
         mesh = next(iter(known))
     if mesh is None:
         choices = f"--mesh NAME, one of: {', '.join(known)}" if known else "--code @FILE; `mdl mesh new NAME` makes one"
-        raise ConfigError(f"which mesh? give {choices}")
+        raise ConfigError(f"no mesh is named: give {choices}")
     if mesh not in known:
         raise ConfigError(
             f"no code is known for mesh {mesh!r}; give --code @FILE once (known: {', '.join(known) or '-'})"

@@ -44,7 +44,7 @@ class LoopState:
                 load_kept(part, kept[name]["state"])
             except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
                 why = " ".join(str(error).split())[:200]
-                logger.warning("the %s starts anew, it is another one than in round %d: %s", name, round_id, why)
+                logger.warning("the %s starts anew, since it differs from the one of round %d: %s", name, round_id, why)
                 continue
             told.info("the %s goes on where it was in round %d, with the rates of then", name, round_id)
 

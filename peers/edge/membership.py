@@ -176,7 +176,7 @@ def _decode(
 
 
 def _broken(path: Path, error: Exception) -> ConfigError:
-    what = "it holds who is locked out: remove it only if you accept to hear that from the other devices again"
+    what = "it lists the locked-out devices: remove it only if the other devices can tell this one again"
     return ConfigError(f"{path} is no whole roster ({error}); {what}")
 
 
@@ -224,7 +224,7 @@ def _load_worked(path: Path) -> _Pairs:
         content = read_sealed(path, _LARGEST_WORKED_BYTES, "a list of devices that have worked")
         return msgspec.msgpack.decode(content, type=_Pairs)
     except (DataError, *UNREADABLE) as error:
-        logger.warning("%s cannot be read (%s): who has worked is learned anew", path, error)
+        logger.warning("%s cannot be read (%s): the list of devices that worked begins anew", path, error)
         return ()
 
 

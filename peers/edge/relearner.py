@@ -235,7 +235,7 @@ class Relearner:
         try:
             return read_kept(self._directory / _LEARNED, _read_learned, "the schedule may be learned once more")
         except DataError as error:
-            logger.warning("what was learned from is forgotten: %s", error)
+            logger.warning("the rounds that it was learned from are forgotten: %s", error)
             return None
 
 

@@ -198,7 +198,7 @@ def set_aside(directory: Path, names: Iterable[str]) -> Path | None:
             path.rename(folder / path.name)
     except OSError as error:
         raise ConfigError(f"--fresh: cannot move {there[0]} to {folder}: {error.strerror}") from None
-    logger.info("what was there is set aside in %s", folder)
+    logger.info("the earlier state is set aside in %s", folder)
     return folder
 
 
@@ -209,7 +209,7 @@ def set_file_aside(file: Path) -> Path:
         file.rename(target)
     except OSError as error:
         raise ConfigError(f"--fresh: cannot move {file} to {target}: {error.strerror}") from None
-    logger.info("what was there is set aside in %s", target)
+    logger.info("the earlier state is set aside in %s", target)
     return target
 
 

@@ -99,7 +99,7 @@ def run_up(
     try:
         write_bytes(run.out / "result.json", msgspec.json.format(msgspec.json.encode(result)))
     except MdlError as error:
-        raise UnfinishedError(str(error), 4, result, "what it would have held is above") from None
+        raise UnfinishedError(str(error), 4, result, "the lines above hold the same figures") from None
     for line in report_on(run.out):
         console.print(line, soft_wrap=True, highlight=False)
     return {key: value for key, value in result.items() if key != "alone"}
@@ -153,7 +153,7 @@ def _start_cloud(run: Run, children: Children, console: Console) -> None:
     port = run.config.cloud.address.rpartition(":")[2]
     out = run.out / "cloud"
     child = children.start("cloud", "cloud", *_common(run), "--port", port, "--out", str(out))
-    told = f"the cloud learns from {run.config.cloud.people} people who gave it their data"
+    told = f"the cloud learns from the donated data of {run.config.cloud.people} people"
     with console.status(told) if console.is_terminal else nullcontext():
         while not _read_cycles(run):
             if _has_ended(child, _FRAME_S):

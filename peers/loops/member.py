@@ -285,7 +285,7 @@ class Member:
         """Warn once if a delta is zero: the loop may train a copy, or parameters that `load_state_dict` replaced."""
         if not self._has_warned and not delta.any():
             self._has_warned = True
-            logger.warning("the loop has changed nothing in the model: does it train the one that it handed to join?")
+            logger.warning("the loop has changed nothing: it has to train the model that it handed to join")
 
     def _check_optimizer(self) -> None:
         if (optimizer := self._loop.optimizer) is None:

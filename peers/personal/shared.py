@@ -62,7 +62,9 @@ def read_shared(folder: Path, start: Path | None) -> Shared:
     prepare_folder(folder)
     settle(folder)
     if start is None and not (folder / SHARED).exists():
-        raise ConfigError(f"which shared model? give --model FILE, the same on all devices; none in {folder}")
+        raise ConfigError(
+            f"no shared model is named, and none is in {folder}: give --model FILE, the same on all devices"
+        )
     check_writable(folder / SHARED)
     return load_next_word(start or folder / SHARED)
 
@@ -153,6 +155,6 @@ def _find_base(folder: Path, base: str, began_with: Path | None) -> Shared:
             if identify(found[0], found[1].table) == base:
                 return found
     raise ConfigError(
-        f"{folder / MODEL} did not begin with the shared model that is here: give the one it began with, --began-with, "
-        "or learn it again from text, mdl personal train TEXT --model NEW"
+        f"{folder / MODEL} did not begin with the shared model that is here. Give the one that it began with by "
+        "--began-with, or learn it again from text: mdl personal train TEXT --model NEW"
     )

@@ -142,7 +142,7 @@ def train(
     began_from = start or folder / MODEL
     if start is None and not began_from.exists():
         raise ConfigError(
-            f"which global model? give --model FILE, as `mdl personal pretrain` makes it; none in {folder}"
+            f"no global model is named, and none is in {folder}: give --model FILE, as `mdl personal pretrain` makes it"
         )
     check_writable(folder / MODEL)
     model, described = load_next_word(began_from)

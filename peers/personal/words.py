@@ -28,7 +28,7 @@ def edit_words(folder: Path, add: Sequence[str], remove: Sequence[str]) -> tuple
     Removing a word also deletes the model before, which has it too. Raises ConfigError naming the word.
     """
     if (folder / STUDY).exists():
-        raise ConfigError(f"{folder}: a training is not at its end: the same `mdl personal train` ends it, or --fresh")
+        raise ConfigError(f"{folder}: a training is unfinished: the same `mdl personal train` ends it, or --fresh")
     model, described = load_next_word(folder / MODEL)
     names = described.table.words
     added = [word for word in dict.fromkeys(map(_one_word, add)) if word not in names]

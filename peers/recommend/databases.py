@@ -120,9 +120,9 @@ class SqliteDatabase(Database):
     def _damaged(self, reason: str) -> DamagedError:
         new = self._path.with_name(f"new-{self._path.name}")
         return DamagedError(
-            f"{self._path}: the database is damaged ({shorten(reason)}): put a copy of it back; or stop the cloud, "
-            f"save what can be read, `sqlite3 {self._path} .recover | sqlite3 {new}`, and move that into its place; "
-            "or give --fresh, which sets all of it aside"
+            f"{self._path}: the database is damaged ({shorten(reason)}): put a copy of it back. Or stop the cloud, "
+            f"save the readable part by `sqlite3 {self._path} .recover | sqlite3 {new}`, and move that into its "
+            "place. Or give --fresh, which sets all of it aside"
         )
 
     def _roll_back(self) -> None:

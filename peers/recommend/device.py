@@ -84,7 +84,7 @@ class Recommendee:
         try:
             lesson = read_lesson(effect.model)
         except RemoteProtocolError as error:
-            raise DataError(f"the cloud's lesson {effect.lesson.version} is of no use: {error}") from None
+            raise DataError(f"the cloud's lesson {effect.lesson.version} cannot be used: {error}") from None
         own = in_numbers_of(lesson, self.own)
         former = np.array(self.record.vector, np.float32) if self.record.vector else None
         vector = learn_vector(lesson, own, former, VectorSettings(), self._seed)
@@ -143,7 +143,7 @@ def read_own(spec: str, user: str) -> tuple[str, Interactions]:
     log = read_interactions(spec if "least=" in spec else f"{spec}{'&' if '?' in spec else '?'}least=1")
     if not user and len(log.users) > 1:
         some = ", ".join(log.users[:5])
-        raise ConfigError(f"the data has {len(log.users)} users ({some} ...): say with --user whose device this is")
+        raise ConfigError(f"the data has {len(log.users)} users ({some} ...): name the user of this device with --user")
     name = user or log.users[0]
     if not _NAME.fullmatch(name):
         raise ConfigError(f"user {name[:40]!r}: a device's user has 1 to 64 letters, digits, '.', '-' and '_'")

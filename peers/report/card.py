@@ -114,7 +114,7 @@ def _quality(told: Described, done: RoundSummary | None) -> str:
     macro = "" if done.macro_f1 is None else f", macro F1 {done.macro_f1:.3f}"
     lines.append(f"accuracy {done.accuracy:.1%}{macro}")
     if len(done.confusion) == len(told.class_names):
-        lines += ["", "| class | windows | found (recall) | right where told (precision) |", "|---|---|---|---|"]
+        lines += ["", "| class | windows | found (recall) | right if told (precision) |", "|---|---|---|---|"]
         lines += [_row(told.class_names[index], done.confusion, index) for index in range(len(done.confusion))]
     return "\n".join(lines)
 

@@ -286,7 +286,7 @@ class Peer:
             succession.term = max(succession.term, self.agent.term)
             if succession.is_worn_out() and not self._finished:
                 self._finished = True
-                problem = "this mesh has used up its terms: stop all its devices, then start them again"
+                problem = "this mesh has used up its elections: stop all its devices, then start them again"
                 effects.append(Finish(problem, 4))
             if now >= self._claim_at:
                 self._claim_at = now + self.settings.heartbeat_s

@@ -132,7 +132,7 @@ def find_unit(name: str | None) -> str:
         return unit
     known = ", ".join(each.removeprefix(PREFIX).removesuffix(".service") for each in there) or "none"
     whose = "on this machine" if is_system() else "by this user"
-    raise ConfigError(f"which service? {f'no {name} among those ' if name else ''}installed {whose}: {known}")
+    raise ConfigError(f"name a service: {f'no {name} among those ' if name else ''}installed {whose}: {known}")
 
 
 def units() -> Path:
@@ -148,8 +148,8 @@ def need_systemd() -> None:
     """Raise ConfigError if systemd does not run."""
     if not _RUNNING.is_dir() or shutil.which("systemctl") is None:
         raise ConfigError(
-            "service: systemd does not run on this machine; mdl service install --print shows the job for launchd or "
-            "Windows, or the unit whose ExecStart another supervisor has to start"
+            "service: systemd does not run on this machine. mdl service install --print shows the job for launchd or "
+            "Windows, or the unit; another supervisor has to start its ExecStart"
         )
 
 

@@ -179,7 +179,7 @@ def _escape_path(path: Path) -> str:
     text = str(path)
     if not text.isprintable() or text != text.strip() or text.endswith("\\"):
         raise ConfigError(
-            f"service: the directory {ascii(text)[:200]} cannot stand in a unit: it has a line break, or another "
-            f"hidden character, or a space or backslash at its end; change to another one (cd) and install again"
+            f"service: the directory {ascii(text)[:200]} cannot stand in a unit: it has a line break or another "
+            "hidden character, or ends with a space or backslash. Change to another one (cd) and install again"
         )
     return text.replace("%", "%%")

@@ -66,7 +66,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 def read_shares(mesh: str) -> list[Share]:
     """Return the shares that were given, with their devices. Raises DataError for an invalid file."""
-    return read_kept(_book(mesh), _read_book, "what was given last cannot be asked back from here") or []
+    return read_kept(_book(mesh), _read_book, "windows given last cannot be taken back from here") or []
 
 
 def write_shares(mesh: str, shares: Iterable[Share]) -> None:

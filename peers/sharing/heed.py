@@ -79,4 +79,4 @@ def _drive(run: Callable[[], Finish]) -> None:
     try:
         run()
     except MdlError as error:
-        logger.warning("nobody hears whether the shared windows are taken back: %s", error)
+        logger.warning("this device cannot hear that shared windows are taken back: %s", error)

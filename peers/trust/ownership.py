@@ -45,7 +45,7 @@ class Spread:
 
     def tell(self) -> str:
         if not self.reached:
-            return "nobody was reached: it is kept here, and told when a device of this machine meets the others"
+            return "no device was reached: this one keeps it, and tells the others when it meets them"
         missing = sorted(set(self.reached) - set(self.agreed))
         told = f"{len(self.agreed)} of {len(self.reached)} devices that were reached have it"
         return f"{told}; not yet: {', '.join(missing)}" if missing else told
@@ -83,8 +83,8 @@ def owned(keys: MeshKeys | None) -> Membership:
     """Return this device's membership of a mesh that it owns. Raises ConfigError if it does not own it."""
     if keys is None or not keys.mark:
         raise ConfigError(
-            "this mesh has no owners: its join code is an old one, or it has none; "
-            "`mdl mesh upgrade NAME` gives it one, whose code every device then needs"
+            "this mesh has no owners: its join code is an old one, or it has none. `mdl mesh upgrade NAME` gives it "
+            "an owner and a code, which every device then needs"
         )
     membership = open_membership(keys)
     if membership.device.public not in membership.roster.owners():

@@ -153,8 +153,8 @@ def _load(path: Path, spec: str | Own | None, model: str | Own | None) -> tuple[
     chosen = spec or description.built_in_data
     if not chosen:
         raise DataError(
-            f"{file} was trained on {description.data[:200]!r}; a file may name built-in data only, since nothing is "
-            "opened or imported because a file says so: say which data, --data SPEC"
+            f"{file} was trained on {description.data[:200]!r}, and a file may name built-in data only: mdl opens and "
+            "imports nothing because a file says so. Give the data: --data SPEC"
         )
     data = load_data(chosen, default_cache_dir(), description.seed)
     if data.shape != description.shape:

@@ -158,7 +158,7 @@ def _ask(mesh: Mesh, section: MeshSection, wait_s: float) -> tuple[MeshStatus, l
         if watcher.status is None:
             raise MeshNotFoundError(
                 f"no agent of mesh {mesh.shown!r} answered within {wait_s:g} s; name a run directory or a scenario "
-                "instead, or see who is there: mdl peers"
+                "instead; mdl peers shows the devices that are there"
             )
         return watcher.status, watcher.rounds
 

@@ -234,8 +234,8 @@ def _state(member: MemberStatus) -> tuple[State, str]:
 _DOING: dict[State, str] = {
     "waiting": "waiting for a round",
     "training": "training on its own data",
-    "holding": "holds a partial mean",
-    "receiving": "receives a partial mean",
+    "holding": "holds merged work",
+    "receiving": "receives work to merge",
     "sent": "has passed its work on",
     "staged": "has the round's result",
     "left": "has left",

@@ -194,7 +194,7 @@ def show_result(result: dict[str, Any], console: Console) -> None:
         table.add_row(name, score, remark, style="" if index else "bold")
     lines = [f"{result['rounds']} rounds in {result['seconds']:.1f} s, {result['round_s_median']:.2f} s a round"]
     if result["max_relative_error"] is not None:
-        lines.append(f"verified: global deltas within {result['max_relative_error']:.1e} of the central mean")
+        lines.append(f"verified: each round's result within {result['max_relative_error']:.1e} of the central mean")
     if result["ended_by"]:
         lines.append(f"ended: {result['ended_by']}")
     lines.append(f"{result['wire_bytes'] / 1e6:.1f} MB on the wire; everything is in {result['run_dir']}")

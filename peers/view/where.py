@@ -34,7 +34,7 @@ def predict_places(path: Path, spec: str | None, at: str, limit: int) -> dict[st
     """
     source = parse_spec(spec or "places:")
     if source.source != "places" or not source.path:
-        raise ConfigError("--at asks where somebody is: it needs --data places:PATH, the record up to now")
+        raise ConfigError("--at asks for a person's place: it needs --data places:PATH, the record up to now")
     options = read_options(source, PlaceOptions)
     parse_moment(at, 0)
     log = read_stays(source.path, options)

@@ -91,7 +91,7 @@ class Site:
         told = self._source.told()
         policy = told.status.policy if told.status else ""
         if self._plays >= _MOST_PLAYS:
-            return _error(503, "too much is being played already; try again")
+            return _error(503, "too many rounds are being played already; try again")
         self._plays += 1
         try:
             async with self._playing:
@@ -182,7 +182,7 @@ class _Events:
         try:
             page = self._hub.open()
         except FullError:
-            answer = Response("as many pages are open as may be\n", 503, {"retry-after": "10"})
+            answer = Response("too many pages are open; close one\n", 503, {"retry-after": "10"})
             await answer(scope, receive, send)
             return
         writing = asyncio.create_task(self._write(page, send))

@@ -14,16 +14,16 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 # For each device: the metric, its meaning, and its value.
 _OF_DEVICES: tuple[tuple[str, str, Callable[[DevicePart], float | None]], ...] = (
     ("mdl_device_up", "1 if the device takes part, 0 if it is silent, shut out or has left", lambda it: _is_up(it)),
-    ("mdl_device_round", "Round that its model is of", lambda it: it.round),
+    ("mdl_device_round", "Round of its model", lambda it: it.round),
     ("mdl_device_loss_nats", "Loss of its last training", lambda it: it.loss),
     ("mdl_device_cpu_ratio", "Share of its processor that other programs take", lambda it: _share(it.cpu_percent)),
     ("mdl_device_memory_free_bytes", "Memory that a program may take", lambda it: it.free_memory_bytes),
     ("mdl_device_battery_ratio", "Charge of its battery", lambda it: _share(it.battery_percent)),
     ("mdl_device_charging", "1 on its charger", lambda it: it.charging),
     ("mdl_device_in_use", "1 while somebody uses it", lambda it: it.in_use),
-    ("mdl_device_temperature_celsius", "Of its warmest sensor", lambda it: it.temperature_c),
-    ("mdl_device_link_bytes_per_second", "As its transfers have shown", lambda it: _bytes(it.link_mb_s)),
-    ("mdl_device_merge_bytes_per_second", "As its merges have shown", lambda it: _bytes(it.merge_mb_s)),
+    ("mdl_device_temperature_celsius", "Temperature of its warmest sensor", lambda it: it.temperature_c),
+    ("mdl_device_link_bytes_per_second", "Speed of its link, by its transfers", lambda it: _bytes(it.link_mb_s)),
+    ("mdl_device_merge_bytes_per_second", "Speed of its merges", lambda it: _bytes(it.merge_mb_s)),
 )
 
 
@@ -46,7 +46,7 @@ class _Metrics(Collector):  # type: ignore[misc]
             yield family
         yield from _of_rounds(now)
         if now.cloud:
-            yield GaugeMetricFamily("mdl_cloud_version", "Of what the cloud teaches", value=now.cloud.version)
+            yield GaugeMetricFamily("mdl_cloud_version", "Version that the cloud teaches", value=now.cloud.version)
 
 
 def make_metrics(snapshot: Callable[[], Snapshot]) -> Callable[[], bytes]:
@@ -58,7 +58,7 @@ def make_metrics(snapshot: Callable[[], Snapshot]) -> Callable[[], bytes]:
 
 def _of_devices(now: Snapshot) -> Metric:
     states = [part.state for part in now.mesh.devices.values()]
-    family = GaugeMetricFamily("mdl_devices", "Devices by what they do", labels=["state"])
+    family = GaugeMetricFamily("mdl_devices", "Devices in each state", labels=["state"])
     for state in sorted(set(states)):
         family.add_metric([state], states.count(state))
     return family
@@ -69,17 +69,23 @@ def _of_rounds(now: Snapshot) -> Iterator[Metric]:
     if not now.learning.rounds:
         return
     last = list(now.learning.rounds.values())[-1]
-    seconds = GaugeMetricFamily("mdl_round_seconds", "Of the last finished round, by phase", labels=["phase"])
+    seconds = GaugeMetricFamily("mdl_round_seconds", "Seconds of the last finished round, by phase", labels=["phase"])
     for phase, value in last.seconds.items():
         seconds.add_metric([phase], value)
     yield seconds
-    yield GaugeMetricFamily("mdl_round_contributors", "Devices whose work is in it", value=last.contributors)
-    yield GaugeMetricFamily("mdl_round_bytes", "Model values that it sent", value=last.bytes)
+    yield GaugeMetricFamily(
+        "mdl_round_contributors", "Devices with work in the last finished round", value=last.contributors
+    )
+    yield GaugeMetricFamily("mdl_round_bytes", "Bytes of model values that it sent", value=last.bytes)
     for name, meaning, told in (
         ("mdl_round_loss_nats", "Mean training loss of its members", last.loss),
         ("mdl_round_accuracy_ratio", "Accuracy of its model on the test windows", last.accuracy),
-        ("mdl_round_macro_f1_ratio", "Likewise the mean F1 over classes, or over labels", last.macro_f1),
-        ("mdl_round_micro_f1_ratio", "Likewise the F1 over all labels", last.labelling and last.labelling.micro_f1),
+        ("mdl_round_macro_f1_ratio", "Mean F1 over classes or labels on the test windows", last.macro_f1),
+        (
+            "mdl_round_micro_f1_ratio",
+            "F1 over all labels on the test windows",
+            last.labelling and last.labelling.micro_f1,
+        ),
     ):
         if told is not None:
             yield GaugeMetricFamily(name, meaning, value=told)

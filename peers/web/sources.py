@@ -127,7 +127,7 @@ class OwnCloud:
 
     def told(self) -> Told:
         cycles = self._cycles.look()
-        return Told(self._name, "cloud", cycles=cycles, problem="a cloud: its devices dial it, and are in meshes")
+        return Told(self._name, "cloud", cycles=cycles, problem="a cloud: devices in meshes dial it")
 
     def hurry(self, is_watched: bool) -> None:
         """Do nothing: the file is read in any case."""

@@ -31,8 +31,8 @@ _MEANS = {
     SpanKind.TRAINING: "training",
     SpanKind.WAITING: "free, waiting",
     SpanKind.BUSY: "busy",
-    SpanKind.SEND: "sends (→ to whom)",
-    SpanKind.RECEIVE: "receives (← from whom)",
+    SpanKind.SEND: "sends (→ receiver)",
+    SpanKind.RECEIVE: "receives (← sender)",
     SpanKind.SEGMENTS: "gives and gets segments",
     SpanKind.STALLED: "its hop stands still",
     SpanKind.MERGE: "merges",
@@ -224,8 +224,8 @@ def _tell_q(q: Sequence[tuple[str, float]]) -> str:
 
 
 def _draw_delays(chart: Chart, plain: bool) -> RenderableType:
-    table = Table(box=None, pad_edge=False, title="who waited for whom", title_justify="left", title_style="bold")
-    table.add_column("who", no_wrap=True)
+    table = Table(box=None, pad_edge=False, title="waits, and why", title_justify="left", title_style="bold")
+    table.add_column("device", no_wrap=True)
     table.add_column("s", justify="right", no_wrap=True)
     table.add_column("until its hop with", no_wrap=True)
     table.add_column("because", overflow="fold")

@@ -131,7 +131,7 @@ class Decider:
         """Decide by the policy; never pair devices that are not idle, never wait for nothing."""
         free = [device.peer_id for device in view.devices if device.state is DeviceState.FREE]
         if len(free) < 2:
-            return Wait(f"{len(free)} of {len(view.devices)} may be paired, it takes two")
+            return Wait(f"{len(free)} of {len(view.devices)} may be paired; a pair needs two")
         decision = self._policy.decide(view)
         if isinstance(decision, Wait):
             return decision if may_wait else go_around(view, _pair_anyway(self._fallback, view, decision.reason))
@@ -153,7 +153,7 @@ def _pair_anyway(fallback: Policy, view: ChainView, why: str) -> Decision:
     decision = fallback.decide(view)
     if isinstance(decision, Wait):
         first, second = [device.peer_id for device in view.devices if device.state is DeviceState.FREE][:2]
-        return Pair(first, second, f"nobody else is to come, so the first two that are free (instead of: {why})")
+        return Pair(first, second, f"first two free devices, as no other will come (instead of: {why})")
     return Pair(decision.sender, decision.receiver, f"{decision.reason} (instead of: {why})", decision.why)
 
 

@@ -56,7 +56,7 @@ def scenario_devices(
 
 def draw_devices(devices: Sequence[ShownDevice]) -> Table:
     table = Table(box=None, pad_edge=False, title="devices", title_justify="left", title_style="bold")
-    table.add_column("who", no_wrap=True)
+    table.add_column("device", no_wrap=True)
     for column in ("ready s", "link MB/s", "merge MB/s", "battery"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("use", no_wrap=True)

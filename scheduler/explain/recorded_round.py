@@ -293,8 +293,8 @@ def _tell_estimates(real: RealRound, names: Sequence[str]) -> tuple[str, ...]:
     told = [
         "links: what the agent knew after the round; a device's link shows only with a partner that is not slower",
         "latency: the shortest time between order and report that was neither transfer nor merge",
-        "merges: as the device has told; where it has not, what is above latency and transfer; a device that never "
-        "merged is taken to do so in no time",
+        "merges: as the device told, else the time beyond latency and transfer; a device that never merged is taken "
+        "to need no time",
         "ready and busy times: as the agent heard them in reports; they are taken not to depend on the order",
     ]
     if busy:

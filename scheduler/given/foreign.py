@@ -62,7 +62,7 @@ class Foreign:
 def _find_wrong(view: ChainView, decision: object) -> str:
     """Return why this cannot be done; empty if it can."""
     if isinstance(decision, Wait):
-        return "" if view.may_wait() else "it waits for nobody"
+        return "" if view.may_wait() else "it waits though no device is busy"
     if not isinstance(decision, Pair):
         return f"it said {shorten(decision)}, which is neither a Pair nor a Wait"
     free = [device.peer_id for device in view.free()]

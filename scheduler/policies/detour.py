@@ -24,7 +24,7 @@ def go_around(view: ChainView, decision: Decision) -> Decision:
     pair = nearest_allowed(view, decision.sender, decision.receiver)
     if pair == (decision.sender, decision.receiver):
         return decision
-    why = f"{decision.sender} and {decision.receiver} are to go around a cut"
+    why = f"{decision.sender} and {decision.receiver} have a cut between them"
     if decision.receiver in full:
         why = f"{decision.receiver}: {FULL}"
     if pair is not None:

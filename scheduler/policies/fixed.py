@@ -32,8 +32,10 @@ class Tree:
                 return Pair(devices[position].peer_id, devices[parent].peer_id, told)
         free = view.free()
         if len(free) > 1 and not view.may_wait():
-            return Pair(free[-1].peer_id, free[0].peer_id, "tree: their parents are gone, the last sends to the first")
-        return Wait("tree: no free position has a free parent and all the hops of both that come before done")
+            return Pair(
+                free[-1].peer_id, free[0].peer_id, "tree: the last sends to the first, as their parents are gone"
+            )
+        return Wait("tree: each free position waits for its parent or for earlier hops")
 
 
 class Ring:
@@ -44,7 +46,7 @@ class Ring:
     def decide(self, view: ChainView) -> Decision:
         left = [device for device in view.devices if device.state not in _GONE]
         if len(left) < 2:
-            return Wait(f"ring: {len(left)} of {len(view.devices)} devices left, it takes two")
+            return Wait(f"ring: {len(left)} of {len(view.devices)} devices left; a pair needs two")
         sender, receiver = left[0], left[1]
         for device in (sender, receiver):
             if device.state is not DeviceState.FREE:

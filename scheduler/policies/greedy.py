@@ -189,7 +189,7 @@ def expected_free_s(device: DeviceView, typical_s: float) -> float:
 def too_few(view: ChainView) -> str:
     training = sum(device.state is _TRAINING for device in view.devices)
     busy = sum(device.state is _BUSY for device in view.devices)
-    return f"waiting: fewer than two are free, {training} of {len(view.devices)} still train, {busy} are busy"
+    return f"waiting: {training} of {len(view.devices)} still train and {busy} are busy, so fewer than two are free"
 
 
 _PAUSES_PER_SECOND = {

@@ -86,7 +86,7 @@ class Learned:
         told = f"{self.name}: {devices[sender].peer_id} sends: {why[0].tell()}"
         if len(free) == 2:
             receiver = free[0] + free[1] - sender
-            told += f"; {devices[receiver].peer_id} is the only other one that is free"
+            told += f"; {devices[receiver].peer_id} is the only other free device"
         else:
             second = self.picks.pick_receivers(look, first.positions)
             receiver = int(second.positions[0])

@@ -19,7 +19,7 @@ def make_policy(name: str) -> Policy:
     Raises ConfigError with the closest valid name; for dqn also if its file is no policy (DataError).
     """
     if name == OPTIMAL:
-        raise ConfigError("policy 'optimal' knows when busy times end, so it can only judge scenarios, not decide")
+        raise ConfigError("policy 'optimal' knows when busy times end: it can judge scenarios, not decide")
     if name in SHARES_BY:
         raise ConfigError(
             f"{name!r} is no policy: a round in segments has no hops to order; choose it by --exchange shares"

@@ -45,13 +45,12 @@ class Report:
 class Trained:
     """The best network of a training, by the measurements on its way.
 
-    steps: done in all, with those of a resumed file. ended: all steps were done. figures: of it, see `Report`.
+    steps: done in all, with those of a resumed file. ended: all steps were done.
     """
 
     network: Weights
     steps: int
     ended: bool
-    figures: dict[str, float]
 
 
 def train_policy(
@@ -107,7 +106,7 @@ def train_policy(
     # A resumed training must not see the labels of its beginning again.
     train_on_labels(steps - done, seed + done, processes, start=start, on_progress=follow)
     save_or_rescue(out, keep)
-    return Trained(best.network, count, count == steps, best.figures)
+    return Trained(best.network, count, count == steps)
 
 
 class _Best:

@@ -315,7 +315,7 @@ def _describe(fault: TimedFault) -> str:
         case Split(group=group, for_s=for_s):
             return f"{', '.join(group)} are cut off for {for_s:g} s"
         case Revoke(peer=peer, by=by, heeds=heeds):
-            return f"{by}, or who else can, revokes {peer}{', which will heed it' if heeds else ''}"
+            return f"{by}, or another that can, revokes {peer}{', which will heed it' if heeds else ''}"
         case Lie(peer=peer, times=times, for_s=for_s):
             return f"{peer} gives {times:g} times what it should for {for_s:g} s"
         case TwoFaced(peer=peer, to=to, more=more, for_s=for_s):

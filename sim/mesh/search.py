@@ -306,6 +306,6 @@ def _describe(departure: AnyDeparture, who: str, event: Event) -> str:
         case Cut(for_s=for_s):
             return f"{who} is cut off for {for_s:g} s at {what}"
         case Sever(for_s=for_s):
-            return f"nothing passes between {who} and whom it heard {what} from, for {for_s:g} s"
+            return f"nothing passes between {who} and the sender of {what}, for {for_s:g} s"
         case Suspend(for_s=for_s):
             return f"{who} is suspended for {for_s:g} s after {what}"

@@ -142,7 +142,7 @@ WORDS = {
     dead_second_card: ("eth1", "nothing comes in"),
     no_free_port: ("no free port",),
     reset_after_some_kb: ("broken off",),
-    proxy_that_takes_all: ("taken by somebody between",),
+    proxy_that_takes_all: ("something between answers",),
     multicast_mostly_lost: ("much multicast is lost",),
     same_hardware_address: ("the same hardware address",),
     split_mesh: ("ann, bob", "switched off", "split"),

@@ -171,7 +171,7 @@ def test_a_mesh_goes_on_without_its_cloud(home, tmp_path):
 
 def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, tmp_path):
     for words, complaint in (
-        (("learn", "--data", DATA), "which cloud? give --cloud HOST:PORT"),
+        (("learn", "--data", DATA), "no cloud is named: give --cloud HOST:PORT"),
         (("learn", "--data", DATA, "--cloud", "nowhere"), "give HOST:PORT"),
         (("learn", "--data", DATA, "--cloud", "127.0.0.1:1", "--when", "idle,chargin"), "did you mean 'charging'?"),
         (("learn", "--data", DATA, "--cloud", "127.0.0.1:1", "--when", ""), "--when: '' is no condition"),

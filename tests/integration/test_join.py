@@ -278,7 +278,7 @@ def test_an_example_that_knows_no_mesh_says_so_in_one_line(home):
     for example in ("own_loop.py", "ready_loop.py"):
         loop = home.start_python(EXAMPLES / example, "--loopback")
         assert loop.end() == 1
-        assert loop.complaint.startswith(f"{example.removesuffix('.py')}: which mesh?")
+        assert loop.complaint.startswith(f"{example.removesuffix('.py')}: no mesh is named")
         assert "Traceback" not in loop.told
 
 

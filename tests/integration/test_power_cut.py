@@ -9,7 +9,7 @@ from mdl.peers.view.watch import Watcher
 from mdl.transport.trust.keys import Mesh, new_join_code
 from tests.integration import product
 
-FORGOTTEN = "this device may have forgotten what it said last, since its machine has lost power or crashed"
+FORGOTTEN = "the last ballot of this device may be lost, since its machine has lost power or crashed"
 
 
 @pytest.fixture

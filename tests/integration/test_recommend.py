@@ -222,13 +222,13 @@ def answer_to(spoke, cloud, message, kinds):
 def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, log, tmp_path):
     at = ("--cloud", "127.0.0.1:1")
     for words, complaint in (
-        (("cloud", "--task", "recommend"), "which interactions? give --data csv:PATH or movielens:PATH"),
+        (("cloud", "--task", "recommend"), "no interactions are named: give --data csv:PATH or movielens:PATH"),
         (("cloud", "--task", "recommend", "--data", "motion"), "no log of interactions"),
         (("cloud", "--task", "recommend", "--data", f"csv:{log}", "--store", "mysql://shop"), "mysql scheme; expected"),
         (("cloud", "--data", "motion", "--store", "postgresql://h/shop"), "only a cloud that recommends keeps vectors"),
         (("cloud", "--task", "recommend", "--data", f"csv:{log}", "--web"), "a cloud that recommends has no page yet"),
         (("cloud", "--task", "recommend", "--data", f"csv:{log}", "--model", "big"), "expected EMBEDDING-HIDDEN"),
-        (("learn", "--task", "recommend", "--data", f"csv:{log}", *at), "say with --user whose device this is"),
+        (("learn", "--task", "recommend", "--data", f"csv:{log}", *at), "name the user of this device with --user"),
         (
             ("learn", "--task", "recommend", "--data", f"csv:{log}", "--user", "eve", *at),
             "user 'eve' is not in the data",

@@ -84,7 +84,7 @@ def test_a_model_file_that_names_a_function_is_not_followed(canary: Path) -> Non
     own = nn.Sequential(nn.Flatten(), nn.Linear(96, 2))
     path = canary / "global.safetensors"
     export_model(path, own, msgspec.structs.replace(LENET, model="canary_of_this_test:make"))
-    with pytest.raises(ConfigError, match=r"nothing is imported because a file says so.*--model module:function"):
+    with pytest.raises(ConfigError, match=r"mdl imports nothing because a file says so.*--model module:function"):
         import_model(path)
     assert is_untouched(canary)
     module, _ = import_model(path, own_model("canary_of_this_test:make"))
@@ -146,5 +146,5 @@ def test_a_pipe_in_the_place_of_data_is_not_opened_because_a_file_says_so(tmp_pa
     path = tmp_path / "global.safetensors"
     data = f"csv:{tmp_path}/pipe?label=a"
     export_model(path, build_model("lenet", 3, 32, 2, seed=0), msgspec.structs.replace(LENET, data=data))
-    with pytest.raises(DataError, match="say which data, --data SPEC"):
+    with pytest.raises(DataError, match="Give the data: --data SPEC"):
         evaluate_model(path, None)

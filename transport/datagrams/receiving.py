@@ -91,6 +91,6 @@ def _take_apart(message: memoryview) -> list[bytes]:
         raise RemoteProtocolError(f"a message in datagrams of {len(message)} bytes")
     header_bytes, payload_bytes = LENGTHS.unpack_from(message)
     if LENGTHS.size + header_bytes + payload_bytes != len(message):
-        raise RemoteProtocolError("a message in datagrams whose lengths do not fit")
+        raise RemoteProtocolError("a message in datagrams with lengths that do not fit")
     header = bytes(message[LENGTHS.size : LENGTHS.size + header_bytes])
     return [header, bytes(message[LENGTHS.size + header_bytes :])] if payload_bytes else [header]

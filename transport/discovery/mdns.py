@@ -224,7 +224,9 @@ class Discovery(ServiceListener):
         except NotRunningException:
             return  # closed while it was being asked about
         except EventLoopBlocked:  # raised from here it would end the thread, and nobody would be found any more
-            self._lines.warning(time.monotonic(), "", "too busy to ask who announced itself: its next word will tell")
+            self._lines.warning(
+                time.monotonic(), "", "too busy to ask the announced device: its next announcement will do"
+            )
             return
         if info is None or info.port is None:
             return
@@ -256,7 +258,7 @@ class Discovery(ServiceListener):
             self._is_other_told = True
             where = printable(record.get("hosts", "").partition(",")[0], _LONGEST_HOST)
             logger.warning(
-                "another mesh named %r is on this network (at %s); it has another code: none of its devices is heard",
+                "another mesh named %r is on this network (at %s); it has another code: its devices are ignored",
                 self._mesh,
                 where,
             )

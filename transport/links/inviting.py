@@ -139,11 +139,11 @@ class _Porch:
             del self._budgets[next(iter(self._budgets))]
         refused = ""
         if not self._is_near(host):
-            refused = "is on another network: not heard"
+            refused = "is on another network: ignored"
         elif not self._invitation.may_try(host):
-            refused = f"gave other words {TRIES_OF_ONE} times: not heard any more"
+            refused = f"gave wrong words {TRIES_OF_ONE} times: ignored from now on"
         elif not budget.take(now):
-            refused = "comes too often: not heard for a moment"
+            refused = "comes too often: ignored for a moment"
         if refused:
             connection.close()
             self._lines.warning(now, "", "%s %s", host, refused)
@@ -157,7 +157,7 @@ class _Porch:
         own = [each for each in self._visits.values() if each.host == host]
         for crowd, most in ((own, MOST_OF_ONE), (list(self._visits.values()), MOST_OPEN)):
             if len(crowd) >= most:
-                self._end(min(crowd, key=lambda each: each.spoke_at), "made place for another one", now)
+                self._end(min(crowd, key=lambda each: each.spoke_at), "gave way to another one", now)
                 return
 
     def _hear(self, visit: _Visit, now: float) -> None:
@@ -178,7 +178,7 @@ class _Porch:
             self._tell(f"{visit.host} knows the words: it has the join code")
         elif self._invitation.tries_left < left:
             self._end(visit, "")
-            self._tell(f"{visit.host} gave other words: {self._left(visit.host)}")
+            self._tell(f"{visit.host} gave wrong words: {self._left(visit.host)}")
 
     def _left(self, host: str) -> str:
         left = self._invitation.left_to(host)

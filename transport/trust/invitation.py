@@ -166,7 +166,7 @@ class Joining:
             raise ConfigError("these are not the words that the inviting device shows: look again, each try counts")
         proof, sealed = frame[:_PROOF_BYTES], frame[_PROOF_BYTES:]
         if not hmac.compare_digest(proof, self._keys.inviter_proof):
-            raise RemoteProtocolError("whoever answers does not know the words: it is not the inviting device")
+            raise RemoteProtocolError("the answering device does not know the words: it is not the inviting device")
         self.text = self._keys.open(sealed)
         return b""
 
@@ -197,4 +197,4 @@ class _Keys:
         try:
             return self._cipher.decrypt(_NONCE, sealed, None).decode()
         except (InvalidTag, UnicodeDecodeError):
-            raise RemoteProtocolError("what came was changed on the way") from None
+            raise RemoteProtocolError("the message was changed on the way") from None

@@ -229,7 +229,7 @@ class Membership:
         """
         proof = info.proof
         if proof is None:
-            raise RemoteProtocolError(f"{info.peer_id} shows no proof of who it is")
+            raise RemoteProtocolError(f"{info.peer_id} shows no proof of its identity")
         enrolled = proof.enrolled
         if enrolled.peer_id != info.peer_id or info.host not in proof.hosts:
             raise RemoteProtocolError(f"{info.peer_id} shows the proof of {enrolled.peer_id} at {proof.hosts[0]}")

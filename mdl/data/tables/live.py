@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -90,10 +91,11 @@ def _values(row: Sequence[str], number: int, file: Path, dialect: Dialect, colum
 
 
 def _time(row: Sequence[str], columns: Columns) -> float:
-    """Return the time as a number of any unit; NaN if there is none."""
+    """Return the time as a number of any unit; NaN if there is none, or one with marks between thousands."""
     for place in columns.times:
         if is_number(row[place]):
-            return float(row[place].replace(",", "."))
+            with suppress(ValueError):
+                return float(row[place].replace(",", "."))
     return np.nan
 
 

@@ -79,7 +79,7 @@ class _Reading:
                 yield text
         if counts["others"] and not counts["mine"] and not self.whose:
             one = printable(next(iter(self.names)), 40)
-            raise ConfigError(f"{where}: a chat of {self.tell_names()}: say who you are, as in ?me={one}")
+            raise ConfigError(f"{where}: a chat of {self.tell_names()}: name yourself, as in ?me={one}")
         left_out = counts["others"] + counts["app"]
         message = "%s: read %d messages, left out %d: %d by others, %d by the app"
         logger.info(message, where, counts["mine"], left_out, counts["others"], counts["app"])
@@ -112,7 +112,7 @@ def read_lines_of(place: Path, author: str = "") -> Iterator[str]:
             yield line
     if not reading.found:
         by = f" by author {whose!r}" if whose else ""
-        told = f"those who wrote are {reading.tell_names()}" if reading.names else f"expected {_EXPECTED}"
+        told = f"its authors are {reading.tell_names()}" if reading.names else f"expected {_EXPECTED}"
         raise NoTextError(f"{path}: no text{by} in it; {told}")
 
 

@@ -41,8 +41,8 @@ def rebase(
     before, after, own = old[0].state_dict(), new[0].state_dict(), personal.state_dict()
     if _likeness(before, after) < LEAST_ALIKE:
         raise ConfigError(
-            "the new shared model did not go on from the one that this personal model began with: "
-            "`mdl personal train TEXT --model NEW` learns it again from text"
+            "the new shared model did not go on from the one that this personal model began with. `mdl personal train "
+            "TEXT --model NEW` learns it again from text"
         )
     tables = old[1], new[1]
     words = _common([name.word(row) for name in (table,) for row in range(table.classes)],

@@ -17,21 +17,23 @@ if TYPE_CHECKING:
     from mdl.config import Config
     from mdl.transport.discovery.directory import Address
 
-AsQr = Annotated[bool, typer.Option("--qr", help="Also as a QR code, for a camera; needs segno, of mdl[web].")]
-At = Annotated[str | None, typer.Option(help="HOST:PORT that the inviting device shows, where it is not found.")]
-Here = Annotated[bool, typer.Option("--loopback", help="Between two users of this machine only.")]
+AsQr = Annotated[bool, typer.Option("--qr", help="Also show a QR code, for a camera; needs segno, of mdl[web].")]
+At = Annotated[str | None, typer.Option(help="Dial HOST:PORT that the inviting device shows, where it is not found.")]
+Here = Annotated[bool, typer.Option("--loopback", help="Meet another user of this machine only.")]
 Wait = Annotated[
-    float, typer.Option(help="Seconds to look for the inviting device.", min=0.1, max=LONGEST_S, callback=finite)
+    float, typer.Option(help="Look so many seconds for the inviting device.", min=0.1, max=LONGEST_S, callback=finite)
 ]
-Invited = Annotated[str | None, typer.Option("--invite", help="Three words, in quotes, that mdl mesh invite shows.")]
+Invited = Annotated[
+    str | None, typer.Option("--invite", help="Type the three words, in quotes, that mdl mesh invite shows.")
+]
 _LOOK_S = 10.0
 
 
 def invite(
     mesh: Annotated[
-        str | None, typer.Argument(help="A mesh whose code is known here; the only one by default.")
+        str | None, typer.Argument(help="Name a mesh with a code known here; the only one by default.")
     ] = None,
-    port: Annotated[int, typer.Option(help="TCP port to wait at; any free one by default.", min=0, max=65_535)] = 0,
+    port: Annotated[int, typer.Option(help="Wait at this TCP port; any free one by default.", min=0, max=65_535)] = 0,
     interface: Interface = None,
     loopback: Here = False,
     as_json: AsJson = False,
@@ -83,7 +85,9 @@ def invite(
 
 
 def join(
-    words: Annotated[list[str] | None, typer.Argument(help="The three words; asked for if not given.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(help="Type the three words; mdl asks if they are missing.")
+    ] = None,
     at: At = None,
     wait: Wait = _LOOK_S,
     interface: Interface = None,
@@ -97,7 +101,7 @@ def join(
     from mdl.errors import ConfigError
 
     if not words and (sys.stdin is None or not sys.stdin.isatty()):
-        raise ConfigError("which words? give the three that mdl mesh invite shows")
+        raise ConfigError("no words are given: type the three that mdl mesh invite shows")
     said = " ".join(words) if words else input("three words: ")
     name, file = take_code(said, at, wait, interface, loopback)
     if as_json:
@@ -119,7 +123,7 @@ def be_let_in(said: str | None, mesh: str | None, settings: Config) -> str | Non
     section = settings.mesh
     name, _ = take_code(said, interface=section.interfaces or None, loopback=section.loopback)
     if mesh and mesh.partition("/")[0] != name:
-        raise ConfigError(f"--mesh {mesh}: the invitation was into {name!r}, whose code is known here now")
+        raise ConfigError(f"--mesh {mesh}: the invitation was into {name!r}; its code is known here now")
     return mesh or name
 
 
@@ -145,7 +149,7 @@ def take_code(
 
 def show(
     mesh: Annotated[
-        str | None, typer.Argument(help="A mesh whose code is known here; the only one by default.")
+        str | None, typer.Argument(help="Name a mesh with a code known here; the only one by default.")
     ] = None,
     qr: AsQr = False,
     as_json: AsJson = False,
@@ -191,14 +195,16 @@ def _find(at: str | None, own: list[IPv4Interface], wait_s: float) -> Address:
         address = parse_address(at, "--at")
         if not is_near(address.host, own):
             networks = ", ".join(str(each.network) for each in own) or "none"
-            raise ConfigError(f"--at {at}: not on a network of this device ({networks}); an invitation is for those")
+            raise ConfigError(
+                f"--at {at}: not on a network of this device ({networks}); an invitation reaches only those"
+            )
         return address
     found = find_invitations(own, wait_s)
     if not found:
         raise MeshNotFoundError(
-            "no invitation is open on this network: mdl mesh invite on a device of the mesh, or --at"
+            "no invitation is open on this network: run mdl mesh invite on a device of the mesh, or give --at HOST:PORT"
         )
     if len(found) > 1:  # a wrong one would cost a try there, and give a guess to an impostor
         places = ", ".join(f"{each.host}:{each.port}" for each in found)
-        raise ConfigError(f"several invitations are open here ({places}): say by --at which one the device shows")
+        raise ConfigError(f"several invitations are open here ({places}): give --at and the one that the device shows")
     return found[0]

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from mdl.transport.links.standing import Stated
     from mdl.transport.trust.membership import Membership
 
-Name = Annotated[str, typer.Argument(help="The mesh, as `mdl mesh list` shows it.")]
-Device = Annotated[str, typer.Argument(help="Its name, or the words of its key, as `mdl mesh members` shows.")]
-Wait = Annotated[float, typer.Option(help="Seconds to look for the others.", min=0.1, max=LONGEST_S, callback=finite)]
+Name = Annotated[str, typer.Argument(help="Name the mesh as `mdl mesh list` shows it.")]
+Device = Annotated[str, typer.Argument(help="Give its name, or the words of its key, as `mdl mesh members` shows.")]
+Wait = Annotated[
+    float, typer.Option(help="Look so many seconds for the others.", min=0.1, max=LONGEST_S, callback=finite)
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -44,7 +46,7 @@ def register(app: typer.Typer) -> None:
 def members(name: Name, as_json: AsJson = False) -> None:
     """Show the members of a mesh that this machine knows.
 
-    Names, the words of keys, owners, and devices that are locked out.
+    It shows names, the words of keys, owners, and devices that are locked out.
     """
     from mdl.peers.edge.membership import open_membership
     from mdl.peers.trust.ownership import list_members
@@ -64,7 +66,7 @@ def members(name: Name, as_json: AsJson = False) -> None:
 
 def owners(
     name: Name,
-    add: Annotated[str | None, typer.Option(help="A member that is to own the mesh too: its name or words.")] = None,
+    add: Annotated[str | None, typer.Option(help="Make this member an owner, too: its name or words.")] = None,
     wait: Wait = 3.0,
     join: Join = None,
     interface: Interface = None,
@@ -100,7 +102,7 @@ def owners(
 def revoke(
     name: Name,
     device: Device,
-    reason: Annotated[str, typer.Option(help="Told to everybody, the device too.")] = "",
+    reason: Annotated[str, typer.Option(help="Tell everybody this reason, the device too.")] = "",
     yes: Yes = False,
     wait: Wait = 3.0,
     join: Join = None,
@@ -153,10 +155,10 @@ def revoke(
 def rotate_code(
     name: Name,
     keep: Annotated[
-        str, typer.Option(help="Members that stay though they never took part here: names or words, with commas.")
+        str, typer.Option(help="Keep these members though they never took part here: names or words, with commas.")
     ] = "",
     keep_all: Annotated[
-        bool, typer.Option("--keep-all", help="Every member stays, also one that never worked.")
+        bool, typer.Option("--keep-all", help="Keep every member, also one that never worked.")
     ] = False,
     yes: Yes = False,
     wait: Wait = 3.0,

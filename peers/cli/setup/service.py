@@ -28,30 +28,36 @@ _SECRETS = ("--invite",)
 _PASSWORD = re.compile(r"://[^/@\s]*:[^/@\s]*@|\bpassword\s*=", re.IGNORECASE)
 
 Name = Annotated[
-    str | None, typer.Argument(help="As `mdl service status` lists them; the only one by default.", metavar="[NAME]")
+    str | None,
+    typer.Argument(help="Name a service as `mdl service status` lists it; the only one by default.", metavar="[NAME]"),
 ]
 
 
 @app.command("install")
 def install(
     context: typer.Context,
-    command: Annotated[list[str], typer.Argument(help="After --: peer --mesh home --data ... and all its options.")],
-    name: Annotated[str | None, typer.Option(help="Of the service; the command and the mesh by default.")] = None,
-    run_as: Annotated[str, typer.Option("--as", help="Root only: a user it runs as, else one that is made up.")] = "",
+    command: Annotated[
+        list[str], typer.Argument(help="Write the command after --: peer --mesh home --data ... and all its options.")
+    ],
+    name: Annotated[str | None, typer.Option(help="Name the service; the command and the mesh by default.")] = None,
+    run_as: Annotated[
+        str, typer.Option("--as", help="Run it as this user, if root installs it; by default as a made-up one.")
+    ] = "",
     memory: Annotated[
-        int | None, typer.Option(help="MB it may take at most; 60 % of this machine's by default.", min=1, max=MANY)
+        int | None,
+        typer.Option(help="Let it take so many MB at most; 60 % of this machine's by default.", min=1, max=MANY),
     ] = None,
     only_print: Annotated[
         bool, typer.Option("--print", "--dry-run", help="Show the unit, and change nothing.")
     ] = False,
     system: Annotated[
-        str, typer.Option(help=f"With --print: {', '.join(_SYSTEMS)}; this machine's by default.", metavar="NAME")
+        str, typer.Option(help=f"Print for {', '.join(_SYSTEMS)}; by default for this machine's.", metavar="NAME")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
     """Start a command of mdl now and with the machine.
 
-    As root it is a service of the machine, else of this user.
+    Root installs a service of the machine; other users install one of their own.
 
     For example: mdl service install -- peer --mesh home --data 'csv:/home/pi/walk.csv?label=activity' --when idle
     """
@@ -65,7 +71,8 @@ def install(
     command, store = _without_store(command, of_machine)
     if store and system != "systemd":
         raise ConfigError(
-            "service: --store @FILE with the address in it, not the address itself: nothing keeps it here"
+            "service: --store holds the address itself, and this system has no safe place for it: write it to a file, "
+            "and give --store @FILE"
         )
     words, mesh, code = _with_code(command, given, of_machine)
     out = (given["out"],) if given.get("out") else ()
@@ -126,7 +133,7 @@ def status(name: Name = None, as_json: AsJson = False) -> None:
 @app.command("logs")
 def logs(
     name: Name = None,
-    lines: Annotated[int, typer.Option("-n", "--lines", help="How many.", min=1, max=MANY)] = 50,
+    lines: Annotated[int, typer.Option("-n", "--lines", help="Show so many lines.", min=1, max=MANY)] = 50,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until Ctrl-C.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -176,11 +183,13 @@ def _check(command: list[str], mdl: Any) -> dict[str, Any]:
         raise ConfigError(f"service: {wrong}: words of an invitation are good once; mdl mesh join WORDS first")
     parsed: dict[str, Any] = mdl.commands[command[0]].make_context(command[0], command[1:]).params
     if (code := parsed.get("code")) and not code.startswith("@"):
-        raise ConfigError("service: --code @FILE, not the code itself: everybody here can read a unit")
+        raise ConfigError(
+            "service: --code holds the code itself, and everybody here can read a unit: give --code @FILE"
+        )
     if any(_PASSWORD.search(word) and not _is_store(command, word) for word in command):
         raise ConfigError(
-            "service: one of its words holds a password, and everybody here can read a unit: give the address of a "
-            "database as --store, or --store @FILE"
+            "service: a word holds a password, and everybody here can read a unit: give a database's address by "
+            "--store, or --store @FILE"
         )
     spec = parsed.get("data") or ""
     path = spec.partition("?")[0].partition(":")[2] if spec.startswith(("csv:", "npz:", "uci-har:", "semg:")) else ""

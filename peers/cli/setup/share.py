@@ -29,17 +29,20 @@ if TYPE_CHECKING:
     from mdl.devices.offer import Offer
     from mdl.peers.sharing.node import Meeting
 
-Mesh = Annotated[str, typer.Option("--mesh", help="The mesh that the devices are in, as `mdl mesh list` shows it.")]
+Mesh = Annotated[str, typer.Option("--mesh", help="Name the mesh of the devices as `mdl mesh list` shows it.")]
 With = Annotated[
-    str, typer.Option("--with", help="Your devices that are given some: names or words of their keys, with commas.")
+    str,
+    typer.Option("--with", help="Give windows to these devices of yours: names or words of their keys, with commas."),
 ]
-From = Annotated[str, typer.Option("--from", help="Your device that windows are accepted from: its name or words.")]
+From = Annotated[str, typer.Option("--from", help="Accept windows from this device of yours: its name or words.")]
 Wait = Annotated[
-    float, typer.Option(help="Seconds to wait for a device's word.", min=1, max=LONGEST_S, callback=finite)
+    float, typer.Option(help="Wait so many seconds for a device's answer.", min=1, max=LONGEST_S, callback=finite)
 ]
 Speed = Annotated[
     float | None,
-    typer.Option(help="Windows a second that it trains; measured by default.", min=0.001, max=1e9, callback=finite),
+    typer.Option(
+        help="Say how many windows it trains a second; measured by default.", min=0.001, max=1e9, callback=finite
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
@@ -51,7 +54,7 @@ def register(app: typer.Typer) -> None:
 
 
 def share(
-    spec: Annotated[str, typer.Argument(help="The data, as `--data` takes it.")],
+    spec: Annotated[str, typer.Argument(help="Share this data, written as for `--data`.")],
     mesh: Mesh,
     devices: With,
     speed: Speed = None,
@@ -144,7 +147,9 @@ def accept(
 
 def unshare(
     mesh: Mesh,
-    devices: Annotated[str, typer.Option("--with", help="Of these devices alone: names, with commas.")] = "",
+    devices: Annotated[
+        str, typer.Option("--with", help="Take back from these devices alone: names, with commas.")
+    ] = "",
     wait: Wait = 15.0,
     name: Name = None,
     join: Join = None,
@@ -177,7 +182,7 @@ def unshare(
     if ended.finish.exit_code:
         raise UnfinishedError(ended.finish.problem or "interrupted", ended.finish.exit_code, result)
     if left:
-        tell(f"not reached: {', '.join(left)}; told the next time that `mdl data unshare` or `share` meets them")
+        tell(f"not reached: {', '.join(left)}; the next `mdl data unshare` or `share` that meets them tells them")
     else:
         tell("all of them have deleted what they had")
     if as_json:

@@ -37,21 +37,24 @@ if TYPE_CHECKING:
 
 app = App("Show, compare and change the order of aggregations.")
 
-_SOURCE_HELP = "Scenario file, run directory, or FAMILY:N:SEED (dynamic:9:17); without it the live mesh (--mesh)."
+_SOURCE_HELP = (
+    "Read a scenario file, a run directory, or FAMILY:N:SEED (dynamic:9:17); by default the live mesh (--mesh)."
+)
 _NAMES = name_policies(f"{SHARES} (or {SHARES}-int8 ...)", OPTIMAL, last="and")
-_POLICIES_HELP = f"With commas: {_NAMES}, policy files, own functions; by default "
+_POLICIES_HELP = f"Play these policies, with commas: {_NAMES}, policy files, own functions. The default is "
 Source = Annotated[str | None, typer.Argument(help=_SOURCE_HELP, show_default=False)]
-Index = Annotated[int, typer.Option(help="Which scenario of a file, from 0.", min=0, max=MANY)]
+Index = Annotated[int, typer.Option(help="Take this scenario of a file, counted from 0.", min=0, max=MANY)]
 Round = Annotated[
-    int | None, typer.Option("--round", help="Which round of a run; the last by default.", min=1, max=MANY)
+    int | None, typer.Option("--round", help="Take this round of a run; the last by default.", min=1, max=MANY)
 ]
 # The most of a file that is read again (mdl.devices.scenario) holds about as many of nine devices.
 MOST_SCENARIOS = 10_000
 # Both spellings are natural.
 _POLICIES = ("--policies", "--policy")
-Policies = Annotated[str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}those that are quick.")]
+Policies = Annotated[str | None, typer.Option(*_POLICIES, help=f"{_POLICIES_HELP}all that are quick.")]
 Wait = Annotated[
-    float, typer.Option(help="Live: seconds to wait for the agent's answer.", min=0.1, max=LONGEST_S, callback=finite)
+    float,
+    typer.Option(help="Wait so many seconds for the live mesh's answer.", min=0.1, max=LONGEST_S, callback=finite),
 ]
 
 
@@ -103,7 +106,7 @@ def compare(
     policies: Policies = None,
     family: Family = "dynamic",
     n: Annotated[int, typer.Option("--n", "-n", help="Devices.", min=2, max=256)] = 9,
-    count: Annotated[int, typer.Option(help="How many scenarios.", min=1, max=MANY)] = 200,
+    count: Annotated[int, typer.Option(help="Draw so many scenarios.", min=1, max=MANY)] = 200,
     seed_from: FirstSeed = 0,
     scenarios: Annotated[Path | None, typer.Option(help="Play these scenarios (JSON lines) instead.")] = None,
     csv: CsvFile = None,
@@ -111,7 +114,7 @@ def compare(
 ) -> None:
     """Play the same scenarios under several policies.
 
-    Shows makespan with spread, over the optimum, energy and losses.
+    It shows the makespan with spread and over the optimum, energy and losses.
     """
     from mdl.files.table import write_table
     from mdl.peers.view.compare import compare as compare_policies
@@ -130,7 +133,7 @@ def compare(
     if not as_json:
         show_comparison(found, _console())
     if found.interrupted:
-        told = f"interrupted: {found.played} of {found.planned} scenarios were played by all of them"
+        told = f"interrupted: {found.played} of {found.planned} scenarios were played by all policies"
         raise UnfinishedError(told, 130, describe_comparison(found))
     if as_json:
         print_json(describe_comparison(found))
@@ -143,7 +146,8 @@ def what_if(
         list[str] | None,
         typer.Option(
             "--set",
-            help="DEVICE.FIELD=VALUE: battery, charging, link, merge, busy (0-5), ready, kind, class, dies, energy.",
+            help="Change DEVICE.FIELD=VALUE: battery, charging, link, merge, busy (0-5), ready, kind, class, dies, "
+            "energy, receives.",
         ),
     ] = None,
     policies: Annotated[
@@ -181,9 +185,9 @@ def what_if(
 
 @app.command()
 def replay(
-    run: Annotated[Path, typer.Argument(help="Run directory of `mdl up`, or of one agent.")],
+    run: Annotated[Path, typer.Argument(help="Read the run directory of `mdl up`, or of one agent.")],
     round_number: Annotated[
-        int | None, typer.Option("--round", help="Only this round; all by default.", min=1, max=MANY)
+        int | None, typer.Option("--round", help="Play only this round; all by default.", min=1, max=MANY)
     ] = None,
     policies: Policies = None,
     csv: CsvFile = None,
@@ -208,12 +212,14 @@ def replay(
 
 @app.command()
 def scenarios(
-    run: Annotated[Path | None, typer.Argument(help="Run directory: its rounds, rebuilt.", show_default=False)] = None,
+    run: Annotated[
+        Path | None, typer.Argument(help="Rebuild the rounds of this run directory.", show_default=False)
+    ] = None,
     family: Family = "dynamic",
     n: Annotated[int, typer.Option("--n", "-n", help="Devices.", min=2, max=256)] = 9,
-    count: Annotated[int, typer.Option(help="How many scenarios.", min=1, max=MOST_SCENARIOS)] = 200,
+    count: Annotated[int, typer.Option(help="Draw so many scenarios.", min=1, max=MOST_SCENARIOS)] = 200,
     seed_from: FirstSeed = 0,
-    out: Annotated[Path, typer.Option(help="JSON lines, one scenario each.")] = Path("scenarios.jsonl"),
+    out: Annotated[Path, typer.Option(help="Write JSON lines here, one scenario each.")] = Path("scenarios.jsonl"),
     as_json: AsJson = False,
 ) -> None:
     """Write scenarios to a file.
@@ -238,7 +244,7 @@ def scenarios(
 @app.command()
 def decide(
     policy: Annotated[str, typer.Option(help=f"{name_policies()}.")] = "greedy",
-    as_json: Annotated[bool, typer.Option("--json", help="Answers are JSON in any case.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Change nothing: answers are JSON in any case.")] = False,
 ) -> None:
     """Answer observations from stdin with decisions on stdout.
 

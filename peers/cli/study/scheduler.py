@@ -39,39 +39,46 @@ _TOLD_EVERY = 5_000
 
 @app.command("train")
 def train(
-    out: Annotated[Path, typer.Option(help="Where the policy goes (safetensors).")] = Path("policy.safetensors"),
+    out: Annotated[Path, typer.Option(help="Write the policy to this file (safetensors).")] = Path(
+        "policy.safetensors"
+    ),
     steps: Annotated[
-        int | None, typer.Option(help="Batches of labels; picks with another --variant.", min=1, max=MANY)
+        int | None,
+        typer.Option(
+            help="Train on so many batches of labels; with another --variant, so many picks.", min=1, max=MANY
+        ),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Train about so long instead.", min=0.01, max=MANY, callback=finite)
+        float | None, typer.Option(help="Train about so many minutes instead.", min=0.01, max=MANY, callback=finite)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Every random choice follows from it.", min=0, max=LARGEST_SEED)] = 0,
+    seed: Annotated[int, typer.Option(help="Draw every random choice from this seed.", min=0, max=LARGEST_SEED)] = 0,
     processes: Annotated[
-        int, typer.Option(help="Processes that make labels; 0 makes them here.", min=0, max=MOST_PROCESSES)
+        int, typer.Option(help="Make labels in so many processes; 0 makes them here.", min=0, max=MOST_PROCESSES)
     ] = 2,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from what is in --out.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew: what is in --out is set aside.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the policy in --out.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, and set aside what is in --out.")] = False,
     from_scratch: Annotated[
-        bool, typer.Option("--from-scratch", help="From random weights, not from the shipped policy.")
+        bool, typer.Option("--from-scratch", help="Start from random weights, not from the shipped policy.")
     ] = False,
     require: Annotated[
-        str | None, typer.Option(help="better or level: exit code 4 if it is less than that, beside the greedy rule.")
+        str | None,
+        typer.Option(help="Demand better or level, compared with the greedy rule; end with exit code 4 if it is less."),
     ] = None,
     finetune: Annotated[
-        int, typer.Option(help="So many steps of DQN afterwards (needs mdl[train]).", min=0, max=MANY)
+        int, typer.Option(help="Train so many steps of DQN afterwards (needs mdl[train]).", min=0, max=MANY)
     ] = 0,
     variant: Annotated[
         str,
         typer.Option(
-            help="chain: from labels; dqn: by DQN from --start; paper: MDLdroid's own, for one --n (need mdl[train])."
+            help="Train chain (from labels), dqn (by DQN from --start) or paper (MDLdroid's, for one --n). The last "
+            "two need mdl[train]."
         ),
     ] = "chain",
     start: Annotated[
-        Path | None, typer.Option(help="Policy file that --variant dqn starts from; by default the shipped one.")
+        Path | None, typer.Option(help="Start --variant dqn from this policy file; by default from the shipped one.")
     ] = None,
-    n: Annotated[int, typer.Option(help="Devices of --variant paper.", min=3, max=9)] = 9,
-    exploration: Annotated[str, typer.Option(help="tdge, dge or tge, for --variant paper.")] = "tdge",
+    n: Annotated[int, typer.Option(help="Train --variant paper for so many devices.", min=3, max=9)] = 9,
+    exploration: Annotated[str, typer.Option(help="Explore by tdge, dge or tge, with --variant paper.")] = "tdge",
     log_level: LogLevel = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -102,12 +109,12 @@ def train(
 
 @app.command("eval")
 def evaluate(
-    policy: Annotated[str, typer.Argument(help="A policy file, or the name of a policy.")],
+    policy: Annotated[str, typer.Argument(help="Play this policy: a file, or a name.")],
     family: Family = "dynamic",
-    n: Annotated[int, typer.Option(help="Devices.", min=2, max=128)] = 9,
-    count: Annotated[int, typer.Option(help="Scenarios.", min=1, max=MANY)] = 300,
+    n: Annotated[int, typer.Option(help="Draw so many devices.", min=2, max=128)] = 9,
+    count: Annotated[int, typer.Option(help="Draw so many scenarios.", min=1, max=MANY)] = 300,
     seed_from: Annotated[
-        int, typer.Option(help="The first seed; 0 to 299 are never trained on.", min=0, max=LARGEST_SEED)
+        int, typer.Option(help="Begin with this seed; 0 to 299 are never trained on.", min=0, max=LARGEST_SEED)
     ] = 0,
     optimum: Annotated[bool, typer.Option(help="Compare with the exact optimum too (N up to 12).")] = True,
     csv: CsvFile = None,
@@ -115,7 +122,7 @@ def evaluate(
 ) -> None:
     """Play a policy on scenarios, against the optimum.
 
-    Shows makespan with spread, also of the greedy rule.
+    It shows the makespan with spread, also of the greedy rule.
     """
     from mdl.files.table import write_table
     from mdl.peers.view.policy_table import describe, judge, judge_optimum, list_makespans, print_rows
@@ -217,7 +224,6 @@ def _train_chain(
         "seed": seed,
         "ended": trained.ended,
         "seconds": round(time.monotonic() - began_s, 1),
-        "less_than_greedy_percent": trained.figures,
     }
     if not stopped():
         less = compare_networks(NumpyQ(trained.network), None, _COMPARED, FIRST_VERDICT_SEED)
@@ -254,7 +260,7 @@ def _finetune(
         return trained
     told = describe_training(done, seed) | {"command": f"{command} --finetune {steps}", "less_than_start": less}
     save_or_rescue(out, lambda path: save_policy(path, network, told))
-    return Trained(network.weights(), trained.steps, trained.ended, {cell: gain for cell, (gain, _) in less.items()})
+    return Trained(network.weights(), trained.steps, trained.ended)
 
 
 def _train_dqn(
@@ -333,7 +339,8 @@ def _end_training(result: dict[str, object], stopped: bool, as_json: bool, requi
     if stopped:
         raise UnfinishedError(f"interrupted, what was learned is in {result['out']}", 130, result)
     if require and _VERDICTS.index(str(result["verdict"])) < _VERDICTS.index(require):
-        raise UnfinishedError(str(result["told"]), 4, result)
+        told = f"--require {require}: compared with the greedy rule, the policy is {result['verdict']}"
+        raise UnfinishedError(told, 4, result)
     if as_json:
         print(json.dumps(result))
 

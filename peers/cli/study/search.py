@@ -24,20 +24,20 @@ _LARGEST_STORY_BYTES = 1 << 16
 
 
 def search(
-    peers: Annotated[int, typer.Option(help="How many devices; more than 3 take long.", min=1, max=9)] = 3,
-    rounds: Annotated[int, typer.Option(help="Rounds that each mesh has to get through.", min=1, max=9)] = 1,
-    depth: Annotated[int, typer.Option(help="Departures in one schedule, at most.", min=0, max=9)] = 1,
-    from_round: Annotated[int, typer.Option(help="The first round in which there are departures.", min=1, max=9)] = 1,
+    peers: Annotated[int, typer.Option(help="Play with so many devices; more than 3 take long.", min=1, max=9)] = 3,
+    rounds: Annotated[int, typer.Option(help="Let each mesh get through so many rounds.", min=1, max=9)] = 1,
+    depth: Annotated[int, typer.Option(help="Allow so many departures in one schedule at most.", min=0, max=9)] = 1,
+    from_round: Annotated[int, typer.Option(help="Begin departures in this round.", min=1, max=9)] = 1,
     kinds: Annotated[
-        str, typer.Option(help="Which departures; forget is one more.")
+        str, typer.Option(help="Allow these departures; forget is one more.")
     ] = "lose,late,crash,cut,sever,suspend",
     policy: PlanPolicy = "greedy",
-    agent: Annotated[bool, typer.Option("--agent", help="With a dedicated agent, one process more.")] = False,
-    on_partition: Annotated[str, typer.Option(help="wait or continue.")] = "continue",
-    exchange: Annotated[str, typer.Option(help="chain (hop by hop), shares (segments) or auto.")] = "chain",
-    story: Annotated[Path | None, typer.Option(help="Go this saved way alone, and tell its story.")] = None,
+    agent: Annotated[bool, typer.Option("--agent", help="Add a dedicated agent, one process more.")] = False,
+    on_partition: Annotated[str, typer.Option(help="Let a part of a split mesh wait or continue.")] = "continue",
+    exchange: Annotated[str, typer.Option(help="Exchange by chain (hop by hop), shares (segments) or auto.")] = "chain",
+    story: Annotated[Path | None, typer.Option(help="Play only this saved story, and print it.")] = None,
     processes: Processes = None,
-    out: Annotated[Path | None, typer.Option(help="Where the story of what breaks goes.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the story of a failure to this folder.")] = None,
     log_level: LogLevel = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -46,8 +46,8 @@ def search(
 
     These are all schedules with so many departures from the usual one; exit code 4 if one breaks something.
 
-    A departure: a message is lost or late, a process crashes and starts again, is cut off (sever: from one other) or
-    suspended for a while.
+    In a departure a message is lost or late, or a process crashes and starts again. Or a process is cut off (sever:
+    from one other), or suspended for a while.
     With --policy tree the agent has the result.
     """
     log_at(log_level, quiet)

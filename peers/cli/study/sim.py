@@ -45,57 +45,69 @@ _VERDICTS_TOLD = 20
 
 
 Wide = Annotated[
-    bool, typer.Option(help="2 to 9 devices and 1 to 12 rounds in equal parts, with faults in every round.")
+    bool, typer.Option(help="Draw 2 to 9 devices and 1 to 12 rounds in equal parts, with faults in every round.")
 ]
-Revocations = Annotated[bool, typer.Option(help="Devices are locked out, too (`mdl mesh revoke`).")]
+Revocations = Annotated[bool, typer.Option(help="Lock devices out, too (`mdl mesh revoke`).")]
 OuterMomentum = Annotated[
-    float, typer.Option(help="Of Nesterov over the rounds' results; 0: none.", min=0, max=0.99, callback=finite)
+    float,
+    typer.Option(
+        help="Apply this Nesterov momentum to the rounds' results; 0 applies none.", min=0, max=0.99, callback=finite
+    ),
 ]
-Rounded = Annotated[str, typer.Option(help="How segments are rounded: none, float16, int8, int4, ternary or any.")]
+Rounded = Annotated[str, typer.Option(help="Round segments by none, float16, int8, int4, ternary or any.")]
 PowerCuts = Annotated[
-    bool, typer.Option("--power-cuts", help="Machines lose power, and disks what they wrote in the last 0 to 2 s.")
+    bool,
+    typer.Option(
+        "--power-cuts", help="Cut the power of machines; their disks lose what they wrote in the last 0 to 2 s."
+    ),
 ]
-Liars = Annotated[int, typer.Option(help="Devices that give a thousand times what they should.", min=0, max=20)]
+Liars = Annotated[int, typer.Option(help="Let so many devices give a thousand times what they should.", min=0, max=20)]
 
 
 @app.command("run")
 def run(
-    peers: Annotated[int | None, typer.Option(help="How many devices; 6 by default.", min=1, max=64)] = None,
+    peers: Annotated[int | None, typer.Option(help="Play with so many devices; 6 by default.", min=1, max=64)] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Rounds that each mesh has to get through; 3 by default.", min=1, max=20)
+        int | None, typer.Option(help="Let each mesh get through so many rounds; 3 by default.", min=1, max=20)
     ] = None,
     wide: Wide = False,
-    faults: Annotated[str, typer.Option(help="none, mild or hard.")] = "hard",
-    seeds: Annotated[int, typer.Option(help="How many seeds.", min=1, max=MANY)] = 1000,
+    faults: Annotated[str, typer.Option(help="Draw none, mild or hard faults.")] = "hard",
+    seeds: Annotated[int, typer.Option(help="Play so many seeds.", min=1, max=MANY)] = 1000,
     seed_from: FirstSeed = 0,
     policy: PlanPolicy = "greedy",
-    agent: Annotated[str, typer.Option(help="any, dedicated (`mdl agent` leads first) or elected.")] = "any",
-    on_partition: Annotated[str, typer.Option(help="any, wait or continue.")] = "any",
-    exchange: Annotated[str, typer.Option(help="chain (hop by hop), shares (segments), auto or any.")] = "chain",
+    agent: Annotated[
+        str, typer.Option(help="Let an agent lead: any, dedicated (`mdl agent` leads first) or elected.")
+    ] = "any",
+    on_partition: Annotated[
+        str, typer.Option(help="Let a part of a split mesh wait or continue, or any of both.")
+    ] = "any",
+    exchange: Annotated[
+        str, typer.Option(help="Exchange by chain (hop by hop), shares (segments), auto or any.")
+    ] = "chain",
     compress: Rounded = "none",
     outer_momentum: OuterMomentum = 0.0,
-    overlap: Annotated[bool, typer.Option("--overlap", help="Two devices of three train one round ahead.")] = False,
+    overlap: Annotated[bool, typer.Option("--overlap", help="Let two devices of three train one round ahead.")] = False,
     slow: Annotated[
-        bool, typer.Option("--slow", help="One device of three trains several times as long; rounds go on without it.")
+        bool, typer.Option("--slow", help="Let one device of three train several times as long; rounds go on without it.")
     ] = False,
     revocations: Revocations = False,
-    leaves: Annotated[bool, typer.Option("--leaves", help="Users end devices, which may be back soon, too.")] = False,
-    splits: Annotated[bool, typer.Option("--splits", help="The mesh falls apart, for 2 to 14 s each.")] = False,
+    leaves: Annotated[bool, typer.Option("--leaves", help="Let users end devices, too; some are back soon.")] = False,
+    splits: Annotated[bool, typer.Option("--splits", help="Let the mesh fall apart, for 2 to 14 s each time.")] = False,
     power_cuts: PowerCuts = False,
-    copies: Annotated[bool, typer.Option("--copies", help="Backups are put back, and cloned cards used.")] = False,
-    starved: Annotated[bool, typer.Option("--starved", help="Devices get hardly any processor for 10 s.")] = False,
+    copies: Annotated[bool, typer.Option("--copies", help="Put backups back, and use cloned cards.")] = False,
+    starved: Annotated[bool, typer.Option("--starved", help="Give devices hardly any processor for 10 s.")] = False,
     liars: Liars = 0,
-    plan: Annotated[Path | None, typer.Option(help="Run this saved plan alone, and tell its story.")] = None,
+    plan: Annotated[Path | None, typer.Option(help="Run only this saved plan, and print its story.")] = None,
     shrink: Annotated[bool, typer.Option(help="Look for the shortest plan that still fails.")] = True,
     processes: Processes = None,
-    out: Annotated[Path | None, typer.Option(help="Where failing plans and stories go.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write failing plans and stories to this folder.")] = None,
     log_level: LogLevel = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Run fault plans, one for each seed.
 
-    Exit code 4 if a contribution is lost, counts twice, or a mesh is stuck.
+    It ends with exit code 4 if a contribution is lost or counts twice, or a mesh is stuck.
     """
     log_at(log_level, quiet)
     if plan is not None:
@@ -136,13 +148,13 @@ def _save_failures(campaign: Campaign, totals: Totals, out: Path | None, shrink:
 
 
 def replay(
-    story: Annotated[Path, typer.Argument(help="story-*.jsonl of a run, or of `mdl sim run`.")],
+    story: Annotated[Path, typer.Argument(help="Replay this story-*.jsonl of a run, or of `mdl sim run`.")],
     limit: Annotated[
         int, typer.Option(help="Print at most so many of the last steps; 0 prints all.", min=0, max=MANY)
     ] = 0,
     policy: Annotated[
         str | None,
-        typer.Option(help="The FILE or package.module:factory that it followed: a story only names it."),
+        typer.Option(help="Give the policy that it followed, FILE or package.module:factory: a story only names it."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -217,8 +229,8 @@ def _check_coding(campaign: Campaign) -> None:
 
     if campaign.splits and campaign.compress in ("int4", "ternary", "any"):
         raise ConfigError(
-            f"--splits with --compress {campaign.compress}: work of many rounds comes in one delta then, and is rounded"
-            " by more than tells it from none; expected none, float16 or int8"
+            f"--splits with --compress {campaign.compress}: work of many rounds then comes in one piece, and rounding "
+            "would hide it. Expected none, float16 or int8"
         )
 
 

@@ -50,7 +50,7 @@ class CloudSide:
     def __init__(self, config: Config, me: Contributor, mesh: Mesh, device: Device) -> None:
         settings, description, model = config.cloud, device.description, own_model(config.model.name)
         if description.meaning:
-            raise ConfigError("--cloud: a cloud teaches classes of windows of sensors; the data holds something else")
+            raise ConfigError("--cloud: a cloud teaches classes of sensor windows; this data holds something else")
         self._settings = settings
         self._device = device
         self._kind = WindowKind(
@@ -95,7 +95,7 @@ class CloudSide:
         """
         self._has_first.wait(self._settings.warm_start_s)
         if self._first is None and self._settings.warm_start_s:
-            logger.warning("no lesson within %g s: this device starts from its own", self._settings.warm_start_s)
+            logger.warning("no lesson within %g s: this device starts from its own model", self._settings.warm_start_s)
         return self._first
 
     def join(self, work: Work) -> Work:
@@ -136,7 +136,7 @@ class CloudSide:
         try:
             teacher = self._kind.unpack(effect.model)
         except MdlError as error:
-            text = "the cloud's lesson %d is of no use: %s"
+            text = "the cloud's lesson %d cannot be used: %s"
             self._lines.warning(time.monotonic(), "", text, effect.lesson.version, error)
             return
         if self._first is None:

@@ -59,10 +59,10 @@ def _load(path: Path) -> _Names:
         kept, copy_problem = _read(copy) if copy.exists() else ({}, problem)
         problem = problem or f"{path}: its end is missing"
         if copy_problem:
-            cure = "remove that line: its name is then whose device comes next with it"
-            raise damaged(path, f"{problem}; it says whose names are", cure)
+            cure = "remove that line: the next device of that name then owns it"
+            raise damaged(path, f"{problem}; the file says which device owns each name", cure)
         if kept.keys() - found.keys():
-            logger.warning("%s; going on with what %s says of it: no name is lost", problem, copy)
+            logger.warning("%s; going on with %s: no name is lost", problem, copy)
         found = kept | found
     _write_all(path, ((name, key, has_worked) for name, (key, has_worked) in found.items()))
     return found
@@ -106,9 +106,9 @@ def _check(name: str, key: bytes, has_worked: bool) -> str:
 def _add(path: Path, name: str, key: bytes, has_worked: bool = False) -> None:
     line = _line(name, key, has_worked)[:-1]
     if not _LINE.fullmatch(line.decode()):
-        raise RemoteProtocolError(f"{name!r} is no name that can be kept")
+        raise RemoteProtocolError(f"{name!r} cannot be kept: it is no name")
     for each in (path, previous_of(path)):
         try:
             append_line(each, line)
         except OSError as error:  # until the next start the name is this device's anyway
-            logger.warning("%s: not kept there whose name %s is: %s", each, name, error.strerror)
+            logger.warning("%s: the owner of name %s is not kept: %s", each, name, error.strerror)

@@ -362,7 +362,7 @@ class Student:
             set_aside(self._out, with_previous(PERSONAL, OWN, _RECORD))
             return Record(found.number)  # the cloud tells its updates apart by the number
         if conflict := self._origin.conflict("", found.schema_hash, found.model, found.seed):
-            raise refuse_to_overwrite(self._out, f"what lesson {found.version} gave", conflict)
+            raise refuse_to_overwrite(self._out, f"lesson {found.version}", conflict)
         if found.number:
             logger.info("continuing after lesson %d (%s); --fresh would start anew", found.version, self._out)
         return found

@@ -49,12 +49,13 @@ def check_limit(trainers: int = 1, system: Path = Path("/")) -> None:
         return
     if limit_mb < trainers * LEAST_MB:
         raise ConfigError(
-            f"only {limit_mb} MB of memory may be taken here ({_ITS_LIMIT}), training takes {trainers * LEAST_MB} MB "
-            f"at least: it would be ended without a word; allow it {trainers * LITTLE_MB} MB"
+            f"only {limit_mb} MB of memory may be taken here ({_ITS_LIMIT}), and training takes at least "
+            f"{trainers * LEAST_MB} MB. The system would kill it without a message: allow it {trainers * LITTLE_MB} MB"
         )
     if limit_mb < trainers * LITTLE_MB:
         text = (
-            "only %d MB of memory may be taken here (%s): a small model takes 200 to 270, and who takes more is killed"
+            "only %d MB of memory may be taken here (%s): a small model takes 200 to 270, and a process that takes "
+            "more is killed"
         )
         logger.warning(text, limit_mb, _ITS_LIMIT)
 
@@ -72,8 +73,8 @@ def check_room(parameters_bytes: int, system: Path = Path("/"), taken_bytes: int
     if limit_mb < needed_mb:
         raise ConfigError(
             f"only {limit_mb} MB of memory may be taken here ({_ITS_LIMIT}), and training this model on this data "
-            f"takes more than {needed_mb} MB: it would be ended without a word; allow it {2 * needed_mb} MB, or take a "
-            "smaller model or share of the data"
+            f"takes more than {needed_mb} MB. The system would kill it without a message: allow it {2 * needed_mb} "
+            "MB, or take a smaller model or share of the data"
         )
 
 

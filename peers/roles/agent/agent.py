@@ -242,7 +242,7 @@ class MobileAgent:
         if self.round.phase in (CLOSED, ABANDONED) or self._gathering.gives_up(self.round, self.following(), now):
             self.round = None
         elif self.round.is_stuck(now):
-            logger.warning("round %d does not get on: it is taken up anew", self.round.ledger.round_id)
+            logger.warning("round %d makes no progress: it is taken up anew", self.round.ledger.round_id)
             self.round = None
             self.rise_above(self.term, now)
         else:

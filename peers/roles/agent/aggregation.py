@@ -299,10 +299,10 @@ class Aggregation:
             decision = go_around(view, self._policy.decide(view))
             if isinstance(decision, Wait) and self._ledger.is_settled():
                 sender, receiver = self._ledger.free()[:2]
-                reason = f"nobody else is to come, so the first two ({decision.reason})"
+                reason = f"first two free devices, as no other will come ({decision.reason})"
                 decision = go_around(view, Pair(sender.peer_id, receiver.peer_id, reason))
                 if isinstance(decision, Wait):  # none of them may receive: each limit holds, and the round ends
-                    self._leave_out(sender, f"{decision.reason}, and nobody else is to come")
+                    self._leave_out(sender, f"{decision.reason}; no other device will come")
                     continue
             if isinstance(decision, Wait):
                 self.waiting_for = decision.reason
@@ -311,7 +311,9 @@ class Aggregation:
             sender, receiver, reason = by_id[decision.sender], by_id[decision.receiver], decision.reason
             if self._ledger.failures(sender, receiver):
                 sender, receiver = self._ledger.next_try(_able(view))
-                reason = f"{decision.sender} and {decision.receiver} could not aggregate, so the two that failed least"
+                reason = (
+                    f"{decision.sender} and {decision.receiver} could not aggregate: next the two that failed least"
+                )
             if self._opinion.is_doubted(sender) or self._opinion.is_doubted(receiver):
                 if pair := self._opinion.find_pair(sender, receiver, _able(view)):
                     sender, receiver = pair

@@ -68,7 +68,7 @@ class Succession:
         saved: Ballot = Ballot(),  # noqa: B008 (frozen)
     ) -> None:
         if saved.term > LAST_TERM:
-            logger.warning("the saved term is none that a mesh can have come to, and is forgotten")
+            logger.warning("the saved term is impossible in a mesh: it is forgotten")
             saved = Ballot()
         self.me = me
         self.term = saved.term

@@ -109,7 +109,8 @@ def describe_model(module: nn.Module, description: ModelDescription, name: str) 
         f"| {description.targets}, in this order | {', '.join(description.outputs)} |",
         f"| trained on | {description.data or 'not said'} (as it was called there), seed {description.seed} |", "",
         f"Values go in as they were recorded, {units}; what else is to be normalised the model does itself.", "",
-        "How well it does on your data: `mdl eval` with recordings that have labels. It was trained on recordings of "
+        "`mdl eval`, with recordings that have labels, tells its accuracy on your data. It was trained on recordings "
+        "of "
         f"the people in its mesh alone, and {_SAYS[description.targets]} whatever it is given.", "",
     ]  # fmt: skip
     return "\n".join(lines)

@@ -81,7 +81,7 @@ function paint() {
 	}
 	if (path !== "learning") closeCharts();
 	main.dataset.view = path || "mesh";
-	draw(main, h("div", { key: path, class: "view" }, h("h1", {}, title), now ? view(state) : empty("Connecting", "waiting for the first words of this member")));
+	draw(main, h("div", { key: path, class: "view" }, h("h1", {}, title), now ? view(state) : empty("Connecting", "waiting for the first answer of this member")));
 	if (path === "learning" && now) drawCharts();
 	if (now) document.documentElement.dataset.ready = path || "mesh";
 }

@@ -94,7 +94,7 @@ export function learningView({ now, redraw }) {
 		stats(
 			stat(measure, told(last.score, score), beside(last)),
 			stat("loss", told(last.loss, plain), `in training, ${targets === "numbers" ? "of spread 1" : "nats"}`),
-			stat("contributors", whole(last.contributors), last.lost.length ? `without ${last.lost.join(", ")}` : "nobody was lost", last.lost.some((name) => !name.endsWith("(later)")) ? "warn" : ""),
+			stat("devices merged", whole(last.contributors), last.lost.length ? `without ${last.lost.join(", ")}` : "nobody was lost", last.lost.some((name) => !name.endsWith("(later)")) ? "warn" : ""),
 			stat("a round", seconds(last.seconds.total ?? 0), `${bytes(last.bytes)} of model values`),
 		),
 		h(
@@ -132,7 +132,7 @@ function phases(rounds) {
 	const columns = shown.map(([name, point]) =>
 		h(
 			"div",
-			{ class: "column", key: name, title: `round ${name}: ${PHASES.map((phase) => `${phase} ${seconds(point.seconds[phase] || 0)}`).join(", ")}; ${plural(point.contributors, "contributor", "contributors")}, ${bytes(point.bytes)}` },
+			{ class: "column", key: name, title: `round ${name}: ${PHASES.map((phase) => `${phase} ${seconds(point.seconds[phase] || 0)}`).join(", ")}; ${plural(point.contributors, "device merged", "devices merged")}, ${bytes(point.bytes)}` },
 			PHASES.map((phase) => h("i", { class: `phase ${phase}`, style: { height: `${(100 * (point.seconds[phase] || 0)) / most}%` } })),
 		),
 	);

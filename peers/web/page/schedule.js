@@ -65,7 +65,7 @@ export class Schedule {
 
 	view({ now }) {
 		const rounds = now.schedule.rounds;
-		if (!rounds.length) return empty("No round to play again yet", "A round that this member has heard of from its beginning to its end appears here.");
+		if (!rounds.length) return empty("No round to play again yet", "Each round that this member saw from beginning to end appears here.");
 		if (this.number === null || !rounds.includes(this.number)) this.choose(rounds.at(-1));
 		if (!this.policy) this.policy = now.schedule.policies.find((name) => name === now.mesh.policy) || now.schedule.policies[0] || "";
 		const at = Math.max(0, rounds.indexOf(this.number));
@@ -73,7 +73,7 @@ export class Schedule {
 			"div",
 			{ class: "controls", key: "controls" },
 			h("button", { onclick: () => this.choose(rounds[Math.max(0, at - 1)]), disabled: at === 0, "aria-label": "the round before" }, "‹"),
-			h("label", {}, h("span", {}, `round ${whole(this.number)}`), h("input", { type: "range", min: 0, max: rounds.length - 1, value: String(at), "aria-label": "which round", "aria-valuetext": `round ${this.number}`, oninput: (event) => this.choose(rounds[event.target.value]) })),
+			h("label", {}, h("span", {}, `round ${whole(this.number)}`), h("input", { type: "range", min: 0, max: rounds.length - 1, value: String(at), "aria-label": "round", "aria-valuetext": `round ${this.number}`, oninput: (event) => this.choose(rounds[event.target.value]) })),
 			h("button", { onclick: () => this.choose(rounds[Math.min(rounds.length - 1, at + 1)]), disabled: at === rounds.length - 1, "aria-label": "the next round" }, "›"),
 			h("button", { class: "primary", onclick: () => this.play(), disabled: !this.told }, this.playing ? "Pause" : "Play"),
 		);
@@ -86,7 +86,7 @@ export class Schedule {
 			panel(`Round ${this.number}, as it was`, gantt(chart, { until: this.until, label: `round ${this.number}` }), scrub),
 			this.whatIf(now, error),
 			Object.keys(chart.hops).length ? panel("Each hop, and why", hopTable(chart, this.until)) : null,
-			this.told.delays.length ? panel("Who waited for whom", h("ul", { class: "plain" }, this.told.delays.slice(0, 12).map((each, key) => h("li", { key }, h("b", {}, each.device), ` was free for ${seconds(each.waited_s)} before its hop with `, h("b", {}, each.partner), `: ${each.why}`)))) : null,
+			this.told.delays.length ? panel("Waits, and why", h("ul", { class: "plain" }, this.told.delays.slice(0, 12).map((each, key) => h("li", { key }, h("b", {}, each.device), ` was free for ${seconds(each.waited_s)} before its hop with `, h("b", {}, each.partner), `: ${each.why}`)))) : null,
 		];
 	}
 
@@ -99,7 +99,7 @@ export class Schedule {
 		const gain = before?.makespan_s && after?.makespan_s ? after.makespan_s / before.makespan_s - 1 : null;
 		return panel(
 			"What if",
-			h("div", { class: "controls" }, policies, h("button", { onclick: () => { this.set = {}; this.outcome = null; this.redraw(); }, disabled: !changed && !this.outcome }, "As it was"), h("button", { onclick: () => this.ask() }, "Play it so")),
+			h("div", { class: "controls" }, policies, h("button", { onclick: () => { this.set = {}; this.outcome = null; this.redraw(); }, disabled: !changed && !this.outcome }, "As it was"), h("button", { onclick: () => this.ask() }, "Play with these")),
 			error,
 			h("details", { key: "devices" }, h("summary", {}, changed ? `devices (${whole(changed)} changed)` : "devices: battery, link, busy"), h("div", { class: "knobs" }, rows)),
 			before
@@ -109,7 +109,7 @@ export class Schedule {
 						h("p", { class: "result", role: "status" }, `${this.outcome.policy}: one holder after `, h("b", {}, seconds(after.makespan_s ?? after.end_s)), changed && gain !== null ? ` instead of ${seconds(before.makespan_s)} (${gain >= 0 ? "+" : "−"}${percent(Math.abs(gain), 1)})` : ""),
 						gantt(after, { label: `what ${this.outcome.policy} would do` }),
 						changed ? h("details", { key: "before" }, h("summary", {}, "the same policy without the changes"), gantt(before)) : null,
-						estimates.length ? h("details", { key: "estimates" }, h("summary", {}, "what was taken for granted"), h("ul", { class: "plain" }, estimates.map((text, key) => h("li", { key }, text)))) : null,
+						estimates.length ? h("details", { key: "estimates" }, h("summary", {}, "assumptions"), h("ul", { class: "plain" }, estimates.map((text, key) => h("li", { key }, text)))) : null,
 					)
 				: null,
 		);

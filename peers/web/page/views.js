@@ -81,7 +81,7 @@ export function roundView({ now }) {
 		),
 		exchange ? planned(exchange) : null,
 		chart ? panel(round.is_open ? "As it happens" : "The last round", gantt(chart, { label: `round ${round.number}` })) : empty("Nothing is ordered yet", round.phase),
-		exchange ? panel("Who owns how much", h("ul", { class: "owns" }, Object.entries(exchange.owns).map(([name, count]) => h("li", { key: name }, bar(count / Math.max(1, ...Object.values(exchange.owns)), name, plural(count, "segment", "segments")))))) : null,
+		exchange ? panel("Segments of each device", h("ul", { class: "owns" }, Object.entries(exchange.owns).map(([name, count]) => h("li", { key: name }, bar(count / Math.max(1, ...Object.values(exchange.owns)), name, plural(count, "segment", "segments")))))) : null,
 		before ? panel("The round before", h("p", { class: "quiet" }, before.title), gantt(before), before.exchange ? planned(before.exchange) : h("details", {}, h("summary", {}, "each of its hops, and why"), hopTable(before))) : null,
 		chart && Object.keys(chart.hops).length ? panel("Each hop, and why", h("p", { class: "quiet" }, chart.title), hopTable(chart)) : null,
 	];
@@ -94,7 +94,7 @@ export function cloudView({ now }) {
 	if (!cycles.length) return empty("Nothing is taught yet", "It learns from its own data first.");
 	return [
 		stats(stat("version", whole(cloud.version), cloud.version > 1 ? "taught by the mesh" : "from its own data"), stat("cycles", whole(Math.max(0, cloud.version - 1))), stat("last cycle", seconds(cycles[0][1].seconds))),
-		h("p", { class: "quiet", key: "what" }, "Devices of a group taught each other, through the cloud. Beside each: how often its model was right where the cloud tried it."),
+		h("p", { class: "quiet", key: "what" }, "Devices of a group taught each other, through the cloud. Beside each device stands how often its model was right in the cloud's test."),
 		...cycles.slice(0, 40).map(([version, cycle]) =>
 			panel(
 				`Version ${version}`,
@@ -108,7 +108,7 @@ export function cloudView({ now }) {
 }
 
 export function joinView({ join, ask, hide, now }) {
-	const intro = h("p", {}, `The join code lets a device into the mesh “${now.mesh.name}”: whoever sees it can join and read. It stays on this screen for a minute.`);
+	const intro = h("p", {}, `The join code lets a device into the mesh “${now.mesh.name}”: anybody that sees it can join and read. It stays on this screen for a minute.`);
 	if (!join || join.error)
 		return panel("Let another device join", intro, join ? h("p", { class: "notice warn", role: "alert" }, join.error) : null, h("p", {}, h("button", { class: "primary", onclick: ask }, "Show the join code")));
 	const size = join.qr.length;

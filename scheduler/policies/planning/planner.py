@@ -72,7 +72,7 @@ class Planner:
             hasty = None
         if self._futures and any(pauses_per_second(one.kind) or one.busy_for_s for one in holders):
             picked, why = _try_out(case, hasty, self._futures)
-            how = f", on average over {self._futures} futures"
+            how = f", on average over {self._futures} drawn futures"
         else:
             picked, why = _follow(case, hasty)
             how = " on expected times"

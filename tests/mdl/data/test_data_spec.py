@@ -43,7 +43,7 @@ def test_a_path_is_never_mistaken_for_a_factory(text: str, source: str, path: st
     [
         ("uci_hr", ["did you mean uci-har:PATH", "valid: motion, uci-har:PATH"]),
         ("motoin", ["did you mean motion", "package.module:factory"]),
-        ("", ["which data? give --data", "--data motion is synthetic"]),
+        ("", ["no data is named: give --data", "--data motion is synthetic"]),
         ("csv", ["csv needs a path", "csv:PATH"]),
         ("npz:", ["npz needs a path"]),
         ("motion:people=3", ["takes no path", "motion?people=12"]),

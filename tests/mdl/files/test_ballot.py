@@ -92,7 +92,7 @@ def test_a_damaged_ballot_is_told_and_an_older_one_does_not_take_its_place(
         path.write_bytes(content)
         caplog.clear()
         assert BallotFile(path).begin() is None
-        assert "its file is damaged, and what this device said last is forgotten" in caplog.text
+        assert "its file is damaged, and the last ballot of this device is lost" in caplog.text
 
 
 def test_the_file_takes_its_room_once_and_is_its_owners_alone(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_after_a_power_cut_a_ballot_tells_what_was_promised_and_names_no_start(
         _at_boot(monkeypatch, "tuesday")
         assert BallotFile(path).begin() == Ballot(5, (Reached("ann.1.7", 5),))
     assert [record.getMessage() for record in caplog.records] == [
-        "this device may have forgotten what it said last, since its machine has lost power or crashed: it takes part, "
-        "and helps to decide on rounds again once one has its new work"
+        "the last ballot of this device may be lost, since its machine has lost power or crashed: it takes part, "
+        "and votes again once a round has its new work"
     ]
 
 

@@ -90,7 +90,7 @@ def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, text: str, told: st
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ("", "which interactions"),
+        ("", "no interactions are named"),
         ("motion", "no log of interactions"),
         ("movielens", "no log of interactions; did you mean movielens:PATH?"),
         ("csv:x.csv?least=0", "option least=0"),

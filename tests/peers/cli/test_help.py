@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from mdl.__main__ import HELP, HELP_COLUMNS
 from mdl.peers.cli import headings
 from mdl.peers.cli.main import whole
+from mdl.scheduler.explain.what_if import _FIELDS
+from mdl.sim.timing.scenario import FAMILIES
 
 FIRST = ("--mesh", "--invite", "--data", "--model", "--name", "--when", "--rounds", "--web")
 MOST_WORDS = 10
@@ -63,6 +66,18 @@ def test_a_peer_shows_eight_options_first_and_the_others_under_headings() -> Non
     others = [name for heading in headings.OPTIONS for name in _below(heading, text)]
     known = {option.opts[0] for option in ALL["mdl peer"].params}
     assert set(others) == known - set(FIRST)
+
+
+@pytest.mark.parametrize(
+    ("path", "option", "names"),
+    [
+        *((path, "--family", FAMILIES) for path in ("mdl schedule compare", "mdl scheduler eval")),
+        ("mdl schedule what-if", "--set", _FIELDS),
+    ],
+)
+def test_an_option_of_few_words_names_all_of_them(path: str, option: str, names: Collection[str]) -> None:
+    [found] = [each for each in ALL[path].params if option in each.opts]
+    assert set(names) <= set(re.findall(r"\w+", found.help))
 
 
 def test_the_kept_help_is_what_the_commands_say() -> None:

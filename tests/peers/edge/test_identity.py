@@ -252,7 +252,7 @@ def test_without_a_code_the_user_is_told_what_to_give() -> None:
         find_code("lab", None)
     remember_code(new_join_code("lab"))
     remember_code(new_join_code("home"))
-    with pytest.raises(ConfigError, match=r"which mesh.*--mesh NAME, one of: home, lab"):
+    with pytest.raises(ConfigError, match=r"no mesh is named.*--mesh NAME, one of: home, lab"):
         find_code(None, None)
 
 

@@ -164,7 +164,7 @@ def test_a_learner_does_not_overwrite_its_model_with_another_one(home: Path) -> 
     (home / PERSONAL).write_bytes(b"mine")
     assert Student(config, home).record.number == 4
     for other in (settings("cnn-lstm"), settings(seed=5)):
-        with pytest.raises(ConfigError, match=r"has what lesson 2 gave of .*, and this is .*--fresh"):
+        with pytest.raises(ConfigError, match=r"has lesson 2 of .*, and this is .*--fresh"):
             Student(other, home)
     assert Student(settings("cnn-lstm"), home, fresh=True).record == Record(4), "the cloud has counted its updates"
     assert (home / "before-1" / PERSONAL).read_bytes() == b"mine"

@@ -72,5 +72,5 @@ def test_what_cannot_be_is_refused(home: Path) -> None:
             edit_words(home / "me", add, remove)
         assert told in str(found.value)
     (home / "me" / STUDY).touch()
-    with pytest.raises(ConfigError, match="a training is not at its end"):
+    with pytest.raises(ConfigError, match="a training is unfinished"):
         edit_words(home / "me", ["zoe"], [])

@@ -136,6 +136,13 @@ def test_a_gap_or_a_missing_value_in_what_comes_begins_a_new_window() -> None:
         assert x[0].tolist() == list(range(number - 10, number))
 
 
+def test_a_time_with_a_mark_between_thousands_is_as_good_as_none() -> None:
+    lines = ["time;v", *(f"{1_234.5 + row:,.1f};{row}" for row in range(12))]
+    assert lines[1].startswith("1,234.5;")
+    [(number, x)] = live_windows(lines, "-", CsvOptions(columns="v", window=10))
+    assert (number, x[0].tolist()) == (10, list(range(10)))
+
+
 ENDINGS = {"torch": ".pt2", "onnx": ".onnx", "safetensors": ".safetensors"}
 
 

@@ -260,7 +260,7 @@ def test_the_status_is_drawn_with_every_device() -> None:
     assert "led by boss" in text
     assert "refused: its model" in text
     assert "greedy: ann is the slowest" in text
-    assert "receives a partial mean 25% from ann" in text
+    assert "receives work to merge 25% from ann" in text
 
 
 STRUCTS = [

@@ -55,7 +55,7 @@ def test_greedy_decides_where_it_says_what_cannot_be(said: object, wrong: str) -
 
 
 def test_greedy_decides_where_it_waits_for_nobody_or_fails() -> None:
-    assert "(it waits for nobody)" in foreign(lambda view: Wait("hm")).decide(see(FREE, FREE)).reason
+    assert "(it waits though no device is busy)" in foreign(lambda view: Wait("hm")).decide(see(FREE, FREE)).reason
     failed = foreign(lambda view: {}["p9"]).decide(see(FREE, FREE))
     assert failed.reason.startswith("mine:make leaves it to greedy (it failed with KeyError: 'p9')")
 

@@ -33,7 +33,7 @@ def test_the_same_sender_goes_to_somebody_it_reaches() -> None:
     decision = go_around(see(dict.fromkeys("abcd", FREE), ("b", "a")), Pair("a", "b", "cheapest"))
     assert isinstance(decision, Pair)
     assert (decision.sender, decision.receiver) == ("a", "c")
-    assert decision.reason == "a and b are to go around a cut (cheapest)"
+    assert decision.reason == "a and b have a cut between them (cheapest)"
 
 
 def test_the_only_way_between_two_devices_does_not_send() -> None:

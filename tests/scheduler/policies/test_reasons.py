@@ -162,7 +162,7 @@ def test_fifo_ring_and_optimal_do_what_their_reasons_say() -> None:
 
 
 def test_ring_says_how_many_are_left() -> None:
-    assert make_policy("ring").decide(_view(DONE, DONE)) == Wait("ring: 0 of 2 devices left, it takes two")
+    assert make_policy("ring").decide(_view(DONE, DONE)) == Wait("ring: 0 of 2 devices left; a pair needs two")
 
 
 def _view(*states: DeviceState) -> ChainView:
@@ -172,11 +172,11 @@ def _view(*states: DeviceState) -> ChainView:
 def test_tree_says_why_two_that_are_free_wait_and_to_whom_orphans_send() -> None:
     """0 is the parent of 2, and both are free; but 1, who comes before 2, still trains."""
     waiting = make_policy("tree").decide(_view(FREE, TRAINING, FREE))
-    assert waiting == Wait("tree: no free position has a free parent and all the hops of both that come before done")
+    assert waiting == Wait("tree: each free position waits for its parent or for earlier hops")
     orphan = make_policy("tree").decide(_view(FREE, DONE, DEAD, FREE))
     assert orphan.reason == "tree: position 3 sends to its nearest ancestor that is left, 0"
     parentless = make_policy("tree").decide(_view(DEAD, FREE, DONE, DONE, FREE))
-    assert parentless == Pair("4", "1", "tree: their parents are gone, the last sends to the first")
+    assert parentless == Pair("4", "1", "tree: the last sends to the first, as their parents are gone")
 
 
 @pytest.mark.parametrize(

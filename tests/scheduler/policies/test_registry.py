@@ -190,7 +190,7 @@ def test_a_policy_that_does_not_exist_is_named_with_the_closest_one() -> None:
 def test_optimal_is_there_for_those_who_have_the_scenario() -> None:
     scenario = draw_scenario("hetero", 3, 0)
     assert isinstance(Bench().policy(OPTIMAL, scenario), Optimal)
-    with pytest.raises(ConfigError, match="policy 'optimal' knows when busy times end, so it can only judge"):
+    with pytest.raises(ConfigError, match="policy 'optimal' knows when busy times end: it can judge"):
         make_policy(OPTIMAL)
 
 

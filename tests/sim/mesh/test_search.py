@@ -151,7 +151,7 @@ def test_a_severed_link_carries_nothing_and_the_others_all() -> None:
     walk = _walk(THREE)
     step = _step_of(walk, RoundOpened, "p1")
     assert follow(walk, (Sever(step=step, for_s=3.5),))
-    assert walk.told == ("nothing passes between p1 and whom it heard RoundOpened of p0 from, for 3.5 s",)
+    assert walk.told == ("nothing passes between p1 and the sender of RoundOpened of p0, for 3.5 s",)
     begun = walk.mesh.now
     _end(walk)
     heard = {"p1": list[float](), "p2": list[float]()}

@@ -79,9 +79,9 @@ def test_what_one_person_wrote_is_read_and_the_rest_counted(tmp_path, caplog, ex
 
 def test_a_chat_is_refused_where_nobody_says_who_they_are(tmp_path):
     (tmp_path / "chat.txt").write_text(ANDROID)
-    with pytest.raises(ConfigError, match=r"chat\.txt: a chat of Ben, Ann: say who you are, as in \?me=Ben"):
+    with pytest.raises(ConfigError, match=r"chat\.txt: a chat of Ben, Ann: name yourself, as in \?me=Ben"):
         read(tmp_path / "chat.txt", "")
-    with pytest.raises(DataError, match="no text by author 'Bob' in it; those who wrote are Ben, Ann"):
+    with pytest.raises(DataError, match="no text by author 'Bob' in it; its authors are Ben, Ann"):
         read(tmp_path / "chat.txt", "Bob")
     with pytest.raises(ConfigError, match=r"unknown option 'mee'; did you mean me\?"):
         list(read_lines_of(tmp_path / "chat.txt?mee=Ben"))

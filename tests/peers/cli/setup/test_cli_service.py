@@ -90,7 +90,7 @@ def test_a_working_directory_with_a_line_break_is_refused(
     ("words", "complaint"),
     [
         (["peer", "--mesh", "home", "--data", "motion", "--speed"], "No such option"),
-        (["peer", "--code", "home:abcd", "--data", "motion"], "not the code itself"),
+        (["peer", "--code", "home:abcd", "--data", "motion"], "give --code @FILE"),
         (["peer", "--invite", "maple otter violin", "--data", "motion"], "good once"),
         (["peer", "--mesh", "home", "--data", "csv:walk.csv"], "give the whole path"),
         (["peer", "--mesh", "nosuch", "--data", "motion"], "no code is known"),

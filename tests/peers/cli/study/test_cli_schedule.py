@@ -638,7 +638,7 @@ def test_commands_print_for_people(tmp_path: Path) -> None:
     run = _run(tmp_path / "run", _summary(1), _summary(2))
     for arguments, expected in (
         (["show", "dynamic:4:1"], "decisions"),
-        (["show", str(run)], "who waited for whom"),
+        (["show", str(run)], "waits, and why"),
         (["compare", "--count", "2", "--n", "3"], "makespan"),
         (["what-if", "paper:4:1", "--set", "1.battery=4"], "dies"),
         (["replay", str(run)], "estimated"),

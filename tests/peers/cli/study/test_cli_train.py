@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from mdl.peers.cli.main import main
+from mdl.peers.cli.study import scheduler
 from mdl.scheduler.policies.qnet_numpy import draw_weights
 from mdl.scheduler.study import judging
 from mdl.scheduler.training import train as train_module
@@ -20,7 +22,7 @@ from mdl.scheduler.training.train import Trained
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     def train(steps: int, *given: Any, **more: Any) -> Trained:
-        return Trained(draw_weights(np.random.default_rng(0)), steps, True, {"paper 9": 0.0})
+        return Trained(draw_weights(np.random.default_rng(0)), steps, True)
 
     monkeypatch.setattr(train_module, "train_policy", train)
 
@@ -56,6 +58,24 @@ def test_the_end_says_whether_to_use_it(
     )
 
 
+def test_an_unmet_requirement_does_not_repeat_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(judging, "compare_networks", lambda one, other, *seeds: {"paper 9": (-3.0, 1.0)})
+    assert _train(tmp_path, "--require", "level", as_json=False) == 4
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).count("do not use it") == 1
+    assert printed.err.endswith("mdl: --require level: compared with the greedy rule, the policy is worse\n")
+
+
+def test_an_interrupted_training_compares_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scheduler, "_stopping", lambda: nullcontext(lambda: True))
+    assert _train(tmp_path) == 130
+    assert not {"less_than_greedy_percent", "verdict"} & set(json.loads(capsys.readouterr().out.splitlines()[-1]))
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -71,8 +91,9 @@ def test_what_does_not_fit_together_is_refused(
     assert told in capsys.readouterr().err
 
 
-def _train(folder: Path, *words: str) -> int:
-    arguments = ["scheduler", "train", "--steps", "9", "--out", str(folder / "p.safetensors"), "--json", *words]
+def _train(folder: Path, *words: str, as_json: bool = True) -> int:
+    arguments = ["scheduler", "train", "--steps", "9", "--out", str(folder / "p.safetensors"), *words]
+    arguments += ["--json"] if as_json else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["mdl", *arguments])
         with pytest.raises(SystemExit) as ended:

@@ -111,7 +111,7 @@ def test_who_gave_something_keeps_its_name_over_starts_and_a_full_table(
 def test_a_name_that_could_not_be_read_is_not_written(tmp_path: Path) -> None:
     names = open_names(tmp_path)
     for name in ("two\nlines", "#ann", "tab\there", "x" * 100):
-        with pytest.raises(RemoteProtocolError, match="no name that can be kept"):
+        with pytest.raises(RemoteProtocolError, match="cannot be kept: it is no name"):
             names.check([name], ANN)
     names.check(["ann"], ANN)
     open_names(tmp_path).check(["ann"], ANN)

@@ -53,7 +53,7 @@ def test_the_limit_of_a_container_or_service_is_read(
 def test_a_limit_below_what_torch_takes_is_refused_before_it_is_loaded(
     limit_mb: int, trainers: int, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"only {limit_mb} MB .* takes {150 * trainers} MB at least.* without"):
+    with pytest.raises(ConfigError, match=rf"only {limit_mb} MB .* takes at least {150 * trainers} MB.* without"):
         check_limit(trainers, limited(tmp_path, limit_mb))
 
 

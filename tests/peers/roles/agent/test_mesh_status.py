@@ -228,7 +228,7 @@ def test_the_phase_says_who_still_trains_and_repeats_a_policys_reason_as_it_is()
 @pytest.mark.parametrize(
     ("reason", "told"),
     [
-        ("waiting: fewer than two are free, 1 of 4 still train", ": fewer than two are free, 1 of 4 still train"),
+        ("waiting: 1 of 4 still train", ": 1 of 4 still train"),
         ("greedy: b and c start in 0.2 s", ": greedy: b and c start in 0.2 s"),
         ("a majority: b of 3 members are missing", ", waits for a majority: b of 3 members are missing"),
         ("b, c to have the result", ", waits for b, c to have the result"),
