@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.data.spec import split_names
+from mdl.data.tables.dialect import is_nothing
 from mdl.data.tables.options import CsvOptions
-from mdl.data.tables.rows import is_nothing
 from mdl.data.tables.stretches import UNLABELLED
 from mdl.data.windows import Integers
 from mdl.errors import ConfigError, DataError
