@@ -316,16 +316,15 @@ class TextBlocks:
         return not self.is_between
 
     def look(self) -> str:
-        """Return the block's lines that have not been given; "" if they break a bound, of which the lines tell."""
+        """Return the block's lines that have not been given; "" if they unpack to too much, of which `next` tells."""
         text = self._text[self._at :] if self._at else self._text
         if self._most is not None and self._total + len(text) > self._most:
             return ""
-        return text if max(map(len, text.split("\n"))) < LONGEST_LINE else ""
+        return text
 
-    def skip(self) -> None:
+    def skip(self, lines: int) -> None:
         """Count the block's lines as given."""
-        self._total += len(self._text) - self._at
-        self._number += self._text.count("\n", self._at) + (not self._text.endswith("\n"))
+        self._total, self._number = self._total + len(self._text) - self._at, self._number + lines
         self._at = len(self._text)
 
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.data.readers.archive import LONGEST_LINE
 from mdl.data.tables.dialect import Dialect, is_nothing
 
 Floats64 = NDArray[np.float64]
@@ -23,7 +24,9 @@ Places = NDArray[np.int64]
 _LONGEST_CELL = 64
 # Words for nothing, such as #div/0!; and how many different ones, with other texts, a block is searched for.
 _LONGEST_WORD, _MOST_WORDS = 8, 64
-_NEWLINE, _QUOTE, _SPACE, _TAB, _COMMA, _MINUS, _POINT, _ZERO, _NINE = b'\n" \t,-.09'
+_NEWLINE, _QUOTE, _SPACE, _TAB, _COMMA, _MINUS, _POINT, _ZERO, _NINE, _OPEN, _CLOSE = b'\n" \t,-.09[]'
+# Cells are picked as if each had the length of the longest.
+_PADDING = b"\n" * (_LONGEST_CELL + 2)
 _decode = msgspec.json.Decoder(list[float]).decode
 
 
@@ -68,13 +71,16 @@ class Cells(Sequence[str]):
 
 
 class Block:
-    """Rows of as many cells each. is_plain: as of `Cells`."""
+    """Rows of as many cells each. lines: of the file. is_plain: as of `Cells`."""
 
-    def __init__(self, raw: bytes, starts: Places, ends: Places, delimiter: int) -> None:
-        """Begin. starts, ends: of the cells in raw, without their quotes, int64 (rows, cells)."""
-        self._raw, self._starts, self._ends = raw, starts, ends
-        self._data: Bytes = np.frombuffer(raw, np.uint8)
-        self.is_plain = delimiter == _COMMA or b"," not in raw
+    def __init__(self, data: Bytes, starts: Places, ends: Places, delimiter: int, lines: int, is_quoted: bool) -> None:
+        """Begin. data: the lines, and behind them some bytes. starts, ends: of the cells, without their quotes,
+        int64 (rows, cells).
+        """
+        self.lines = lines
+        self._data, self._starts, self._ends = data, starts, ends
+        self._delimiter, self._is_quoted = delimiter, is_quoted
+        self.is_plain = delimiter == _COMMA or not (data == _COMMA).any()
         self._texts: dict[int, list[str]] = {}
         self._values: dict[int, Floats64] = {}
 
@@ -93,14 +99,14 @@ class Block:
 
     def read_numbers(self, columns: Collection[int]) -> None:
         """Read these columns as numbers, as far as JSON and the words for nothing have them."""
-        if 2 * len(columns) >= self._starts.shape[1] and self._read_together(sorted(columns)):
+        if 2 * len(columns) >= self._starts.shape[1] and self._read_together(columns):
             return
         for column in columns:
             self._read_alone(column)
 
     def _read_texts(self, column: int) -> list[str]:
         starts, ends = self._starts[:, column], self._ends[:, column]
-        if (width := int((ends - starts).max(initial=0))) > _LONGEST_CELL:
+        if (width := int((ends - starts).max())) > _LONGEST_CELL:
             return [self._text(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         # A label stays for many rows: each run of cells that are alike is decoded once.
         picked, length = _pick(self._data, starts, ends, width), ends - starts
@@ -113,61 +119,68 @@ class Block:
         return texts
 
     def _text(self, start: int, end: int) -> str:
-        return self._raw[start:end].decode("utf-8")
+        return self._data[start:end].tobytes().decode("utf-8")
 
-    def _read_together(self, columns: list[int]) -> bool:
+    def _read_together(self, columns: Collection[int]) -> bool:
         """Read the whole block as one list of numbers, with 0 for the cells of other columns."""
         starts, ends = self._starts, self._ends
         others = [column for column in range(starts.shape[1]) if column not in columns]
         if (ends[:, others] - starts[:, others]).max(initial=0) > _LONGEST_CELL:
             return False
-        data = self._data.copy()
+        size = int(ends[-1, -1]) + 1 + self._is_quoted
+        text = np.empty(size + 1, np.uint8)
+        text[0] = _OPEN
+        data = text[1:]
+        data[:] = self._data[:size]
         if not self.is_plain:
             data[data == _COMMA] = _POINT
-        # What ends a cell is behind its quote.
-        is_closed = self._data[ends] == _QUOTE
-        if is_closed.any():
+        if self._is_quoted:
             data[data == _QUOTE] = _SPACE
+            is_closed = self._data[ends] == _QUOTE
             data[ends[is_closed & (starts == ends)]] = _ZERO
-        data[ends + is_closed] = _COMMA
+            data[ends + is_closed] = _COMMA
+        else:
+            after = ends[:, -1] if self._delimiter == _COMMA else ends
+            data[after] = _COMMA
         for column in others:
             _blank(data, starts[:, column], ends[:, column])
-        own = starts[:, columns], ends[:, columns]
-        nothing: NDArray[np.bool_] | None = None
+        data[ends[-1, -1] :] = _SPACE
+        data[-1] = _CLOSE
         # Most blocks lack no value.
-        values = None if is_closed.any() else _to_numbers(data.tobytes(), starts.size)
+        values = None if self._is_quoted else _to_numbers(text.tobytes(), starts.size)
+        span, nothing = slice(min(columns), max(columns) + 1), None
         if values is None:
-            nothing = self._find_nothing(*own)
-            _blank(data, own[0][nothing], own[1][nothing])
-            filled = b"," + data.tobytes()
-            for _ in range(2):
-                filled = filled.replace(b",,", b",0,")
-            values = _to_numbers(filled[1:], starts.size)
+            nothing = self._find_nothing(span)
+            _blank(data, starts[:, span][nothing], ends[:, span][nothing])
+            values = _to_numbers(_fill_holes(text.tobytes()), starts.size)
         if values is None:
             return False
-        chosen = values.reshape(starts.shape)[:, columns]
-        self._finish(chosen, *own, nothing)
-        self._values.update({column: chosen[:, place] for place, column in enumerate(columns)})
+        values = values.reshape(starts.shape)
+        self._finish(values[:, span], span, nothing)
+        self._values.update({column: values[:, column] for column in columns})
         return True
 
     def _read_alone(self, column: int) -> None:
         starts, ends = self._starts[:, column], self._ends[:, column]
-        if (width := int((ends - starts).max(initial=0))) > _LONGEST_CELL:
+        if (width := int((ends - starts).max())) > _LONGEST_CELL:
             return
-        nothing = self._find_nothing(starts, ends)
-        picked = np.full((len(starts), width + 2), _SPACE, np.uint8)
-        picked[:, 1:-1] = _pick(self._data, starts, ends, width)
+        span = slice(column, column + 1)
+        nothing = self._find_nothing(span)
+        text = np.full((len(starts), width + 2), _SPACE, np.uint8)
+        text[:, 1:-1] = _pick(self._data, starts, ends, width)
         if not self.is_plain:
-            picked[picked == _COMMA] = _POINT
-        picked[nothing] = _SPACE
-        picked[nothing, 0] = _ZERO
-        picked[:, -1] = _COMMA
-        if (values := _to_numbers(picked.tobytes(), len(starts))) is not None:
-            self._finish(values, starts, ends, nothing)
+            text[text == _COMMA] = _POINT
+        text[nothing[:, 0]] = _SPACE
+        text[nothing[:, 0], 1] = _ZERO
+        text[:, 0] = _COMMA
+        text[0, 0], text[-1, -1] = _OPEN, _CLOSE
+        if (values := _to_numbers(text.tobytes(), len(starts))) is not None:
+            self._finish(values[:, None], span, nothing)
             self._values[column] = values
 
-    def _find_nothing(self, starts: Places, ends: Places) -> NDArray[np.bool_]:
+    def _find_nothing(self, span: slice) -> NDArray[np.bool_]:
         """Return True for each cell that holds no value, or a word for that, as far as these are few and short."""
+        starts, ends = self._starts[:, span], self._ends[:, span]
         length, first = ends - starts, self._data[starts]
         nothing: NDArray[np.bool_] = length == 0
         is_odd = (first < _ZERO) | (first > _NINE)
@@ -182,42 +195,44 @@ class Block:
             nothing[rows] = holds[which.reshape(-1)]
         return nothing
 
-    def _finish(self, values: Floats64, starts: Places, ends: Places, nothing: NDArray[np.bool_] | None) -> None:
-        """Give -0 its sign, which JSON's whole numbers lack, and cells without a value theirs."""
+    def _finish(self, values: Floats64, span: slice, nothing: NDArray[np.bool_] | None) -> None:
+        """Give -0 its sign, which JSON's whole numbers lack, and NaN to cells without a value."""
         zeros = np.nonzero(values == 0)
-        at, end = starts[zeros], ends[zeros]
-        while (is_blank := (at < end) & ((self._data[at] == _SPACE) | (self._data[at] == _TAB))).any():
-            at = at + is_blank
-        is_negative = (at < end) & (self._data[at] == _MINUS)
-        values[tuple(axis[is_negative] for axis in zeros)] = -0.0
+        if len(zeros[0]):
+            at, end = self._starts[:, span][zeros], self._ends[:, span][zeros]
+            while (is_blank := (at < end) & ((self._data[at] == _SPACE) | (self._data[at] == _TAB))).any():
+                at = at + is_blank
+            is_negative = (at < end) & (self._data[at] == _MINUS)
+            values[zeros[0][is_negative], zeros[1][is_negative]] = -0.0
         if nothing is not None:
             values[nothing] = np.nan
 
 
 def take_apart(text: str, dialect: Dialect, width: int) -> Block | None:
     """Return whole lines as a block of rows with `width` cells; None if they are not regular."""
-    delimiter = ord(dialect.delimiter)
+    delimiter, lines = ord(dialect.delimiter), None
     if dialect.row_end:
-        if '"' in text:
+        parts = text.split("\n")
+        if '"' in text or max(map(len, parts)) >= LONGEST_LINE:
             return None
-        rows = [
-            row.strip().rstrip(dialect.delimiter) for line in text.split("\n") for row in line.split(dialect.row_end)
-        ]
+        lines = len(parts) - text.endswith("\n")
+        rows = [row.strip().rstrip(dialect.delimiter) for line in parts for row in line.split(dialect.row_end)]
         text = "\n".join(filter(None, rows))
     raw = text.encode("utf-8")
+    is_quoted = b'"' in raw
     if delimiter == _SPACE:
-        if b'"' in raw:
+        if is_quoted:
             return None
         while b"  " in raw:
             raw = raw.replace(b"  ", b" ")
         raw = raw.replace(b"\n ", b"\n").lstrip(b" ")
-    if not raw.endswith(b"\n"):
-        raw += b"\n"
-    data = np.frombuffer(raw, np.uint8)
+    raw += b"" if raw.endswith(b"\n") else b"\n"
+    padded = np.frombuffer(raw + _PADDING, np.uint8)
+    data = padded[: len(raw)]
     is_end = data == _NEWLINE
     found = np.flatnonzero(is_end | (data == delimiter))
-    quotes = np.flatnonzero(data == _QUOTE) if b'"' in raw else np.zeros(0, np.int64)
-    if len(quotes):
+    if is_quoted:
+        quotes = np.flatnonzero(data == _QUOTE)
         if not _enclose(data, quotes, delimiter):
             return None
         # A delimiter between quotes ends no cell.
@@ -227,18 +242,17 @@ def take_apart(text: str, dialect: Dialect, width: int) -> Block | None:
     if rest or cells not in (width, width + 1):
         return None
     ends = found.reshape(-1, cells)
-    if not is_end[ends[:, -1]].all():
-        return None
     starts = np.concatenate([[0], found[:-1] + 1]).reshape(-1, cells)
+    length = ends[:, -1] - starts[:, 0]
     # An empty line is no row, also in a table of one column.
-    if (ends[:, -1] == starts[:, 0]).any():
+    if not is_end[ends[:, -1]].all() or length.min() == 0 or length.max() >= LONGEST_LINE:
         return None
     if cells > width and (ends[:, -1] > starts[:, -1]).any():
         return None
-    if len(quotes):
-        is_quoted = (data[starts] == _QUOTE) & (ends > starts)
-        starts, ends = starts + is_quoted, ends - is_quoted
-    return Block(raw, starts, ends, delimiter)
+    if is_quoted:
+        has_quote = (data[starts] == _QUOTE) & (ends > starts)
+        starts, ends = starts + has_quote, ends - has_quote
+    return Block(padded, starts, ends, delimiter, lines or count, is_quoted)
 
 
 def _enclose(data: Bytes, quotes: Places, delimiter: int) -> bool:
@@ -252,11 +266,12 @@ def _enclose(data: Bytes, quotes: Places, delimiter: int) -> bool:
 
 def _pick(data: Bytes, starts: Places, ends: Places, width: int) -> Bytes:
     """Return the bytes of cells of at most `width`, filled up with spaces, (cells, width)."""
-    picked = np.full((len(starts), width), _SPACE, np.uint8)
+    if not width:
+        return np.zeros((len(starts), 0), np.uint8)
+    picked = np.lib.stride_tricks.sliding_window_view(data, width)[starts]
     length = ends - starts
-    for place in range(width):
-        rows = np.flatnonzero(length > place)
-        picked[rows, place] = data[starts[rows] + place]
+    if length.min() < width:
+        picked[np.arange(width) >= length[:, None]] = _SPACE
     return picked
 
 
@@ -267,10 +282,18 @@ def _blank(data: Bytes, starts: Places, ends: Places) -> None:
         data[starts[length > place] + place] = _SPACE if place else _ZERO
 
 
+def _fill_holes(text: bytes) -> bytes:
+    """Return a list of JSON with 0 for what lacks between its commas."""
+    text = text.replace(b",,", b",0,").replace(b",,", b",0,")
+    text = b"[0" + text[1:] if text.startswith(b"[,") else text
+    stripped = text[:-1].rstrip(b" ")
+    return stripped + b"0]" if stripped.endswith(b",") else text
+
+
 def _to_numbers(text: bytes, count: int) -> Floats64 | None:
-    """Return so many numbers of JSON, each with a comma behind; None if they are not."""
+    """Return so many numbers of a list of JSON; None if it has others."""
     try:
-        values = _decode(b"[" + text[:-1] + b"]")
+        values = _decode(text)
     except (msgspec.MsgspecError, RecursionError):
         return None
     return np.fromiter(values, np.float64, count) if len(values) == count else None

@@ -193,7 +193,7 @@ def _read_pieces(
     while lines.fill():
         text = lines.look()
         if text and (block := take_apart(text, dialect, width)) is not None:
-            lines.skip()
+            lines.skip(block.lines)
             block.read_numbers(numbers)
             done += len(block)
             yield block
