@@ -40,7 +40,7 @@ _END_RECORD_BYTES = 22 + (1 << 16)
 LONGEST_LINE = 1 << 17
 
 _PIECE_BYTES = 1 << 20
-# Lines parsed as a whole: their arrays stay in a processor's cache. Above the longest line.
+# Lines parsed as a whole: their arrays stay in a processor's cache.
 _BLOCK_BYTES = 1 << 18
 # The share of zeros in every second byte of UTF-16 text in the west; a few letters are beyond the first 256.
 _MOSTLY = 0.8
@@ -310,8 +310,9 @@ class TextBlocks:
             piece = self._source.read(_BLOCK_BYTES)
             self._ended = not piece
             text = self._left + self._decoder.decode(piece, final=self._ended)
-            # A line too long for the block is too long anyway.
-            cut = len(text) if self._ended or len(text) > 2 * _BLOCK_BYTES else text.rfind("\n") + 1
+            cut = len(text) if self._ended else text.rfind("\n") + 1
+            if not cut and len(text) > LONGEST_LINE:
+                cut = len(text)  # `next` refuses it
             self._text, self._left, self._at = text[:cut], text[cut:], 0
         return not self.is_between
 

@@ -127,11 +127,11 @@ class Block:
         others = [column for column in range(starts.shape[1]) if column not in columns]
         if (ends[:, others] - starts[:, others]).max(initial=0) > _LONGEST_CELL:
             return False
-        size = int(ends[-1, -1]) + 1 + self._is_quoted
-        text = np.empty(size + 1, np.uint8)
+        last = int(ends[-1, -1]) + int(self._data[ends[-1, -1]] == _QUOTE)
+        text = np.empty(last + 2, np.uint8)
         text[0] = _OPEN
         data = text[1:]
-        data[:] = self._data[:size]
+        data[:] = self._data[: last + 1]
         if not self.is_plain:
             data[data == _COMMA] = _POINT
         if self._is_quoted:
@@ -144,8 +144,7 @@ class Block:
             data[after] = _COMMA
         for column in others:
             _blank(data, starts[:, column], ends[:, column])
-        data[ends[-1, -1] :] = _SPACE
-        data[-1] = _CLOSE
+        data[last] = _CLOSE
         # Most blocks lack no value.
         values = None if self._is_quoted else _to_numbers(text.tobytes(), starts.size)
         span, nothing = slice(min(columns), max(columns) + 1), None
@@ -286,8 +285,7 @@ def _fill_holes(text: bytes) -> bytes:
     """Return a list of JSON with 0 for what lacks between its commas."""
     text = text.replace(b",,", b",0,").replace(b",,", b",0,")
     text = b"[0" + text[1:] if text.startswith(b"[,") else text
-    stripped = text[:-1].rstrip(b" ")
-    return stripped + b"0]" if stripped.endswith(b",") else text
+    return text[:-1] + b"0]" if text.endswith(b",]") else text
 
 
 def _to_numbers(text: bytes, count: int) -> Floats64 | None:
