@@ -40,6 +40,8 @@ _END_RECORD_BYTES = 22 + (1 << 16)
 LONGEST_LINE = 1 << 17
 
 _PIECE_BYTES = 1 << 20
+# Lines parsed as a whole: their arrays stay in a processor's cache.
+_BLOCK_BYTES = 1 << 18
 # The share of zeros in every second byte of UTF-16 text in the west; a few letters are beyond the first 256.
 _MOSTLY = 0.8
 
@@ -274,6 +276,66 @@ def open_text(
         yield _bounded_lines(text, file, most)
 
 
+class TextBlocks:
+    """The lines of a text file as `open_text` yields them; or, with `look` and `skip`, all those of a block at once."""
+
+    def __init__(self, source: BinaryIO, encoding: str, file: Path, most: int | None) -> None:
+        self._source, self._file, self._most = source, file, most
+        decoder = codecs.getincrementaldecoder(encoding)("replace")
+        self._decoder = io.IncrementalNewlineDecoder(decoder, translate=True)
+        # The block, the place of the next line in it, and the beginning of the next block.
+        self._text, self._at, self._left = "", 0, ""
+        self._total, self._number, self._ended = 0, 0, False
+
+    @property
+    def is_between(self) -> bool:
+        """True if all lines of the block have been given."""
+        return self._at == len(self._text)
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if not self.fill():
+            raise StopIteration
+        end = self._text.find("\n", self._at) + 1 or len(self._text)
+        line, self._at = self._text[self._at : end], end
+        self._total, self._number = self._total + len(line), self._number + 1
+        _check_line(line, self._file, self._number, self._total, self._most)
+        return line
+
+    def fill(self) -> bool:
+        """Have lines to give: read a block if there are none. Return False at the end of the file."""
+        while self.is_between and not self._ended:
+            piece = self._source.read(_BLOCK_BYTES)
+            self._ended = not piece
+            text = self._left + self._decoder.decode(piece, final=self._ended)
+            cut = len(text) if self._ended else text.rfind("\n") + 1
+            if not cut and len(text) > LONGEST_LINE:
+                cut = len(text)  # `next` refuses it
+            self._text, self._left, self._at = text[:cut], text[cut:], 0
+        return not self.is_between
+
+    def look(self) -> str:
+        """Return the block's lines that have not been given; "" if they unpack to too much, of which `next` tells."""
+        text = self._text[self._at :] if self._at else self._text
+        if self._most is not None and self._total + len(text) > self._most:
+            return ""
+        return text
+
+    def skip(self, lines: int) -> None:
+        """Count the block's lines as given."""
+        self._total, self._number = self._total + len(self._text) - self._at, self._number + lines
+        self._at = len(self._text)
+
+
+@contextmanager
+def open_blocks(file: Path, encoding: str) -> Iterator[TextBlocks]:
+    """Yield the lines of a text file that may be gzipped. Raises DataError as `open_text` does."""
+    with _open_unpacked(file) as (source, most):
+        yield TextBlocks(source, encoding, file, most)
+
+
 def find_encoding(file: Path) -> str:
     """Return the encoding of a text file that may be gzipped: UTF-8, spreadsheets' UTF-16, or Windows' western.
 
@@ -342,11 +404,16 @@ def _bounded_lines(text: io.TextIOWrapper, file: Path, most: int | None) -> Iter
     total, number = 0, 0
     while line := text.readline(LONGEST_LINE + 1):
         total, number = total + len(line), number + 1
-        if len(line) > LONGEST_LINE:
-            raise DataError(f"{file}, line {number}: more than {LONGEST_LINE} characters; expected lines of text")
-        if most is not None and total > most:
-            raise DataError(f"{file}: unpacks to more than {most} bytes, {MOST_UNPACKED} times its size")
+        _check_line(line, file, number, total, most)
         yield line
+
+
+def _check_line(line: str, file: Path, number: int, total: int, most: int | None) -> None:
+    """Raise DataError for a line that is too long, or beyond the most characters of a packed file."""
+    if len(line) > LONGEST_LINE:
+        raise DataError(f"{file}, line {number}: more than {LONGEST_LINE} characters; expected lines of text")
+    if most is not None and total > most:
+        raise DataError(f"{file}: unpacks to more than {most} bytes, {MOST_UNPACKED} times its size")
 
 
 def unpack_text(name: str, content: bytes) -> bytes:

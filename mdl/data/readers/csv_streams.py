@@ -160,7 +160,7 @@ def gather_targets(
     """Return each window's numbers, float32 (n, k), or the labels that hold in more than half of it, uint8 (n, k)."""
     found = np.empty((len(starts), columns.stop - columns.start))
     for first in range(0, len(starts), _AT_ONCE):
-        stream = np.memmap(rows, np.float32, "r").reshape(-1, width)[:, columns]
+        stream = np.asarray(np.memmap(rows, np.float32, "r")).reshape(-1, width)[:, columns]
         for place, start in enumerate(starts[first : first + _AT_ONCE].tolist(), first):
             window = stream[start : start + options.window]
             is_last = options.target and options.target_of == "last"
@@ -200,7 +200,7 @@ def gather_windows(
         np.lib.format.write_array_header_1_0(file, header)
         for first in range(0, len(starts), _AT_ONCE):
             # Mapped anew each time: pages that were read count as memory as long as they are mapped.
-            stream = np.memmap(rows, np.float32, "r").reshape(-1, width or channels)[:, :channels]
+            stream = np.asarray(np.memmap(rows, np.float32, "r")).reshape(-1, width or channels)[:, :channels]
             some = [stream[start : start + window].T for start in starts[first : first + _AT_ONCE].tolist()]
             file.write(np.stack(some).tobytes())
     # "c": torch wants writable memory, and the file must stay as it is.

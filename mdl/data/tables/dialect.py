@@ -10,12 +10,13 @@ import codecs
 import csv
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mdl.data.quantities import find_unit
-from mdl.data.readers.archive import find_encoding, open_raw, open_text
+from mdl.data.readers.archive import LONGEST_LINE, find_encoding, open_raw, open_text
 from mdl.data.readers.clock import is_time_name
 from mdl.data.tables.apps import App, find_app, name_columns, read_clock
 from mdl.errors import ConfigError, DataError, MdlError
@@ -30,6 +31,9 @@ _DELIMITERS = (",", ";", "\t", "|", " ")
 _NUMBER = re.compile(r"[+\-−]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?|nan|inf(inity)?", re.IGNORECASE)
 _UNIT = re.compile(r"\s*(?:\[([^\]]*)\]|\(((?:[^()]|\([^()]*\))*)\))\s*$")
 _LONGEST_MARK = 64
+_NOTHING = frozenset(
+    ("", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing", "#value!", "#div/0!")
+)
 # The name of the column of times that a rate stands for.
 CLOCK = "time"
 _NO_TABLES = (
@@ -177,10 +181,18 @@ def is_number(cell: str) -> bool:
     return bool(_NUMBER.fullmatch(cell.strip()))
 
 
+def is_nothing(cell: str) -> bool:
+    """Return True if a cell holds no value, or a word for that."""
+    return cell.strip().casefold() in _NOTHING
+
+
 def parse_line(line: str, delimiter: str) -> list[str]:
     """Return the cells of one line. A quote that does not end is taken to end with the line."""
+    line = line.strip("\r\n")
+    if delimiter != " " and 0 < len(line) < LONGEST_LINE and not any(mark in line for mark in '"\r\n'):
+        return line.split(delimiter)
     try:
-        return next(csv.reader([line.strip("\r\n")], delimiter=delimiter, skipinitialspace=delimiter == " "), [])
+        return next(csv.reader([line], delimiter=delimiter, skipinitialspace=delimiter == " "), [])
     except csv.Error:
         return []
 
@@ -252,23 +264,50 @@ def _no_table(file: Path, sample: Sequence[str]) -> MdlError:
 
 def _find_header(sample: Sequence[str], wanted: set[str]) -> tuple[str, int] | None:
     """Return the delimiter and the line of the header: the one that most rows below fit, then the widest; else None."""
-    found = []
-    for order, delimiter in enumerate(_DELIMITERS):
+    found: list[tuple[tuple[bool, bool, float, int, int], str, int]] = []
+    absent = [delimiter for delimiter in _DELIMITERS if not any(delimiter in line for line in sample)]
+    for delimiter in (*(each for each in _DELIMITERS if each not in absent), *absent[:1]):
+        # Those that are nowhere part a line alike: into one cell, which is less than a header of several.
+        if delimiter in absent and found and max(found)[0] > (bool(wanted), True):
+            break
         rows = [parse_line(line, delimiter) for line in sample]
+        # How many of the rows below have so many cells.
+        below = Counter(len(row) for row in rows if _has_text(row))
         for at, row in enumerate(rows):
-            below = [len(each) for each in rows[at + 1 :] if any(cell.strip() for cell in each)]
-            like = sum(width == len(row) or width == len(row) + 1 for width in below) / max(1, len(below))
-            named = bool(wanted) and wanted <= {plain_name(cell.lstrip("#% ")) for cell in row}
-            parts = [part for cell in row for part in re.split(r"[,;\t|]", cell)]
-            texts = any(part.strip() for part in parts) and not any(map(is_number, parts))
+            if _has_text(row):
+                below[len(row)] -= 1
+            total = below.total()
+            like = (below[len(row)] + below[len(row) + 1]) / max(1, total)
             alone = len(row) == 1 and any(other in row[0] for other in _DELIMITERS[:4])
-            if named or (texts and like >= _LEAST_LIKE and not alone and (len(row) > 1 or below)):
-                found.append(((named, len(row) > 1, round(like, 1), len(row), -order), delimiter, at))
+            fits = like >= _LEAST_LIKE and not alone and (len(row) > 1 or total > 0)
+            named = _names(row, wanted)
+            if named or (fits and _is_of_words(row)):
+                found.append(
+                    ((named, len(row) > 1, round(like, 1), len(row), -_DELIMITERS.index(delimiter)), delimiter, at)
+                )
                 break
     if not found:
         return None
     _, delimiter, at = max(found)
     return delimiter, at
+
+
+def _has_text(row: Sequence[str]) -> bool:
+    return any(cell.strip() for cell in row)
+
+
+def _names(row: Sequence[str], wanted: set[str]) -> bool:
+    """Return True if each of these names is one of the cells'; False without names."""
+    together = "\n".join(row).casefold() if wanted else ""
+    if not wanted or not all(name in together for name in wanted):
+        return False
+    return wanted <= {plain_name(cell.lstrip("#% ")) for cell in row}
+
+
+def _is_of_words(row: Sequence[str]) -> bool:
+    """Return True if a row has words and no number, by whatever they are parted."""
+    parts = [part for cell in row for part in re.split(r"[,;\t|]", cell)]
+    return any(part.strip() for part in parts) and not any(map(is_number, parts))
 
 
 def _are_units(row: Sequence[str], next_row: Sequence[str]) -> bool:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from mdl.data.spec import describe_choices
-from mdl.data.tables.rows import Floats64, is_nothing
+from mdl.data.tables.dialect import is_nothing
+from mdl.data.tables.rows import Floats64
 from mdl.errors import DataError
 from mdl.reading import shorten
 

@@ -6,12 +6,13 @@ times of the fastest one; a row beyond its measurements, or in a gap of them, is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.data.tables.blocks import Cells
 from mdl.data.tables.dialect import Dialect, Part
 from mdl.data.tables.rows import Floats64, Rows, read_rows, to_numbers
 from mdl.data.tally import Tally
@@ -23,10 +24,12 @@ _GAP_STEPS = 10.0
 _MOST_WAITING = 1 << 20
 
 
-def read_table(file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally | None = None) -> Iterator[Rows]:
+def read_table(
+    file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally | None = None, *, numbers: Collection[int] = ()
+) -> Iterator[Rows]:
     """Yield rows like `read_rows`, from a file or from a recording in parts."""
     if not dialect.parts:
-        yield from read_rows(file, dialect, wanted, tally)
+        yield from read_rows(file, dialect, wanted, tally, numbers=numbers)
         return
     base = dialect.parts[dialect.base]
     followers = [
@@ -37,22 +40,25 @@ def read_table(file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally
     own = {place: column for column, place in base.places.items()}
     columns = [base.time, *(own[place] for place in wanted if place in own)]
     seen = kept = 0
-    for rows in read_rows(base.file, base.dialect, columns, tally):
+    own_numbers = {base.time, *(own[place] for place in numbers if place in own)}
+    for rows in read_rows(base.file, base.dialect, columns, tally, numbers=own_numbers):
         good = np.ones(len(rows), np.bool_)
-        cells = dict(zip([place for place in wanted if place in own], rows.columns[1:], strict=True))
+        cells: dict[int, Sequence[str]] = dict(
+            zip([place for place in wanted if place in own], rows.columns[1:], strict=True)
+        )
         if followers:
             times = _times(base, rows)
             for follower in followers:
                 values = follower.at(times)
                 good &= np.isfinite(values).all(axis=1)
-                cells |= {
-                    place: tuple(map(repr, column))
-                    for place, column in zip(follower.wanted, values.T.tolist(), strict=True)
-                }
+                cells |= {place: _written(column) for place, column in zip(follower.wanted, values.T, strict=True)}
         cells.setdefault(0, rows.columns[0])
         chosen = np.flatnonzero(good).tolist()
         if len(chosen) < len(rows):
-            cells = {place: tuple(column[row] for row in chosen) for place, column in cells.items()}
+            cells = {
+                place: column.take(chosen) if isinstance(column, Cells) else tuple(column[row] for row in chosen)
+                for place, column in cells.items()
+            }
         if chosen:
             yield Rows(kept + 1, tuple(cells[place] for place in wanted))
         seen, kept = seen + len(rows), kept + len(chosen)
@@ -66,7 +72,7 @@ def read_table(file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally
 
 def measure_rate(file: Path, dialect: Dialect, time: int) -> float:
     """Return the rows of a file for one unit of its times, by its first block; 0 if its times do not advance."""
-    rows = next(read_rows(file, dialect, [time]))
+    rows = next(read_rows(file, dialect, [time], numbers=[time]))
     times = to_numbers(rows.columns[0], file, rows.first, dialect.header[time], dialect, as_times=True)
     steps = np.diff(times[np.isfinite(times)])
     steps = steps[steps > 0]
@@ -80,8 +86,9 @@ class _Follower:
         self.wanted = list(wanted)
         own = {place: column for column, place in part.places.items()}
         self._part = part
-        self._blocks = read_rows(part.file, part.dialect, [part.time, *(own[place] for place in self.wanted)])
         self._columns = [own[place] for place in self.wanted]
+        columns = [part.time, *self._columns]
+        self._blocks = read_rows(part.file, part.dialect, columns, numbers=columns)
         self._times: Floats64 = np.zeros(0)
         self._values: Floats64 = np.zeros((0, len(self.wanted)))
 
@@ -124,6 +131,11 @@ class _Follower:
             raise DataError(
                 f"{part.file}: {len(self._times)} rows in the time of one block of the fastest sensor's file"
             )
+
+
+def _written(values: Floats64) -> Cells:
+    """Return numbers as cells."""
+    return Cells(len(values), lambda: list(map(repr, values.tolist())), values)
 
 
 def _times(part: Part, rows: Rows) -> Floats64:

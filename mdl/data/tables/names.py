@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.data.spec import split_names
+from mdl.data.tables.dialect import is_nothing
 from mdl.data.tables.options import CsvOptions
-from mdl.data.tables.rows import is_nothing
 from mdl.data.tables.stretches import UNLABELLED
 from mdl.data.windows import Integers
 from mdl.errors import ConfigError, DataError
@@ -48,9 +48,9 @@ class Numbering:
     def number(self, cells: Sequence[str], file: Path, first: int, column: str) -> Integers:
         """Return int64, one a cell. Raises DataError naming the row of a text that is no name, or not declared."""
         known = self._of_cell
-        for row, cell in enumerate(cells):
+        for cell in dict.fromkeys(cells):
             if cell not in known:
-                known[cell] = self._learn(cell, f"{file}: data row {first + row}: column {column!r}")
+                known[cell] = self._learn(cell, f"{file}: data row {first + cells.index(cell)}: column {column!r}")
         return np.fromiter(map(known.__getitem__, cells), np.int64, len(cells))
 
     def is_nothing(self, cell: str) -> bool:

@@ -8,77 +8,81 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.readers.archive import open_text
-from mdl.data.tables.dialect import Dialect
+from mdl.data.readers.archive import TextBlocks, open_blocks
+from mdl.data.tables.blocks import Block, Cells, take_apart
+from mdl.data.tables.dialect import Dialect, is_nothing
 from mdl.data.tally import Tally
 from mdl.errors import DataError
 from mdl.reading import shorten
 
 # Rows parsed together: with 10 cells of 60 bytes as Python's texts they take some 10 MB.
 ROWS_AT_ONCE = 16_384
-_NOTHING = frozenset(
-    ("", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing", "#value!", "#div/0!")
-)
+Floats64 = NDArray[np.float64]
 
 # The valid forms of a time.
 TIME_EXAMPLES = "a number, 2026-05-04T12:00:00.020 or 12:00:00.020"
+_LARGEST = float(np.finfo(np.float32).max)
 _LIKE_A_TIME = re.compile(r"\d:\d\d|\d{2,4}[-/]\d\d?[-/]\d|\d\.\d\d?\.\d{2}")
-
-Floats64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """first: the number of its first row below the header, from 1. columns: the wanted cells, a tuple for each."""
+    """first: the number of its first row below the header, from 1. columns: the wanted cells, in order."""
 
     first: int
-    columns: tuple[tuple[str, ...], ...]
+    columns: tuple[Sequence[str], ...]
 
     def __len__(self) -> int:
         return len(self.columns[0])
 
 
-def read_rows(file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally | None = None) -> Iterator[Rows]:
+# Rows of a file: as a block, or each by itself; and the first and the last but one of these that are meant.
+_Piece: TypeAlias = Block | list[list[str]]
+_Part: TypeAlias = tuple[_Piece, int, int]
+
+
+def read_rows(
+    file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally | None = None, *, numbers: Collection[int] = ()
+) -> Iterator[Rows]:
     """Yield the wanted columns of all rows. tally: counts a last row that is cut off, which is left out.
 
-    Raises DataError if there are no rows, or one has more cells than the header.
+    numbers: those of the columns that `to_numbers` will read; it is quicker for these. Raises DataError if there are
+    no rows, or one has more cells than the header.
     """
-    width, done = len(dialect.header) - bool(dialect.clock), 0
-    with open_text(file, encoding=dialect.encoding, errors="replace") as lines:
-        reader = csv.reader(
-            _end_rows(itertools.islice(lines, dialect.skipped, None), dialect),
-            delimiter=dialect.delimiter,
-            skipinitialspace=dialect.delimiter == " ",
-        )
-        rows = _full_rows(file, reader, width, dialect)
-        held: list[str] | None = None
-        while True:
-            # One row is kept back, since a short row may be the last one.
-            taken = list(itertools.islice(rows, ROWS_AT_ONCE))
-            block = ([] if held is None else [held]) + taken
-            held = block.pop() if taken else None
-            if not taken and block and len(block[-1]) < width and max(wanted) - bool(dialect.clock) >= len(block[-1]):
-                block.pop()
-                if tally is not None:
-                    tally.see()
-                    tally.leave("cut off at the end of a file", sample=f"{file}: the last row")
-            if block:
-                padded = [row if len(row) >= width else row + [""] * (width - len(row)) for row in block]
-                columns = list(zip(*padded, strict=False))
-                if dialect.clock:
-                    start_s, rate_hz = dialect.clock
-                    columns.insert(0, tuple(f"{start_s + row / rate_hz:.6f}" for row in range(done, done + len(block))))
-                yield Rows(done + 1, tuple(columns[place] for place in wanted))
-                done += len(block)
-            if not taken:
-                break
+    shift = bool(dialect.clock)
+    width, done = len(dialect.header) - shift, 0
+    with open_blocks(file, dialect.encoding) as lines:
+        for _ in itertools.islice(lines, dialect.skipped):
+            pass
+        # One row is kept back, since a short row may be the last one.
+        held: _Part | None = None
+        own = sorted({place - shift for place in numbers if place >= shift})
+        for taken in _by_count(_read_pieces(file, lines, width, dialect, own)):
+            parts = taken if held is None else [held, *taken]
+            piece, first, last = parts.pop()
+            held = (piece, last - 1, last)
+            if first < last - 1:
+                parts.append((piece, first, last - 1))
+            if parts:
+                yield _make_rows(parts, wanted, dialect, done)
+                done += sum(last - first for _, first, last in parts)
+        if held is not None and _is_cut_off(held, width, max(wanted) - shift):
+            held = None
+            if tally is not None:
+                tally.see()
+                tally.leave("cut off at the end of a file", sample=f"{file}: the last row")
+        if held is not None:
+            yield _make_rows([held], wanted, dialect, done)
+            done += 1
     if not done:
         raise DataError(f"{file}: no rows below the header")
 
@@ -90,6 +94,10 @@ def to_numbers(
 
     Raises DataError naming the row, the column and the cell.
     """
+    if isinstance(cells, Cells) and cells.values is not None:
+        is_usual = cells.is_plain and np.isfinite(cells.values).all()
+        if is_usual or not (np.abs(cells.values) > _LARGEST).any():
+            return cells.values
     try:
         values = np.fromiter(map(float, cells), np.float64, len(cells))
         if np.isfinite(values).all() and "_" not in "".join(cells):
@@ -97,11 +105,6 @@ def to_numbers(
     except ValueError:
         pass
     return np.array([_to_number(cell, file, first + row, column, dialect, as_times) for row, cell in enumerate(cells)])
-
-
-def is_nothing(cell: str) -> bool:
-    """Return True if a cell holds no value, or a word for that."""
-    return cell.strip().casefold() in _NOTHING
 
 
 def _to_number(cell: str, file: Path, row: int, column: str, dialect: Dialect, as_times: bool) -> float:
@@ -124,21 +127,135 @@ def _to_number(cell: str, file: Path, row: int, column: str, dialect: Dialect, a
         raise DataError(
             f"{file}: data row {row}: column {column!r} is {shorten(repr(cell.strip()))}; expected {expected}"
         ) from None
-    if not abs(value) <= np.finfo(np.float32).max:
+    if not abs(value) <= _LARGEST:
         raise DataError(f"{file}: data row {row}: column {column!r} is {cell.strip()[:40]}; expected a finite number")
     return value
 
 
-def _end_rows(lines: Iterator[str], dialect: Dialect) -> Iterator[str]:
-    """Return the lines without the mark that ends a row; a line of several rows gives each."""
-    if not dialect.row_end:
-        return lines
-    return (row.strip().rstrip(dialect.delimiter) for line in lines for row in line.split(dialect.row_end))
+def _is_cut_off(last: _Part, width: int, wanted: int) -> bool:
+    """Return True if a file's last row ends before a column that is wanted."""
+    piece = last[0]
+    return isinstance(piece, list) and len(piece[-1]) < width and wanted >= len(piece[-1])
 
 
-def _full_rows(file: Path, reader: Iterator[list[str]], width: int, dialect: Dialect) -> Iterator[list[str]]:
-    """Yield rows without empty lines. An empty cell behind the last column is a delimiter at the end of the line."""
-    number = 0
+def _by_count(pieces: Iterator[_Piece]) -> Iterator[list[_Part]]:
+    """Yield the parts of ROWS_AT_ONCE rows, in the end those of the others."""
+    taken: list[_Part] = []
+    count = 0
+    for piece in pieces:
+        first = 0
+        while first < len(piece):
+            more = min(len(piece) - first, ROWS_AT_ONCE - count)
+            taken.append((piece, first, first + more))
+            first, count = first + more, count + more
+            if count == ROWS_AT_ONCE:
+                yield taken
+                taken, count = [], 0
+    if taken:
+        yield taken
+
+
+def _make_rows(parts: Sequence[_Part], wanted: Sequence[int], dialect: Dialect, done: int) -> Rows:
+    shift, count = bool(dialect.clock), sum(last - first for _, first, last in parts)
+    columns = [_join(parts, place - shift, count) if place >= shift else () for place in wanted]
+    if dialect.clock and 0 in wanted:
+        start_s, rate_hz = dialect.clock
+        times = tuple(f"{start_s + row / rate_hz:.6f}" for row in range(done, done + count))
+        columns = [column if place else times for place, column in zip(wanted, columns, strict=True)]
+    return Rows(done + 1, tuple(columns))
+
+
+def _join(parts: Sequence[_Part], column: int, count: int) -> Sequence[str]:
+    """Return the cells of a column; its numbers if all parts have them."""
+
+    def read() -> list[str]:
+        return [cell for piece, first, last in parts for cell in _texts(piece, column)[first:last]]
+
+    found = [(piece.values(column), first, last) for piece, first, last in parts if isinstance(piece, Block)]
+    values = [made[first:last] for made, first, last in found if made is not None]
+    if len(values) < len(parts):
+        return tuple(read())
+    is_plain = all(isinstance(piece, Block) and piece.is_plain for piece, _, _ in parts)
+    return Cells(count, read, np.concatenate(values), is_plain)
+
+
+def _texts(piece: _Piece, column: int) -> list[str]:
+    if isinstance(piece, Block):
+        return piece.texts(column)
+    return [row[column] if column < len(row) else "" for row in piece]
+
+
+def _read_pieces(
+    file: Path, lines: TextBlocks, width: int, dialect: Dialect, numbers: Collection[int]
+) -> Iterator[_Piece]:
+    """Yield the rows of each block of lines: as a whole if it is regular, else one by one, in pieces of some size."""
+    done = 0
+    while lines.fill():
+        text = lines.look()
+        if text and (block := take_apart(text, dialect, width)) is not None:
+            lines.skip(block.lines)
+            block.read_numbers(numbers)
+            done += len(block)
+            yield block
+            continue
+        rows: list[list[str]] = []
+        try:
+            for row in _full_rows(file, _parse_rows(lines, dialect), width, dialect, done):
+                rows.append(row)
+                if len(rows) == ROWS_AT_ONCE:
+                    done += len(rows)
+                    yield rows
+                    rows = []
+        except DataError:
+            # What stands before the mistake comes before it.
+            if rows:
+                yield rows
+            raise
+        done += len(rows)
+        if rows:
+            yield rows
+
+
+def _parse_rows(lines: TextBlocks, dialect: Dialect) -> Iterator[list[str]]:
+    """Yield rows, parsed one by one, to the next one that begins a block."""
+    ended = _EndedRows(lines, dialect)
+    reader = csv.reader(ended, delimiter=dialect.delimiter, skipinitialspace=dialect.delimiter == " ")
+    for row in reader:
+        yield row
+        if ended.is_between:
+            return
+
+
+class _EndedRows:
+    """The lines without the mark that ends a row; a line of several rows gives each."""
+
+    def __init__(self, lines: TextBlocks, dialect: Dialect) -> None:
+        self._lines, self._mark, self._delimiter = lines, dialect.row_end, dialect.delimiter
+        self._rows: deque[str] = deque()
+
+    @property
+    def is_between(self) -> bool:
+        """True if a block of lines has been given to its end."""
+        return self._lines.is_between and not self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if not self._mark:
+            return next(self._lines)
+        while not self._rows:
+            self._rows.extend(row.strip().rstrip(self._delimiter) for row in next(self._lines).split(self._mark))
+        return self._rows.popleft()
+
+
+def _full_rows(
+    file: Path, reader: Iterator[list[str]], width: int, dialect: Dialect, number: int
+) -> Iterator[list[str]]:
+    """Yield rows without empty lines. An empty cell behind the last column is a delimiter at the end of the line.
+
+    number: of rows before these.
+    """
     try:
         for row in reader:
             if not row or (len(row) < width and not any(row)):

@@ -239,7 +239,9 @@ class _Reader:
         wanted = [place for _, place in channels] + list(dict.fromkeys(place for _, place in targets))
         extra = [place for place in (table.columns.label, table.columns.subject) if place is not None]
         extra += [table.time.place] if table.time else []
-        for rows in read_table(table.file, table.dialect, [*wanted, *extra], self._tally):
+        numbers = {place for _, place in (*channels, *(targets if options.target else ()))}
+        numbers |= {table.time.place} if table.time and table.time.parser is None else set()
+        for rows in read_table(table.file, table.dialect, [*wanted, *extra], self._tally, numbers=numbers):
             self._tally.see(len(rows))
             values = self._values(table, rows)
             if scale is None:

@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from mdl.data.readers.clock import UNITS_S, Clock, find_clock
-from mdl.data.tables.dialect import Dialect
+from mdl.data.tables.blocks import Cells
+from mdl.data.tables.dialect import Dialect, is_nothing
 from mdl.data.tables.merge import read_table
 from mdl.data.tables.options import CsvOptions
-from mdl.data.tables.rows import TIME_EXAMPLES, Floats64, is_nothing, to_numbers
+from mdl.data.tables.rows import TIME_EXAMPLES, Floats64, to_numbers
 from mdl.errors import DataError
 from mdl.reading import shorten
 
@@ -65,7 +66,7 @@ def find_time(file: Path, dialect: Dialect, place: int, options: CsvOptions) -> 
     parts: list[Floats64] = []
     stride, backwards, steps, seen = 1, 0, 0, 0
     last = np.nan
-    for number, rows in enumerate(read_table(file, dialect, [place])):
+    for number, rows in enumerate(read_table(file, dialect, [place], numbers=[place])):
         if number == 0:
             parser = _choose_parser(rows.columns[0])
         if parser is None:
@@ -120,6 +121,8 @@ def _said_unit(unit: str) -> str | None:
 
 def _choose_parser(cells: Sequence[str]) -> _Parser | None:
     """Return a parser, None for numbers. If day or month may come first, the shorter span of times decides."""
+    if isinstance(cells, Cells) and cells.values is not None:
+        return None
     full = [cell.strip() for cell in cells if not is_nothing(cell)]
     if not full or not re.search(r"\d\D?[:/.-]\d+[:/.-]\d|:", full[0]):
         return None
