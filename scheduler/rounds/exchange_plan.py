@@ -44,9 +44,7 @@ def plan_exchange(rates: Sequence[float], may_own: Sequence[bool], size_mb: floa
 
 def in_plan_order(devices: Sequence[DeviceSeen], left_out_at_most: float) -> list[DeviceSeen]:
     """Sort devices: those at the bound first, then those that are not in use, the fastest link first."""
-    return sorted(
-        devices, key=lambda each: (each.left_out < left_out_at_most, each.busy_for_s > 0.0, -each.link_mb_s)
-    )
+    return sorted(devices, key=lambda each: (each.left_out < left_out_at_most, each.busy_for_s > 0.0, -each.link_mb_s))
 
 
 def best_set(seen: RoundSeen, left_out_at_most: float, *, now: bool = False) -> BestSet | None:
@@ -90,5 +88,3 @@ def _ratios(seen: RoundSeen, order: Sequence[DeviceSeen], moment_s: float) -> li
         seconds = seen.open_s + moment_s + rest_s + exchange_s
         found.append((count, worth(given[:count], list(covered.values())) / seconds))
     return found
-
-

@@ -60,7 +60,7 @@ class DeviceSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """An open round. number: from 1. open_s: seconds since it opened. size_mb: of one delta. latency_s: of a message."""
+    """An open round. number: from 1. open_s: seconds that it is open. size_mb: of a delta. latency_s: of a message."""
 
     number: int
     open_s: float
@@ -87,8 +87,8 @@ class Wait(msgspec.Struct, frozen=True):
 class Close(msgspec.Struct, frozen=True):
     """Close with these devices, which can all give.
 
-    drop_times, drop_extra_s: a device that holds the exchange up longer than its planned time, so many times and so many
-    seconds more, is dropped from it; inf: none ever is.
+    drop_times, drop_extra_s: the exchange may take its planned time so many times, and so many seconds more. Devices
+    that hold it up longer are dropped from it. inf: none ever is.
     kept: these are never dropped.
     """
 
@@ -118,7 +118,7 @@ class HearsRounds(Protocol):
     """A rule that learns from the mesh's own rounds."""
 
     def hear(self, seconds: float, worth: float) -> None:
-        """Hear of a round that has ended: its seconds from opening to result, and its worth (`scheduler/rounds/worth.py`)."""
+        """Hear of a round that has ended: its seconds from opening to result, and its worth; 0.0: abandoned."""
         ...
 
 

@@ -1,8 +1,8 @@
 """Worlds from recorded phones: the use, battery and heat of real phones, replayed; links and speeds are drawn. Pure.
 
 The file is a table with a row a reading: `device`, `Timestamp` (ms), `usage` (CPU, %), `isInteractive`, `level`,
-`status` (2: charging), `temperature`. A phone is busy while its CPU is above half of the headroom that it usually has in
-use (docs/device-models-use.md). Every second phone, by name, is held out: rules are tuned on the others alone.
+`status` (2: charging), `temperature`. A phone is busy while its CPU is above half of the headroom that it usually has
+in use (docs/device-models-use.md). Every second phone, by name, is held out: rules are tuned on the others alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import csv
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -138,7 +139,7 @@ def _differs(one: Condition, other: Condition) -> bool:
 
 
 def _make_phone(name: str, rows: list[tuple[float, float, bool, float, bool, float]]) -> Phone:
-    gaps = [later[0] - row[0] for row, later in zip(rows, rows[1:], strict=False)]
+    gaps = [later[0] - row[0] for row, later in pairwise(rows)]
     usual_s = median(gaps) if gaps else 0.0
     lasting = [gap if gap <= _SESSION_GAP_S else min(usual_s, _SESSION_GAP_S) for gap in [*gaps, usual_s]]
     readings = tuple(Reading(row[0], seconds, *row[1:]) for row, seconds in zip(rows, lasting, strict=True))

@@ -1,34 +1,27 @@
-"""The participation rules that come with mdl, by name: `all`, `deadline`, `k-of-n`, `third`, `best-ratio`. Pure.
+"""The shipped participation rules. Pure.
 
-Four of them are one rule with other bounds (`CloseAfter`): close `grace_s` after the round opened, once a share
-`wait_for` of the devices can give. Bounds are set behind a name: `third?wait_for=0.5&grace_s=1`.
+`third`, `all`, `deadline` and `k-of-n` are one rule (`CloseAfter`) with other bounds; `best-ratio` is another one.
+`mdl.scheduler.rounds.registry` has their names and bounds.
 """
 
 from __future__ import annotations
 
-from math import ceil, inf, isfinite
+from math import ceil, inf
 
 import msgspec
 
 from mdl.bounds import first_few
-from mdl.data.sources import split_options
-from mdl.errors import ConfigError
-from mdl.hints import did_you_mean
 from mdl.scheduler.rounds.exchange_plan import best_set, in_plan_order
 from mdl.scheduler.rounds.participation import (
     LEAST_MEMBERS,
     Close,
     Decision,
     DeviceSeen,
-    ParticipationRule,
     RoundSeen,
     Wait,
     tell_close,
     tell_wait,
 )
-
-# Waits and shares beyond these are mistakes.
-_LONGEST_S, _MOST_ROUNDS = 3600.0, 1000.0
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -91,7 +84,8 @@ class BestRatio:
 
 def wait_for_owed(seen: RoundSeen, owed: list[DeviceSeen], bounds: Bounds) -> Wait:
     """Wait for devices that have been left out as long as the bounds allow."""
-    why = f"{owed[0].device_id} was left out of {owed[0].left_out} rounds in a row, the most is {bounds.left_out_at_most:g}"
+    first = owed[0]
+    why = f"{first.device_id} was left out of {first.left_out} rounds in a row, the most is {bounds.left_out_at_most:g}"
     return Wait(inf, _ids(owed), tell_wait(seen, owed, why))
 
 
@@ -103,52 +97,6 @@ def close_with(seen: RoundSeen, members: list[DeviceSeen], bounds: Bounds) -> Cl
     kept = _ids([each for each in members if each.left_out >= bounds.left_out_at_most])
     order = in_plan_order(members, bounds.left_out_at_most)
     return Close(_ids(order), told, bounds.drop_times, bounds.drop_extra_s, kept)
-
-
-def make_rule(text: str) -> ParticipationRule:
-    """Make a fresh rule: a name, or a name with bounds. Raises ConfigError with the closest valid name or bound."""
-    name, given = split_options(text, "rule")
-    if name not in RULES:
-        hint = did_you_mean(name, RULES)
-        raise ConfigError(f"unknown rule {name!r}{hint} (valid: {', '.join(RULES)})")
-    bounds = RULES[name]
-    for option, value in given.items():
-        bounds = msgspec.structs.replace(bounds, **{option: _parse(text, option, value)})
-    return BestRatio(text, bounds) if name == "best-ratio" else CloseAfter(text, bounds)
-
-
-# `all` is the paper: nobody is left out or dropped. The others differ in when they close alone.
-RULES: dict[str, Bounds] = {
-    "third": Bounds(),
-    "all": Bounds(wait_for=1.0, grace_s=0.0, left_out_at_most=inf, drop_times=inf),
-    "deadline": Bounds(wait_for=0.5, grace_s=8.0),
-    "k-of-n": Bounds(wait_for=5.0 / 9.0, grace_s=0.0),
-    "best-ratio": Bounds(),
-}
-# Option -> the least and the most; "inf" means no bound for those that end there.
-_RANGES = {
-    "wait_for": (0.0, 1.0),
-    "grace_s": (0.0, _LONGEST_S),
-    "left_out_at_most": (0.0, _MOST_ROUNDS),
-    "drop_times": (1.0, _MOST_ROUNDS),
-    "drop_extra_s": (0.0, _LONGEST_S),
-}
-
-
-def _parse(text: str, option: str, value: str) -> float:
-    if option not in _RANGES:
-        hint = did_you_mean(option, _RANGES)
-        raise ConfigError(f"rule {text!r}: unknown bound {option!r}{hint} (valid: {', '.join(_RANGES)})")
-    low, high = _RANGES[option]
-    try:
-        number = float(value)
-    except ValueError:
-        number = -1.0
-    if number == inf and option in ("left_out_at_most", "drop_times"):
-        return number
-    if not (isfinite(number) and low <= number <= high):
-        raise ConfigError(f"rule {text[:80]!r}: {option}={value[:24]}: expected a number from {low:g} to {high:g}")
-    return number
 
 
 def _ids(devices: list[DeviceSeen]) -> tuple[str, ...]:

@@ -190,6 +190,9 @@ class RoundsMesh:
         """
         members = self._members_of(close)
         closed_s = self.now_s
+        for index, device in enumerate(self._devices):
+            if index not in members and self._can_give(index):
+                device.stops_at = max(device.stops_at, int(device.periods + 1e-9) + 1.0)
         ended_s, left = self._exchange(members, close)
         dropped = tuple(index for index in members if index not in left)
         for index in members:  # in an exchange nobody trains
@@ -281,8 +284,6 @@ class RoundsMesh:
                 device.base, device.parts, device.stops_at, device.left_out, device.fetches = number, [], 1.0, 0, None
             else:
                 device.left_out += 1
-                if self._can_give(index) and index not in dropped:
-                    device.stops_at = max(device.stops_at, int(device.periods + 1e-9) + 1.0)
         given = [
             contribution((number - 1 - version, periods) for version, periods in parts) for parts in members.values()
         ]
@@ -335,12 +336,12 @@ class RoundsMesh:
         while True:
             whole = self._scenario(size_mb, carried)
             end_s = exchange_end_s(whole, self._spread(shares), left, begun_s)
-            droppable = [index for index in left if index not in kept]
             deadline_s = begun_s + close.drop_times * plan.seconds + close.drop_extra_s
-            if end_s <= deadline_s or not droppable:
+            late = self._late(whole, shares, begun_s, deadline_s) if end_s > deadline_s else []
+            blocked = [index for index in late if index not in kept]
+            if not blocked:
                 self._spend(whole, shares, left, size_mb)
                 return end_s, left
-            blocked = self._blocked(whole, shares, droppable, begun_s, deadline_s)
             left = [index for index in left if index not in blocked]
             if len(left) < LEAST_MEMBERS:
                 self._spend(whole, shares, [*left, *blocked], size_mb / 2.0)
@@ -375,20 +376,18 @@ class RoundsMesh:
         return [shares.get(index, 0.0) for index in range(len(self._devices))]
 
     @staticmethod
-    def _blocked(
-        scenario: Scenario, shares: dict[int, float], droppable: list[int], begun_s: float, deadline_s: float
-    ) -> list[int]:
-        """Return the members that could not carry their own bytes by the deadline; at least the last of them."""
-        ends_s = {}
-        for index in droppable:
+    def _late(scenario: Scenario, shares: dict[int, float], begun_s: float, deadline_s: float) -> list[int]:
+        """Return the members that cannot carry their own bytes by the deadline."""
+        found = []
+        for index, share in shares.items():
             device = scenario.devices[index]
-            own_s = scenario.size_mb * (1.0 + (len(shares) - 2) * shares[index]) / device.link_mb_s
-            ends_s[index] = active_end_s((device.busy,), begun_s, own_s)
-        last = max(droppable, key=lambda index: (ends_s[index], index))
-        return [index for index in droppable if ends_s[index] > deadline_s] or [last]
+            own_s = scenario.size_mb * (1.0 + (len(shares) - 2) * share) / device.link_mb_s
+            if active_end_s((device.busy,), begun_s, own_s) > deadline_s:
+                found.append(index)
+        return found
 
     def _spend(self, scenario: Scenario, shares: dict[int, float], members: list[int], size_mb: float) -> None:
-        """Count the energy of an exchange: each member sends and receives M (1 + (k - 2) s), an owner merges its share."""
+        """Count the energy: each member sends and receives M (1 + (k - 2) s), an owner merges its share."""
         for index in members:
             share, device = shares[index], scenario.devices[index]
             carried_s = size_mb * (1.0 + (len(members) - 2) * share) / device.link_mb_s

@@ -1,4 +1,4 @@
-"""Worlds for whole rounds: devices with training times, links that drift, and hours of busy periods, drawn by a seed. Pure.
+"""Worlds for whole rounds, drawn by a seed: training times, links that drift, and hours of busy periods. Pure.
 
 - dynamic: classes, stragglers and kinds of use of the family `dynamic` (`mdl.sim.timing.scenario`), and its gaps.
 - varied: each world draws its own way of drawing (`mdl.sim.timing.varied`): shares of classes and kinds, lengths and
@@ -156,9 +156,7 @@ def make_device(
     )
 
 
-def _draw_devices(
-    family: str, n: int, seed: int, rng: np.random.Generator
-) -> tuple[float, tuple[ScenarioDevice, ...]]:
+def _draw_devices(family: str, n: int, seed: int, rng: np.random.Generator) -> tuple[float, tuple[ScenarioDevice, ...]]:
     if family == "varied":
         _, latency_s, devices = draw_varied(n, HORIZON_S, rng)
         return latency_s, devices

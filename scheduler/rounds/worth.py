@@ -6,7 +6,7 @@
 A round to which all n devices bring one fresh local period is worth 1: progress counts such rounds. Terms:
 
 - TOGETHER: a round of k of n devices is worth about k ** 0.58 (the fit of an earlier trial over all rules, R2 0.67).
-- FRESH: work loses a tenth for each round that has closed since the parameters that it began from (given by that trial).
+- FRESH: work loses a tenth for each round that closed since the parameters that it began from (given by that trial).
 - ALONE: more periods of one device before it gives are worth less each (assumed: the square root).
 - COVERAGE: coverage is the mean over all devices of FRESH ** (rounds in a row that closed without it). Devices hold
   different data, so a model that few of them made is worth less (assumed: the square root).
