@@ -5,8 +5,8 @@
 
 The data are UCI HAR's windows, of which 21 people train and 9 test. People are dealt to the devices; with
 `--split lacking` each device lacks three of the six activities. A network of 5,526 values learns from 108 features of a
-window. A local period is 8 steps of SGD. The rounds are those of `mdl schedule rounds`: each device trains as much as it
-did there, from the parameters that it had there. A result is the mean of the members' sums.
+window. A local period is 8 steps of SGD. The rounds are those of `mdl schedule rounds`: each device trains as much as
+it did there, from the parameters that it had there. A result is the mean of the members' sums.
 
 `--part time`: seconds to eight targets beside the first rule, with paired 95 % intervals over worlds.
 `--part fit`: the constants of `mdl.scheduler.rounds.worth` that make progress at a target most alike over rules.
