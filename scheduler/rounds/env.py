@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log, log1p
 from typing import Any
 
 import gymnasium
@@ -11,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from mdl.devices.usage import expected_rest_s
 from mdl.errors import ConfigError
-from mdl.scheduler.rounds.exchange_plan import best_set, in_plan_order, plan_exchange
-from mdl.scheduler.rounds.participation import LEAST_MEMBERS, LOOKED_BACK, DeviceSeen
+from mdl.scheduler.rounds.exchange_plan import plan_exchange
+from mdl.scheduler.rounds.observation import BOUND, COLUMNS, observe
+from mdl.scheduler.rounds.participation import LEAST_MEMBERS
 from mdl.scheduler.rounds.shipped import Bounds, close_with
 from mdl.scheduler.rounds.simulate import RoundsMesh
 from mdl.scheduler.rounds.world import FAMILIES, World, check_size, draw_world
@@ -27,15 +26,6 @@ FIRST_TRAINING_SEED = 1_000_000
 _SEEDS = 2**31
 # Waiting takes this long at most, so that a policy may close because of the time alone.
 LONGEST_WAIT_S = 2.0
-# The columns of an observation. The first describe the row's device, those from `open_s` on the round, in each row.
-COLUMNS = (
-    *("exists", "can_give", "closes", "progress", "ready_in_s", "busy", "busy_for_s", "rest_s", "link", "link_spread"),
-    *("battery", "charging", "base_age", "took_part", "left_out", "owed"),
-    *("open_s", "exchange_s", "devices", "able", "best_now", "best_later", "best_later_in_s"),
-)
-_BOUND = 20.0
-# Seconds are told as log(1 + s), links as log(MB/s), ages in tens of rounds.
-_TENS = 10.0
 
 
 class RoundsEnv(gymnasium.Env[Floats, np.int64]):
@@ -48,9 +38,10 @@ class RoundsEnv(gymnasium.Env[Floats, np.int64]):
     left out of nine rounds in a row (the bound of the rule `third`). An action that is not possible waits.
 
     ## Observation space
-    `Box(-20, 20, (max_n * F,), float32)`: a row a device, row after row, of the F columns of `COLUMNS`. Devices that can give come
-    first, in the plan's order, then the others by the time until they can. Rows beyond n are 0. `closes` is 1 in row
-    k - 1 if action k is possible. All of it is what a rule sees (`RoundSeen`): no end of a busy time.
+    `Box(-20, 20, (max_n * F,), float32)`: a row a device, row after row, of the F columns of `COLUMNS` in
+    `mdl.scheduler.rounds.observation`. Devices that can give come first, in the plan's order, then the others by the
+    time until they can. Rows beyond n are 0. `closes` is 1 in row k - 1 if action k is possible. All of it is what a
+    rule sees (`RoundSeen`): no end of a busy time.
 
     ## Reward
     Progress gained (`mdl.scheduler.rounds.worth`) minus the seconds gone by, over the world's `unit_s`: a local period
@@ -86,13 +77,13 @@ class RoundsEnv(gymnasium.Env[Floats, np.int64]):
         self._check()
         self.action_space: spaces.Space[np.int64] = spaces.Discrete(self.max_n + 2)
         self.observation_space: spaces.Space[Floats] = spaces.Box(
-            -_BOUND, _BOUND, (self.max_n * len(COLUMNS),), np.float32
+            -BOUND, BOUND, (self.max_n * len(COLUMNS),), np.float32
         )
 
     @property
     def valid(self) -> npt.NDArray[np.bool_]:
         """The possible actions, bool (max_n + 2,)."""
-        return self._valid.copy()
+        return self._choices.valid.copy()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
         super().reset(seed=seed)
@@ -105,7 +96,7 @@ class RoundsEnv(gymnasium.Env[Floats, np.int64]):
 
     def step(self, action: np.int64) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         mesh, before_s, before = self.mesh, self.mesh.now_s, self.progress
-        members, reason = self._members(int(action)), ""
+        members, reason = self._choices.members(int(action)), ""
         if members:
             close = close_with(self._seen, members, self.bounds)
             played, reason = mesh.close(close), close.reason
@@ -123,43 +114,10 @@ class RoundsEnv(gymnasium.Env[Floats, np.int64]):
         size_mb = float(np.exp(rng.uniform(*np.log(self.sizes_mb))))
         return draw_world(family, n, size_mb, int(rng.integers(FIRST_TRAINING_SEED, _SEEDS)))
 
-    def _members(self, action: int) -> list[DeviceSeen]:
-        """Return the devices that an action closes with; none: it waits."""
-        if not self._valid[action] or action == 0:
-            return []
-        return list(self._best) if action == self.max_n + 1 else self._order[:action]
-
     def _observe(self) -> Floats:
-        seen = self._seen = self.mesh.see()
-        most = self.bounds.left_out_at_most
-        owed = sum(each.left_out >= most for each in seen.devices)
-        self._order = in_plan_order(seen.able(), most)
-        able_owed = sum(each.left_out >= most for each in self._order)
-        now, later = best_set(seen, most, now=True), best_set(seen, most)
-        self._best = now.devices if now else ()
-        self._valid = np.zeros(self.max_n + 2, np.bool_)
-        self._valid[0] = True
-        least = max(LEAST_MEMBERS, owed)
-        if able_owed == owed and len(self._order) >= least:
-            self._valid[least : len(self._order) + 1] = True
-            self._valid[-1] = owed <= sum(each.left_out >= most for each in self._best)
-        table = np.zeros((self.max_n, len(COLUMNS)), np.float32)
-        rest = sorted((each for each in seen.devices if not each.can_give), key=lambda each: each.ready_in_s)
-        rates = [each.link_mb_s for each in seen.devices]
-        exchange_s = plan_exchange(rates, [True] * len(rates), seen.size_mb, seen.latency_s).seconds
-        later_ratio = later.ratio if later else 0.0
-        about = (
-            log1p(seen.open_s),
-            log1p(exchange_s),
-            log(len(seen.devices)),
-            len(self._order) / len(seen.devices),
-            now.ratio / later_ratio if now and later_ratio else 0.0,
-            len(later.devices) / len(seen.devices) if later else 0.0,
-            log1p(later.close_in_s) if later else 0.0,
-        )
-        for row, device in enumerate([*self._order, *rest]):
-            table[row] = (*_describe(device, bool(self._valid[row + 1]), most), *about)
-        return np.clip(table, -_BOUND, _BOUND).reshape(-1)
+        self._seen = self.mesh.see()
+        self._choices = observe(self._seen, self.bounds, self.max_n)
+        return self._choices.observation
 
     def _info(self, reason: str) -> dict[str, Any]:
         return {
@@ -188,28 +146,6 @@ def unit_of(world: World) -> float:
     rates = [device.measured_at(0.0)[0] for device in world.devices]
     exchange_s = plan_exchange(rates, [True] * len(rates), world.size_mb, world.latency_s).seconds
     return float(np.median([device.period_s for device in world.devices])) + exchange_s
-
-
-def _describe(device: DeviceSeen, closes: bool, most: float) -> tuple[float, ...]:
-    is_busy = device.busy_for_s > 0.0
-    return (
-        1.0,
-        float(device.can_give),
-        float(closes),
-        device.progress,
-        log1p(device.ready_in_s),
-        float(is_busy),
-        log1p(device.busy_for_s),
-        log1p(expected_rest_s(device.kind, device.busy_for_s)) if is_busy else 0.0,
-        log(device.link_mb_s),
-        device.link_spread,
-        device.battery_percent / 100.0,
-        float(device.charging),
-        device.base_age / _TENS,
-        device.took_part / LOOKED_BACK,
-        device.left_out / _TENS,
-        float(device.left_out >= most),
-    )
 
 
 if ROUNDS_ENV_ID not in gymnasium.registry:
