@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import exp, log
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
@@ -204,19 +204,23 @@ def progress_at(run: Run, at: int, constants: tuple[float, float, float, float])
     return total
 
 
-def spread(runs: Sequence[Run], split: str, constants: tuple[float, float, float, float]) -> float:
-    """How much progress at a target differs between runs: the deviation of its logarithm, the mean over targets."""
-    found = []
-    for worst, targets in ((False, TEST_TARGETS[split]), (True, WORST_TARGETS)):
-        for target in targets:
-            reached = [(run, at) for run in runs if (at := run.round_of(target, worst)) is not None]
-            if len(reached) > 2:
-                found.append(stdev([log(progress_at(run, at, constants)) for run, at in reached]))
-    return fmean(found)
+def spread(worlds: Sequence[Sequence[Run]], split: str, constants: tuple[float, float, float, float]) -> float:
+    """How much progress at a target differs between rules on the same world: the deviation of its logarithm."""
+    apart: list[float] = []
+    for runs in worlds:
+        for worst, targets in ((False, TEST_TARGETS[split]), (True, WORST_TARGETS)):
+            for target in targets:
+                reached = [(run, at) for run in runs if (at := run.round_of(target, worst)) is not None]
+                logs = [log(progress_at(run, at, constants)) for run, at in reached]
+                apart += [each - fmean(logs) for each in logs]
+    return float(fmean(each**2 for each in apart) ** 0.5)
 
 
-def fit(runs: Sequence[Run], split: str) -> dict[str, object]:
-    """The constants with the least spread on a grid, one after the other, twice; and the spread of rounds alone."""
+def fit(worlds: Sequence[Sequence[Run]], split: str) -> dict[str, object]:
+    """The constants with the least spread on a grid, one after the other, twice; the spread of the shipped ones too.
+
+    spread_of_rounds: if each round counted one; spread_of_members: if it counted k ** 0.58.
+    """
     grids = (
         tuple(0.2 + 0.1 * at for at in range(9)),
         (0.7, 0.8, 0.85, 0.9, 0.95, 1.0),
@@ -224,18 +228,19 @@ def fit(runs: Sequence[Run], split: str) -> dict[str, object]:
         (0.0, 0.25, 0.5, 1.0, 2.0),
     )
     best = [0.58, 0.9, 0.5, 0.5]
-    shipped = spread(runs, split, (0.58, 0.9, 0.5, 0.5))
+    shipped = spread(worlds, split, (0.58, 0.9, 0.5, 0.5))
     for _ in range(2):
         for place, grid in enumerate(grids):
-            tried = {value: spread(runs, split, tuple([*best[:place], value, *best[place + 1 :]])) for value in grid}  # type: ignore[arg-type]
+            tried = {value: spread(worlds, split, tuple([*best[:place], value, *best[place + 1 :]])) for value in grid}  # type: ignore[arg-type]
             best[place] = min(tried, key=lambda value: tried[value])
     return {
         "constants": dict(
             zip(("together", "fresh", "alone", "coverage"), (round(each, 2) for each in best), strict=True)
         ),
-        "spread": round(spread(runs, split, tuple(best)), 4),  # type: ignore[arg-type]
+        "spread": round(spread(worlds, split, tuple(best)), 4),  # type: ignore[arg-type]
         "spread_shipped": round(shipped, 4),
-        "spread_of_rounds": round(spread(runs, split, (0.0, 1.0, 0.0, 0.0)), 4),
+        "spread_of_rounds": round(spread(worlds, split, (0.0, 1.0, 0.0, 0.0)), 4),
+        "spread_of_members": round(spread(worlds, split, (0.58, 1.0, 0.0, 0.0)), 4),
     }
 
 
@@ -267,7 +272,7 @@ def main() -> None:
         for rule, done in runs.items():
             done.append(train(play_world(world, make_rule(rule), LEVEL), people, options.split, options.seed_from + at))
     if options.part == "fit":
-        print(json.dumps(fit([run for each in runs.values() for run in each], options.split)))
+        print(json.dumps(fit(list(zip(*runs.values(), strict=True)), options.split)))
         return
     for row in times(runs, options.split):
         print(json.dumps(row))

@@ -12,6 +12,7 @@ from gymnasium import spaces
 
 from mdl.errors import ConfigError
 from mdl.scheduler.rounds.exchange_plan import plan_exchange
+from mdl.scheduler.rounds.learned import LONGEST_WAIT_S
 from mdl.scheduler.rounds.observation import BOUND, COLUMNS, observe
 from mdl.scheduler.rounds.participation import LEAST_MEMBERS
 from mdl.scheduler.rounds.shipped import Bounds, close_with
@@ -24,8 +25,6 @@ ROUNDS_ENV_ID = "mdl/Rounds-v0"
 # Seeds of worlds: training draws from here up; lower ones are for tuning and for judging.
 FIRST_TRAINING_SEED = 1_000_000
 _SEEDS = 2**31
-# Waiting takes this long at most, so that a policy may close because of the time alone.
-LONGEST_WAIT_S = 2.0
 
 
 class RoundsEnv(gymnasium.Env[Floats, np.int64]):

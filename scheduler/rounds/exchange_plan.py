@@ -7,12 +7,13 @@ bandwidth reach (`mdl.scheduler.plans.segment_plan`). For any k the fastest k li
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 from mdl.devices.usage import expected_rest_s
 from mdl.scheduler.plans.segment_plan import bandwidth_shares, level
 from mdl.scheduler.rounds.participation import LEAST_MEMBERS, DeviceSeen, RoundSeen
-from mdl.scheduler.rounds.worth import contribution, worth
+from mdl.scheduler.rounds.worth import FRESH, contribution, worth_of
 
 # Order, answer and the first piece before anything flows, and the last result (`mdl.sim.timing.exchange`).
 _MESSAGES = 4
@@ -72,19 +73,21 @@ def best_set(seen: RoundSeen, left_out_at_most: float, *, now: bool = False) -> 
 
 def _ratios(seen: RoundSeen, order: Sequence[DeviceSeen], moment_s: float) -> list[tuple[int, float]]:
     """Return the number of members and the worth a second of each beginning of the order."""
-    given = [contribution([(each.base_age, max(1.0, each.progress))]) for each in order]
-    covered = {each.device_id: each.left_out + 1 for each in seen.devices}
-    found, total_mb_s, rest_s = [], 0.0, 0.0
+    n = len(seen.devices)
+    covered = sum(FRESH ** (each.left_out + 1) for each in seen.devices)
+    contributed, total_mb_s, slowest_mb_s, rest_s = 0.0, 0.0, inf, 0.0
+    found = []
     for count, device in enumerate(order, 1):
+        contributed += contribution([(device.base_age, max(1.0, device.progress))])
+        covered += 1.0 - FRESH ** (device.left_out + 1)
         total_mb_s += device.link_mb_s
-        covered[device.device_id] = 0
+        slowest_mb_s = min(slowest_mb_s, device.link_mb_s)
         if device.busy_for_s > 0.0:
             rest_s = max(rest_s, expected_rest_s(device.kind, device.busy_for_s) - moment_s)
         if count < LEAST_MEMBERS:
             continue
-        slowest_mb_s = min(each.link_mb_s for each in order[:count])
         time_per_mb = max(1.0 / slowest_mb_s, 2.0 * (count - 1) / total_mb_s)
         exchange_s = _FULL_BOTH_WAYS * seen.size_mb * time_per_mb + _MESSAGES * seen.latency_s
         seconds = seen.open_s + moment_s + rest_s + exchange_s
-        found.append((count, worth(given[:count], list(covered.values())) / seconds))
+        found.append((count, worth_of(contributed, covered / n, n) / seconds))
     return found

@@ -1,9 +1,10 @@
-"""Every participation rule that comes with mdl, by its name and bounds. Pure."""
+"""Every participation rule: those that come with mdl, by name and bounds, and learned ones, by their file. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf, isfinite
+from pathlib import Path
 
 import msgspec
 
@@ -11,6 +12,7 @@ from mdl.data.sources import split_options
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
 from mdl.scheduler.rounds.bandit import Bandit
+from mdl.scheduler.rounds.learned import load_rounds_policy
 from mdl.scheduler.rounds.participation import ParticipationRule
 from mdl.scheduler.rounds.shipped import BestRatio, Bounds, CloseAfter
 
@@ -36,10 +38,12 @@ _RANGES = {
 
 
 def make_rule(text: str) -> ParticipationRule:
-    """Make a fresh rule of a name, or of a name with bounds: `third?wait_for=0.5&grace_s=1`.
+    """Make a fresh rule of a name, of a name with bounds (`third?wait_for=0.5&grace_s=1`), or of a policy file.
 
-    Raises ConfigError with the closest valid name or bound.
+    Raises ConfigError with the closest valid name or bound, and DataError for a file that holds no rule.
     """
+    if text.endswith(".safetensors"):
+        return load_rounds_policy(Path(text), Bounds())
     name, given = split_options(text, "rule")
     if name not in RULES:
         raise ConfigError(f"unknown rule {name[:80]!r}{did_you_mean(name, RULES)} (valid: {', '.join(RULES)})")

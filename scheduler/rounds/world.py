@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -80,8 +81,14 @@ class WorldDevice:
     def measured_at(self, at_s: float) -> tuple[float, float]:
         """Return the link as it was last measured, one slot ago, and the spread of the measurements before."""
         last = min(max(0, int(at_s / SLOT_S) - 1), len(self.links_mb_s) - 1)
-        recent = self.links_mb_s[max(0, last - _SPREAD_SLOTS + 1) : last + 1]
-        return float(self.links_mb_s[last]), float(recent.std() / recent.mean())
+        return float(self.links_mb_s[last]), float(self._spreads[last])
+
+    @cached_property
+    def _spreads(self) -> Floats:
+        """The spread of the last measurements up to each slot; before the first there were others like it."""
+        padded = np.concatenate([np.full(_SPREAD_SLOTS - 1, self.links_mb_s[0]), self.links_mb_s])
+        recent = np.lib.stride_tricks.sliding_window_view(padded, _SPREAD_SLOTS)
+        return np.asarray(recent.std(axis=1) / recent.mean(axis=1))
 
     def busy_for_s(self, at_s: float) -> float:
         """Return for how long it has been busy; 0.0 if it is not."""

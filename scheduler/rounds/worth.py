@@ -36,4 +36,9 @@ def coverage(left_out: Sequence[int]) -> float:
 
 def worth(contributions: Sequence[float], left_out: Sequence[int]) -> float:
     """Return the worth of a round of these members, beside the round of all devices with one fresh period each."""
-    return float(coverage(left_out) ** COVERAGE * (sum(contributions) / len(left_out)) ** TOGETHER)
+    return worth_of(sum(contributions), coverage(left_out), len(left_out))
+
+
+def worth_of(contributed: float, covered: float, n: int) -> float:
+    """Return the same of sums: of the members' contributions, and the coverage."""
+    return float(covered**COVERAGE * (contributed / n) ** TOGETHER)
