@@ -22,13 +22,14 @@ _SETTINGS: dict[str, Any] = {
     "learning_rate": 5e-4,
     # A round takes five to ten decisions: rewards of about ten rounds count.
     "gamma": 0.98,
-    "learning_starts": 2_000,
     "batch_size": 128,
     "target_update_interval": 2_000,
     "train_freq": 1,
     "policy_kwargs": {"net_arch": [64, 64]},
     "device": "cpu",
 }
+# Decisions before the first gradient step.
+_BLIND = 2_000
 # The share of decisions that explore: from the first to the last over the first half of the training.
 _FIRST_RATE, _LAST_RATE = 1.0, 0.05
 
@@ -49,7 +50,8 @@ def train_rounds(
     """
     torch.set_num_threads(1)
     vector = DummyVecEnv([lambda: RoundsEnv(n=n) for _ in range(_AT_ONCE)])
-    model = MaskedDQN("MlpPolicy", vector, valid=valid_choices, seed=seed, gradient_steps=1, **_SETTINGS)
+    starts = min(_BLIND, steps // 4)
+    model = MaskedDQN("MlpPolicy", vector, valid=valid_choices, seed=seed, learning_starts=starts, **_SETTINGS)
     model.explore_by(lambda: max(_LAST_RATE, _FIRST_RATE - 2.0 * model.num_timesteps / max(1, steps)))
     model.learn(steps, callback=FollowSteps(on_step))
     values = [array.detach().numpy().astype(np.float32) for array in model.q_net.q_net.parameters()]
