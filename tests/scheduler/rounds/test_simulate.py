@@ -134,9 +134,9 @@ def test_a_rule_that_closes_with_an_impossible_set_is_a_bug(devices: tuple[str, 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_no_work_counts_twice_and_none_comes_from_the_future(family: str, rule: str) -> None:
-    for seed in range(900_000, 900_003):
+    for seed in range(900_000, 900_002):
         given = draw_world(family, 5, 5.0, seed)
-        played = _play(given, rule)
+        played = _play(given, rule, 3.0)
         for index, each in enumerate(given.devices):
             brought = [work for done in played.rounds if index in done.members for work in done.members[index]]
             trained_s = sum(periods for _, periods in brought) * each.period_s
@@ -156,7 +156,7 @@ def test_no_work_counts_twice_and_none_comes_from_the_future(family: str, rule: 
 @pytest.mark.parametrize("rule", sorted(set(RULES) - {"all"}))
 def test_no_device_is_left_out_more_often_than_the_bound(rule: str, most: int) -> None:
     gaps = []
-    for seed in range(900_000, 900_004):
+    for seed in range(900_000, 900_002):
         given = draw_world("dynamic", 7, 10.0, seed)
         gaps.append(_play(given, f"{rule}?left_out_at_most={most}", 10.0).longest_gap())
     assert max(gaps) <= most
@@ -165,7 +165,7 @@ def test_no_device_is_left_out_more_often_than_the_bound(rule: str, most: int) -
 
 @pytest.mark.parametrize("rule", sorted(RULES))
 def test_the_same_world_gives_the_same_rounds(rule: str) -> None:
-    first, again = (_play(draw_world("varied", 5, 5.0, 900_000), rule) for _ in range(2))
+    first, again = (_play(draw_world("dynamic", 5, 5.0, 900_000), rule, 3.0) for _ in range(2))
     assert first == again
 
 
