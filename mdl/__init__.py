@@ -4,8 +4,8 @@
     member = mdl.join("home", model=net, optimizer=optimizer)     # an own training loop takes part in a mesh
     module, description = mdl.load("mdl-runs/home/alice")         # what a mesh has trained, to use it
 
-The names here are for programs, and so is `mdl.gym`, which registers the environment `mdl/Chain-v0`. Everything else
-may change with any version.
+The names here are for programs, and so is `mdl.gym`, which registers the environments `mdl/Chain-v0` and
+`mdl/Rounds-v0`. Everything else may change with any version.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -20,7 +20,7 @@ FACE = ("mdl/__init__.py", "mdl/__main__.py", "mdl/gym.py")
 INSIDE = {
     "mdl": ("devices", "defence", "trust", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
     "transport": ("trust", "wire", "discovery", "datagrams", "links"),
-    "scheduler": ("policies", "plans", "paper", "given", "study", "training", "explain"),
+    "scheduler": ("policies", "plans", "paper", "given", "study", "rounds", "training", "explain"),
     "peers": (
         *("roles", "edge", "personal", "recommend", "view", "trust", "report", "sharing", "loops", "integrations"),
         *("web", "launch", "trials", "service", "doctor", "cli"),
@@ -51,6 +51,7 @@ PURE = (
     "scheduler/paper",
     "scheduler/given",
     "scheduler/study",
+    "scheduler/rounds",
     "scheduler/training",
     "peers/roles",
 )

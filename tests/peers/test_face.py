@@ -68,9 +68,10 @@ def test_to_import_it_loads_nothing_heavy_and_none_of_the_four_folders() -> None
 
 def test_the_environments_are_registered_by_one_import() -> None:
     pytest.importorskip("gymnasium")
-    code = "import gymnasium, mdl.gym; print(gymnasium.spec('mdl/Chain-v0').id, gymnasium.spec('mdl/ChainPaper-v0').id)"
+    ids = ["mdl/Chain-v0", "mdl/ChainPaper-v0", "mdl/Rounds-v0"]
+    code = f"import gymnasium, mdl.gym; print(*(gymnasium.spec(name).id for name in {ids}))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.split() == ["mdl/Chain-v0", "mdl/ChainPaper-v0"]
+    assert told.split() == ids
 
 
 DESCRIPTION = mdl.ModelDescription("lenet", 3, 32, ("sit", "walk"), "motion", channel_units=("m/s2",) * 3, rate_hz=50.0)

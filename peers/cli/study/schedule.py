@@ -42,6 +42,7 @@ _SOURCE_HELP = (
 )
 _NAMES = name_policies(f"{SHARES} (or {SHARES}-int8 ...)", OPTIMAL, last="and")
 _POLICIES_HELP = f"Play these policies, with commas: {_NAMES}, policy files, own functions. The default is "
+_RULES_HELP = "Judge third, all, deadline, k-of-n, best-ratio or bandit, with bounds as in third?wait_for=0.5&grace_s=1."
 Source = Annotated[str | None, typer.Argument(help=_SOURCE_HELP, show_default=False)]
 Index = Annotated[int, typer.Option(help="Take this scenario of a file, counted from 0.", min=0, max=MANY)]
 Round = Annotated[
@@ -137,6 +138,43 @@ def compare(
         raise UnfinishedError(told, 130, describe_comparison(found))
     if as_json:
         print_json(describe_comparison(found))
+
+
+@app.command()
+def rounds(
+    rules: Annotated[
+        str,
+        typer.Option(help="With commas, the first is compared with: " + _RULES_HELP),
+    ] = "third,all,deadline,k-of-n,best-ratio",
+    family: Annotated[
+        str, typer.Option(help="Worlds, with commas: dynamic, varied, recorded-tuning, recorded-held-out.")
+    ] = "dynamic",
+    n: Annotated[str, typer.Option("--n", "-n", help="Devices, with commas.")] = "9",
+    size: Annotated[str, typer.Option(help="MB of a delta, with commas.")] = "10",
+    count: Annotated[int, typer.Option(help="How many worlds of each.", min=1, max=MOST_SCENARIOS)] = 20,
+    seed_from: FirstSeed = 0,
+    recordings: Annotated[
+        Path | None, typer.Option(help="Table of recorded phones (csv, csv.gz), for the recorded worlds.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare rules on which devices take part in a round.
+
+    Plays many rounds in a row. Shows the seconds to levels of progress, fairness and energy.
+    """
+    from mdl.peers.view.rounds import describe_judged, judge_rules, parse_rules, parse_wanted, show_judged
+
+    names = parse_rules(rules)
+    wanted = parse_wanted(family, n, size, count, seed_from, recordings is not None)
+    with progress_bar() as show:
+        judged = judge_rules(names, wanted, recordings, lambda played, of: show("worlds", played, of))
+    if not as_json:
+        show_judged(judged, _console())
+    if judged.interrupted:
+        played = sum(cell.worlds for cell in judged.cells)
+        raise UnfinishedError(f"interrupted: {played} worlds were played by all rules", 130, describe_judged(judged))
+    if as_json:
+        print_json(describe_judged(judged))
 
 
 @app.command("what-if")

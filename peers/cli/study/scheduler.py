@@ -33,6 +33,8 @@ app = App("Train the scheduler, and evaluate what it learned.")
 _VERDICTS = ("worse", "level", "better")
 # Scenarios of each cell that compare a network with greedy, or DQN with its start.
 _COMPARED = 150
+# A learned rule of rounds is compared with the rule `third` on so many worlds of each family, and this size of a delta.
+_ROUNDS_WORLDS, _ROUNDS_MB = 10, 10.0
 # Picks of DQN from one checkpoint to the next: about half a minute on one core.
 _TOLD_EVERY = 5_000
 
@@ -70,14 +72,14 @@ def train(
     variant: Annotated[
         str,
         typer.Option(
-            help="Train chain (from labels), dqn (by DQN from --start) or paper (MDLdroid's, for one --n). The last "
-            "two need mdl[train]."
+            help="Train chain (from labels), dqn (by DQN from --start), paper (MDLdroid's, for one --n) or rounds (which "
+            "devices take part, for --n at most). All but chain need mdl[train]."
         ),
     ] = "chain",
     start: Annotated[
         Path | None, typer.Option(help="Start --variant dqn from this policy file; by default from the shipped one.")
     ] = None,
-    n: Annotated[int, typer.Option(help="Train --variant paper for so many devices.", min=3, max=9)] = 9,
+    n: Annotated[int, typer.Option(help="Train --variant paper or rounds for so many devices.", min=3, max=9)] = 9,
     exploration: Annotated[str, typer.Option(help="Explore by tdge, dge or tge, with --variant paper.")] = "tdge",
     log_level: LogLevel = None,
     quiet: Quiet = False,
@@ -94,6 +96,9 @@ def train(
     if variant == "paper":
         _make_room(out, fresh)
         _train_paper(out, steps, minutes, seed, n, exploration, as_json)
+        return
+    if variant == "rounds":
+        _train_rounds(out, steps, minutes, seed, n, fresh, as_json)
         return
     if variant == "dqn":
         _train_dqn(out, steps, minutes, seed, start, fresh, as_json)
@@ -144,12 +149,14 @@ def evaluate(
 
 
 def _check_beginning(variant: str, start: Path | None, resume: bool, fresh: bool) -> None:
-    if variant not in ("chain", "dqn", "paper"):
-        raise ConfigError(f"--variant {variant!r}: expected chain, dqn or paper")
+    if variant not in ("chain", "dqn", "paper", "rounds"):
+        raise ConfigError(f"--variant {variant!r}: expected chain, dqn, paper or rounds")
     if start is not None and variant != "dqn":
         raise ConfigError("--start is for --variant dqn; --resume goes on from what is in --out")
     if resume and variant == "dqn":
         raise ConfigError("--variant dqn: --start FILE goes on from a policy; --resume does not")
+    if resume and variant == "rounds":
+        raise ConfigError("--variant rounds: it begins anew; --resume is for the others")
     if resume and fresh:
         raise ConfigError("--resume goes on, --fresh starts anew: give one of them")
 
@@ -329,6 +336,41 @@ def _train_paper(
     told = {"command": command, "seed": seed, "steps": run.steps, "evaluation": figures}
     save_or_rescue(out, lambda path: save_paper_dqn(path, run.network, dict(told)))
     result = {"out": str(out), "steps": run.steps, "seed": seed, "ended": run.steps >= steps, **figures}
+    _end_training(result | {"seconds": round(time.monotonic() - began_s, 1)}, stopped(), as_json)
+
+
+def _train_rounds(
+    out: Path, steps: int | None, minutes: float | None, seed: int, n: int, fresh: bool, as_json: bool
+) -> None:
+    _need_learning("--variant rounds")
+    if steps is None or minutes is not None:
+        raise ConfigError("--variant rounds: give --steps (decisions), such as 150000")
+    from mdl.scheduler.rounds.judge import describe_cell, judge_cell
+    from mdl.scheduler.rounds.learned import save_rounds_policy
+    from mdl.scheduler.rounds.registry import make_rule
+    from mdl.scheduler.rounds.world import FAMILIES, draw_world
+    from mdl.scheduler.study.judging import FIRST_VERDICT_SEED
+    from mdl.scheduler.training.rounds_dqn import describe_rounds_training, train_rounds
+    from mdl.scheduler.training.train import Report
+
+    _make_room(out, fresh)
+    began_s = time.monotonic()
+    with _stopping() as stopped, _bar() as show:
+
+        def tell(step: int) -> bool:
+            if step % 1000 == 0:
+                show(Report("rounds", step, steps, None, None))
+            return stopped()
+
+        layers, done = train_rounds(n, steps, seed, on_step=tell)
+    command = f"mdl scheduler train --variant rounds --n {n} --steps {steps} --seed {seed}"
+    told = describe_rounds_training(done, seed) | {"command": command}
+    save_or_rescue(out, lambda path: save_rounds_policy(path, layers, n, told))
+    result: dict[str, object] = {"out": str(out), "steps": done, "seed": seed, "ended": done >= steps}
+    for family in FAMILIES if not stopped() else ():
+        worlds = [draw_world(family, n, _ROUNDS_MB, FIRST_VERDICT_SEED + at) for at in range(_ROUNDS_WORLDS)]
+        judged = describe_cell(judge_cell(family, ["third", str(out)], worlds, make_rule))
+        result[f"over_third_{family}_percent"] = judged["rules"][1]["over_percent"]
     _end_training(result | {"seconds": round(time.monotonic() - began_s, 1)}, stopped(), as_json)
 
 

@@ -88,7 +88,7 @@ def run(
     outer_momentum: OuterMomentum = 0.0,
     overlap: Annotated[bool, typer.Option("--overlap", help="Let two devices of three train one round ahead.")] = False,
     slow: Annotated[
-        bool, typer.Option("--slow", help="Let one device of three train several times as long; rounds go on without it.")
+        bool, typer.Option("--slow", help="Let one device of three train much longer; rounds go on without it.")
     ] = False,
     revocations: Revocations = False,
     leaves: Annotated[bool, typer.Option("--leaves", help="Let users end devices, too; some are back soon.")] = False,

@@ -66,6 +66,7 @@ MISTAKES = {
     "schedule compare": (["--policies", "nosuch"], "nosuch"),
     "schedule decide": (["--policy", "nosuch"], "nosuch"),
     "schedule replay": (["gone"], "gone: no such directory"),
+    "schedule rounds": (["--rules", "nosuch"], "nosuch"),
     "schedule scenarios": (["gone"], "gone: no such directory"),
     "schedule show": (["gone"], "gone"),
     "schedule what-if": (["gone"], "gone"),
