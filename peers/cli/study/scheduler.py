@@ -72,8 +72,8 @@ def train(
     variant: Annotated[
         str,
         typer.Option(
-            help="Train chain (from labels), dqn (by DQN from --start), paper (MDLdroid's, for one --n) or rounds (which "
-            "devices take part, for --n at most). All but chain need mdl[train]."
+            help="Train chain (from labels), dqn (by DQN from --start), paper (MDLdroid's, for one --n) or rounds "
+            "(which devices take part, for --n at most). All but chain need mdl[train]."
         ),
     ] = "chain",
     start: Annotated[
