@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from benchmarks.cloud_mesh import ARMS, describe_up
-from benchmarks.colla_counts import count_prior
+from benchmarks.next_place.counts import count_prior
 from benchmarks.compiled import split_structs
 from benchmarks.links.places import parse_case
 from mdl.config import load_config

@@ -19,7 +19,7 @@ from mdl.scheduler.policies.greedy import Greedy
 from mdl.scheduler.policies.learned import Learned
 from mdl.scheduler.policies.picks import Picks
 from mdl.scheduler.policies.qnet_numpy import draw_weights, save_weights
-from mdl.scheduler.study.many_rounds import draw_rounds, play_rounds
+from benchmarks.chain.many_rounds import draw_rounds, play_rounds
 from mdl.scheduler.study.parallel_play import finish
 from mdl.scheduler.study.play import play, view_of
 from mdl.sim.timing.batch import Batch
