@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.chain.early_close import play_with_quorum
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.errors import ConfigError
 from mdl.scheduler.policies.greedy import Greedy
-from benchmarks.chain.early_close import play_with_quorum
 from mdl.scheduler.study.play import play
 from mdl.sim.timing.scenario import draw_scenario
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from mdl.recommend.metrics import hits, ranks
 from benchmarks.recommend.rivals.factorisation import (
     DeepFactorisation,
     FactorisationMachine,
@@ -18,6 +17,7 @@ from benchmarks.recommend.rivals.factorisation import (
     cross,
 )
 from benchmarks.recommend.rivals.sasrec import SelfAttentiveRecommender, SequenceSettings, fit_sequences, windows
+from mdl.recommend.metrics import hits, ranks
 from mdl.recommend.splits import Negatives, make_samples, training_places
 from mdl.recommend.training import FitSettings, fit_model, score
 from tests.mdl.recommend.logs import small_log

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.recommend.rivals.generator import Generator, learn_generator
 from mdl.errors import TrainingCancelledError
 from mdl.recommend.device_step import score_with_vectors
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.momodistill import CloudModel
-from benchmarks.recommend.rivals.generator import Generator, learn_generator
 from mdl.recommend.splits import Negatives, make_samples, training_places
 from mdl.recommend.training import FitSettings, click_loss, fit_model
 
