@@ -54,7 +54,7 @@ fuzz: .venv/installed
 
 # The pictures of README.md and docs/; asks for Chromium.
 pictures: .venv/installed
-	$(BIN)/python benchmarks/pictures.py
+	$(BIN)/python -m benchmarks pictures
 
 # Everything with the hashes of requirements.lock but torch and, where its build has them, the CUDA libraries that it
 # asks for: there are builds for CPUs and for CUDA of one version, which a machine's own index or disk may hold.

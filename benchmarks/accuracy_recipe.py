@@ -3,20 +3,17 @@
 Every peer trains its share from w(t), the deltas are merged pair by pair (Eq. 3) and applied, round after round: the
 mathematics of a mesh without its network, so that a recipe can be judged in minutes.
 
-    python benchmarks/accuracy_recipe.py --data uci-har:PATH --peers 6 --rounds 20 --seeds 0 1 2
-    python benchmarks/accuracy_recipe.py --data "semg:PATH?split=series" --peers 6 --rounds 20 --seeds 0 1 2
-    python benchmarks/accuracy_recipe.py --data uci-har:PATH --folds 3 --seeds 0
+    python -m benchmarks accuracy_recipe --data uci-har:PATH --peers 6 --rounds 20 --seeds 0 1 2
+    python -m benchmarks accuracy_recipe --data "semg:PATH?split=series" --peers 6 --rounds 20 --seeds 0 1 2
+    python -m benchmarks accuracy_recipe --data uci-har:PATH --folds 3 --seeds 0
 
-Prints one line of JSON: every figure of every seed, the medians, and the means over all test windows. --folds chooses
-among settings without a look at the test people: each third of the training people tests what the others have trained.
+Told is every figure of every seed, the medians, and the means over all test windows. --folds chooses among settings
+without a look at the test people: each third of the training people tests what the others have trained.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import sys
 import time
 from dataclasses import replace
@@ -28,12 +25,22 @@ import msgspec
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
+from benchmarks.tool.options import (
+    Namespace,
+    Parser,
+    add_data,
+    add_model,
+    add_rounds,
+    add_seeds,
+    add_training,
+    training_of,
+)
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from benchmarks.training.together import train_together
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, split_windows, take_windows
-from mdl.errors import ConfigError, MdlError
+from mdl.errors import ConfigError
 from mdl.learning.evaluation import evaluate
 from mdl.learning.rotation import make_turn
 from mdl.own import own_data
@@ -44,22 +51,33 @@ from mdl.protocol.counts import Evaluation
 RECIPE = TrainingSettings(optimizer="sgd", learning_rate=0.05, label_smoothing=0.1)
 
 
-def main() -> int:
-    options = _parse_options()
-    torch.set_num_threads(1)
-    try:
-        print(json.dumps(measure(options)))
-    except MdlError as error:
-        print(f"accuracy_recipe: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All seeds, and their medians."""
-    settings = msgspec.structs.replace(
-        RECIPE, planned_rounds=options.rounds, **(json.loads(options.set) if options.set else {})
+def add_options(parser: Parser) -> None:
+    add_data(parser)
+    add_model(parser)
+    parser.add_argument("--peers", type=int, default=6)
+    add_rounds(parser, 20)
+    parser.add_argument("--split", default="subject")
+    parser.add_argument("--theta", choices=("peer", "samples"), default="peer")
+    add_seeds(parser)
+    parser.add_argument(
+        "--folds", type=int, default=0, help="test on parts of the training people; 0: on the test people"
     )
+    parser.add_argument("--alone", action="store_true", help="also train every device alone")
+    add_training(parser)
+    parser.add_argument("--cache", type=Path, default=default_cache_dir(), help="where parsed windows are kept")
+
+
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure all seeds on one thread. Raises ConfigError, DataError."""
+    torch.set_num_threads(1)
+    sheet.tell(measure(options))
+    columns = ("mesh", "macro_f1", "central")
+    show(("seed", *columns), [[one["seed"], *(f"{one[key]:.4f}" for key in columns)] for one in sheet.figures["seeds"]])
+
+
+def measure(options: Namespace) -> dict[str, Any]:
+    """All seeds, and their medians."""
+    settings = training_of(options, msgspec.structs.replace(RECIPE, planned_rounds=options.rounds))
     data = load_data(own_data(options.data), options.cache, seed=0)
     parts = part_people(data, options.folds) if options.folds else [data]
     seeds = [_measure_seed(part, settings, options, seed) for part in parts for seed in options.seeds]
@@ -80,7 +98,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         **{f"{key}_median": median(values) for key, values in spread.items()},
         **{f"{key}_mean": fmean(values, tested) for key, values in spread.items()},
         "central_minus_mesh": median(spread["central"]) - median(spread["mesh"]),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread used, torch {torch.__version__}",
     }
 
 
@@ -93,7 +110,7 @@ def part_people(data: DataSet, folds: int) -> list[DataSet]:
     return [replace(data, train=take_windows(data.train, ~test), test=take_windows(data.train, test)) for test in tests]
 
 
-def _measure_seed(data: DataSet, settings: TrainingSettings, options: argparse.Namespace, seed: int) -> dict[str, Any]:
+def _measure_seed(data: DataSet, settings: TrainingSettings, options: Namespace, seed: int) -> dict[str, Any]:
     rows = split_windows(data.train, options.split, options.peers, seed)
     shards = [take_windows(data.train, share) for share in rows]
     started = time.perf_counter()
@@ -115,7 +132,7 @@ def _measure_seed(data: DataSet, settings: TrainingSettings, options: argparse.N
 
 
 def _train(
-    data: DataSet, shards: list[Windows], settings: TrainingSettings, options: argparse.Namespace, seed: int
+    data: DataSet, shards: list[Windows], settings: TrainingSettings, options: Namespace, seed: int
 ) -> Evaluation:
     """All rounds over these shares; one share of everything is central training."""
     augment = make_turn(settings.rotate_deg, data.channels)
@@ -125,25 +142,3 @@ def _train(
     )
     trainer.model.load(parameters)
     return evaluate(trainer.model.module, data.test.x, data.test.y, len(data.classes))
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="a data spec, as `mdl data inspect` takes it")
-    parser.add_argument("--model", default="lenet")
-    parser.add_argument("--peers", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--split", default="subject")
-    parser.add_argument("--theta", choices=("peer", "samples"), default="peer")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument(
-        "--folds", type=int, default=0, help="test on parts of the training people; 0: on the test people"
-    )
-    parser.add_argument("--alone", action="store_true", help="also train every device alone")
-    parser.add_argument("--set", help='training settings as JSON, for example {"learning_rate": 0.02}')
-    parser.add_argument("--cache", type=Path, default=default_cache_dir(), help="where parsed windows are kept")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,6 +1,6 @@
 """How many hours a day phones may train under a `--when`, from recordings, and whether training keeps to it.
 
-    python benchmarks/allowed_hours.py --traces phone_traces/phone_traces.csv.gz --train
+    python -m benchmarks allowed_hours --traces phone_traces/phone_traces.csv.gz --train
 
 For each phone the share of its recorded time in which all conditions hold, times 24: the hours a day, if the recorded
 time is like the rest of it. With --train each recording is also the clock and the sensors of a device that trains:
@@ -9,11 +9,9 @@ its time runs as fast as the batches are computed, and no batch may begin that t
 
 from __future__ import annotations
 
-import argparse
 import csv
 import gzip
 import itertools
-import json
 import math
 import statistics
 from bisect import bisect_right
@@ -27,6 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from benchmarks.tool.options import Namespace, Parser
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from mdl.config import TrainingSettings
 from mdl.data import default_cache_dir, load_data
 from mdl.devices.gate import Gate, Reading, parse_when
@@ -195,28 +196,28 @@ def train_on(module: nn.Module, x: Vector, y: NDArray[np.int64], settings: Train
     return train
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def add_options(parser: Parser) -> None:
     parser.add_argument("--traces", type=Path, required=True, help="phone_traces.csv.gz")
     parser.add_argument("--when", action="append", help="conditions, may be given again; several without it")
     parser.add_argument("--train", action="store_true", help="train through every recording too, under the first")
     parser.add_argument("--batch-s", type=float, default=2.0, help="time of the phone that a batch takes")
-    parser.add_argument("--out", type=Path, help="the figures as JSON")
-    asked = parser.parse_args()
+
+
+def run(asked: Namespace, sheet: Sheet) -> None:
+    """Measure each of the conditions."""
     phones = read_sessions(asked.traces)
-    results: dict[str, object] = {"phones": len(phones), "paper": [PAPER_HOURS, PAPER_HOURS_ANY_POWER]}
+    sheet.tell({"phones": len(phones), "paper": [PAPER_HOURS, PAPER_HOURS_ANY_POWER]})
+    rows = []
     for when in asked.when or CONDITIONS:
         found = {phone: allowed_hours(sessions, parse_when(when)) for phone, sessions in phones.items()}
         a_day = {phone: 24 * allowed / recorded for phone, (recorded, allowed) in found.items()}
         recorded, allowed = (sum(column) for column in zip(*found.values(), strict=True))
         median, pooled = statistics.median(a_day.values()), 24 * allowed / recorded
-        told = f"all phones' time together {pooled:5.2f}, highest {max(a_day.values()):5.2f}"
-        print(f"{when:26} median {median:5.2f} h a day, {told}")
-        results[when] = {"median": median, "pooled": pooled, "by_phone": a_day, "recorded_h": recorded}
+        rows.append((when, f"{median:.2f}", f"{pooled:.2f}", f"{max(a_day.values()):.2f}"))
+        sheet.tell({when: {"median": median, "pooled": pooled, "by_phone": a_day, "recorded_h": recorded}})
+    show(("hours a day", "median", "all phones' time together", "highest"), rows)
     if asked.train:
-        results["trained"] = _train_through(phones, (asked.when or CONDITIONS)[0], asked.batch_s)
-    if asked.out:
-        asked.out.write_text(json.dumps(results, indent=1) + "\n")
+        sheet.tell({"trained": _train_through(phones, (asked.when or CONDITIONS)[0], asked.batch_s)})
 
 
 def _train_through(phones: dict[str, list[Session]], when: str, batch_s: float) -> dict[str, object]:
@@ -229,7 +230,3 @@ def _train_through(phones: dict[str, list[Session]], when: str, batch_s: float) 
     told = f"{forbidden} began while forbidden; paused at most {late_s:.1f} s late"
     print(f"{count} batches of {batch_s:g} s under {when}; {told}")
     return {"when": when, "batches": count, "begun_while_forbidden": forbidden, "latest_s": late_s, "batch_s": batch_s}
-
-
-if __name__ == "__main__":
-    main()

@@ -3,13 +3,13 @@
 Real processes, discovery, links and file caches; training is one number in a vector of any size. The states take turns.
 On hosts with equal links of --mbit, which needs root and iproute2, or on loopback (--mbit 0).
 
-    python benchmarks/bare_round.py --code ../before,. --sizes 4,8 --runs 2             # as root
-    python benchmarks/bare_round.py --code ../before,. --sizes 4 --mbit 0 --megabytes 46.4 --profile
+    python -m benchmarks bare_round --code ../before,. --sizes 4,8 --runs 2             # as root
+    python -m benchmarks bare_round --code ../before,. --sizes 4 --mbit 0 --megabytes 46.4 --profile
 """
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import json
 import os
 import pstats
@@ -21,10 +21,13 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.helpers import load_lan
 from benchmarks.links.places import Loopback
+from benchmarks.tool.hosts import need_hosts
+from benchmarks.tool.options import Namespace, Parser, add_rounds, add_runs, need_more_rounds
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.spread import quartiles
+from benchmarks.tool.table import show
+from benchmarks.tool.turns import in_turns
 from mdl.transport.trust.keys import new_join_code
 
 # The first rounds show the links; they are played, and not counted.
@@ -34,49 +37,39 @@ _PHASES = ("total", "aggregate", "broadcast")
 _WAITING = ("poll", "select", "zmq_poll", "_poll")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: Parser) -> None:
     parser.add_argument("--code", default=".", help="source trees, separated by commas")
     parser.add_argument("--sizes", default="4,8", help="how many devices")
     parser.add_argument("--mbit", type=float, default=40.0, help="of each link; 0: loopback")
     parser.add_argument("--megabytes", type=float, default=5.0)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--runs", type=int, default=2)
+    add_rounds(parser, 8)
+    add_runs(parser, 2)
     parser.add_argument("--profile", action="store_true", help="tell how much of its time each loop spends in hashing")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    if given.rounds <= WARM_UP:
-        parser.error(f"--rounds {given.rounds}: the first {WARM_UP} only warm up and are not counted; take more")
-    lan = load_lan()
-    if given.mbit and (reason := lan.why_not()):
-        print(f"bare_round: {reason}", file=sys.stderr)
-        return 2
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure each state of the code with each number of devices, in turns. Raises ConfigError."""
+    need_more_rounds(given.rounds, WARM_UP)
+    lan = need_hosts() if given.mbit else None
     rounds: dict[str, list[dict[str, float]]] = {}
     shares: dict[str, list[float]] = {}
-    for _ in range(given.runs):
-        for size in map(int, given.sizes.split(",")):
-            for code in given.code.split(","):
-                name = f"N={size} {code}"
-                place = lan.Lan(size + 1, given.mbit) if given.mbit else Loopback()
-                with tempfile.TemporaryDirectory() as folder, place as net:
-                    _run(net, Path(code).resolve(), size, Path(folder), given)
-                    rounds.setdefault(name, []).extend(_read_rounds(Path(folder)))
-                    shares.setdefault(name, []).extend(_read_profiles(Path(folder)))
-                print(f"{name}: {_quartiles(rounds[name], 'total')}", file=sys.stderr, flush=True)
-    report = {
-        "command": " ".join(sys.argv),
-        "median_and_quartiles_s": {
-            name: {phase: _quartiles(done, phase) for phase in _PHASES} for name, done in rounds.items()
-        },
-        "hashing_share_of_loop": {name: round(float(np.mean(found)), 3) for name, found in shares.items() if found},
-    }
-    print(json.dumps(report))
-    if given.out:
-        given.out.write_text(json.dumps(report | {"all": rounds}, indent=1) + "\n")
-    return 0
+    cases = list(itertools.product(map(int, given.sizes.split(",")), given.code.split(",")))
+    for _, (size, code) in in_turns(given.runs, cases):
+        name = f"N={size} {code}"
+        place = lan.Lan(size + 1, given.mbit) if lan else Loopback()
+        with tempfile.TemporaryDirectory() as folder, place as net:
+            _run(net, Path(code).resolve(), size, Path(folder), given)
+            rounds.setdefault(name, []).extend(_read_rounds(Path(folder)))
+            shares.setdefault(name, []).extend(_read_profiles(Path(folder)))
+        print(f"{name}: {_spread(rounds[name], 'total')}", file=sys.stderr, flush=True)
+    found = {name: {phase: _spread(done, phase) for phase in _PHASES} for name, done in rounds.items()}
+    show(("median s", *_PHASES), [[name, *(spread[0] for spread in each.values())] for name, each in found.items()])
+    hashing = {name: round(float(np.mean(each)), 3) for name, each in shares.items() if each}
+    sheet.tell({"median_and_quartiles_s": found, "hashing_share_of_loop": hashing})
+    sheet.all = rounds
 
 
-def _run(net: Any, code: Path, size: int, folder: Path, given: argparse.Namespace) -> None:
+def _run(net: Any, code: Path, size: int, folder: Path, given: Namespace) -> None:
     """One mesh from start to end."""
     os.environ["PYTHONPATH"] = str(code)
     join_code, node = new_join_code("bench"), code / "tests" / "integration" / "fault_node.py"
@@ -121,9 +114,5 @@ def _total(stats: dict[tuple[str, int, str], tuple[Any, ...]], wanted: Callable[
     return sum(float(found[2]) for (_, _, name), found in stats.items() if wanted(name))
 
 
-def _quartiles(rounds: list[dict[str, float]], phase: str) -> list[float]:
-    return [round(float(value), 3) for value in np.percentile([one[phase] for one in rounds], [50, 25, 75])]
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _spread(rounds: list[dict[str, float]], phase: str) -> list[float]:
+    return quartiles([one[phase] for one in rounds])

@@ -1,22 +1,19 @@
 """The Chain-scheduler measured: MDLdroid's Fig. 6, 8, 9 and 10 made again, and what it gains on unequal, used devices.
 
-    python benchmarks/chain_scheduler.py --part all
-    python benchmarks/chain_scheduler.py --part cells --cell "dynamic 9" --policies greedy-risk,greedy,dp,dqn
+    python -m benchmarks chain_scheduler --part all
+    python -m benchmarks chain_scheduler --part cells --cell "dynamic 9" --policies greedy-risk,greedy,dp,dqn
 
 Parts: eq7 (the reward, its exact optimum, and DQNs trained on it), phi (Eq. 8), fig6 (DGE, fast and slow), fig8
 (TDGE, DGE and TGE), fig9 (re-learning), fig10 (latency and energy against Tree and Ring), cells (families and N
 against the optimum), energy (20 rounds), dying (what is lost), quorum (a round without its slowest), detaching (of
 hops that stand still), times (of a decision), speed (of the environments), networks (policy files against the shipped
-one, also on ways of drawing that nothing was trained on; not part of all). Each writes its part of
-benchmarks/results/scheduler.json, the paper's figure beside ours ("paper..."); Fig. 6, 8 and 10 are drawn as
-scheduler.svg. Test seeds 0 to 299 are for judging only; training draws from 1,000,000 up.
+one, also on ways of drawing that nothing was trained on; not part of all). The file of --out gets each part as it
+comes, the paper's figure beside ours ("paper..."), and Fig. 6, 8 and 10 beside it as SVG. Test seeds 0 to 299 are for
+judging only; training draws from 1,000,000 up.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import sys
 import tempfile
 import time
@@ -24,9 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.chain.chain_mesh import (
+from benchmarks.chain.mesh import (
     LITERAL,
     Keep,
     measure_cells,
@@ -35,9 +30,9 @@ from benchmarks.chain.chain_mesh import (
     measure_figure_10,
     measure_times,
 )
-from benchmarks.chain.chain_networks import measure_networks
-from benchmarks.chain.chain_options import measure_detaching, measure_quorum
-from benchmarks.chain.chain_paper import (
+from benchmarks.chain.networks import measure_networks
+from benchmarks.chain.options import measure_detaching, measure_quorum
+from benchmarks.chain.paper import (
     measure_decay,
     measure_phi,
     measure_relearning,
@@ -45,15 +40,18 @@ from benchmarks.chain.chain_paper import (
     measure_speed,
     measure_strategies,
 )
-from benchmarks.chain.chain_plot import draw_scheduler
+from benchmarks.chain.plot import draw_scheduler
+from benchmarks.tool.options import Namespace, Parser, add_runs
+from benchmarks.tool.sheet import Sheet
+from mdl.errors import ConfigError, MdlError
+from mdl.scheduler.policies.registry import make_policy
 from mdl.scheduler.training.exploration import PHI
 
-_OUT = Path(__file__).parent / "results" / "scheduler.json"
 _NETWORKS = Path(tempfile.gettempdir()) / "mdl-paper-dqn"
 _POLICIES = "tree,ring,fifo,greedy-risk,greedy,dp,dqn,eq7,paper"
 
-PARTS: dict[str, Callable[[argparse.Namespace, Keep], dict[str, Any]]] = {
-    "eq7": lambda options, keep: measure_reward(options.seeds, options.networks, keep),
+PARTS: dict[str, Callable[[Namespace, Keep], dict[str, Any]]] = {
+    "eq7": lambda options, keep: measure_reward(options.dqns, options.networks, keep),
     "phi": lambda options, keep: measure_phi(),
     "fig6": lambda options, keep: measure_decay(options.runs, keep),
     "fig8": lambda options, keep: measure_strategies(options.runs, _sizes(options), options.phi, keep),
@@ -76,58 +74,49 @@ PARTS: dict[str, Callable[[argparse.Namespace, Keep], dict[str, Any]]] = {
 _ASKED_ONLY = ("networks",)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: Parser) -> None:
     parser.add_argument("--part", action="append", choices=["all", "plot", *PARTS], help="may be given several times")
     parser.add_argument("--policies", default=_POLICIES, help="names; for fig10 also eq7 and paper")
     parser.add_argument("--count", type=int, default=300, help="scenarios of a cell (of gauges at N >= 32 a third)")
     parser.add_argument("--cell", action="append", help='such as "hetero 9"; all by default')
     parser.add_argument("--network", type=Path, action="append", help="a policy file, for --part networks")
     parser.add_argument("--recordings", type=Path, help="the folder that phone_traces lies in, for --part networks")
-    parser.add_argument("--runs", type=int, default=50, help="runs of Fig. 6, 8, 9 and 10 for each N")
+    add_runs(parser, 50, "runs of Fig. 6, 8, 9 and 10 for each N")
     parser.add_argument("--sizes", default="3,4,5,6,7,8,9", help="N of Fig. 8 and 9")
     parser.add_argument("--phi", type=float, default=PHI, help="of the threshold (Eq. 8), for Fig. 8")
-    parser.add_argument("--seeds", type=int, default=4, help="DQNs for each N of eq7")
+    parser.add_argument("--dqns", type=int, default=4, help="DQNs for each N of eq7")
     parser.add_argument("--networks", type=Path, default=_NETWORKS, help="where their policy files are, and come to")
     parser.add_argument("--meshes", type=int, default=20, help="meshes that live for 20 rounds")
-    parser.add_argument("--out", type=Path, default=_OUT)
-    options = parser.parse_args()
+
+
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure the parts that are asked for, into what the file of --out has already. Raises ConfigError."""
     asked = options.part or ["all"]
     if {"all", "fig10"} & set(asked) and not {"tree", "ring"} <= set(options.policies.split(",")):
-        parser.error("--part fig10 compares with tree and ring: name them in --policies too")
+        raise ConfigError("--part fig10 compares with tree and ring: name them in --policies too")
+    sheet.tell(sheet.before())
     every = [part for part in PARTS if part not in _ASKED_ONLY]
     for part in every if "all" in asked else [part for part in asked if part in PARTS]:
-        _measure(part, options)
-    options.out.with_suffix(".svg").write_text(draw_scheduler(_read(options.out)))
+        _measure(part, options, sheet)
+    if options.out:
+        options.out.with_suffix(".svg").write_text(draw_scheduler(sheet.figures))
 
 
-def _measure(part: str, options: argparse.Namespace) -> None:
+def _measure(part: str, options: Namespace, sheet: Sheet) -> None:
     """Run one part; what is there is written as it comes, so that an interrupted part keeps it."""
     began_s = time.process_time()
-    command = f"python benchmarks/chain_scheduler.py --part {part} {_settings(part, options)}".strip()
-    machine = f"{platform.machine()}, one core, Python {platform.python_version()}"
+    asked = f"--part {part} {_settings(part, options)}".strip()
 
     def keep(found: dict[str, Any]) -> None:
-        result = _read(options.out)
-        told = {"command": command, "machine": machine, "cpu_s": round(time.process_time() - began_s, 1)}
-        result[part] = _merge(result.get(part, {}), found) | told
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        told = {"asked": asked, "cpu_s": round(time.process_time() - began_s, 1)}
+        sheet.tell({part: _merge(sheet.figures.get(part, {}), found) | told})
+        sheet.save()
 
-    found = PARTS[part](options, keep)
-    keep(found)
-    print(json.dumps({part: found}), flush=True)
+    keep(PARTS[part](options, keep))
 
 
-def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    return found
-
-
-def _names(options: argparse.Namespace, *, literal: bool = False) -> list[str]:
+def _names(options: Namespace, *, literal: bool = False) -> list[str]:
     """Those of the asked policies that are there; with `literal`, the paper's own variant too."""
-    from mdl.errors import MdlError
-    from mdl.scheduler.policies.registry import make_policy
-
     found = []
     for name in options.policies.split(","):
         if name in LITERAL:
@@ -142,13 +131,13 @@ def _names(options: argparse.Namespace, *, literal: bool = False) -> list[str]:
     return found
 
 
-def _sizes(options: argparse.Namespace) -> list[int]:
+def _sizes(options: Namespace) -> list[int]:
     return [int(each) for each in options.sizes.split(",")]
 
 
-def _settings(part: str, options: argparse.Namespace) -> str:
+def _settings(part: str, options: Namespace) -> str:
     given = {
-        "eq7": f"--seeds {options.seeds}",
+        "eq7": f"--dqns {options.dqns}",
         "fig6": f"--runs {options.runs}",
         "fig8": f"--runs {options.runs} --sizes {options.sizes} --phi {options.phi:g}",
         "fig9": f"--runs {options.runs} --sizes {options.sizes}",
@@ -172,7 +161,3 @@ def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         both = isinstance(value, dict) and isinstance(old.get(key), dict)
         merged[key] = _merge(old[key], value) if both else value
     return merged
-
-
-if __name__ == "__main__":
-    main()

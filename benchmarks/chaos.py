@@ -1,6 +1,6 @@
 """Real peer processes under SIGKILL and SIGSTOP: does every round close, how soon, and what does it cost in accuracy?
 
-    python benchmarks/chaos.py --data uci-har:PATH --kills 200 --stops 50 --seed 0 --plot chaos.svg --json
+    python -m benchmarks chaos --data uci-har:PATH --kills 200 --stops 50 --seed 0 --plot chaos.svg
 
 Each peer is one `mdl peer` with a run directory of its own, so that a restarted one finds its file cache and a new
 incarnation; whichever of them leads is the agent. A plan drawn from the seed kills processes at random moments (a good
@@ -11,11 +11,8 @@ the same settings run for as many rounds without faults, to compare the accuracy
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import itertools
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -28,10 +25,11 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.chaos_plot import draw_chaos
-from benchmarks.chaos_watch import Book, DeltaCheck, Eye, Fault, describe_machine, summarise, watch
+from benchmarks.faults.plot import draw_chaos
+from benchmarks.faults.watch import SPREAD, Book, DeltaCheck, Eye, Fault, summarise, watch
+from benchmarks.tool.options import Namespace, Parser, add_data, add_model, add_settings
+from benchmarks.tool.sheet import Failed, Sheet
+from benchmarks.tool.table import show
 from mdl.config import load_config
 from mdl.peers.launch.processes import Child, Children
 from mdl.peers.view.inference import evaluate_model
@@ -226,9 +224,9 @@ class Progress:
         self._restart_the_deaf(arena, now)
         for process in arena.processes.values():
             if process.child and process.child.process.poll() not in (None, -signal.SIGKILL):
-                raise SystemExit(f"{process.name} ended by itself: {process.child.problem()} ({process.child.log})")
+                raise Failed(f"{process.name} ended by itself: {process.child.problem()} ({process.child.log})")
         if now > self.give_up_at:
-            raise SystemExit(f"not done in time: {what}, {self.closed} rounds closed, status {arena.eye.status}")
+            raise Failed(f"not done in time: {what}, {self.closed} rounds closed, status {arena.eye.status}")
         if now >= self.say_at:
             self.say_at = now + 10.0
             said = f"{what}, {self.closed} rounds, agent {arena.eye.leader() or '-'}, {len(arena.down())} down"
@@ -248,9 +246,7 @@ class Progress:
                 self.heard_at[name] = now
 
 
-def run_mesh(
-    given: argparse.Namespace, out: Path, plan: list[Planned], rounds: int, rng: np.random.Generator
-) -> dict[str, Any]:
+def run_mesh(given: Namespace, out: Path, plan: list[Planned], rounds: int, rng: np.random.Generator) -> dict[str, Any]:
     """One mesh: the plan's faults, then rounds in peace until `rounds` are closed; how it went."""
     code = new_join_code("chaos")
     config = load_config(None, {"mesh.loopback": True})
@@ -306,9 +302,9 @@ def _end_all(arena: Arena) -> None:
             print(f"{process.name} did not end in {_END_S:g} s", file=sys.stderr)
 
 
-def _processes(given: argparse.Namespace, out: Path) -> dict[str, Process]:
+def _processes(given: Namespace, out: Path) -> dict[str, Process]:
     sets = [*_SETTINGS, f"training.rounds_per_epoch={given.rounds_per_epoch}"]
-    sets += [f"training.planned_rounds={given.planned_rounds}", f"round.min_peers={given.peers}", *(given.set or [])]
+    sets += [f"training.planned_rounds={given.planned_rounds}", f"round.min_peers={given.peers}", *given.set]
     common = ["--loopback", "--json", *(word for each in sets for word in ("--set", each))]
     processes = {}
     for index in range(1, given.peers + 1):
@@ -321,10 +317,9 @@ def _processes(given: argparse.Namespace, out: Path) -> dict[str, Process]:
     return processes
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", required=True, help="for example uci-har:PATH")
-    parser.add_argument("--model", default="lenet")
+def add_options(parser: Parser) -> None:
+    add_data(parser, what="for example uci-har:PATH")
+    add_model(parser)
     parser.add_argument("--peers", type=int, default=6)
     parser.add_argument("--agent", action="store_true", help="also start a dedicated `mdl agent`")
     parser.add_argument("--kills", type=int, default=200)
@@ -332,39 +327,28 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rounds-per-epoch", type=int, default=3)
     parser.add_argument("--planned-rounds", type=int, default=200, help="over which the learning rate falls")
-    parser.add_argument("--set", action="append", help="key=value, as for mdl peer")
+    add_settings(parser)
     parser.add_argument("--no-reference", action="store_true", help="without the run that has no faults")
     parser.add_argument("--limit-s", type=float, default=2400.0, help="a run that takes longer is given up")
-    parser.add_argument("--out", type=Path, help="keep logs and run directories here")
+    parser.add_argument("--keep", type=Path, help="a folder for logs and run directories")
     parser.add_argument("--plot", type=Path, help="write a figure (SVG)")
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure a mesh with the plan's faults, and one without. Raises Failed."""
     with tempfile.TemporaryDirectory() as folder:
-        out = given.out or Path(folder)
+        out = given.keep or Path(folder)
         rng = np.random.default_rng(given.seed)
         plan = draw_plan(given.kills, given.stops, rng)
-        load_before = os.getloadavg()[0]
         faulty = run_mesh(given, out / "faults", plan, given.planned_rounds, rng)
-        result = {**describe_machine(load_before), **_settings(given), **summarise(faulty)}
+        result = {"peers": given.peers, "seed": given.seed, **summarise(faulty)}
         if not given.no_reference:
             calm = run_mesh(given, out / "calm", [], result["rounds_closed"], rng)
             result["accuracy_without_faults"] = calm["accuracy"]
             result["accuracy_difference"] = result["accuracy"] - calm["accuracy"]
     if given.plot:
         given.plot.write_text(draw_chaos(result))
-    shown = result if given.json else {key: value for key, value in result.items() if not isinstance(value, list)}
-    print(json.dumps(shown, indent=None if given.json else 2))
-
-
-def _settings(given: argparse.Namespace) -> dict[str, Any]:
-    kept = {key: value for key, value in vars(given).items() if key not in ("json", "data", "out", "plot", "limit_s")}
-    # Only the source's name: where the files lie is nobody's business.
-    return {"data": given.data.split(":")[0], **kept, "set": [*_SETTINGS, *(given.set or [])]}
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    show(("", ""), [(name, told) for name, told in result.items() if not isinstance(told, list | dict)])
+    spreads = {name: told for name, told in result.items() if isinstance(told, dict)}
+    show(("seconds", *SPREAD), [(name, *(told[each] for each in SPREAD)) for name, told in spreads.items()])
+    sheet.tell(result)

@@ -1,31 +1,36 @@
 """What each coding of segments costs in accuracy, over several seeds, with rounds as a mesh has them, in one process.
 
-    python benchmarks/codings.py --data uci-har:PATH --rounds 20 --rounds-per-epoch 5 --seeds 0 1 2
-    python benchmarks/codings.py --data 'semg:PATH?split=series' --rounds 20 --rounds-per-epoch 5
-    python benchmarks/codings.py --data 'benchmarks.training.characters:read_articles?path=PATH' \
+    python -m benchmarks codings --data uci-har:PATH --rounds 20 --rounds-per-epoch 5 --seeds 0 1 2
+    python -m benchmarks codings --data 'semg:PATH?split=series' --rounds 20 --rounds-per-epoch 5
+    python -m benchmarks codings --data 'benchmarks.training.characters:read_articles?path=PATH' \
         --model benchmarks.training.characters:NextCharacter --rounds 20 --rounds-per-epoch 5
 
-Prints a table (mean over the seeds; the difference to "none", seed by seed; bytes) and one line of JSON.
+The table has means over the seeds, the difference to "none", seed by seed, and bytes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import sys
 import time
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import msgspec
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.told import tell_measured
+from benchmarks.tool.options import (
+    Namespace,
+    Parser,
+    add_data,
+    add_model,
+    add_rounds,
+    add_seeds,
+    add_training,
+    training_of,
+)
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from benchmarks.training.in_process import Mesh
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, default_cache_dir, load_data
@@ -33,15 +38,28 @@ from mdl.own import own_data, own_model
 from mdl.protocol.coding import CODINGS
 
 
-def main() -> int:
-    return tell_measured("codings", _parse_options(), measure, lambda told: table(told["codings"]))
+def add_options(parser: Parser) -> None:
+    add_data(parser)
+    add_model(parser)
+    parser.add_argument("--peers", type=int, default=4)
+    add_rounds(parser, 20)
+    parser.add_argument("--rounds-per-epoch", type=int, default=5)
+    parser.add_argument("--split", default="subject")
+    add_seeds(parser)
+    parser.add_argument("--codings", nargs="+", choices=CODINGS, default=CODINGS, help="beside none")
+    add_training(parser)
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    settings = msgspec.structs.replace(
-        TrainingSettings(rounds_per_epoch=options.rounds_per_epoch, planned_rounds=options.rounds),
-        **(json.loads(options.set) if options.set else {}),
-    )
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure each coding on one thread. Raises ConfigError, DataError."""
+    torch.set_num_threads(1)
+    sheet.tell(measure(options))
+    show(("", "accuracy, %", "beside none, by seed", "loss", "MB sent"), table(sheet.figures["codings"]))
+
+
+def measure(options: Namespace) -> dict[str, Any]:
+    start = TrainingSettings(rounds_per_epoch=options.rounds_per_epoch, planned_rounds=options.rounds)
+    settings = training_of(options, start)
     data = load_data(own_data(options.data), default_cache_dir(), seed=0)
     chosen = [coding for coding in CODINGS if coding == "none" or coding in options.codings]
     codings = {coding: [_run(data, settings, options, coding, seed) for seed in options.seeds] for coding in chosen}
@@ -54,28 +72,23 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "split": options.split,
         "training": msgspec.to_builtins(settings),
         "codings": codings,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread used, torch {torch.__version__}",
     }
 
 
-def table(codings: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """Markdown: one row for each coding."""
-    lines = ["| | accuracy, % | beside none, by seed | loss | MB sent |", "|---|---|---|---|---|"]
+def table(codings: dict[str, list[dict[str, Any]]]) -> list[tuple[str, ...]]:
+    """Return one row for each coding."""
+    rows: list[tuple[str, ...]] = []
     for coding, runs in codings.items():
         off = ", ".join(
             f"{100 * (run['accuracy'] - none['accuracy']):+.2f}"
             for run, none in zip(runs, codings["none"], strict=True)
         )
         mean = {name: fmean(run[name] for run in runs) for name in ("accuracy", "loss", "sent_mb")}
-        lines.append(
-            f"| {coding} | {100 * mean['accuracy']:.2f} | {off} | {mean['loss']:.3f} | {mean['sent_mb']:.1f} |"
-        )
-    return lines
+        rows.append((coding, f"{100 * mean['accuracy']:.2f}", off, f"{mean['loss']:.3f}", f"{mean['sent_mb']:.1f}"))
+    return rows
 
 
-def _run(
-    data: DataSet, settings: TrainingSettings, options: argparse.Namespace, coding: Any, seed: int
-) -> dict[str, Any]:
+def _run(data: DataSet, settings: TrainingSettings, options: Namespace, coding: Any, seed: int) -> dict[str, Any]:
     started = time.perf_counter()
     mesh = Mesh(data, own_model(options.model), settings, options.peers, options.split, coding, seed)
     for round_id in range(1, options.rounds + 1):
@@ -91,21 +104,3 @@ def _run(
     }
     print(coding, json.dumps(figures), file=sys.stderr, flush=True)
     return figures
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="a data spec, as `mdl data inspect` takes it")
-    parser.add_argument("--model", default="lenet")
-    parser.add_argument("--peers", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--rounds-per-epoch", type=int, default=5)
-    parser.add_argument("--split", default="subject")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--codings", nargs="+", choices=CODINGS, default=CODINGS, help="beside none")
-    parser.add_argument("--set", help='training settings as JSON, for example {"learning_rate": 0.001}')
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,6 +1,6 @@
 """Colla by the paper's protocol (SEC 2019, section 5), in one process: Table 1, Fig. 5 to 7, 9, 11 to 14.
 
-    python benchmarks/colla.py --data "STUDENTLIFE/*.csv.gz" --out benchmarks/results/colla.json
+    python -m benchmarks colla --data "STUDENTLIFE/*.csv.gz" --out colla.json
 
 The first quarter of everybody's record is the cloud's; the rest is cut in four, a device trains on one part and is
 tested on the next, three times. All figures are written as JSON after every seed, with the paper's beside them, and the
@@ -17,32 +17,29 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.colla_costs import measure_costs
-from benchmarks.colla_initial import describe_initial, draw_devices, measure_initial
-from benchmarks.colla_methods import Outcome, Recipe, count_all, hide_time, preset_recipe, run_alone, run_central
-from benchmarks.colla_methods import run_colla as run_taught
-from benchmarks.colla_plot import draw_cdf
-from benchmarks.colla_record import Device, Examples, cut_record, first_parts, join, read_clustered, split_donors
-from benchmarks.colla_table import COLLA, EXTENDED, PAPER, describe_variants, show_table, summarise
+from benchmarks.next_place.costs import measure_costs
+from benchmarks.next_place.initial import describe_initial, draw_devices, measure_initial
+from benchmarks.next_place.methods import Outcome, Recipe, count_all, hide_time, preset_recipe, run_alone, run_central
+from benchmarks.next_place.methods import run_colla as run_taught
+from benchmarks.next_place.plot import draw_cdf
+from benchmarks.next_place.record import Device, Examples, cut_record, first_parts, join, read_clustered, split_donors
+from benchmarks.next_place.table import COLLA, EXTENDED, PAPER, describe_variants, show_tables, summarise
+from benchmarks.tool.options import Namespace, Parser, add_data, add_seeds
+from benchmarks.tool.sheet import Sheet
 from mdl.cloud.classroom import Classroom
 from mdl.cloud.model_kinds import RecurrentKind
 from mdl.cloud.settings import suggest
 from mdl.data.readers.places import PlaceLog, PlaceOptions, read_stays
-from mdl.errors import MdlError
+from mdl.errors import ConfigError
 
 _WITHOUT_TIME = "DT, RNN without time"
 # Of the cloud's teaching: no groups (Fig. 9a); so many groups as Fig. 9b has; the best 70 % teach (Fig. 14).
@@ -53,38 +50,53 @@ _VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def main() -> int:
-    options = _parse_options()
+def add_options(parser: Parser) -> None:
+    add_data(parser, what="file, folder or glob of CSV with fixes, or times and places")
+    add_seeds(parser)
+    parser.add_argument("--devices", type=int, default=100, help="at most so many, the most active ones")
+    parser.add_argument("--initial", type=int, nargs="+", default=[], help="people whose first part the cloud has")
+    parser.add_argument("--drawn", type=int, default=8, help="devices of --initial, drawn for each seed")
+    parser.add_argument("--donors", type=int, default=0, help="people who are the cloud's: the others give it nothing")
+    parser.add_argument("--cell", type=float, default=150.0, help="metres of a place, for fixes")
+    parser.add_argument("--clusters", type=int, default=0, help="places are clusters of so many of the cloud's fixes")
+    parser.add_argument("--people", type=int, default=3, help="who have been to a cluster, at least")
+    parser.add_argument("--rest", choices=("grid", "nowhere"), default="grid", help="where fixes of no cluster are")
+    parser.add_argument("--utc-offset", type=float, default=-4.0)
+    parser.add_argument("--preset", default="measured", help="measured, or paper for the settings of 4.2")
+    parser.add_argument("--variants", action=argparse.BooleanOptionalAction, default=True, help="Fig. 5, 9 and 14")
+    parser.add_argument("--costs", action=argparse.BooleanOptionalAction, default=True, help="Fig. 11 to 13")
+    parser.add_argument("--tune", action="store_true", help="leave the days of the last test out of sight")
+    parser.add_argument("--set", default="{}", help='parts of the recipe as JSON, for example {"prior": 0.3}')
+
+
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure what the file of --out lacks. Raises ConfigError, DataError."""
     torch.set_num_threads(1)
-    try:
-        log = _read_log(options)
-        recipe = _read_recipe(options, log)
-        devices = cut_record(log, recipe.steps, options.tune, options.devices)
-        result = _resume(options, recipe)
-        for seed in options.seeds:
-            if seed not in [found["seed"] for found in result["seeds"]]:
-                result["seeds"].append(measure_seed(log, devices, recipe, seed, options))
-                result |= summarise(result["seeds"])
-                _write(result, options.out)
-            if options.variants:
-                found = result.setdefault("variants", {}).setdefault(str(seed), {})
-                keep = functools.partial(_write, result, options.out)
-                measure_variants(log, devices, recipe, seed, options, found, keep)
-                result["variants_table"] = describe_variants(result["seeds"], result["variants"])
-                _write(result, options.out)
-        if options.initial:
-            measure_sizes(log, devices, recipe, options, result)
-        if options.costs and "costs" not in result:
-            result["costs"] = measure_costs(log.places, devices, recipe)
-            _write(result, options.out)
-    except (MdlError, msgspec.ValidationError, json.JSONDecodeError) as error:
-        print(f"colla: {error}", file=sys.stderr)
-        return 2
-    print(show_table(result))
-    return 0
+    log = _read_log(options)
+    recipe = _read_recipe(options, log)
+    devices = cut_record(log, recipe.steps, options.tune, options.devices)
+    sheet.tell(_resume(options, recipe, sheet.before()))
+    result = sheet.figures
+    for seed in options.seeds:
+        if seed not in [found["seed"] for found in result["seeds"]]:
+            result["seeds"].append(measure_seed(log, devices, recipe, seed, options))
+            sheet.tell(summarise(result["seeds"]))
+            _save(sheet, options)
+        if options.variants:
+            found = result.setdefault("variants", {}).setdefault(str(seed), {})
+            keep = functools.partial(_save, sheet, options)
+            measure_variants(log, devices, recipe, seed, options, found, keep)
+            result["variants_table"] = describe_variants(result["seeds"], result["variants"])
+            _save(sheet, options)
+    if options.initial:
+        measure_sizes(log, devices, recipe, options, sheet)
+    if options.costs and "costs" not in result:
+        result["costs"] = measure_costs(log.places, devices, recipe)
+        _save(sheet, options)
+    show_tables(result)
 
 
-def _read_log(options: argparse.Namespace) -> PlaceLog:
+def _read_log(options: Namespace) -> PlaceLog:
     places = PlaceOptions(utc_offset=options.utc_offset, cell=options.cell, active=1, rest=options.rest)
     log = read_stays(options.data, places)
     if not options.clusters:
@@ -93,7 +105,7 @@ def _read_log(options: argparse.Namespace) -> PlaceLog:
 
 
 def measure_seed(
-    log: PlaceLog, everybody: list[Device], recipe: Recipe, seed: int, options: argparse.Namespace
+    log: PlaceLog, everybody: list[Device], recipe: Recipe, seed: int, options: Namespace
 ) -> dict[str, Any]:
     """Every method's scores by cycle and device. What is random is the models' start, batches, and who donates."""
     started = time.process_time()
@@ -130,7 +142,7 @@ def measure_variants(
     everybody: list[Device],
     recipe: Recipe,
     seed: int,
-    options: argparse.Namespace,
+    options: Namespace,
     found: dict[str, Any],
     keep: Callable[[], None],
 ) -> None:
@@ -156,10 +168,9 @@ def measure_variants(
         print(f"seed {seed}: {name}, {time.process_time() - started:.0f} s of CPU", file=sys.stderr, flush=True)
 
 
-def measure_sizes(
-    log: PlaceLog, everybody: list[Device], recipe: Recipe, options: argparse.Namespace, result: dict[str, Any]
-) -> None:
-    """Fig. 6 and 7: the sizes that `result` lacks, written one by one."""
+def measure_sizes(log: PlaceLog, everybody: list[Device], recipe: Recipe, options: Namespace, sheet: Sheet) -> None:
+    """Fig. 6 and 7: the sizes that the sheet lacks, written one by one."""
+    result = sheet.figures
     given = first_parts(log, recipe.steps, options.tune)
     found = result.setdefault("initial", {}).setdefault(f"{options.drawn} devices", {})
     for seed, size in ((seed, size) for seed in options.seeds for size in options.initial):
@@ -169,7 +180,7 @@ def measure_sizes(
         drawn = draw_devices(everybody, options.drawn, seed)
         found[str(seed)][str(size)] = measure_initial(log.places, drawn, given[:size], recipe, seed)
         result["initial_table"] = describe_initial(found)
-        _write(result, options.out)
+        _save(sheet, options)
         print(f"seed {seed}: {size} people, {time.process_time() - started:.0f} s of CPU", file=sys.stderr, flush=True)
 
 
@@ -194,14 +205,17 @@ def _scores(outcome: Outcome) -> list[dict[str, list[float]]]:
     ]
 
 
-def _read_recipe(options: argparse.Namespace, log: PlaceLog) -> Recipe:
+def _read_recipe(options: Namespace, log: PlaceLog) -> Recipe:
     recipe = Recipe()
     if options.preset != "measured":
         recipe = preset_recipe(suggest(RecurrentKind(log.places), options.preset))
-    return msgspec.convert(_merge(msgspec.to_builtins(recipe), json.loads(options.set)), Recipe)
+    try:
+        return msgspec.convert(_merge(msgspec.to_builtins(recipe), json.loads(options.set)), Recipe)
+    except (msgspec.ValidationError, json.JSONDecodeError) as error:
+        raise ConfigError(f"--set: {error}") from None
 
 
-def _resume(options: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
+def _resume(options: Namespace, recipe: Recipe, before: dict[str, Any]) -> dict[str, Any]:
     fresh = {
         "data": _describe_places(options),
         "tuning": options.tune,
@@ -209,17 +223,13 @@ def _resume(options: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
         "preset": options.preset,
         "recipe": json.loads(msgspec.json.encode(recipe)),  # as a file has it: lists, not tuples
         "paper": PAPER,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread used, torch {torch.__version__}",
         "seeds": [],
     }
-    if not options.out.exists():
-        return fresh
-    found: dict[str, Any] = json.loads(options.out.read_text())
-    same = all(found.get(key) == fresh[key] for key in ("data", "tuning", "donors", "recipe"))
-    return found if same else fresh
+    same = all(before.get(key) == fresh[key] for key in ("data", "tuning", "donors", "recipe"))
+    return before if same else fresh
 
 
-def _describe_places(options: argparse.Namespace) -> str:
+def _describe_places(options: Namespace) -> str:
     cells = f"studentlife_gps, cells of {options.cell:g} m"
     if not options.clusters:
         return cells
@@ -227,42 +237,18 @@ def _describe_places(options: argparse.Namespace) -> str:
     return f"studentlife_gps, clusters of {options.clusters} fixes, {options.people} people{rest}"
 
 
-def _write(result: dict[str, Any], out: Path) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n")
-    shown = ("Markov", "DT", "CT", "DT-ws", COLLA, EXTENDED)
-    pooled = {name: np.mean([seed["scores"][name][-1]["accuracy"] for seed in result["seeds"]], axis=0).tolist()
+def _save(sheet: Sheet, options: Namespace) -> None:
+    """Write the file of --out, and the picture beside it."""
+    sheet.save()
+    if not options.out:
+        return
+    shown, seeds = ("Markov", "DT", "CT", "DT-ws", COLLA, EXTENDED), sheet.figures["seeds"]
+    pooled = {name: np.mean([seed["scores"][name][-1]["accuracy"] for seed in seeds], axis=0).tolist()
               for name in shown}  # fmt: skip
-    out.with_suffix(".svg").write_text(draw_cdf(f"Next place, {len(result['seeds'])} seeds, last cycle", pooled))
+    options.out.with_suffix(".svg").write_text(draw_cdf(f"Next place, {len(seeds)} seeds, last cycle", pooled))
 
 
 def _merge(whole: dict[str, Any], parts: dict[str, Any]) -> dict[str, Any]:
     """The whole with these parts changed, table by table."""
     changed = {key: _merge(whole[key], part) if isinstance(part, dict) else part for key, part in parts.items()}
     return whole | changed
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="file, folder or glob of CSV with fixes, or times and places")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--devices", type=int, default=100, help="at most so many, the most active ones")
-    parser.add_argument("--initial", type=int, nargs="+", default=[], help="people whose first part the cloud has")
-    parser.add_argument("--drawn", type=int, default=8, help="devices of --initial, drawn for each seed")
-    parser.add_argument("--donors", type=int, default=0, help="people who are the cloud's: the others give it nothing")
-    parser.add_argument("--cell", type=float, default=150.0, help="metres of a place, for fixes")
-    parser.add_argument("--clusters", type=int, default=0, help="places are clusters of so many of the cloud's fixes")
-    parser.add_argument("--people", type=int, default=3, help="who have been to a cluster, at least")
-    parser.add_argument("--rest", choices=("grid", "nowhere"), default="grid", help="where fixes of no cluster are")
-    parser.add_argument("--utc-offset", type=float, default=-4.0)
-    parser.add_argument("--preset", default="measured", help="measured, or paper for the settings of 4.2")
-    parser.add_argument("--variants", action=argparse.BooleanOptionalAction, default=True, help="Fig. 5, 9 and 14")
-    parser.add_argument("--costs", action=argparse.BooleanOptionalAction, default=True, help="Fig. 11 to 13")
-    parser.add_argument("--tune", action="store_true", help="leave the days of the last test out of sight")
-    parser.add_argument("--set", default="{}", help='parts of the recipe as JSON, for example {"prior": 0.3}')
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

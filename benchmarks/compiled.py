@@ -1,6 +1,6 @@
 """A copy of mdl whose machines and simulated mesh are compiled, for campaigns: 1.5 to 1.8 times as many seeds.
 
-    python benchmarks/compiled.py ../fast                 # three minutes of one core; needs a C compiler
+    python -m benchmarks compiled ../fast                 # three minutes of one core; needs a C compiler
     cd ../fast && PYTHONPATH=. python -m mdl sim run --wide --faults hard --seeds 100000 --seed-from 21000000
 
 mypyc, which comes with mypy, compiles what its types say. It knows no msgspec structs and no subclasses of built-in
@@ -16,20 +16,23 @@ What a seed finds in the copy is told by `mdl sim run` here in the same words.
 
 from __future__ import annotations
 
-import argparse
 import ast
-import hashlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parents[1]
+from benchmarks.tool.machine import ROOT
+from benchmarks.tool.options import Namespace, Parser
+from benchmarks.tool.sheet import Sheet
+from mdl.errors import ConfigError
+
+# It imports the code of the folder that it is started in.
+_SEEDS = str(ROOT / "benchmarks" / "faults" / "seeds.py")
 # What a simulated mesh spends its time in.
 _FOLDERS = ("mdl/peers/roles", "mdl/sim/mesh", "mdl/sim/trust")
 _FILES = ("mdl/scheduler/policies/greedy.py", "mdl/protocol/delta.py", "mdl/protocol/segments.py")
@@ -52,24 +55,23 @@ setup(name="machines", ext_modules=mypycify(["--ignore-missing-imports", "--foll
 """
 
 
-def main() -> int:
-    options = _parse_options()
-    if options.digest:
-        print(json.dumps(run_seeds(options.check)))
-        return 0
-    out: Path = options.out
+def add_options(parser: Parser) -> None:
+    parser.add_argument("folder", type=Path, help="a folder that is not there yet")
+    parser.add_argument("--check", type=int, default=288, help="seeds that both run")
+
+
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Make the copy, and compare it. Raises ConfigError."""
+    out: Path = options.folder
     if out.exists():
-        print(f"compiled: {out} is there already: give a folder that is not", file=sys.stderr)
-        return 2
-    shutil.copytree(HERE / "mdl", out / "mdl", ignore=shutil.ignore_patterns("__pycache__"))  # and what it links to
+        raise ConfigError(f"{out} is there already: give a folder that is not")
+    shutil.copytree(ROOT / "mdl", out / "mdl", ignore=shutil.ignore_patterns("__pycache__"))  # and what it links to
     build(out)
-    python, compiled = _in_process(HERE, options.check), _in_process(out, options.check)
+    python, compiled = _in_process(ROOT, options.check), _in_process(out, options.check)
     is_same, ratio = python["digest"] == compiled["digest"], python["seconds"] / compiled["seconds"]
-    verdicts = "every verdict is the same" if is_same else "verdicts differ"
-    print(f"{options.check} seeds: {verdicts}; {ratio:.2f} times as fast")
-    told = {"seeds": options.check, "is_same": is_same, "ratio": ratio, "python": python, "compiled": compiled}
-    print(json.dumps({"part": "compiled", **told}))
-    return 0 if is_same else 4
+    print(f"{options.check} seeds: {ratio:.2f} times as fast")
+    sheet.tell({"seeds": options.check, "is_same": is_same, "ratio": ratio, "python": python, "compiled": compiled})
+    sheet.problem = "" if is_same else "verdicts differ"
 
 
 def build(out: Path) -> None:
@@ -117,36 +119,11 @@ def _root_of(path: Path) -> Path:
     return next(parent for parent in path.parents if not (parent / "__init__.py").exists())
 
 
-def run_seeds(count: int) -> dict[str, Any]:
-    """Seconds of processor time, and a digest of the verdicts, of the code that this process imports."""
-    sys.path.insert(0, os.getcwd())
-    from mdl.peers.trials.campaign import Campaign, seldom_collected, silent_machines
-    from mdl.peers.trials.run_plan import run_guarded
-
-    told, campaign = hashlib.sha256(), Campaign(wide=True, exchange="any", compress="any")
-    with silent_machines(), seldom_collected():
-        began = time.process_time()
-        for seed in range(count):
-            told.update(repr(run_guarded(campaign.plan(seed))).encode())
-        return {"seconds": time.process_time() - began, "digest": told.hexdigest()}
-
-
 def _in_process(where: Path, count: int) -> dict[str, Any]:
-    command = [sys.executable, str(HERE / "benchmarks/compiled.py"), "--digest", "--check", str(count), str(where)]
+    """Return seconds of processor time, and a digest of the verdicts, of the code at this place."""
     done = subprocess.run(
-        command, cwd=where, env={**os.environ, "PYTHONPATH": str(where)}, check=True, stdout=subprocess.PIPE
-    )
+        [sys.executable, _SEEDS, str(count)], cwd=where, env={**os.environ, "PYTHONPATH": str(where)}, check=True,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
     told: dict[str, Any] = json.loads(done.stdout)
     return told
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, help="a folder that is not there yet")
-    parser.add_argument("--check", type=int, default=288, help="seeds that both run")
-    parser.add_argument("--digest", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
 """DCCL (KDD 2021) made again: its tables and figures, with the paper's figures and paired intervals beside ours.
 
-    python benchmarks/dccl.py table2 --data 'movielens:ml-1m?least=1' --seeds 3 --keep learned
-    python benchmarks/dccl.py figure5 --data movielens:ml-latest-small.zip --seeds 3 --plot rounds.svg
+    python -m benchmarks dccl table2 --data 'movielens:ml-1m?least=1' --seeds 0 1 2 --keep learned
+    python -m benchmarks dccl figure5 --data movielens:ml-latest-small.zip --seeds 0 1 2 --plot rounds.svg
 
 table2     MF, FM, NeuMF, DeepFM, SASRec, DIN and DCCL after one round
 table3     stale DIN, DCCL-e, DCCL-m, the fair DIN, and controls: the mean of all moves, other people's vectors
@@ -21,9 +21,6 @@ negatives.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,14 +28,15 @@ from typing import Any
 import msgspec
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
 from benchmarks.recommend.costs import measure_costs, measure_memory, plot_memory
 from benchmarks.recommend.figures import figure4, figure7, plot_groups, plot_vectors
 from benchmarks.recommend.learning import Options
 from benchmarks.recommend.report import PAPER, show, show_paper
 from benchmarks.recommend.rounds import figure5, plot_rounds
 from benchmarks.recommend.tables import FAIR, STALE, generated, table2, table3, table4, table5
+from benchmarks.tool.options import Namespace, Parser, add_data, add_seeds
+from benchmarks.tool.sheet import Sheet
+from mdl.errors import ConfigError
 from mdl.recommend.din import DinSettings
 from mdl.recommend.readers import read_interactions
 
@@ -52,30 +50,44 @@ TABLES = {
 }
 
 
-def main() -> None:
-    arguments = _parse()
+def add_options(parser: Parser) -> None:
+    parser.add_argument("what", choices=(*TABLES, "figure4", "figure5", "figure7", "memory", "costs"))
+    add_data(parser, "", "movielens:PATH?least=1, or csv:PATH")
+    add_seeds(parser, (0,))
+    parser.add_argument("--epochs", type=int, default=10, help="passes of each first learning, at most")
+    parser.add_argument("--passes", type=int, default=1, help="of the cloud over the second halves")
+    parser.add_argument("--no-user", action="store_true", help="DIN without the user's own embedding")
+    parser.add_argument("--steps", type=int, default=20, help="of Eq. 3 on each device")
+    parser.add_argument("--rate", type=float, default=0.02, help="of Eq. 3")
+    parser.add_argument("--beta", type=float, default=0.01)
+    parser.add_argument("--genres", type=Path, help="movies.dat, of figure7")
+    parser.add_argument("--keep", type=Path, help="folder of what was learned, which is used again")
+    parser.add_argument("--plot", type=Path, help="picture of a figure, or of memory: PNG or SVG")
+
+
+def run(arguments: Namespace, sheet: Sheet) -> None:
+    """Make the table or figure. Raises ConfigError, DataError."""
+    if arguments.what == "figure7" and not arguments.genres:
+        raise ConfigError("figure7 needs --genres PATH of movies.dat")
     torch.set_num_threads(1)
-    found: Any = None
     if arguments.what == "costs":
-        found = measure_costs()
+        found: Any = measure_costs()
     elif arguments.what == "memory":
         found = measure_memory()
         plot_memory(found, arguments.plot)
     else:
         found = _with_data(arguments)
-    told = json.dumps(found)
-    if arguments.json:
-        arguments.json.write_text(told + "\n")
+    sheet.tell({arguments.what: found})
 
 
-def _with_data(arguments: argparse.Namespace) -> Any:
+def _with_data(arguments: Namespace) -> Any:
     data = read_interactions(arguments.data)
-    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    seeds = arguments.seeds
     options = Options(
         DinSettings(dropout=0.1, has_user=not arguments.no_user),
         *(arguments.epochs, arguments.steps, arguments.rate, arguments.beta, arguments.keep, arguments.passes),
     )
-    print(f"{len(data.users)} users, {len(data.titles)} items, {len(data.items)} interactions, seeds {list(seeds)}")
+    print(f"{len(data.users)} users, {len(data.titles)} items, {len(data.items)} interactions, seeds {seeds}")
     if arguments.what in TABLES:
         find, over = TABLES[arguments.what]
         found = show([find(data, seed, options) for seed in seeds], over)
@@ -93,29 +105,3 @@ def _with_data(arguments: argparse.Namespace) -> Any:
         found, picture = figure7(data, seeds[0], options, arguments.genres)
         plot_vectors(picture, arguments.plot)
     return found
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=(*TABLES, "figure4", "figure5", "figure7", "memory", "costs"))
-    parser.add_argument("--data", default="", help="movielens:PATH?least=1, or csv:PATH")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=10, help="passes of each first learning, at most")
-    parser.add_argument("--passes", type=int, default=1, help="of the cloud over the second halves")
-    parser.add_argument("--no-user", action="store_true", help="DIN without the user's own embedding")
-    parser.add_argument("--steps", type=int, default=20, help="of Eq. 3 on each device")
-    parser.add_argument("--rate", type=float, default=0.02, help="of Eq. 3")
-    parser.add_argument("--beta", type=float, default=0.01)
-    parser.add_argument("--genres", type=Path, help="movies.dat, of figure7")
-    parser.add_argument("--keep", type=Path, help="folder of what was learned, which is used again")
-    parser.add_argument("--plot", type=Path, help="picture of a figure, or of memory: PNG or SVG")
-    parser.add_argument("--json", type=Path, help="write what was found there")
-    arguments = parser.parse_args()
-    if arguments.what == "figure7" and not arguments.genres:
-        parser.error("figure7 needs --genres PATH of movies.dat")
-    return arguments
-
-
-if __name__ == "__main__":
-    main()

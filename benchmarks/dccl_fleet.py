@@ -1,6 +1,6 @@
 """A thousand live devices and one cloud of recommenders, which is killed while vectors come and while it learns.
 
-    python benchmarks/dccl_fleet.py --data 'movielens:PATH?least=1' --devices 1000 --rounds 3 --out fleet.json
+    python -m benchmarks dccl_fleet --data 'movielens:PATH?least=1' --devices 1000 --rounds 3 --out fleet.json
 
 The cloud is `mdl cloud --task recommend`, a process of its own; the devices are what `mdl learn --task recommend` runs,
 a thread and an encrypted connection each, in this process (they learn one after the other: one processor stands for all
@@ -9,12 +9,11 @@ of each lesson, and a round begins when all are there. SIGKILL hits the cloud wh
 on its disk, and when it learns the second round; it is started again on the same port each time.
 
 What devices were told that is taken is compared with what the cloud's books say has counted: each once, in the round
-after its lesson. Exits with 4 if anything is lost, counted twice, or not done in time.
+after its lesson. It fails if anything is lost, counted twice, or not done in time.
 """
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import json
 import os
@@ -35,8 +34,10 @@ import numpy as np
 import psutil
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
+from benchmarks.tool.machine import ROOT
+from benchmarks.tool.options import Namespace, Parser, add_data, add_rounds
+from benchmarks.tool.sheet import Failed, Sheet
+from benchmarks.tool.table import show
 from mdl.config import Config, load_config
 from mdl.errors import MdlError
 from mdl.peers.recommend.node import make_device
@@ -120,9 +121,8 @@ class CloudProcess:
 
     def start(self) -> None:
         with self._log.open("ab") as errors:
-            root = Path(__file__).resolve().parents[1]
             self._process = subprocess.Popen(
-                self._words, cwd=root, env=self._environment, stdout=subprocess.PIPE, stderr=errors
+                self._words, cwd=ROOT, env=self._environment, stdout=subprocess.PIPE, stderr=errors
             )
 
     def kill(self) -> dict[str, int]:
@@ -165,12 +165,12 @@ class CloudProcess:
         return int(rows[0][0]) if rows else 0
 
     def until(self, claim: Callable[[], bool], patience_s: float, what: str) -> float:
-        """Seconds until it is true. Raises SystemExit."""
+        """Seconds until it is true. Raises Failed."""
         began, pause = time.monotonic(), threading.Event()
         while not claim():
             if self._process.poll() is not None or time.monotonic() - began > patience_s:
-                print(f"{self._log.read_text()[-2000:]}fleet: {what} did not come", file=sys.stderr)
-                raise SystemExit(4)
+                print(self._log.read_text()[-2000:], file=sys.stderr)
+                raise Failed(f"{what} did not come")
             pause.wait(_LOOK_S)
         return time.monotonic() - began
 
@@ -181,24 +181,25 @@ class CloudProcess:
         self.cpu_s += sum(mine.cpu_times()[:2])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="movielens:PATH?least=1, or csv:PATH")
+def add_options(parser: Parser) -> None:
+    add_data(parser, what="movielens:PATH?least=1, or csv:PATH")
     parser.add_argument("--devices", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=3)
+    add_rounds(parser, 3)
     parser.add_argument("--patience", type=float, default=1800.0, help="seconds that a part may take")
-    parser.add_argument("--out", type=Path, help="where the figures are written, too")
-    options = parser.parse_args()
+
+
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure one cloud and its devices. Raises DataError, Failed."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         found = run_fleet(options, Path(folder))
-    if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps(found))
-    raise SystemExit(0 if found["lost"] == found["counted_twice"] == found["undone"] == 0 else 4)
+    show(("", ""), [(name, told) for name, told in found.items() if not isinstance(told, list | dict)])
+    sheet.tell(found)
+    if not found["lost"] == found["counted_twice"] == found["undone"] == 0:
+        sheet.problem = "a vector was lost, counted twice, or not done in time"
 
 
-def run_fleet(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def run_fleet(options: Namespace, folder: Path) -> dict[str, Any]:
     names = write_logs(read_interactions(options.data), options.devices, folder)
     code, told = new_join_code("fleet"), Told()
     cloud = CloudProcess(folder, code, folder / "log.csv", len(names))
@@ -275,7 +276,7 @@ def write_logs(data: Interactions, devices: int, folder: Path) -> list[str]:
 
 
 def start_devices(
-    options: argparse.Namespace, folder: Path, names: list[str], cloud: tuple[str, MeshKeys], told: Told
+    options: Namespace, folder: Path, names: list[str], cloud: tuple[str, MeshKeys], told: Told
 ) -> list[LiveDevice]:
     """All of them, within _START_S. cloud: its address and keys."""
     address, keys = cloud
@@ -291,7 +292,3 @@ def start_devices(
     for place, device in enumerate(fleet):
         threading.Timer(_START_S * place / len(fleet), device.start).start()
     return fleet
-
-
-if __name__ == "__main__":
-    main()

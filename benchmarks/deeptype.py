@@ -1,18 +1,16 @@
 """DeepType (IMWUT 2018) made again: costs of each technique (Table 2), online steps (Fig. 10b).
 
-    python benchmarks/deeptype.py costs --blogs BLOGS.jsonl.gz
-    python benchmarks/deeptype.py latency
+    python -m benchmarks deeptype costs --blogs BLOGS.jsonl.gz
+    python -m benchmarks deeptype latency
 
 `costs` measures batches of the first author's words, of which only the lengths matter; without a file they are drawn.
 `latency` needs no data. Seconds are of one core's processor time. The paper's figures stand
-beside ours; Table 1 is in `deeptype_authors.py`. Each prints a table and one line of JSON.
+beside ours; Table 1 is in `deeptype_authors`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,9 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from mdl.errors import MdlError
+from benchmarks.tool.options import Namespace, Parser
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
+from benchmarks.tool.turns import in_turns
 from mdl.peers.personal.train import read_sentences
 from mdl.personal.compression import count_bytes
 from mdl.personal.online import STEP_SAMPLES, OnlineLearner
@@ -69,19 +68,24 @@ VARIANTS: dict[str, tuple[Techniques, int, int]] = {
 }
 
 
-def main() -> int:
-    options = _parse_options()
+def add_options(parser: Parser) -> None:
+    parser.add_argument("part", choices=("costs", "latency"))
+    parser.add_argument("--hidden", type=int, default=HIDDEN, help="units of each layer")
+    parser.add_argument("--turns", type=int, default=8, help="batches or repetitions that count")
+    parser.add_argument("--words", type=int, default=4000, help="of the text")
+    parser.add_argument("--batch", type=int, default=STEP_SAMPLES)
+    parser.add_argument("--only", nargs="+", choices=VARIANTS, help="of costs: these alone, against the first one")
+    parser.add_argument("--kept", type=int, default=3, help="suggestions of a word that are learned from online")
+    parser.add_argument("--blogs", type=Path, default=Path("blogs_50.jsonl.gz"), help="a .jsonl.gz that names authors")
+
+
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure the part that is asked for. Raises DataError."""
     torch.set_num_threads(1)
-    try:
-        result = {"costs": run_costs, "latency": run_latency}[options.part](options)
-    except MdlError as error:
-        print(f"deeptype: {error}", file=sys.stderr)
-        return error.exit_code
-    print(json.dumps(result))
-    return 0
+    sheet.tell({"costs": run_costs, "latency": run_latency}[options.part](options))
 
 
-def lengths_of(options: argparse.Namespace) -> list[list[str]]:
+def lengths_of(options: Namespace) -> list[list[str]]:
     """Sentences whose words have the lengths of an author's, or drawn ones: 15 words of 4.2 letters in the mean."""
     if options.blogs.exists():
         return read_sentences(options.blogs, authors_of(options.blogs)[0], options.words)
@@ -121,7 +125,7 @@ class Spread:
         return self._task.loss(batch)
 
 
-def run_costs(options: argparse.Namespace) -> dict[str, Any]:
+def run_costs(options: Namespace) -> dict[str, Any]:
     """Seconds for 1,000 words of an epoch: of batches that stand for all, measured in turns."""
     sentences = lengths_of(options)
     studies: dict[str, tuple[Study, Spread]] = {}
@@ -140,12 +144,11 @@ def run_costs(options: argparse.Namespace) -> dict[str, Any]:
         sizes[name] = count_bytes(model)
     total = sum(map(len, sentences))
     spent: dict[str, list[float]] = {name: [] for name in studies}
-    for turn in range(options.turns + 1):
-        for name, (study, _) in studies.items():
-            began = time.process_time()
-            study.step()
-            if turn:  # the first one makes what later ones reuse
-                spent[name].append(time.process_time() - began)
+    for turn, (name, (study, _)) in in_turns(options.turns + 1, studies.items()):
+        began = time.process_time()
+        study.step()
+        if turn:  # the first one makes what later ones reuse
+            spent[name].append(time.process_time() - began)
     per_1000 = {name: 1000 * float(np.mean(times)) * studies[name][1].whole / total for name, times in spent.items()}
     _show_costs(per_1000, sizes)
     measured = {"hidden": options.hidden, "batch": options.batch, "turns": options.turns, "words": total}
@@ -153,31 +156,32 @@ def run_costs(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _show_costs(per_1000: dict[str, float], sizes: dict[str, int]) -> None:
-    base = next(iter(per_1000.values()))
-    print(f"{'':<22} {'s/1,000 words':>13} {'less':>6} {'paper':>6} {'MB':>6} {'paper':>6}")
+    base, rows = next(iter(per_1000.values())), []
     for name, seconds in per_1000.items():
         hours, megabytes = PAPER_COSTS.get(name, (0.0, 0.0))
-        told = f"{1 - hours / PAPER_COSTS['baseline'][0]:>6.1%}" if hours else " " * 6
-        size = f"{megabytes:>6.1f}" if megabytes else ""
-        print(f"{name:<22} {seconds:>13.2f} {1 - seconds / base:>6.1%} {told} {sizes[name] / 1e6:>6.1f} {size}")
+        told = f"{1 - hours / PAPER_COSTS['baseline'][0]:.1%}" if hours else None
+        less, size = f"{1 - seconds / base:.1%}", f"{sizes[name] / 1e6:.1f}"
+        rows.append((name, f"{seconds:.2f}", less, told, size, f"{megabytes:.1f}" if megabytes else None))
+    show(("", "s/1,000 words", "less", "paper", "MB", "paper"), rows)
     print(f"less: than {next(iter(per_1000))!r}; baseline: all layers, batches padded to 30 steps")
 
 
-def run_latency(options: argparse.Namespace) -> dict[str, Any]:
+def run_latency(options: Namespace) -> dict[str, Any]:
     """Milliseconds of an inference, and of an online step of 16 words after histories of 3 to 30 tokens."""
     result: dict[str, Any] = {"part": "latency", "hidden": options.hidden, "turns": options.turns, "rows": []}
-    print(f"{'':<10} {'tokens':>6} {'inference':>10} {'step, reused':>13} {'step, not reused':>17}   (ms, median)")
     for name, words, rank in (("whole", CLASSES, 0), ("compressed", PERSONAL, RANK)):
         model = build_next_word(NextWordSize(words, words + 30, options.hidden, rank=rank), 0)
         model.eval()
         for length in (3, 6, 10, 20, 30):
             row = _measure_latency(model, words, length, options)
             result["rows"].append({"model": name, "tokens": length, **row})
-            print(f"{name:<10} {length:>6} {row['inference']:>10.2f} {row['reused']:>13.2f} {row['not_reused']:>17.2f}")
+    keys = ("inference", "reused", "not_reused")
+    rows = [(row["model"], row["tokens"], *(f"{row[key]:.2f}" for key in keys)) for row in result["rows"]]
+    show(("ms, median", "tokens", "inference", "step, reused", "step, not reused"), rows)
     return result
 
 
-def _measure_latency(model: NextWordModel, words: int, length: int, options: argparse.Namespace) -> dict[str, float]:
+def _measure_latency(model: NextWordModel, words: int, length: int, options: Namespace) -> dict[str, float]:
     generator = torch.Generator().manual_seed(length)
     tokens = torch.randint(words, (STEP_SAMPLES, length), generator=generator)
     targets = torch.randint(words, (STEP_SAMPLES,), generator=generator)
@@ -240,20 +244,3 @@ def authors_of(path: Path) -> list[str]:
             first.setdefault(written["author"], written["text"])
     by_text = {text: author for author, text in reversed(first.items())}
     return [author for author, text in first.items() if by_text[text] == author]
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("costs", "latency"))
-    parser.add_argument("--hidden", type=int, default=HIDDEN, help="units of each layer")
-    parser.add_argument("--turns", type=int, default=8, help="batches or repetitions that count")
-    parser.add_argument("--words", type=int, default=4000, help="of the text")
-    parser.add_argument("--batch", type=int, default=STEP_SAMPLES)
-    parser.add_argument("--only", nargs="+", choices=VARIANTS, help="of costs: these alone, against the first one")
-    parser.add_argument("--kept", type=int, default=3, help="suggestions of a word that are learned from online")
-    parser.add_argument("--blogs", type=Path, default=Path("blogs_50.jsonl.gz"), help="a .jsonl.gz that names authors")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

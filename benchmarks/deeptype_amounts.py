@@ -1,27 +1,25 @@
 """DeepType (IMWUT 2018), Figures 1b and 2: a network and n-grams by how much text they learned from.
 
-    python benchmarks/deeptype_amounts.py --corpus tweets.txt.gz --amounts 50000 200000 800000 --test 20000
+    python -m benchmarks deeptype_amounts --corpus tweets.txt.gz --amounts 50000 200000 800000 --test 20000
 
 The first words of the corpus are learned, its last --test words tested. The network learns by Adam, --sampled words
 scored a step, then once more, with all words scored, the last --finish words that it learned. n-grams are counted over
 the same words with the same table. "+char": only words that begin as typed are suggested, as in the paper. Rows are
-written to --out as they are made, and rows that are there are not made again.
+written to the file of --out as they are made, and rows that are there are not made again.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+import torch
 
 from benchmarks.deeptype_authors import cut
-from benchmarks.told import tell_measured
+from benchmarks.tool.options import Namespace, Parser
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from mdl.errors import ConfigError
 from mdl.peers.personal.train import Sentences, read_sentences
 from mdl.personal.output_layer import tune_all
@@ -36,26 +34,46 @@ from mdl.personal.words.text_task import TextTask
 PAPER = {1_000_000: 0.524, 10_000_000: 0.573}
 
 
-def main() -> int:
-    return tell_measured("deeptype_amounts", _parse_options(), measure, table)
+def add_options(parser: Parser) -> None:
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--amounts", type=int, nargs="+", default=[50_000, 200_000, 800_000])
+    parser.add_argument("--test", type=int, default=20_000, help="words, the last of the corpus")
+    parser.add_argument("--words", type=int, default=10_000, help="of the table")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--rate", type=float, default=0.003)
+    parser.add_argument("--sampled", type=int, default=1500)
+    parser.add_argument("--finish", type=int, default=60_000, help="words that are learned once more, all scored")
+    parser.add_argument("--bfloat16", action="store_true")
+    parser.add_argument("--seed", type=int, default=0)
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    made: dict[str, dict[str, float]] = json.loads(options.out.read_text()) if options.out.exists() else {}
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure the amounts that the file of --out lacks. Raises ConfigError, DataError."""
+    torch.set_num_threads(1)
+    made: dict[str, dict[str, float]] = sheet.before().get("rows", {})
     sentences = read_sentences(options.corpus)
     total = sum(map(len, sentences))
     if max(options.amounts) + options.test > total:
         raise ConfigError(f"{options.corpus} has {total} words: too few for {max(options.amounts)} and a test")
     held_out = cut(sentences, total - options.test)[1]
+    sheet.tell({"test": options.test, "rows": made})
     for amount in options.amounts:
         if str(amount) not in made:
             made[str(amount)] = row = _measure_amount(options, cut(sentences, amount)[0], held_out)
-            options.out.write_text(json.dumps(made))
+            sheet.save()
             print(f"{amount} words: {row['network']:.3f} ({row['seconds']:.0f} s)", file=sys.stderr)
-    return {"part": "amounts", "test": options.test, "rows": {str(a): made[str(a)] for a in options.amounts}}
+    rows = {amount: made[str(amount)] for amount in options.amounts}
+    labels = next(iter(rows.values()))
+    told = [
+        (label.replace(", filtered", " +char"), *(f"{row[label]:.3f}" for row in rows.values())) for label in labels
+    ]
+    show(("top-3 efficiency", *(f"{amount:,}" for amount in rows)), told)
+    print("the paper's network: " + ", ".join(f"{found} of {amount:,} words" for amount, found in PAPER.items()))
 
 
-def _measure_amount(options: argparse.Namespace, learned: Sentences, held_out: Sentences) -> dict[str, float]:
+def _measure_amount(options: Namespace, learned: Sentences, held_out: Sentences) -> dict[str, float]:
     began, words = time.process_time(), build_table(learned, options.words)
     alphabet, test = Alphabet(words), encode(held_out, words)
     model = build_next_word(NextWordSize(words.classes, words.size, options.hidden), options.seed)
@@ -70,38 +88,7 @@ def _measure_amount(options: argparse.Namespace, learned: Sentences, held_out: S
     return row | {"unknown": found.unknown, "seconds": time.process_time() - began}
 
 
-def _learn(model: NextWordModel, task: TextTask, options: argparse.Namespace, is_last: bool) -> None:
+def _learn(model: NextWordModel, task: TextTask, options: Namespace, is_last: bool) -> None:
     epochs, rate = (1, options.rate / 6) if is_last else (options.epochs, options.rate)
     settings = StudySettings(epochs, options.batch, "adam", rate, seed=options.seed, bfloat16=options.bfloat16)
     Study(tune_all(model), task, settings).run()
-
-
-def table(told: dict[str, Any]) -> Iterator[str]:
-    rows = told["rows"]
-    yield f"{'top-3 efficiency':<28}" + "".join(f"{int(amount):>12,}" for amount in rows)
-    for label in next(iter(rows.values())):
-        shown = (f"{row[label]:>12.1f}" if row[label] > 1 else f"{row[label]:>12.3f}" for row in rows.values())
-        yield f"{label.replace(', filtered', ' +char'):<28}" + "".join(shown)
-    yield "the paper's network: " + ", ".join(f"{found} of {amount:,} words" for amount, found in PAPER.items())
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", type=Path, required=True)
-    parser.add_argument("--amounts", type=int, nargs="+", default=[50_000, 200_000, 800_000])
-    parser.add_argument("--test", type=int, default=20_000, help="words, the last of the corpus")
-    parser.add_argument("--words", type=int, default=10_000, help="of the table")
-    parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--rate", type=float, default=0.003)
-    parser.add_argument("--sampled", type=int, default=1500)
-    parser.add_argument("--finish", type=int, default=60_000, help="words that are learned once more, all scored")
-    parser.add_argument("--bfloat16", action="store_true")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("deeptype_amounts.json"))
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

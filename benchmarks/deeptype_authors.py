@@ -1,35 +1,33 @@
 """DeepType (IMWUT 2018), Tables 1 and 2 and Figures 7 and 8, as far as one core can: people's own models.
 
-    python benchmarks/deeptype_authors.py --global tweets=tweets.safetensors bbc=bbc.safetensors \
+    python -m benchmarks deeptype_authors --global tweets=tweets.safetensors bbc=bbc.safetensors \
         --compressed tweets40.safetensors --blogs blogs_50.jsonl.gz --corpus tweets.txt.gz --count 6 --out authors.json
 
 Each author's words in the order of time: the first --words, or --share of all, are learned, the next --test are the
 test. With --share the gain is told apart for the quarter who wrote most and the one who wrote least. Techniques and
 amounts of data are measured on the first public model; its compressed one begins "all techniques" and "layers
 compressed"; with compressed layers or a compressed vocabulary alone all layers learn. The control learns another
-author's words. The first --skip authors are for tuning. Rows are written to --out as they are made, and rows
-that are there are not made again. Intervals are 95 % of a bootstrap over authors of the median of paired ratios.
+author's words. The first --skip authors are for tuning. Rows are written to the file of --out as they are made, and
+rows that are there are not made again. Intervals are 95 % of a bootstrap over authors of the median of paired ratios.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+import torch
 
 from benchmarks.deeptype import authors_of
-from benchmarks.told import tell_measured
+from benchmarks.tool.options import Namespace, Parser
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from mdl.peers.personal.train import Sentences, read_sentences
 from mdl.personal.study import StudySettings
 from mdl.personal.words.efficiency import Alphabet, evaluate_next_word
@@ -64,17 +62,47 @@ class Arm:
     others: bool = False
 
 
-def main() -> int:
-    return tell_measured("deeptype_authors", _parse_options(), measure, table)
+def add_options(parser: Parser) -> None:
+    parser.add_argument("--global", dest="models", type=_named, nargs="+", required=True, help="NAME=FILE, some")
+    parser.add_argument("--compressed", type=Path, help="the first one after `pretrain --rank`")
+    parser.add_argument("--blogs", type=Path, required=True)
+    parser.add_argument("--corpus", type=Path, required=True, help="what the first one learned, for n-grams")
+    parser.add_argument("--corpus-words", type=int, default=850_000)
+    parser.add_argument("--skip", type=int, default=3, help="authors that were used for tuning")
+    parser.add_argument("--count", type=int, default=6)
+    parser.add_argument("--only", nargs="+", default=[], metavar="LABEL", help="of the rows: these alone")
+    parser.add_argument("--words", type=int, default=60_000)
+    parser.add_argument("--share", type=float, default=0.0, help="of each author's words, in place of --words")
+    parser.add_argument("--test", type=int, default=4_000)
+    parser.add_argument("--keep", type=int, default=5_000, help="words that vocabulary compression keeps")
+    parser.add_argument("--vocabulary", type=int, default=10_000, help="words of a model that begins from nothing")
+    parser.add_argument("--hidden", type=int, default=128, help="its units")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd")
+    parser.add_argument("--rate", type=float, default=0.0, help="0: what suits the optimizer and the model")
+    parser.add_argument("--decay", type=float, default=0.5, help="of the rate, an epoch")
+    parser.add_argument("--bfloat16", action="store_true", help="layers are computed in it")
+    parser.add_argument("--own-weight", type=float, default=5.0, help="of a person's counts among the public's")
+    parser.add_argument("--models-out", type=Path, help="a folder that keeps the models, LABEL.AUTHOR.safetensors")
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    rows = run(options)
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure the rows that the file of --out lacks. Raises ConfigError, DataError."""
+    torch.set_num_threads(1)
+    options.models = dict(options.models)
+    rows = make_rows(options, sheet)
     summary = summarise(rows, next(iter(options.models)))
-    return {"part": "authors", "words": options.words, "test": options.test, "authors": len(rows), "summary": summary}
+    sheet.tell({"words": options.words, "test": options.test, "authors": len(rows), "summary": summary})
+    told = [
+        (label, f"{found['median']:.3f}" if "median" in found else None, f"{found['gain']:+.1%}",
+         f"{found['low']:+.1%} to {found['high']:+.1%}")
+        for label, found in summary.items()
+    ]  # fmt: skip
+    show((f"{len(rows)} authors", "median", "gain", "95 %"), told)
 
 
-def list_arms(options: argparse.Namespace) -> dict[str, Arm]:
+def list_arms(options: Namespace) -> dict[str, Arm]:
     """By label. The first public model is the one that techniques and amounts of data are measured on."""
     first, start = next(iter(options.models.items()))
     arms: dict[str, Arm] = {first: Arm(start, 0), f"{first}, personal": Arm(start, 1)}
@@ -97,9 +125,10 @@ def list_arms(options: argparse.Namespace) -> dict[str, Arm]:
     }
 
 
-def run(options: argparse.Namespace) -> list[Row]:
+def make_rows(options: Namespace, sheet: Sheet) -> list[Row]:
     """A row an author; written as soon as a part of it is there."""
-    made: dict[str, Row] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    made: dict[str, Row] = sheet.before().get("rows", {})
+    sheet.tell({"rows": made})
     corpus = read_sentences(options.corpus, limit=options.corpus_words)
     names = authors_of(options.blogs)[options.skip :][: options.count + 1]
     arms = {label: arm for label, arm in list_arms(options).items() if not options.only or label in options.only}
@@ -119,13 +148,13 @@ def run(options: argparse.Namespace) -> list[Row]:
             row |= {label: found.efficiency, f"{label}, filtered": found.filtered}
             if label == f"{next(iter(options.models))}, personal":
                 _test_ngrams(row, options, model, table, mine, held_out, corpus)
-            options.out.write_text(json.dumps(made))
+            sheet.save()
             took = time.process_time() - began
             print(f"{name}, {label}: {found.efficiency:.3f}, {found.filtered:.3f} ({took:.0f} s)", file=sys.stderr)
     return [made[name] for name in names[:-1]]
 
 
-def personalise(options: argparse.Namespace, arm: Arm, said: Sentences) -> tuple[NextWordModel, TokenTable]:
+def personalise(options: Namespace, arm: Arm, said: Sentences) -> tuple[NextWordModel, TokenTable]:
     """The last part of what was said is learned."""
     if arm.start is None:
         table = build_table(said, options.vocabulary)
@@ -147,7 +176,7 @@ def personalise(options: argparse.Namespace, arm: Arm, said: Sentences) -> tuple
 
 def _test_ngrams(
     row: Row,
-    options: argparse.Namespace,
+    options: Namespace,
     model: NextWordModel,
     table: TokenTable,
     mine: Sentences,
@@ -198,7 +227,7 @@ def file_name(label: str) -> str:
     return label.replace(" ", "-")
 
 
-def split(options: argparse.Namespace, author: str) -> tuple[Sentences, Sentences]:
+def split(options: Namespace, author: str) -> tuple[Sentences, Sentences]:
     """What an author's model learns, and what it is tested with."""
     if not options.share:
         return cut(read_sentences(options.blogs, author, options.words + options.test), options.words)
@@ -213,47 +242,6 @@ def cut(sentences: Sentences, words: int) -> tuple[Sentences, Sentences]:
     return sentences[:at], sentences[at:]
 
 
-def table(told: dict[str, Any]) -> Iterator[str]:
-    yield f"{'':<70} {'median':>7} {'gain':>7}   95 %   ({told['authors']} authors)"
-    for label, found in told["summary"].items():
-        shown = f"{found['median']:>7.3f}" if "median" in found else " " * 7
-        yield f"{label:<70} {shown} {found['gain']:>+7.1%}   {found['low']:+.1%} to {found['high']:+.1%}"
-
-
 def _named(text: str) -> tuple[str, Path]:
     name, _, path = text.partition("=")
     return name, Path(path)
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--global", dest="models", type=_named, nargs="+", required=True, help="NAME=FILE, some")
-    parser.add_argument("--compressed", type=Path, help="the first one after `pretrain --rank`")
-    parser.add_argument("--blogs", type=Path, required=True)
-    parser.add_argument("--corpus", type=Path, required=True, help="what the first one learned, for n-grams")
-    parser.add_argument("--corpus-words", type=int, default=850_000)
-    parser.add_argument("--skip", type=int, default=3, help="authors that were used for tuning")
-    parser.add_argument("--count", type=int, default=6)
-    parser.add_argument("--only", nargs="+", default=[], metavar="LABEL", help="of the rows: these alone")
-    parser.add_argument("--words", type=int, default=60_000)
-    parser.add_argument("--share", type=float, default=0.0, help="of each author's words, in place of --words")
-    parser.add_argument("--test", type=int, default=4_000)
-    parser.add_argument("--keep", type=int, default=5_000, help="words that vocabulary compression keeps")
-    parser.add_argument("--vocabulary", type=int, default=10_000, help="words of a model that begins from nothing")
-    parser.add_argument("--hidden", type=int, default=128, help="its units")
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd")
-    parser.add_argument("--rate", type=float, default=0.0, help="0: what suits the optimizer and the model")
-    parser.add_argument("--decay", type=float, default=0.5, help="of the rate, an epoch")
-    parser.add_argument("--bfloat16", action="store_true", help="layers are computed in it")
-    parser.add_argument("--own-weight", type=float, default=5.0, help="of a person's counts among the public's")
-    parser.add_argument("--out", type=Path, default=Path("deeptype_authors.json"))
-    parser.add_argument("--models-out", type=Path, help="a folder that keeps the models, LABEL.AUTHOR.safetensors")
-    options = parser.parse_args()
-    options.models = dict(options.models)
-    return options
-
-
-if __name__ == "__main__":
-    sys.exit(main())

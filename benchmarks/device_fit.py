@@ -1,6 +1,6 @@
 """Remakes the constants of the device models from recordings of real phones, and says how well they fit.
 
-    python benchmarks/device_fit.py DATA_DIR --json
+    python -m benchmarks device_fit DATA_DIR
 
 DATA_DIR holds phone_traces/phone_traces.csv.gz and device_profiles/*.csv. Each constant is fitted to all phones but one
 and judged on that one, for every phone; "error" is the mean absolute error there, "baseline" that of the plainest guess
@@ -10,19 +10,14 @@ aggregates are printed.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.device_traces import (
+from benchmarks.phones.traces import (
     CHARGING,
     DISCHARGING,
     HEAT_STEP_S,
@@ -40,6 +35,9 @@ from benchmarks.device_traces import (
     stay_share,
     stretches_s,
 )
+from benchmarks.tool.options import Namespace, Parser
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from mdl.devices import usage
 from mdl.sim.timing import device_models as devices
 
@@ -283,24 +281,16 @@ def _distance(drawn: Array, real: Array) -> float:
     return round(float(np.max(np.abs(below[0] - below[1]))), 3)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_options(parser: Parser) -> None:
     parser.add_argument("data_dir", type=Path)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Fit all constants."""
     found = fit(given.data_dir)
-    for name, row in found["constants"].items():
-        print(
-            f"{name:32} fitted {row['fitted']:8.3f}  code {row['code']:8.3f}  quartiles {row['quartiles_over_phones']}"
-            f"  error {row['error_held_out']:.3f} (baseline {row['error_baseline']})  R2 {row.get('r2_held_out', '-')}",
-            file=sys.stderr,
-        )
+    keys = ("fitted", "code", "quartiles_over_phones", "error_held_out", "error_baseline", "r2_held_out")
+    rows = [(name, *(row.get(key) for key in keys)) for name, row in found["constants"].items()]
+    show(("constant", "fitted", "code", "quartiles", "error", "baseline", "R2"), rows)
     for name in ("classes", "recordings"):
-        for key, value in found[name].items():
-            print(f"{key:32} {value}", file=sys.stderr)
-    if given.json:
-        print(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+        show((name, ""), found[name].items())
+    sheet.tell(found)

@@ -1,15 +1,12 @@
 """How many faults of people's machines and networks `mdl doctor` names, and how often it cries wolf: hosts on a LAN.
 
-    python benchmarks/doctor.py                # all; or --only fresh, --only wrong_netmask,plain
+    python -m benchmarks doctor                # all; or --only fresh, --only wrong_netmask,plain
 
-Network namespaces: needs root, iproute2 and nftables. One line a case, and one JSON object.
+Network namespaces: needs root, iproute2 and nftables.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -17,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.helpers import load_helper, load_lan
+from benchmarks.tool.hosts import load_helper, need_hosts
+from benchmarks.tool.options import Namespace, Parser
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.spread import median
+from benchmarks.tool.table import show
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,15 @@ class Row:
         return self.fault.__name__
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: Parser) -> None:
     parser.add_argument("--only", default="", help="faults, fresh, homes, healthy, or names of cases, with commas")
-    only = set(filter(None, parser.parse_args().only.split(",")))
-    case, lan = load_helper("doctor_case"), load_lan()
-    if reason := lan.why_not() or case.why_not():
-        print(f"doctor: {reason}", file=sys.stderr)
-        return 2
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Try all cases. Raises ConfigError."""
+    only = set(filter(None, given.only.split(",")))
+    lan = need_hosts("doctor_case")
+    case = load_helper("doctor_case")
     together, apart = _rows()
     rows = _run(case, lan, [each for each in together if not only or only & {each.kind, each.name}])
     for each in apart:
@@ -52,10 +52,9 @@ def main() -> int:
     for kind in ("faults", "fresh", "homes", "healthy"):
         of_it = [row for row in rows if row["kind"] == kind]
         told[kind] = {"cases": len(of_it), "right": sum(row["right"] for row in of_it)}
+    show(("", "cases", "right"), [(kind, *counts.values()) for kind, counts in told.items()])
     seconds = [row["seconds"] for row in rows]
-    told |= {"seconds_median": round(statistics.median(seconds), 1), "seconds_max": max(seconds), "cases": rows}
-    print(json.dumps(told))
-    return 0
+    sheet.tell(told | {"seconds_median": median(seconds, 1), "seconds_max": max(seconds), "cases": rows})
 
 
 def _rows() -> tuple[list[Row], list[Row]]:
@@ -96,7 +95,3 @@ def _run(case: Any, lan: Any, cases: Iterable[Row], hosts: int = 0) -> list[dict
         finally:
             member.close()
     return rows
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,17 +1,16 @@
 """One person's sensor turns round in the middle of a run: what that does to the model of all others.
 
-    python benchmarks/drift.py --data hapt.npz --seeds 0 1 2
+    python -m benchmarks drift --data hapt.npz --seeds 0 1 2
 
 Each device has one person's first recording (HAPT, 50 Hz, windows of 128 by 64), which comes in as it was made, a piece
 a round; the second one is for tests. From --at of the way on, the first device is worn the other way round: all axes
 change places and signs. Devices train on the newest windows alone, or on what a reservoir keeps of all so far. Told is
 the accuracy of the mesh's model on the other people's second recordings, as the mean of the last five rounds, and how
-far it fell at most below its best. Prints a table and one line of JSON.
+far it fell at most below its best.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -23,8 +22,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
+from benchmarks.tool.options import Namespace, Parser, add_rounds, add_seeds
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from mdl.config import TrainingSettings
 from mdl.data.replay import Reservoir
 from mdl.learning.evaluation import evaluate
@@ -41,8 +41,19 @@ _TURN, _SIGNS = np.array([1, 0, 2, 4, 3, 5]), np.array([-1, 1, -1, -1, 1, -1], n
 Part = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
-def main() -> int:
-    options = _parse_options()
+def add_options(parser: Parser) -> None:
+    parser.add_argument("--data", type=Path, required=True, help="hapt.npz")
+    parser.add_argument("--devices", type=int, default=8)
+    add_rounds(parser, 40)
+    parser.add_argument("--at", type=float, default=0.5, help="share of the recording before the turn")
+    parser.add_argument("--newest", type=int, default=32, help="windows that are trained on without a reservoir")
+    parser.add_argument("--capacity", type=int, default=200, help="of the reservoir, in windows")
+    parser.add_argument("--rate", type=float, default=0.002)
+    add_seeds(parser)
+
+
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure both ways to keep windows, with and without the turn, for each seed."""
     torch.set_num_threads(1)
     people = read_people(options.data, options.devices)
     runs = [
@@ -51,13 +62,13 @@ def main() -> int:
         for drifts in (False, True)
         for seed in options.seeds
     ]
-    print("| trains on | one person | others' accuracy, % | fell by at most, points |\n|---|---|---|---|")
+    rows = []
     for kept, drifts in dict.fromkeys((run["kept"], run["drifts"]) for run in runs):
         same = [run for run in runs if (run["kept"], run["drifts"]) == (kept, drifts)]
         accuracy, fell = (100 * fmean(run[name] for run in same) for name in ("accuracy", "fell"))
-        print(f"| {kept} | {'drifts' if drifts else 'stays'} | {accuracy:.1f} | {fell:.1f} |")
-    print(json.dumps({"options": {**vars(options), "data": str(options.data)}, "runs": runs}))
-    return 0
+        rows.append((kept, "drifts" if drifts else "stays", f"{accuracy:.1f}", f"{fell:.1f}"))
+    show(("trains on", "one person", "others' accuracy, %", "fell by at most, points"), rows)
+    sheet.tell({"runs": runs})
 
 
 def read_people(path: Path, devices: int) -> list[tuple[Part, Part]]:
@@ -75,9 +86,7 @@ def read_people(path: Path, devices: int) -> list[tuple[Part, Part]]:
     return found[:devices]
 
 
-def measure(
-    people: list[tuple[Part, Part]], options: argparse.Namespace, kept: str, drifts: bool, seed: int
-) -> dict[str, Any]:
+def measure(people: list[tuple[Part, Part]], options: Namespace, kept: str, drifts: bool, seed: int) -> dict[str, Any]:
     settings = TrainingSettings(schedule="constant", learning_rate=options.rate, seed=seed)
     random = np.random.default_rng(seed)
     streams = [train for train, _ in people]
@@ -129,20 +138,3 @@ def _turn(stream: Part, share: float) -> Part:
     start = int(share * len(y))
     x[start:] = x[start:][:, _TURN] * _SIGNS
     return x, y
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="hapt.npz")
-    parser.add_argument("--devices", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--at", type=float, default=0.5, help="share of the recording before the turn")
-    parser.add_argument("--newest", type=int, default=32, help="windows that are trained on without a reservoir")
-    parser.add_argument("--capacity", type=int, default=200, help="of the reservoir, in windows")
-    parser.add_argument("--rate", type=float, default=0.002)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

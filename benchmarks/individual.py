@@ -1,6 +1,6 @@
 """One person's devices share data (MDLdroid 1, the individual model): time and energy beside one device alone.
 
-    python benchmarks/individual.py DATA_DIR/spsw_har/spsw_har_small.npz --json
+    python -m benchmarks individual DATA_DIR/spsw_har/spsw_har_small.npz
 
 The owner's phone has the windows of a phone and a watch (real recordings, people 1 to 16; people 17 to 23 test), as one
 person with sufficient data would. It trains alone, or shares them by what the devices offer, as `mdl data share` does.
@@ -13,9 +13,6 @@ makes all ten times slower. What handing over the windows takes is in all figure
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,13 +20,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
+from benchmarks.tool.options import Namespace, Parser
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows, make_windows, take_windows
 from mdl.data.parcel import deal_windows
 from mdl.devices.offer import Offer, share_out
 from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
+from mdl.errors import ConfigError
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
@@ -236,7 +235,7 @@ def compare(data: DataSet, speed: float, settings: TrainingSettings, target: flo
     alone = train_alone(data, speed, settings, seed)
     best = max(found for _, found, _ in alone.points)
     if best < target:
-        raise SystemExit(f"alone it reaches {best:.3f}, not {target}: take a lower --accuracy or more --epochs")
+        raise ConfigError(f"alone it reaches {best:.3f}, not {target}: take a lower --accuracy or more --epochs")
     lines = [line(1, "alone", [len(data.train)], alone, alone, target)]
     for count in range(2, len(DEVICES) + 1):
         classes = [each for _, each in DEVICES[:count]]
@@ -266,20 +265,20 @@ def line(count: int, how: str, shares: list[int], curve: Curve, alone: Curve, ta
     return told | {"time_ratio": base[0] / reached[0], "energy_ratio": base[1] / reached[1]}
 
 
-def describe(told: dict[str, Any]) -> str:
-    """One line for people."""
-    reached = "not reached"
-    if told["seconds"] is not None:
-        reached = (
-            f"{told['seconds']:.0f} s ({told['time_ratio']:.2f}x), {told['joules']:.0f} J ({told['energy_ratio']:.2f}x)"
-        )
-    whole = f"{told['total_s']:.0f} s ({told['total_time_ratio']:.2f}x), {told['total_j']:.0f} J"
-    whole += f" ({told['total_energy_ratio']:.2f}x), {told['accuracy']:.1%}"
-    return f"{told['devices']} {told['how']:<14} {told['shares']}: to the accuracy {reached}; whole run {whole}"
+def describe(told: dict[str, Any]) -> list[str]:
+    """Return the cells of one row."""
+    cells = [f"{told['devices']} {told['how']}", str(told["shares"])]
+    for reached in ("", "total_"):
+        seconds, joules = told["total_s" if reached else "seconds"], told["total_j" if reached else "joules"]
+        if seconds is None:
+            cells += ["not reached", ""]
+            continue
+        cells += [f"{seconds:.0f} s ({told[f'{reached}time_ratio']:.2f}x)"]
+        cells += [f"{joules:.0f} J ({told[f'{reached}energy_ratio']:.2f}x)"]
+    return [*cells, f"{told['accuracy']:.1%}"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: Parser) -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--accuracy", type=float, default=0.85)
     parser.add_argument("--epochs", type=int, default=20)
@@ -287,22 +286,16 @@ def main() -> None:
     parser.add_argument("--windows-s", type=float, help="what the phone would train a second, instead of measuring")
     parser.add_argument("--slower", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure each number of devices, and how they share. Raises ConfigError."""
     data = read_windows(given.data)
     speed = (given.windows_s or measure_speed()) / given.slower
     rounds = given.epochs * given.rounds_per_epoch
     settings = TrainingSettings(rounds_per_epoch=given.rounds_per_epoch, planned_rounds=rounds)
     lines = compare(data, speed, settings, given.accuracy, given.seed)
-    result = {"windows": len(data.train), "test": len(data.test), "windows_s": speed, "accuracy": given.accuracy,
-              "epochs": given.epochs, "rounds_per_epoch": given.rounds_per_epoch, "seed": given.seed}  # fmt: skip
-    if given.json:
-        print(json.dumps(result | {"lines": lines}))
-        return
-    for told in lines:
-        print(describe(told))
+    show(("devices", "shares", "to the accuracy", "", "whole run", "", "accuracy"), map(describe, lines))
     print(f"paper: time {PAPER_TIME[0]:g}x to {PAPER_TIME[1]:g}x, battery {PAPER_ENERGY[0]:g}x to {PAPER_ENERGY[1]:g}x")
-
-
-if __name__ == "__main__":
-    main()
+    asked = {name: getattr(given, name) for name in ("accuracy", "epochs", "rounds_per_epoch", "seed")}
+    sheet.tell({"windows": len(data.train), "test": len(data.test), "windows_s": speed, **asked, "lines": lines})

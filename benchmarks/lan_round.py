@@ -3,13 +3,11 @@
 Six devices with links from fast to slow Wi-Fi; one is busy half of the time: somebody uses it, and its link with it.
 The devices' places in the order of their names change from run to run, since tree and ring go by place.
 
-    python benchmarks/lan_round.py --policies dqn,greedy,tree,ring --runs 3 --out benchmarks/results/lan_round.json
+    python -m benchmarks lan_round --policies dqn,greedy,tree,ring --runs 3 --out lan_round.json
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -20,9 +18,12 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.helpers import load_helper, load_lan
+from benchmarks.tool.hosts import load_helper, need_hosts
+from benchmarks.tool.options import Namespace, Parser, add_model, add_rounds, add_runs
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.spread import quartiles
+from benchmarks.tool.table import show
+from benchmarks.tool.turns import in_turns
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.sim.timing.iteration import Iteration
 from mdl.transport.trust.keys import new_join_code
@@ -33,40 +34,37 @@ BUSY, BUSY_MBIT, BUSY_S = 2, 1.0, (2.0, 6.0)
 AGENT_MBIT = 100.0
 # The first rounds show the links; they are played, and not counted.
 WARM_UP = 3
+_KEYS = ("total_s", "aggregate_s", "measured_over_predicted")
 DATA = "motion?people=6&test_people=2&windows=40"
 # A part of what a link carries is headers.
 _PAYLOAD = 0.95
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: Parser) -> None:
     parser.add_argument("--policies", default="dqn,greedy,tree,ring")
-    parser.add_argument("--runs", type=int, default=3, help="how often the devices change places")
-    parser.add_argument("--rounds", type=int, default=12)
+    add_runs(parser, 3, "how often the devices change places")
+    add_rounds(parser, 12)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--model", default="lenet")
+    add_model(parser)
     parser.add_argument("--no-busy", action="store_true", help="nobody uses a device: to compare with the timing model")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    lan = load_lan()
-    if reason := lan.why_not():
-        print(f"lan_round: {reason}", file=sys.stderr)
-        return 2
-    policies = given.policies.split(",")
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure the policies in turns. Raises ConfigError."""
+    lan, policies = need_hosts(), given.policies.split(",")
     results: dict[str, list[dict[str, Any]]] = {policy: [] for policy in policies}
-    for run in range(given.runs):
-        places = np.random.default_rng([given.seed, run]).permutation(len(MBIT)).tolist()
-        for policy in policies:
-            results[policy] += _run(lan, policy, places, given, [given.seed, run])
-            print(f"run {run}, {policy}: {_describe(results[policy])}", file=sys.stderr, flush=True)
-    report = {"command": " ".join(sys.argv), "mbit": MBIT, "rounds": given.rounds, "policies": _summarise(results)}
-    print(json.dumps(report))
-    if given.out:
-        given.out.write_text(json.dumps(report | {"all": results}, indent=1) + "\n")
-    return 0
+    for number, policy in in_turns(given.runs, policies):
+        places = np.random.default_rng([given.seed, number]).permutation(len(MBIT)).tolist()
+        results[policy] += _run(lan, policy, places, given, [given.seed, number])
+        print(f"run {number}, {policy}: {_describe(results[policy])}", file=sys.stderr, flush=True)
+    found = _summarise(results)
+    rows = [(policy, *(told[key][0] for key in _KEYS), told["rounds"]) for policy, told in found.items()]
+    show(("medians", "round, s", "aggregation, s", "of the timing model's", "rounds"), rows)
+    sheet.tell({"mbit": MBIT, "rounds": given.rounds, "policies": found})
+    sheet.all = results
 
 
-def _run(lan: ModuleType, policy: str, places: list[int], given: argparse.Namespace, seed: list[int]) -> list[Any]:
+def _run(lan: ModuleType, policy: str, places: list[int], given: Namespace, seed: list[int]) -> list[Any]:
     """One mesh from start to end; its rounds after the warm-up."""
     product = load_helper("product")
     code = new_join_code("bench")
@@ -164,9 +162,6 @@ def _predict(line: dict[str, Any], hops: list[dict[str, Any]], mbit: list[float]
 
 
 def _summarise(results: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    def quartiles(values: list[float]) -> list[float]:
-        return [round(float(value), 3) for value in np.percentile(values, [50, 25, 75])]
-
     return {
         policy: {
             "rounds": len(rounds),
@@ -183,7 +178,3 @@ def _describe(rounds: list[dict[str, Any]]) -> str:
     total_s = statistics.median(one["total_s"] for one in rounds)
     ratio = statistics.median(one["aggregate_s"] / one["predicted_s"] for one in rounds)
     return f"median round {total_s:.2f} s, aggregation {ratio:.2f} of the timing model's"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

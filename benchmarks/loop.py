@@ -1,7 +1,7 @@
 """The longest step of a device's network loop, and the longest pause between its heartbeats, with a large model.
 
-    python benchmarks/loop.py --megabytes 800 --exchange chain shares
-    TMPDIR=/media/card python benchmarks/loop.py --megabytes 100      # their files on that disk
+    python -m benchmarks loop --megabytes 800 --exchange chain shares
+    TMPDIR=/media/card python -m benchmarks loop --megabytes 100      # their files on that disk
 
 Two real processes, encrypted links on loopback, file caches, ballots that are synced; local training is a random delta.
 A step is one turn of the loop, from what it has waited for to the next wait: while it lasts no heartbeat goes out.
@@ -10,29 +10,21 @@ Reports are said every half second; a pause well beyond that is one that others 
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, get_args
 
 import zmq
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.memory import read_peer, run_peer
+from benchmarks.memory import run_peer, run_peers
+from benchmarks.tool.options import Namespace, Parser, add_rounds
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from mdl.config import Compress, Exchange
-from mdl.peers.edge.identity import CODE_VARIABLE
 from mdl.protocol.machine import Effect, Event, Send
 from mdl.protocol.round_messages import AgentPresent, PeerReport
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.runtime import Runtime
-from mdl.transport.trust.keys import new_join_code
 
 PEERS = 2
 # Told of each device, so that one knows where to look.
@@ -98,61 +90,28 @@ class _Poller(zmq.Poller):
             self._woken()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: Parser) -> None:
     parser.add_argument("--megabytes", type=float, default=800.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    add_rounds(parser, 3)
     parser.add_argument("--exchange", nargs="+", choices=get_args(Exchange), default=["chain", "shares"])
     parser.add_argument("--compress", choices=get_args(Compress), default="none", help="round.compress, of segments")
-    parser.add_argument("--peer", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    values = round(given.megabytes * 1e6 / 4)
-    if given.peer:
-        watch = LoopWatch()
-        with tempfile.TemporaryDirectory() as folder:
-            chosen = given.peer, values, given.rounds, PEERS, given.exchange[0]
-            run_peer(*chosen, Path(folder), watch, given.compress)
-        return 0
-    results = []
-    print(f"{'exchange':>8} {'longest step ms':>16} {'in':>20} {'longest pause s':>16} {'round s':>8}")
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure one mesh of each exchange. Raises Failed."""
+    values, results, rows = round(given.megabytes * 1e6 / 4), [], []
     for exchange in given.exchange:
-        try:
-            told = _measure(given, exchange)
-        except RuntimeError as error:
-            print(f"loop: {error}", file=sys.stderr)
-            return 4
+        told = run_peers("benchmarks.loop:watch_peer", values, given.rounds, PEERS, exchange, given.compress)
         steps = sorted((step for each in told for step in each["longest_steps_ms"]), reverse=True)
         pause = max(each["longest_pause_s"] for each in told)
-        seconds = [second for each in told for second in each["seconds"]]
-        print(
-            f"{exchange:>8} {steps[0][0]:16} {steps[0][1]:>20} {pause:16} {max(seconds, default=0.0):8.1f}", flush=True
-        )
+        longest_s = max((second for each in told for second in each["seconds"]), default=0.0)
+        rows.append((exchange, *steps[0], pause, f"{longest_s:.1f}"))
         results.append({"exchange": exchange, "longest_steps_ms": steps[:_LONGEST], "longest_pause_s": pause})
+    show(("exchange", "longest step ms", "in", "longest pause s", "round s"), rows)
     how = {"megabytes": given.megabytes, "compress": given.compress, "peers": PEERS, "rounds": given.rounds}
-    print(json.dumps({**how, "results": results}))
-    return 0
+    sheet.tell(how | {"results": results})
 
 
-def _measure(given: argparse.Namespace, exchange: str) -> list[dict[str, Any]]:
-    environment = {**os.environ, CODE_VARIABLE: new_join_code("loop")}
-    words = ["--megabytes", str(given.megabytes), "--rounds", str(given.rounds), "--exchange", exchange]
-    words += ["--compress", given.compress]
-    peers = [
-        subprocess.Popen(
-            [sys.executable, __file__, *words, "--peer", f"peer-{index}"],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(PEERS)
-    ]
-    try:
-        return [read_peer(peer) for peer in peers]
-    finally:
-        for peer in peers:
-            peer.kill()
-            peer.wait()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def watch_peer(name: str, values: int, rounds: int, peers: int, exchange: Exchange, compress: Compress) -> None:
+    """One device, in a process of its own; prints what it measured as JSON."""
+    run_peer(name, values, rounds, peers, exchange, compress, LoopWatch())

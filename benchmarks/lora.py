@@ -1,6 +1,6 @@
 """Adapters on four devices beside the same in one place: perplexity on held-out texts, and bytes a round.
 
-    python benchmarks/lora.py TEXTS.zip --base-steps 250 --rounds 8
+    python -m benchmarks lora TEXTS.zip --base-steps 250 --rounds 8
 
 A base is trained on two topics, adapters on a third one: by `examples/lora_text.py` in processes of this machine, each
 with its share of the texts; and here with all of them, the same number of steps with batches as large as theirs
@@ -9,8 +9,6 @@ together.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
@@ -21,7 +19,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+from benchmarks.tool.machine import ROOT
+from benchmarks.tool.options import Namespace, Parser, add_rounds
+from benchmarks.tool.sheet import Sheet
+
+EXAMPLES = ROOT / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 from small_gpt import SmallGpt, adapt, cut, loss_of, perplexity, read_texts  # type: ignore[import-not-found] # noqa: E402
@@ -32,25 +34,28 @@ TOPIC, DEVICES = "sport", 4
 STEPS, BATCH, RATE = 10, 8, 3e-3  # as of the example
 
 
-def main() -> None:
-    options = argparse.ArgumentParser()
-    options.add_argument("texts")
-    options.add_argument("--base-steps", type=int, default=250)
-    options.add_argument("--rounds", type=int, default=8)
-    chosen = options.parse_args()
+def add_options(parser: Parser) -> None:
+    parser.add_argument("texts")
+    parser.add_argument("--base-steps", type=int, default=250)
+    add_rounds(parser, 8)
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Train the base, then adapters in a mesh and in one place."""
     torch.set_num_threads(2)
-    texts = read_texts(chosen.texts, TOPIC)
+    texts = read_texts(given.texts, TOPIC)
     held_out, rows = cut(texts[-len(texts) // 5 :]), cut(texts[: -len(texts) // 5])
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder) / "base.safetensors"
         began = time.monotonic()
-        model = train_base(chosen.texts, chosen.base_steps)
+        model = train_base(given.texts, given.base_steps)
         save_file(model.state_dict(), base)
         print(f"base: {perplexity(model, held_out):.4f} on {TOPIC} after {time.monotonic() - began:.0f} s", flush=True)
-        said = train_mesh(Path(folder), chosen.texts, base, chosen.rounds)
+        said = train_mesh(Path(folder), given.texts, base, given.rounds)
         central = adapt(model)
-        train(central, rows, chosen.rounds * STEPS, DEVICES * BATCH, RATE)
-        print(json.dumps({"central": round(perplexity(central, held_out), 4), "mesh": said}, indent=1))
+        train(central, rows, given.rounds * STEPS, DEVICES * BATCH, RATE)
+        print("\n".join(said))
+        sheet.tell({"central": round(perplexity(central, held_out), 4), "mesh": said})
 
 
 def train_base(texts: str, steps: int) -> SmallGpt:
@@ -90,7 +95,3 @@ def train_mesh(folder: Path, texts: str, base: Path, rounds: int) -> list[str]:
             process.terminate()
             process.wait()
     return [line for text in said for line in text.splitlines()]
-
-
-if __name__ == "__main__":
-    main()

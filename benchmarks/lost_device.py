@@ -3,13 +3,12 @@
 Measured from the order to the moment in which everybody who is left has applied the result, without the time that it
 takes to notice (from the kill to the order that goes on), beside B, the bound of the links of all devices.
 
-    python benchmarks/lost_device.py --case 4x40@5 --quarters 1,2,3 --runs 2            # as root
+    python -m benchmarks lost_device --case 4x40@5 --quarters 1,2,3 --runs 2            # as root
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import itertools
 import sys
 import tempfile
 import time
@@ -18,51 +17,50 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.helpers import load_helper, load_lan
-from benchmarks.links.places import Case, parse_case
+from benchmarks.links.places import Case
+from benchmarks.tool.hosts import load_helper, need_hosts
+from benchmarks.tool.options import Namespace, Parser, add_runs, case
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
+from benchmarks.tool.turns import in_turns
 
 # The first rounds show the links.
 WARM_UP = 3
 _PATIENCE_S = 120.0
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", default="4x40@5", type=parse_case, help="LINKS@MB, as in benchmarks/round.py")
+def add_options(parser: Parser) -> None:
+    parser.add_argument("--case", default="4x40@5", type=case, help="LINKS@MB, as of `round`")
     parser.add_argument("--quarters", default="1,2,3", help="how much of the result has come when the device is killed")
     parser.add_argument("--victims", default="device,agent", help="a device that does not lead, or the one that does")
-    parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    if reason := load_lan().why_not():
-        print(f"lost_device: {reason}", file=sys.stderr)
-        return 2
+    add_runs(parser, 2)
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Kill each victim at each moment, in turns. Raises ConfigError."""
+    need_hosts()
     found: dict[str, list[dict[str, Any]]] = {}
-    for _ in range(given.runs):
-        for victim in given.victims.split(","):
-            for quarters in map(int, given.quarters.split(",")):
-                name = f"{victim} at {quarters}/4"
-                found.setdefault(name, []).append(_kill(given.case, victim, quarters))
-                print(f"{name}: {found[name][-1]}", file=sys.stderr, flush=True)
+    moments = list(itertools.product(given.victims.split(","), map(int, given.quarters.split(","))))
+    for _, (victim, quarters) in in_turns(given.runs, moments):
+        name = f"{victim} at {quarters}/4"
+        found.setdefault(name, []).append(_kill(given.case, victim, quarters))
+        print(f"{name}: {found[name][-1]}", file=sys.stderr, flush=True)
     bound_s = given.case.bound_s
-    report = {"command": " ".join(sys.argv), "bound_s": round(bound_s, 3), "victims": _summarise(found, bound_s)}
-    print(json.dumps(report))
-    if given.out:
-        given.out.write_text(json.dumps(report | {"all": found}, indent=1) + "\n")
-    return 0
+    told = _summarise(found, bound_s)
+    show(("medians", *next(iter(told.values()))), [(name, *each.values()) for name, each in told.items()])
+    sheet.tell({"bound_s": round(bound_s, 3), "victims": told})
+    sheet.all = found
 
 
-def _kill(case: Case, victim: str, quarters: int) -> dict[str, Any]:
+def _kill(place: Case, victim: str, quarters: int) -> dict[str, Any]:
     """One mesh, one kill. Seconds: order_s to the kill, noticed_s until others follow an order without it, rest_s."""
     faults = load_helper("test_faults")
-    names = [f"p{number}" for number in range(case.size)]
-    settings = {"round__min_peers": case.size, "round__exchange": "shares"}
+    names = [f"p{number}" for number in range(place.size)]
+    settings = {"round__min_peers": place.size, "round__exchange": "shares"}
     with (
         tempfile.TemporaryDirectory() as folder,
-        case.open() as net,
-        faults.Mesh(Path(folder), net, case.values, **settings) as mesh,
+        place.open() as net,
+        faults.Mesh(Path(folder), net, place.values, **settings) as mesh,
     ):
         mesh.start(*names)
 
@@ -102,7 +100,3 @@ def _summarise(found: dict[str, list[dict[str, Any]]], bound_s: float) -> dict[s
         spent_s = float(np.median([run["order_s"] + run["rest_s"] for run in runs]))
         told[name] = medians | {"over_bound": round(spent_s / bound_s, 2), "runs": len(runs)}
     return told
-
-
-if __name__ == "__main__":
-    sys.exit(main())

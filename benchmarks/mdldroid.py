@@ -1,42 +1,41 @@
 """MDLdroid's evaluation remade, part by part, the paper's figure beside what is measured here.
 
-    python benchmarks/mdldroid.py lan 3x40@5 6x40@5 9x40@5 --rounds 6         # as root: Fig. 11b, 11c
-    python benchmarks/mdldroid.py memory 2@46.4 4@46.4 9@46.4                 # Fig. 1b, 11a
-    python benchmarks/mdldroid.py target --data uci-har:PATH --flower FL/bin/python    # as root: seconds to 90 %
-    python benchmarks/mdldroid.py table3 --data uci-har:PATH                  # its four columns, in one process
-    python benchmarks/mdldroid.py fig3 --data uci-har:PATH --devices 6 9      # Eq. 1 to 3 as means of deltas
-    python benchmarks/mdldroid.py fig1a --data uci-har:PATH                   # time and battery of one device alone
-    python benchmarks/mdldroid.py fig1c --devices 2 4 8 16 20                 # models from files, one after the other
-    python benchmarks/mdldroid.py fig1d                                       # training and learning the schedule
-    python benchmarks/mdldroid.py fig11 --data uci-har:PATH --devices 1 2 3 4 5 6 7 8 9   # 11b, 11c, modelled
-    python benchmarks/mdldroid.py fig11d --data uci-har:PATH                  # where the time of a batch goes
-    python benchmarks/mdldroid.py fig12 --data uci-har:PATH --devices 1 3 6 9 # accuracy of the five options
-    python benchmarks/mdldroid.py fig13 --data uci-har:PATH --devices 1 3 6 9 # 13, 14: their battery and time, modelled
+    python -m benchmarks mdldroid lan 3x40@5 6x40@5 9x40@5 --rounds 6         # as root: Fig. 11b, 11c
+    python -m benchmarks mdldroid memory 2@46.4 4@46.4 9@46.4                 # Fig. 1b, 11a
+    python -m benchmarks mdldroid target --data uci-har:PATH --flower FL/bin/python    # as root: seconds to 90 %
+    python -m benchmarks mdldroid table3 --data uci-har:PATH                  # its four columns, in one process
+    python -m benchmarks mdldroid fig3 --data uci-har:PATH --devices 6 9      # Eq. 1 to 3 as means of deltas
+    python -m benchmarks mdldroid fig1a --data uci-har:PATH                   # time and battery of one device alone
+    python -m benchmarks mdldroid fig1c --devices 2 4 8 16 20                 # models from files, one after the other
+    python -m benchmarks mdldroid fig1d                                       # training and learning the schedule
+    python -m benchmarks mdldroid fig11 --data uci-har:PATH --devices 1 2 3 4 5 6 7 8 9   # 11b, 11c, modelled
+    python -m benchmarks mdldroid fig11d --data uci-har:PATH                  # where the time of a batch goes
+    python -m benchmarks mdldroid fig12 --data uci-har:PATH --devices 1 3 6 9 # accuracy of the five options
+    python -m benchmarks mdldroid fig13 --data uci-har:PATH --devices 1 3 6 9 # 13, 14: their battery and time, modelled
 
-Fig. 6 and 8 to 10 are parts of benchmarks/chain_scheduler.py. Each prints a table and one line of JSON; --out FILE
-keeps what is measured, and a later call leaves out what is in it.
+Fig. 6 and 8 to 10 are parts of `python -m benchmarks chain_scheduler`. The file of --out keeps what is measured, and a
+later call leaves out what is in it.
 The master with slaves (`benchmarks/evaluation/star.py`) has the links, messages and mathematics of the mesh.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
 
 from benchmarks import relearning
 from benchmarks.evaluation import accuracy, lan, options, sequential, single, target
-from benchmarks.helpers import load_lan
-from benchmarks.links.places import parse_case
-from mdl.errors import MdlError
+from benchmarks.links.places import parse_case, why_not_package
+from benchmarks.tool.hosts import need_hosts
+from benchmarks.tool.options import Namespace, Parser, add_data, add_model, add_rounds, add_seeds, case
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
+from mdl.errors import ConfigError
 
+_RSS_OF = ("peer_rss_mb", "slot_rss_mb", "both_pss_mb")
 # MDLdroid's own figures, by part.
 PAPER = {
     "lan": "time 1.5x less than master-slave (11b), a device's energy 5.8x less than the master's (11c), on average",
@@ -55,14 +54,13 @@ PAPER = {
 
 
 class Kept:
-    """What earlier calls have measured, by part and key; written after each new figure. path: None: nothing is kept."""
+    """What earlier calls have measured of a part, by key; written after each new figure."""
 
-    def __init__(self, path: Path | None, part: str) -> None:
-        self._path, self._part = path, part
-        self._all: dict[str, dict[str, Any]] = {}
-        if path and path.exists():
-            self._all = json.loads(path.read_text())
-        self.mine = self._all.setdefault(part, {})
+    def __init__(self, sheet: Sheet, part: str) -> None:
+        self._sheet = sheet
+        sheet.tell(sheet.before())
+        sheet.tell({part: sheet.figures.get(part, {})})
+        self.mine: dict[str, Any] = sheet.figures[part]
 
     def get(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Measured unless it is known; what failed is tried again by the next call."""
@@ -73,40 +71,36 @@ class Kept:
                 lan.complain(f"{key}: {error}")
                 return {"failed": str(error)[-300:]}
             lan.complain(f"{key}: {json.dumps(self.mine[key])[:200]}")
-            self._save()
+            self._sheet.save()
         return dict(self.mine[key])
 
-    def _save(self) -> None:
-        if self._path:
-            self._path.write_text(json.dumps(self._all, indent=1) + "\n")
 
-
-def run_lan(given: argparse.Namespace, kept: Kept) -> None:
-    cases = [parse_case(text) for text in given.cases or ["3x40@5", "6x40@5", "9x40@5"]]
-    for case in cases:
+def run_lan(given: Namespace, kept: Kept) -> None:
+    for place in given.cases or [parse_case(text) for text in ("3x40@5", "6x40@5", "9x40@5")]:
         results = {}
         for system in given.systems.split("|"):
-            results[system] = kept.get(f"{case.text} {system}", partial(lan.measure, case, system, given.rounds))
-        lan.show(case, results)
+            results[system] = kept.get(f"{place.text} {system}", partial(lan.measure, place, system, given.rounds))
+        lan.show(place, results)
 
 
-def run_target(given: argparse.Namespace, kept: Kept) -> None:
+def run_target(given: Namespace, kept: Kept) -> None:
     if not given.data:
-        raise SystemExit("mdldroid: target needs --data, as in --data uci-har:PATH")
+        raise ConfigError("target needs --data, as in --data uci-har:PATH")
     systems = given.systems.split("|")
-    if problem := target.why_not_flower(given.flower):
-        lan.complain(f"Flower is left out: {problem}")
+    if not given.flower or (problem := why_not_package(given.flower, "flwr")):
+        reason = problem if given.flower else "give --flower PYTHON, of an environment of its own with flwr"
+        lan.complain(f"Flower is left out: {reason}")
     else:
         systems.append("flower")
-    case = parse_case((given.cases or ["6x40@1"])[0])
-    name = f"{case.text.partition('@')[0]} {given.model} {given.training}"
+    place = given.cases[0] if given.cases else parse_case("6x40@1")
+    name = f"{place.text.partition('@')[0]} {given.model} {given.training}"
     results = {}
     for system in systems:
-        results[system] = kept.get(f"{name} {system}", partial(target.measure, case, system, given))
-    target.show(case, results)
+        results[system] = kept.get(f"{name} {system}", partial(target.measure, place, system, given))
+    target.show(place, results)
 
 
-def run_figure_1d(given: argparse.Namespace, kept: Kept) -> None:
+def run_figure_1d(given: Namespace, kept: Kept) -> None:
     """Of the device that leads: with the network that learns the schedule in a process beside it, and without."""
     without, beside = (
         kept.get(f"re-learning {'on' if on else 'off'}", partial(relearning.measure, 4, 60.0, on))
@@ -114,15 +108,15 @@ def run_figure_1d(given: argparse.Namespace, kept: Kept) -> None:
     )
     if "failed" in without or "failed" in beside:
         return
-    print(f"  training alone {without['peer_rss_mb']:.0f} MB; training {beside['peer_rss_mb']:.0f} MB and learning "
-          f"{beside['slot_rss_mb']:.0f} MB, both together {beside['both_pss_mb']:.0f} MB of their own")  # fmt: skip
+    alone, learns = f"{without['peer_rss_mb']:.0f}", [f"{beside[key]:.0f}" for key in _RSS_OF]
+    show(("MB", "training alone", "training", "and learning", "both, of their own"), [("", alone, *learns)])
 
 
-def _measured(figure: Callable[[argparse.Namespace, accuracy.Get], None]) -> Callable[[argparse.Namespace, Kept], None]:
+def _measured(figure: Callable[[Namespace, accuracy.Get], None]) -> Callable[[Namespace, Kept], None]:
     return lambda given, kept: figure(given, kept.get)
 
 
-PARTS: dict[str, Callable[[argparse.Namespace, Kept], None]] = {
+PARTS: dict[str, Callable[[Namespace, Kept], None]] = {
     "lan": run_lan,
     "memory": run_lan,
     "target": run_target,
@@ -140,35 +134,15 @@ PARTS: dict[str, Callable[[argparse.Namespace, Kept], None]] = {
 _ON_HOSTS = ("lan", "target")
 
 
-def main(words: Iterable[str] | None = None) -> int:
-    given = _parse(words)
-    if given.part in _ON_HOSTS and (reason := load_lan().why_not()):
-        lan.complain(reason)
-        return 2
-    os.environ["OMP_NUM_THREADS"] = "1"
-    kept = Kept(given.out, given.part)
-    try:
-        PARTS[given.part](given, kept)
-    except MdlError as error:
-        lan.complain(str(error))
-        return error.exit_code
-    print(f"paper: {PAPER[given.part]}")
-    print(json.dumps({"part": given.part, "results": kept.mine}))
-    return 0
-
-
-def _parse(words: Iterable[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: Parser) -> None:
     parser.add_argument("part", choices=sorted(PARTS))
-    parser.add_argument(
-        "cases", nargs="*", metavar="LINKS@MB", help="as in benchmarks/round.py; of lan, memory, target"
-    )
+    parser.add_argument("cases", nargs="*", type=case, metavar="LINKS@MB", help="as of `round`; of lan, memory, target")
     parser.add_argument("--systems", default="master|mesh, chain|mesh, shares", help=" | ".join(lan.SYSTEMS))
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--data", default="", help="a data spec")
-    parser.add_argument("--model", default="lenet")
+    add_rounds(parser, 6)
+    add_data(parser, "")
+    add_model(parser)
     parser.add_argument("--devices", type=int, nargs="+", default=[6], help="of table3 (one) and the figures")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of table3, fig3, fig12")
+    add_seeds(parser, (0,))
     parser.add_argument("--mbit", type=float, default=40.0, help="of fig11, fig13: every phone's link, both ways")
     parser.add_argument("--slower", type=float, default=10.0, help="of modelled phones: than one thread here")
     parser.add_argument("--option", default="", help="10-E20 is ten rounds in each of 20 epochs")
@@ -176,9 +150,12 @@ def _parse(words: Iterable[str] | None) -> argparse.Namespace:
     parser.add_argument("--training", default="{}", help="training settings as JSON")
     parser.add_argument("--target", type=float, default=0.9, help="accuracy")
     parser.add_argument("--flower", default="", help="python of an environment of its own, with flwr")
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args(None if words is None else list(words))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure what the file of --out lacks of a part. Raises ConfigError, DataError."""
+    if given.part in _ON_HOSTS:
+        need_hosts()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    PARTS[given.part](given, Kept(sheet, given.part))
+    print(f"paper: {PAPER[given.part]}")

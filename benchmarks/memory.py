@@ -1,6 +1,6 @@
 """Extra memory of a trainer while it aggregates, in deltas, for N peers: it must not grow with N (MDLdroid 3.2.2).
 
-    python benchmarks/memory.py --peers 2 3 5 9 --rounds 7 --json
+    python -m benchmarks memory --peers 2 3 5 9 --rounds 7
 
 Real processes, encrypted links on loopback, deltas of the cnn-lstm's size (11.6 M values, 46.4 MB). Local training is
 replaced by a random delta, so that the memory of autograd does not hide the memory of aggregation. Each process samples
@@ -12,7 +12,6 @@ that was freed, so that it is resident before the round begins.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -27,8 +26,10 @@ from typing import Any, Protocol, get_args
 import numpy as np
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
+from benchmarks.tool.apart import words_of
+from benchmarks.tool.options import Namespace, Parser, add_rounds, need_more_rounds
+from benchmarks.tool.sheet import Failed, Sheet
+from benchmarks.tool.table import show
 from mdl.config import Compress, Config, Exchange, FaultSection, MeshSection, RoundSection
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
@@ -123,9 +124,8 @@ def run_peer(
     rounds: int,
     peers: int,
     exchange: Exchange,
-    folder: Path,
+    compress: Compress,
     watch: Watch | None = None,
-    compress: Compress = "none",
 ) -> None:
     """One device; whichever of them leads, all end after `rounds`. Prints what it measured as JSON."""
     section = RoundSection(rounds=rounds, min_peers=peers, policy="greedy", exchange=exchange, compress=compress)
@@ -141,6 +141,8 @@ def run_peer(
         rng = np.random.default_rng([round_id, *name.encode()])
         return rng.standard_normal(values, dtype=np.float32, out=out)
 
+    scratch = tempfile.TemporaryDirectory()
+    folder = Path(scratch.name)
     cache, ballots = ModelCache(folder), BallotFile(folder / BALLOT)
 
     def train(effect: TrainLocally) -> Event:
@@ -170,29 +172,17 @@ def run_peer(
     meter.end_round()
     told = {"extra_bytes": meter.extra_bytes, "applied_bytes": meter.applied_bytes, "seconds": seconds}
     print(json.dumps(told | (watch.told() if watch else {})))
+    scratch.cleanup()
 
 
 def measure(peers: int, rounds: int, values: int, exchange: str, compress: str) -> dict[str, Any]:
-    """One mesh; extra memory of every peer and round, in deltas. Raises RuntimeError if a peer fails."""
-    code = new_join_code("memory")
-    environment = {**os.environ, CODE_VARIABLE: code}
-    command = [sys.executable, __file__, "--values", str(values), "--rounds", str(rounds), "--peers", str(peers)]
-    command += ["--exchange", exchange, "--compress", compress]
-    trainers = [
-        subprocess.Popen([*command, "--peer", f"peer-{index}"], env=environment, stdout=subprocess.PIPE, text=True)
-        for index in range(peers)
-    ]
-    try:
-        told = [read_peer(trainer) for trainer in trainers]
-    finally:
-        for trainer in trainers:
-            trainer.kill()
-            trainer.wait()
+    """One mesh; extra memory of every peer and round, in deltas. Raises Failed if a peer fails."""
+    told = run_peers("benchmarks.memory:run_peer", values, rounds, peers, exchange, compress)
     extra = [[size / (values * 4) for size in each["extra_bytes"]] for each in told]
     applied = [size / (values * 4) for each in told for size in each["applied_bytes"][_WARM_UP:]]
     settled = [size for each in extra for size in each[_WARM_UP:]]
     if not settled or not applied:
-        raise RuntimeError(f"{peers} peers have had no more than {_WARM_UP} rounds: take more")
+        raise Failed(f"{peers} peers have had no more than {_WARM_UP} rounds: take more")
     seconds = [one for each in told for one in each["seconds"]]
     return {
         "peers": peers,
@@ -207,55 +197,56 @@ def measure(peers: int, rounds: int, values: int, exchange: str, compress: str) 
     }
 
 
-def read_peer(trainer: subprocess.Popen[str]) -> dict[str, Any]:
-    """What a peer has measured, once it has ended. Raises RuntimeError."""
-    name = trainer.args[-1] if isinstance(trainer.args, list) else ""
+def run_peers(
+    function: str, values: int, rounds: int, peers: int, exchange: str, compress: str
+) -> list[dict[str, Any]]:
+    """What each peer of a mesh has measured; each is a process that calls this function. Raises Failed."""
+    environment = {**os.environ, CODE_VARIABLE: new_join_code("memory")}
+    named = {
+        name: subprocess.Popen(
+            words_of(function, name, values, rounds, peers, exchange, compress),
+            env=environment, stdout=subprocess.PIPE, text=True,
+        )
+        for name in (f"peer-{index}" for index in range(peers))
+    }  # fmt: skip
+    try:
+        return [_read_peer(name, trainer) for name, trainer in named.items()]
+    finally:
+        for trainer in named.values():
+            trainer.kill()
+            trainer.wait()
+
+
+def _read_peer(name: str, trainer: subprocess.Popen[str]) -> dict[str, Any]:
+    """What a peer has measured, once it has ended. Raises Failed."""
     try:
         said = trainer.communicate(timeout=_END_S)[0].splitlines()
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"{name} is not done after {_END_S:.0f} s: take fewer rounds or peers") from None
+        raise Failed(f"{name} is not done after {_END_S:.0f} s: take fewer rounds or peers") from None
     if trainer.returncode or not said:
-        raise RuntimeError(f"{name} ended with {trainer.returncode} and without a figure")
+        raise Failed(f"{name} ended with {trainer.returncode} and without a figure")
     told: dict[str, Any] = json.loads(said[-1])
     return told
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_options(parser: Parser) -> None:
     parser.add_argument("--peers", type=int, nargs="+", default=[2, 3, 5, 9])
-    parser.add_argument("--rounds", type=int, default=5)
+    add_rounds(parser, 5)
     parser.add_argument("--values", type=int, default=11_600_000, help="size of the model, in float32 values")
     parser.add_argument("--exchange", choices=get_args(Exchange), default="chain", help="round.exchange")
     parser.add_argument("--compress", choices=get_args(Compress), default="none", help="round.compress, of segments")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--peer", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.peer:
-        with tempfile.TemporaryDirectory() as folder:
-            chosen = given.values, given.rounds, given.peers[0], given.exchange
-            run_peer(given.peer, *chosen, Path(folder), compress=given.compress)
-        return 0
-    if given.rounds <= _WARM_UP:
-        parser.error(f"--rounds {given.rounds}: the first {_WARM_UP} only warm up and are told apart; take more")
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure one mesh of each size. Raises ConfigError, Failed."""
+    need_more_rounds(given.rounds, _WARM_UP)
     results = []
-    print(f"{'peers':>5} {'extra, largest':>15} {'median':>7} {'until applied':>14} {'median':>7} {'first rounds':>13}")
     for peers in given.peers:
-        try:
-            one = measure(peers, given.rounds, given.values, given.exchange, given.compress)
-        except RuntimeError as error:
-            print(f"memory: {error}", file=sys.stderr)
-            return 4
-        results.append(one)
-        print(
-            f"{peers:>5} {one['extra_deltas_max']:15} {one['extra_deltas_median']:7} {one['until_applied_max']:14} "
-            f"{one['until_applied_median']:7} {one['first_rounds_max']:13}",
-            flush=True,
-        )
-    if given.json:
-        how: dict[str, Any] = {"values": given.values, "exchange": given.exchange, "compress": given.compress}
-        print(json.dumps(how | {"results": results}))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        results.append(measure(peers, given.rounds, given.values, given.exchange, given.compress))
+        print(f"{peers} peers: {results[-1]['extra_deltas_max']} deltas at most", file=sys.stderr, flush=True)
+    keys = ("peers", "extra_deltas_max", "extra_deltas_median", "until_applied_max", "until_applied_median",
+            "first_rounds_max")  # fmt: skip
+    head = ("peers", "extra, largest", "median", "until applied", "median", "first rounds")
+    show(head, [[one[key] for key in keys] for one in results])
+    asked = {name: getattr(given, name) for name in ("values", "exchange", "compress")}
+    sheet.tell(asked | {"results": results})

@@ -4,15 +4,13 @@ Three hosts in network namespaces (tests/integration/lan.py), so it needs root a
 pause is the longest time without a round of all three about the move, on any device, from the moment in which
 the old address is gone.
 
-    python benchmarks/moving.py --moves 8
+    python -m benchmarks moving --moves 8
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
-import statistics
 import sys
 import tempfile
 import threading
@@ -21,9 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.helpers import load_helper, load_lan
+from benchmarks.tool.hosts import load_helper, need_hosts
+from benchmarks.tool.options import Namespace, Parser
+from benchmarks.tool.sheet import Failed, Sheet
+from benchmarks.tool.spread import median
+from benchmarks.tool.table import show
 from mdl.transport.trust.keys import new_join_code
 
 # Without the address: a lease that is renewed, or a change of the Wi-Fi, takes at least so long.
@@ -35,20 +35,17 @@ MOVING = 1
 _VALUES = ("--values", 200_000)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: Parser) -> None:
     parser.add_argument("--moves", type=int, default=8, help="of each kind")
-    given = parser.parse_args()
-    lan = load_lan()
-    if reason := lan.why_not():
-        print(f"moving: {reason}", file=sys.stderr)
-        return 2
-    report = {kind: [round(pause, 2) for pause in _measure(lan, kind, given.moves)] for kind in _KINDS}
-    print(f"{'':24} {'median':>8} {'longest':>8}  moves")
-    for kind, pauses in report.items():
-        print(f"{kind:24} {statistics.median(pauses):6.1f} s {max(pauses):6.1f} s  {len(pauses)}")
-    print(json.dumps({"pauses_s": report, "away_s": AWAY_S}))
-    return 0
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure the pauses of each kind of move. Raises ConfigError, Failed."""
+    lan = need_hosts()
+    found = {kind: [round(pause, 2) for pause in _measure(lan, kind, given.moves)] for kind in _KINDS}
+    rows = [(kind, f"{median(pauses, 1)}", f"{max(pauses):.1f}", len(pauses)) for kind, pauses in found.items()]
+    show(("pauses, s", "median", "longest", "moves"), rows)
+    sheet.tell({"pauses_s": found, "away_s": AWAY_S})
 
 
 def _another_lease(net: Any, number: int) -> float:
@@ -91,7 +88,7 @@ def _measure(lan: Any, kind: str, moves: int) -> list[float]:
         ]
         for number in range(moves):
             if not all(node.wait_for(3, 3, time.monotonic(), PATIENCE_S) for node in nodes):
-                raise SystemExit(f"moving: no rounds before move {number} ({kind})")
+                raise Failed(f"no rounds before move {number} ({kind})")
             moved = move(net, number)
             threading.Event().wait(LOOK_S)
             pauses.append(max(_pause(node, moved) for node in nodes))
@@ -107,7 +104,3 @@ def _pause(node: Any, moved: float) -> float:
         time.monotonic(),
     ]
     return max(later - earlier for earlier, later in itertools.pairwise(ends))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

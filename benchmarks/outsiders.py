@@ -6,14 +6,12 @@ forged mDNS. Calm and attacked in turn; between them the stranger does the same 
 ("beside"), for all share this machine's processors: what rounds lose by that is not the members' cost. The kernel's
 part of receiving counts as the stranger's processor time, as these networks hand packets over in its thread.
 
-    python benchmarks/outsiders.py --repeats 2 --out benchmarks/results/outsiders.json
-    python benchmarks/outsiders.py --repeats 1 --alone   # an agent that waits for devices: memory and processor alone
+    python -m benchmarks outsiders --runs 2 --out outsiders.json
+    python -m benchmarks outsiders --runs 1 --alone   # an agent that waits for devices: memory and processor alone
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -25,45 +23,49 @@ from typing import Any
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.helpers import load_helper, load_lan
+from benchmarks.tool.hosts import load_helper, need_hosts
+from benchmarks.tool.machine import ROOT
+from benchmarks.tool.options import Namespace, Parser, add_data, add_runs, one_of
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
+from benchmarks.tool.turns import in_turns
 from mdl.transport.trust.keys import MeshKeys, new_join_code
 
 PORT = 5750
-OUTSIDER = Path(__file__).resolve().parents[1] / "tests" / "integration" / "outsider.py"
+OUTSIDER = ROOT / "tests" / "integration" / "outsider.py"
 DATA = "motion?people=2&test_people=1&windows=400"
 # What a stranger does, and how much of it.
 ATTACKS = {"connections": 10_000, "slow": 20, "garbage": 1024, "mdns": 20_000}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=2)
+def add_options(parser: Parser) -> None:
+    add_runs(parser, 2, "how often each attack comes")
     parser.add_argument("--calm", type=float, default=15.0, help="seconds before each attack")
-    parser.add_argument("--data", default=DATA)
+    add_data(parser, DATA)
     parser.add_argument("--share", type=float, default=1.0, help="of the attacks' size")
-    parser.add_argument("--attacks", default=",".join(ATTACKS))
+    parser.add_argument("--attacks", default=",".join(ATTACKS), help="some of them, separated by commas")
     parser.add_argument(
         "--alone", action="store_true", help="an agent that waits; no rounds, nothing else to be busy with"
     )
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    lan = load_lan()
-    if reason := lan.why_not():
-        print(f"outsiders: {reason}", file=sys.stderr)
-        return 2
-    phases = _run(lan, given)
-    report = {"command": " ".join(sys.argv), "attacks": _summarise(phases)}
-    for kind, told in report["attacks"].items():  # type: ignore[attr-defined]
-        print(kind, told, file=sys.stderr)
-    print(json.dumps(report))
-    if given.out:
-        given.out.write_text(json.dumps(report | {"all": phases}, indent=1) + "\n")
-    return 0
 
 
-def _run(lan: ModuleType, given: argparse.Namespace) -> list[dict[str, Any]]:
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure one mesh, attacked and left alone in turns. Raises ConfigError."""
+    lan, attacks = need_hosts(), one_of("--attacks", given.attacks, list(ATTACKS))
+    phases = _run(lan, given, attacks)
+    found = _summarise(phases)
+    rows = [
+        (f"{kind}, {phase}", told["rounds"], told["median_s"], told["used"], told["stranger_used"])
+        for kind, each in found.items()
+        for phase, told in each.items()
+        if "rounds" in told
+    ]
+    show(("", "rounds", "median s", "processor of each", "of the stranger"), rows)
+    sheet.tell({"attacks": found})
+    sheet.all = phases
+
+
+def _run(lan: ModuleType, given: Namespace, attacks: list[str]) -> list[dict[str, Any]]:
     """One mesh; attacked and left alone in turn."""
     product = load_helper("product")
     code = new_join_code("bench")
@@ -100,15 +102,14 @@ def _run(lan: ModuleType, given: argparse.Namespace) -> list[dict[str, Any]]:
             mark = MeshKeys.from_code(code).fingerprint
             beside = [f"{net.hosts[4]}:{port}" for port in range(PORT, PORT + len(targets))]
             net.start(4, OUTSIDER, "sink", 256, *beside).stdout.readline()
-            for _ in range(given.repeats):
-                for kind in given.attacks.split(","):
-                    amount = max(1, round(ATTACKS[kind] * given.share))
-                    at = [mark] if kind == "mdns" else targets
-                    acts = {"calm": partial(_rest, given.calm), "beside": partial(_attack, net, kind, amount, beside)}
-                    if kind == "mdns" or given.alone:
-                        del acts["beside"]  # it is said to all; nobody has less of a processor by it
-                    for phase, act in (acts | {"attacked": partial(_attack, net, kind, amount, at)}).items():
-                        phases.append(_watch(commands, metrics, product, kind, phase, act))
+            for _, kind in in_turns(given.runs, attacks):
+                amount = max(1, round(ATTACKS[kind] * given.share))
+                at = [mark] if kind == "mdns" else targets
+                acts = {"calm": partial(_rest, given.calm), "beside": partial(_attack, net, kind, amount, beside)}
+                if kind == "mdns" or given.alone:
+                    del acts["beside"]  # it is said to all; nobody has less of a processor by it
+                for phase, act in (acts | {"attacked": partial(_attack, net, kind, amount, at)}).items():
+                    phases.append(_watch(commands, metrics, product, kind, phase, act))
         finally:
             for home in homes:
                 home.close()
@@ -185,7 +186,3 @@ def _summarise(phases: list[dict[str, Any]]) -> dict[str, Any]:
             slower = {name: each["median_s"] / calm_s - 1 for name, each in told[kind].items() if name != "calm"}
             told[kind]["slower_percent"] = {name: round(100 * share, 1) for name, share in slower.items()}
     return told
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,22 +1,18 @@
 """FedBN on real people: a device a person, batch norms of all together or each its own, tested on that person.
 
-    python benchmarks/own_batch_norm.py --data 'semg:PATH?split=series' --rounds 40 --seeds 0 1 2
-    python benchmarks/own_batch_norm.py --data uci-har:PATH --rounds 20 --seeds 0 1 2
+    python -m benchmarks own_batch_norm --data 'semg:PATH?split=series' --rounds 40 --seeds 0 1 2
+    python -m benchmarks own_batch_norm --data uci-har:PATH --rounds 20 --seeds 0 1 2
 
 A person's test windows are the data set's own where it has some of the same people, else the last fifth in time of each
 activity. Every arm begins with the same parameters and draws the same batches; "alone" never merges. Told are the mean
-over people, and the worst of them, after the last round. Prints a table and one line of JSON.
+over people, and the worst of them, after the last round.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -24,9 +20,18 @@ import msgspec
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.told import tell_measured
+from benchmarks.tool.options import (
+    Namespace,
+    Parser,
+    add_data,
+    add_model,
+    add_rounds,
+    add_seeds,
+    add_training,
+    training_of,
+)
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, take_windows
 from mdl.data.holdout import hold_out_time
@@ -45,21 +50,27 @@ _GAP = 3
 Person = tuple[Windows, Windows]
 
 
-def main() -> int:
-    return tell_measured("own_batch_norm", _parse_options(), measure, table)
+def add_options(parser: Parser) -> None:
+    add_data(parser)
+    add_model(parser)
+    add_rounds(parser, 20)
+    add_seeds(parser)
+    add_training(parser)
 
 
-def table(told: dict[str, Any]) -> Iterator[str]:
-    yield "| batch norms | accuracy by seed, % | mean | worst person |"
-    yield "|---|---|---|---|"
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure each arm with each seed, on one thread. Raises ConfigError, DataError."""
+    torch.set_num_threads(1)
+    sheet.tell(measure(options))
+    rows = []
     for arm in ARMS:
-        same = [run for run in told["runs"] if run["arm"] == arm]
+        same = [run for run in sheet.figures["runs"] if run["arm"] == arm]
         by_seed = ", ".join(f"{100 * run['mean']:.1f}" for run in same)
-        mean, worst = (100 * fmean(run[name] for run in same) for name in ("mean", "worst"))
-        yield f"| {arm} | {by_seed} | {mean:.1f} | {worst:.1f} |"
+        rows.append((arm, by_seed, *(f"{100 * fmean(run[name] for run in same):.1f}" for name in ("mean", "worst"))))
+    show(("batch norms", "accuracy by seed, %", "mean", "worst person"), rows)
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
+def measure(options: Namespace) -> dict[str, Any]:
     data = load_data(own_data(options.data), default_cache_dir(), seed=0)
     people = part_people(data)
     runs = [_run(data, people, options, arm, seed) for seed in options.seeds for arm in ARMS]
@@ -72,7 +83,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "rounds": options.rounds,
         "set": options.set or "",
         "runs": runs,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread used, torch {torch.__version__}",
     }
 
 
@@ -90,9 +100,8 @@ def part_people(data: DataSet) -> list[Person]:
     return found
 
 
-def _run(data: DataSet, people: Sequence[Person], options: argparse.Namespace, arm: str, seed: int) -> dict[str, Any]:
-    given = json.loads(options.set) if options.set else {}
-    settings = msgspec.structs.replace(TrainingSettings(planned_rounds=options.rounds), **given)
+def _run(data: DataSet, people: Sequence[Person], options: Namespace, arm: str, seed: int) -> dict[str, Any]:
+    settings = training_of(options, TrainingSettings(planned_rounds=options.rounds))
     trainers = [
         _trainer(data, train, options.model, settings, arm, seed, index)
         for index, (train, _) in enumerate(people, start=1)
@@ -125,17 +134,3 @@ def _trainer(
     return LocalTrainer(
         FlatModel(module, own=own), train.x, train.y, msgspec.structs.replace(settings, seed=device_seed(seed, index))
     )
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="a data spec, as `mdl data inspect` takes it")
-    parser.add_argument("--model", default="lenet")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--set", help='training settings as JSON, for example {"learning_rate": 0.001}')
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,20 +1,18 @@
 """Motion windows: a shared model against one whose last layer learned from the person, for people it never saw.
 
-    python benchmarks/personal_motion.py --data uci-har:UCI_HAR_Dataset.zip --seeds 3
+    python -m benchmarks personal_motion --data uci-har:UCI_HAR_Dataset.zip --seeds 0 1 2
 
 A model is trained on the data set's training people. Of each test person the first half of their windows, in time and
 by whole segments, is learned by the last layer alone (`mdl.personal`: features cached), by all layers (at each of
---rates), or by a vector of 64 numbers that generates patches (`mdl.recommend.windows`; the basis is learned from the
-training people); the other half is the test. Controls: another person's half, and the vector that all start from.
+--rates), or by a vector of 64 numbers that generates patches (`benchmarks/recommend/windows.py`; the basis is learned
+from the training people); the other half is the test. Controls: another person's half, and the vector that all start
+from.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
 import sys
-from pathlib import Path
 from statistics import median
 from typing import TypeAlias
 
@@ -22,11 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
+from benchmarks.recommend.windows import WindowSettings, find_junctions, learn_basis, learn_vector, predict
+from benchmarks.tool.options import Namespace, Parser, add_data, add_model, add_seeds
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from mdl.config import TrainingSettings
 from mdl.data import Windows, default_cache_dir, load_data, take_windows
-from mdl.errors import MdlError
 from mdl.learning.evaluation import predict_logits
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
@@ -34,7 +33,6 @@ from mdl.learning.training import LocalTrainer
 from mdl.personal.output_layer import cache_features, find_output_layer, tune_all, tune_only
 from mdl.personal.study import FeatureTask, Ids, Study, StudySettings
 from mdl.recommend.metapatch import Basis
-from mdl.recommend.windows import WindowSettings, find_junctions, learn_basis, learn_vector, predict
 
 Row: TypeAlias = dict[str, float]
 
@@ -54,27 +52,35 @@ class WindowTask:
         return nn.functional.cross_entropy(self._module(self._x[rows]), self._y[rows])
 
 
-def main() -> int:
-    options = _parse_options()
+def add_options(parser: Parser) -> None:
+    add_data(parser, "motion", "with test people of its own, as uci-har:PATH")
+    add_model(parser)
+    add_seeds(parser)
+    parser.add_argument("--shared-epochs", type=int, default=4)
+    parser.add_argument("--shared-rate", type=float, default=0.02)
+    parser.add_argument("--epochs", type=int, default=10, help="of a person's windows")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rate", type=float, default=0.001, help="of Adam, of the last layer")
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3], help="of Adam, of all layers")
+
+
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure all ways with each seed, on one thread. Raises DataError."""
     torch.set_num_threads(1)
-    try:
-        data = load_data(options.data, default_cache_dir(), 0)
-        rows = [row for seed in range(options.seeds) for row in run(options, data.train, data.test, data.classes, seed)]
-    except MdlError as error:
-        print(f"personal_motion: {error}", file=sys.stderr)
-        return error.exit_code
-    shown = {}
+    data = load_data(options.data, default_cache_dir(), 0)
+    rows = [row for seed in options.seeds for row in measure(options, data.train, data.test, data.classes, seed)]
+    shown: dict[str, dict[str, float]] = {}
     for name in rows[0]:
         gains = np.array([row[name] - row["shared"] for row in rows])
         shown[name] = {"median": median(row[name] for row in rows), "mean": float(np.mean([row[name] for row in rows])),
                        "mean gain": float(gains.mean()), "better": int((gains > 0).sum()),
                        "worse": int((gains < 0).sum())}  # fmt: skip
-        print(f"{name:<28} {shown[name]}")
-    print(json.dumps({"part": "motion", "seeds": options.seeds, "rows": len(rows), "found": shown}))
-    return 0
+    head = ("", *next(iter(shown.values())))
+    show(head, [(name, *(round(value, 4) for value in found.values())) for name, found in shown.items()])
+    sheet.tell({"rows": len(rows), "found": shown})
 
 
-def run(options: argparse.Namespace, train: Windows, test: Windows, classes: tuple[str, ...], seed: int) -> list[Row]:
+def measure(options: Namespace, train: Windows, test: Windows, classes: tuple[str, ...], seed: int) -> list[Row]:
     channels, time = train.x.shape[1:]
     module = build_model(options.model, channels, time, len(classes), seed)
     flat = FlatModel(module)
@@ -139,7 +145,7 @@ def _halve(person: Windows) -> tuple[Windows, Windows]:
 
 
 def _personalise(
-    options: argparse.Namespace, module: nn.Module, mine: Windows, everything: bool, rate: float, seed: int
+    options: Namespace, module: nn.Module, mine: Windows, everything: bool, rate: float, seed: int
 ) -> nn.Module:
     own = copy.deepcopy(module).eval()
     x, y = _tensors(mine)
@@ -156,21 +162,3 @@ def _personalise(
 
 def _accuracy(module: nn.Module, windows: Windows) -> float:
     return float((predict_logits(module, windows.x).argmax(axis=1) == windows.y).mean())
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="motion", help="with test people of its own, as uci-har:PATH")
-    parser.add_argument("--model", default="lenet")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--shared-epochs", type=int, default=4)
-    parser.add_argument("--shared-rate", type=float, default=0.02)
-    parser.add_argument("--epochs", type=int, default=10, help="of a person's windows")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--rate", type=float, default=0.001, help="of Adam, of the last layer")
-    parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3], help="of Adam, of all layers")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

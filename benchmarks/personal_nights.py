@@ -1,6 +1,6 @@
 """Six people's devices, ten nights: a shared model with a personal part, against own training alone and shared alone.
 
-    python benchmarks/personal_nights.py --global tweets.safetensors --blogs blogs_50.jsonl.gz --people 6 --nights 10
+    python -m benchmarks personal_nights --global tweets.safetensors --blogs blogs_50.jsonl.gz --people 6 --nights 10
 
 Each night a device learns what its person wrote that day (--words words, all layers, one pass), and the shared model
 takes the plain mean of what all devices learned, which is what a round of ChainSGD gives to float32 rounding. Then each
@@ -11,9 +11,7 @@ not there, and begin with the shared model. One process, the product's own funct
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -25,10 +23,10 @@ from statistics import median
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
 from benchmarks.deeptype import authors_of
-from mdl.errors import MdlError
+from benchmarks.tool.options import Namespace, Parser, add_seeds
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from mdl.learning.flat import FlatModel
 from mdl.peers.personal.shared import Lesson, teach
 from mdl.peers.personal.train import Sentences, read_sentences
@@ -65,32 +63,42 @@ class Person:
     alone: NextWordModel
 
 
-def main() -> int:
-    options = _parse_options()
+def add_options(parser: Parser) -> None:
+    parser.add_argument("--global", dest="model", type=Path, required=True)
+    parser.add_argument("--blogs", type=Path, required=True)
+    parser.add_argument("--skip", type=int, default=3, help="authors that were used for tuning")
+    parser.add_argument("--people", type=int, default=6)
+    parser.add_argument("--newcomers", type=int, default=6, help="tested with the shared model; they teach nothing")
+    parser.add_argument("--nights", type=int, default=10)
+    parser.add_argument("--words", type=int, default=1_000, help="of a day")
+    parser.add_argument("--test", type=int, default=2_000)
+    add_seeds(parser, (0,))
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd")
+    parser.add_argument("--rate", type=float, default=0.0, help="of all layers; 0: what suits the optimizer")
+    parser.add_argument("--own-rate", type=float, default=0.0, help="of the personal last layer")
+    parser.add_argument("--as-paper", action="store_true", help="the paper's loss: words before a sample's own, too")
+    parser.add_argument("--sampled", type=int, default=0, help="words that a step scores, 0 for all")
+
+
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure the nights with each seed, on one thread. Raises DataError."""
     torch.set_num_threads(1)
-    try:
-        runs = [run(options, seed) for seed in range(options.seeds)]
-    except MdlError as error:
-        print(f"personal_nights: {error}", file=sys.stderr)
-        return error.exit_code
+    runs = [measure(options, seed) for seed in options.seeds]
     rows, cold = ([row for run in runs for row in run[part]] for part in (0, 1))
     found = {name: median(row[name] for row in rows) for name in rows[0]}
-    better = {
-        f"personal above {name}": sum(row["shared and personal"] > row[name] for row in rows)
-        for name in ("global", "alone", "shared")
-    }
-    print("top-3 efficiency, median: " + ", ".join(f"{name} {value:.3f}" for name, value in found.items()))
-    print(f"of {len(rows)} (people x seeds): " + ", ".join(f"{name} {count}" for name, count in better.items()))
+    others = ("global", "alone", "shared")
+    better = {f"personal above {name}": sum(row["shared and personal"] > row[name] for row in rows) for name in others}
+    told = [(name, f"{value:.3f}", better.get(f"personal above {name}")) for name, value in found.items()]
+    show(("top-3 efficiency", "median", f"personal is above, of {len(rows)}"), told)
     gains = [row["shared"] / row["global"] - 1 for row in cold]
     if gains:
         print(f"newcomers: shared above global {sum(gain > 0 for gain in gains)} of {len(gains)}, {median(gains):+.1%}")
-    print(json.dumps({"part": "nights", "people": options.people, "nights": options.nights, "words": options.words,
-                      "seeds": options.seeds, "median": found, "better": better, "rows": rows,
-                      "newcomers": cold}))  # fmt: skip
-    return 0
+    asked = {name: getattr(options, name) for name in ("people", "nights", "words")}
+    sheet.tell(asked | {"median": found, "better": better, "rows": rows, "newcomers": cold})
 
 
-def run(options: argparse.Namespace, seed: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+def measure(options: Namespace, seed: int) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
     """Top-3 efficiencies: of the people, and of newcomers who were not there, and have written nothing yet."""
     began = time.process_time()
     model, described = load_next_word(options.model)
@@ -127,7 +135,7 @@ def run(options: argparse.Namespace, seed: int) -> tuple[list[dict[str, float]],
     ], cold
 
 
-def _meet(options: argparse.Namespace, name: str, model: NextWordModel, table: TokenTable) -> Person:
+def _meet(options: Namespace, name: str, model: NextWordModel, table: TokenTable) -> Person:
     """Their words enter their own model's table at once: a device counts them before it learns."""
     said = read_sentences(options.blogs, name, options.nights * options.words + options.test)
     ends = np.cumsum([len(sentence) for sentence in said])
@@ -139,9 +147,7 @@ def _meet(options: argparse.Namespace, name: str, model: NextWordModel, table: T
     return Person(days, said[marks[-1] :], own, mine, copy.deepcopy(own))
 
 
-def _teach(
-    options: argparse.Namespace, model: NextWordModel, table: TokenTable, said: Sentences, night: int, seed: int
-) -> None:
+def _teach(options: Namespace, model: NextWordModel, table: TokenTable, said: Sentences, night: int, seed: int) -> None:
     settings = StudySettings(1, options.batch, options.optimizer, options.rate, seed=seed)
     lesson = Lesson(encode(said, table), settings, 0, lambda: False, options.sampled, not options.as_paper)
 
@@ -152,7 +158,7 @@ def _teach(
 
 
 def _go_on(
-    options: argparse.Namespace,
+    options: Namespace,
     person: Person,
     old: NextWordModel,
     new: NextWordModel,
@@ -169,27 +175,3 @@ def _go_on(
 
 def _test(model: NextWordModel, table: TokenTable, person: Person) -> float:
     return evaluate_next_word(model, encode(person.held_out, table)).efficiency
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--global", dest="model", type=Path, required=True)
-    parser.add_argument("--blogs", type=Path, required=True)
-    parser.add_argument("--skip", type=int, default=3, help="authors that were used for tuning")
-    parser.add_argument("--people", type=int, default=6)
-    parser.add_argument("--newcomers", type=int, default=6, help="tested with the shared model; they teach nothing")
-    parser.add_argument("--nights", type=int, default=10)
-    parser.add_argument("--words", type=int, default=1_000, help="of a day")
-    parser.add_argument("--test", type=int, default=2_000)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd")
-    parser.add_argument("--rate", type=float, default=0.0, help="of all layers; 0: what suits the optimizer")
-    parser.add_argument("--own-rate", type=float, default=0.0, help="of the personal last layer")
-    parser.add_argument("--as-paper", action="store_true", help="the paper's loss: words before a sample's own, too")
-    parser.add_argument("--sampled", type=int, default=0, help="words that a step scores, 0 for all")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,25 +4,24 @@ Five devices of this machine train `motion` together. While hops of a round are 
 becomes docs/live-view.svg, and the page docs/page.webp. docs/page-*.webp show each view of the page about the mesh of
 its tests, which has a device of every kind: silent, refused, paused, revoked.
 
-    python benchmarks/pictures.py --rounds 12
-    python benchmarks/pictures.py --only views
+    python -m benchmarks pictures --rounds 12
+    python -m benchmarks pictures --only views
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.helpers import load_helper
+from benchmarks.tool.hosts import load_helper
+from benchmarks.tool.machine import ROOT
+from benchmarks.tool.options import Namespace, Parser, add_rounds
+from benchmarks.tool.sheet import Failed, Sheet
 from mdl.config import MeshSection
 from mdl.data import default_cache_dir, load_data
 from mdl.peers.launch.processes import Children
@@ -34,7 +33,7 @@ from mdl.peers.web.sources import LiveMesh
 from mdl.protocol.status_messages import MeshStatus, RoundSummary
 from mdl.transport.trust.keys import Mesh, new_join_code
 
-_DOCS = Path(__file__).resolve().parents[1] / "docs"
+_DOCS = ROOT / "docs"
 _NAMES = ("laptop", "pc", "phone", "pi", "tablet")
 # As `make up`, of which this is a picture.
 _SETTINGS = ("round.min_peers=5", "round.exchange=chain", "training.rounds_per_epoch=4", "training.planned_rounds=20")
@@ -75,7 +74,7 @@ def picture_mesh(browser: Any, rounds: int, folder: Path) -> None:
             browser.go(opened.url)
             browser.show("mesh")
             if not _PRODUCT.until(lambda: len(watcher.rounds) >= rounds, _PATIENCE_S):
-                raise SystemExit(f"no {rounds} rounds within {_PATIENCE_S:g} s; see {folder / 'logs'}")
+                raise Failed(f"no {rounds} rounds within {_PATIENCE_S:g} s; see {folder / 'logs'}")
             status = _wait_for_hops(watcher)
             browser.says("holds merged work")
             browser.picture(_DOCS / "page.webp", most=500)
@@ -93,7 +92,7 @@ def _wait_for_hops(watcher: Watcher) -> MeshStatus:
         return bool(shown)
 
     if not _PRODUCT.until(is_telling, _PATIENCE_S):
-        raise SystemExit(f"no hop was seen on its way within {_PATIENCE_S:g} s")
+        raise Failed(f"no hop was seen on its way within {_PATIENCE_S:g} s")
     return shown[-1]
 
 
@@ -114,11 +113,13 @@ def picture_views(browser: Any) -> None:
         browser.picture(_DOCS / "page-phone.webp", most=740)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=16, help="how many the picture of the live view has at least")
+def add_options(parser: Parser) -> None:
+    add_rounds(parser, 16, "how many the picture of the live view has at least")
     parser.add_argument("--only", choices=("mesh", "views"))
-    given = parser.parse_args()
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Write all pictures into docs/. Raises Failed."""
     browser = load_helper("browser").open_browser()
     try:
         browser.dress("light")
@@ -131,7 +132,3 @@ def main() -> None:
                 picture_views(browser)
     finally:
         browser.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What re-learning the schedule costs the device that leads (MDLdroid 3.3.3): memory and processor time.
 
-    python benchmarks/relearning.py --seconds 120
+    python -m benchmarks relearning --seconds 120
 
 Real `mdl peer` processes on loopback train a LeNet on made-up motion data. Who leads has a slot of learning follow its
 rounds, in a process of its own; both are watched from the first slot on. Resident memory (RSS) counts pages that
@@ -10,10 +10,7 @@ processes share in each of them; the proportional set size (PSS) counts them onc
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -22,8 +19,9 @@ from typing import Any
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
+from benchmarks.tool.options import Namespace, Parser
+from benchmarks.tool.sheet import Failed, Sheet
+from benchmarks.tool.table import show
 from mdl.peers.edge.relearner import LEAST_SEEN
 from mdl.peers.launch.processes import Child, Children
 from mdl.transport.trust.keys import new_join_code
@@ -56,7 +54,7 @@ class Peaks:
 
 
 def measure(peers: int, seconds: float, relearn: bool) -> dict[str, Any]:
-    """One mesh. Raises RuntimeError if nobody leads in time, or no slot begins."""
+    """One mesh. Raises Failed if nobody leads in time, or no slot begins."""
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
         os.environ |= {"HOME": scratch, "XDG_STATE_HOME": scratch, "XDG_CACHE_HOME": scratch}
@@ -80,13 +78,13 @@ def _wait_for_leader(running: list[Child], home: Path, relearn: bool) -> Child:
     while time.monotonic() < give_up_at:
         for number, child in enumerate(running):
             if child.process.poll() is not None:
-                raise RuntimeError(f"{child.name}: {child.problem()}")
+                raise Failed(f"{child.name}: {child.problem()}")
             rounds = home / f"out-{number}" / "metrics.jsonl"
             is_leader = rounds.exists() and len(rounds.read_bytes().splitlines()) >= LEAST_SEEN
             if is_leader and (not relearn or psutil.Process(child.process.pid).children()):
                 return child
         time.sleep(_SAMPLE_S)
-    raise RuntimeError(f"no peer has led and learned within {_START_S:.0f} s")
+    raise Failed(f"no peer has led and learned within {_START_S:.0f} s")
 
 
 def _watch(leader: psutil.Process, seconds: float) -> dict[str, Any]:
@@ -121,26 +119,15 @@ def _pss(process: psutil.Process) -> int:
     return 0
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_options(parser: Parser) -> None:
     parser.add_argument("--peers", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=120.0, help="watched from the first slot on")
-    given = parser.parse_args()
-    results = []
-    columns = ("re-learning", "peer RSS", "slot RSS", "PSS of both", "peer CPU-s/min", "slots CPU-s/min", "slots")
-    print("".join(f"{name:>16}" for name in columns), "(MB)")
-    for relearn in (False, True):
-        try:
-            one = measure(given.peers, given.seconds, relearn)
-        except RuntimeError as error:
-            print(f"relearning: {error}", file=sys.stderr)
-            return 4
-        results.append(one)
-        keys = ("peer_rss_mb", "slot_rss_mb", "both_pss_mb", "peer_cpu_s_a_minute", "slots_cpu_s_a_minute", "slots")
-        print(f"{'on' if relearn else 'off':>16}" + "".join(f"{one[key]:>16}" for key in keys), flush=True)
-    print(json.dumps({"seconds": given.seconds, "results": results}))
-    return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure a mesh without and one with re-learning. Raises Failed."""
+    results = [measure(given.peers, given.seconds, relearn) for relearn in (False, True)]
+    keys = ("peer_rss_mb", "slot_rss_mb", "both_pss_mb", "peer_cpu_s_a_minute", "slots_cpu_s_a_minute", "slots")
+    head = ("re-learning (MB)", "peer RSS", "slot RSS", "PSS of both", "peer CPU-s/min", "slots CPU-s/min", "slots")
+    show(head, [("on" if one["relearn"] else "off", *(one[key] for key in keys)) for one in results])
+    sheet.tell({"seconds": given.seconds, "results": results})

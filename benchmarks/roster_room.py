@@ -3,20 +3,19 @@
 Real keys and signatures, made in this process; seconds are of its processor time. "kept" is the file as this device has
 written it, whose mark spares the signatures; "unmarked" is the same file as an older version wrote it.
 
-    python benchmarks/roster_room.py
+    python -m benchmarks roster_room
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+from benchmarks.tool.options import Namespace, Parser, add_runs
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from mdl.peers.edge.identity import codes_home, remember_code
 from mdl.peers.edge.membership import KEY_VARIABLE, device_key, keep_roster, open_membership
 from mdl.transport.trust.device_key import DeviceKey, is_signed
@@ -28,20 +27,20 @@ from mdl.trust.statements import MAX_ENROLLED, AnyStatement, Enrolled, claim_of
 REVOKED = 1_000
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=3, help="The best of so many counts.")
-    options = parser.parse_args()
+def add_options(parser: Parser) -> None:
+    add_runs(parser, 3, "the best of so many counts")
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure a full roster."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"HOME": folder, "XDG_CONFIG_HOME": folder, KEY_VARIABLE: bytes(32).hex()}
-        told = measure(Path(folder), options.repeats)
-    for what, figure in told.items():
-        print(f"{what:<58} {figure}")
-    print(json.dumps(told))
-    return 0
+        told = measure(given.runs)
+    show(("", ""), told.items())
+    sheet.tell(told)
 
 
-def measure(folder: Path, repeats: int) -> dict[str, float]:
+def measure(repeats: int) -> dict[str, float]:
     owner = device_key()
     code = new_join_code("home", bytes(19), founder_mark(owner.public))
     keys = MeshKeys.from_code(code)
@@ -100,7 +99,3 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
         work()
         times.append(time.process_time() - began)
     return min(times)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

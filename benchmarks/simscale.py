@@ -1,6 +1,6 @@
 """What a simulated mesh costs by its size: processor time, memory and messages a round, by hops and in segments.
 
-    python benchmarks/simscale.py --sizes 4 16 64 128 256 500
+    python -m benchmarks simscale --sizes 4 16 64 128 256 500
 
 Every device runs the real machines (`mdl.peers.roles`), without faults, over a simulated network of 2.5 to 5 MB/s a
 device (`mdl.sim.mesh`); a delta is charged as 0.3 MB. Checks after each event are left out: they are the price of a
@@ -10,21 +10,23 @@ seconds nor in the messages: in it everybody still meets everybody.
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import json
 import os
 import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
+from benchmarks.tool.apart import words_of
+from benchmarks.tool.options import Namespace, Parser, add_rounds
+from benchmarks.tool.sheet import Failed, Sheet
+from benchmarks.tool.table import show
 from mdl.config import Exchange
+from mdl.errors import ConfigError
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
 from mdl.peers.trials.run_plan import SIZE_BYTES
 from mdl.protocol.delta import Contributor
@@ -53,16 +55,16 @@ class _Mesh(SimMesh):
 
 
 def measure(peers: int, rounds: int, exchange: Exchange) -> dict[str, Any]:
-    """One mesh, in this process. Raises RuntimeError if its rounds do not close in time."""
+    """One mesh, in this process; printed as JSON too. Raises Failed if its rounds do not close in time."""
     mesh = _build(peers, rounds, exchange)
     closed = mesh.rounds
     if not mesh.run(_MEETS_S + _ROUND_S, lambda: len(closed) > 0):
-        raise RuntimeError(f"{peers} devices, {exchange}: round 1 is not closed after {mesh.now:.0f} virtual seconds")
+        raise Failed(f"{peers} devices, {exchange}: round 1 is not closed after {mesh.now:.0f} virtual seconds")
     met_s, began, messages, events = mesh.now, time.process_time(), mesh.messages, mesh.events
     if not mesh.run(mesh.now + _ROUND_S * rounds, lambda: len(closed) >= rounds):
-        raise RuntimeError(f"{peers} devices, {exchange}: {len(closed)} of {rounds} rounds are closed in time")
+        raise Failed(f"{peers} devices, {exchange}: {len(closed)} of {rounds} rounds are closed in time")
     counted = rounds - 1
-    return {
+    told = {
         "peers": peers,
         "exchange": exchange,
         "cpu_s_a_round": round((time.process_time() - began) / counted, 3),
@@ -71,6 +73,8 @@ def measure(peers: int, rounds: int, exchange: Exchange) -> dict[str, Any]:
         "events_a_round": round((mesh.events - events) / counted),
         "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1),
     }
+    print(json.dumps(told))
+    return told
 
 
 def _build(peers: int, rounds: int, exchange: Exchange) -> _Mesh:
@@ -92,7 +96,7 @@ def _build(peers: int, rounds: int, exchange: Exchange) -> _Mesh:
 
 def _apart(peers: int, rounds: int, exchange: str, limit_s: float) -> dict[str, Any] | str:
     """The same in a process of its own; in words why there is no figure."""
-    words = [sys.executable, __file__, "--sizes", str(peers), "--rounds", str(rounds), "--one", exchange]
+    words = words_of("benchmarks.simscale:measure", peers, rounds, exchange)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, env=environment)
@@ -104,38 +108,26 @@ def _apart(peers: int, rounds: int, exchange: str, limit_s: float) -> dict[str, 
     return told
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_options(parser: Parser) -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[4, 16, 64, 128, 256, 500])
-    parser.add_argument("--rounds", type=int, default=3, help="the first one is not counted")
+    add_rounds(parser, 3, "the first one is not counted")
     parser.add_argument("--exchanges", nargs="+", choices=get_args(Exchange), default=["chain", "shares"])
     parser.add_argument("--limit-s", type=float, default=300.0, help="for one mesh, on the wall clock")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure each size and exchange. Raises ConfigError."""
     if given.rounds < 2 or min(given.sizes) < 2:
-        parser.error("take 2 rounds or more, of 2 devices or more")
-    if given.one:
-        try:
-            print(json.dumps(measure(given.sizes[0], given.rounds, given.one)))
-        except RuntimeError as error:
-            print(f"simscale: {error}", file=sys.stderr)
-            return 4
-        return 0
-    columns = ("peers", "exchange", "cpu_s_a_round", "virtual_s_a_round", "messages_a_round", "peak_mb")
-    print("".join(f"{name.replace('_', ' '):>20}" for name in columns))
+        raise ConfigError("take 2 rounds or more, of 2 devices or more")
     results, without = [], []
-    for peers in given.sizes:
-        for exchange in given.exchanges:
-            one = _apart(peers, given.rounds, exchange, given.limit_s)
-            if isinstance(one, str):
-                without.append(one)
-                print(f"  {one}", flush=True)
-                continue
+    for peers, exchange in itertools.product(given.sizes, given.exchanges):
+        one = _apart(peers, given.rounds, exchange, given.limit_s)
+        if isinstance(one, str):
+            without.append(one)
+        else:
             results.append(one)
-            print("".join(f"{one[name]:>20}" for name in columns), flush=True)
-    print(json.dumps({"rounds": given.rounds, "results": results, "without_a_figure": without}))
-    return 0 if results else 4
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        print(one, file=sys.stderr, flush=True)
+    columns = ("peers", "exchange", "cpu_s_a_round", "virtual_s_a_round", "messages_a_round", "peak_mb")
+    show([name.replace("_", " ") for name in columns], [[one[name] for name in columns] for one in results])
+    sheet.tell({"rounds": given.rounds, "results": results, "without_a_figure": without})
+    sheet.problem = "" if results else "; ".join(without)

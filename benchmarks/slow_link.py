@@ -3,17 +3,15 @@
 Hosts in network namespaces behind a switch in user space (tests/integration/slow_switch.py), so it needs root and
 iproute2. No training: the deltas are sent around and nothing else. Another checkout is measured in turn with this one.
 
-    python benchmarks/slow_link.py --delay-ms 300 --loss 0 --seconds 60
-    python benchmarks/slow_link.py --delay-ms 0 --loss 20 --seconds 90 --also ../before
+    python -m benchmarks slow_link --delay-ms 300 --loss 0 --seconds 60
+    python -m benchmarks slow_link --delay-ms 0 --loss 20 --seconds 90 --also ../before
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,17 +21,21 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
-from benchmarks.helpers import load_lan
+from benchmarks.tool.hosts import need_hosts
+from benchmarks.tool.machine import ROOT
+from benchmarks.tool.options import Namespace, Parser, add_runs, add_settings
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.spread import median
+from benchmarks.tool.table import show
+from benchmarks.tool.turns import in_turns
 from mdl.transport.trust.keys import new_join_code
 
-HERE = Path(__file__).resolve().parents[1]
 TESTS = Path("tests") / "integration"
 # A mesh that has not closed its first round by then is told as one that closed none.
 PATIENCE_S = 120.0
 # How much longer than asked for plain TCP is measured, until a delta that is under way has arrived.
 TCP_PATIENCE_S = 30.0
+_SETTINGS = ("round.exchange=chain",)
 # Longer than any pause of TCP's before it takes its window for outdated, as between the rounds of a mesh.
 IDLE_S = 3.0
 # One value after the other over one connection, answered with a byte each.
@@ -62,8 +64,7 @@ while time.monotonic() < end:
 """
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: Parser) -> None:
     parser.add_argument("--peers", type=int, default=4)
     parser.add_argument("--values", type=int, default=100_000, help="of a delta, 4 bytes each")
     parser.add_argument("--mbit", type=float, default=40.0)
@@ -73,38 +74,32 @@ def main() -> int:
         "--flap", type=float, nargs=2, default=(1.0, 0.0), metavar=("UP_S", "DOWN_S"), help="of one host"
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="from the end of the first round on")
-    parser.add_argument("--runs", type=int, default=1)
+    add_runs(parser, 1)
     parser.add_argument("--congestion", default="reno", help="net.ipv4.tcp_congestion_control of the hosts")
-    parser.add_argument(
-        "--set", nargs="*", default=["round.exchange=chain"], help="key=value of the nodes' configuration"
-    )
+    add_settings(parser)
     parser.add_argument("--also", type=Path, help="another checkout")
     parser.add_argument("--keep", type=Path, help="a folder for what the nodes say")
-    given = parser.parse_args()
-    lan = load_lan()
-    if reason := lan.why_not():
-        print(f"slow_link: {reason}", file=sys.stderr)
-        return 2
-    trees = [HERE] if given.also is None else [given.also.resolve(), HERE]
-    results: dict[str, list[dict[str, Any]]] = {str(tree): [] for tree in trees}
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure this checkout, another one and plain TCP, in turns. Raises ConfigError."""
+    lan = need_hosts()
+    trees = {"here": ROOT} if given.also is None else {"also": given.also.resolve(), "here": ROOT}
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in trees}
     plain: list[float] = []
-    for run in range(given.runs):
-        for tree in trees:
-            bad = {"delay_s": given.delay_ms / 1e3, "loss": given.loss / 100, "flap_s": tuple(given.flap)}
-            with lan.Lan(given.peers, given.mbit, **bad) as net:
-                for host in range(given.peers):
-                    net.sysctl(host, f"net.ipv4.tcp_congestion_control={given.congestion}")
-                plain += _measure_tcp(net, 4 * given.values, given.seconds / 4)
-                results[str(tree)].append(_measure_mesh(net, tree, given))
-            print(f"run {run}, {tree}: {_describe(results[str(tree)][-1])}", file=sys.stderr, flush=True)
-    told = vars(given) | {"also": str(given.also), "keep": str(given.keep)}
-    report = told | {"tcp_s": _spread(plain), "trees": {name: _summarise(runs) for name, runs in results.items()}}
-    print(f"{'':30} {'rounds a minute':>16} {'median pause':>13} {'longest':>9}")
-    for name, result in report["trees"].items():
-        print(f"{name[-30:]:30} {result['rounds_a_minute']:16} {result['median_s']:11} s {result['longest_s']:7} s")
-    print(f"{'plain TCP, one delta':30} {'':16} {report['tcp_s']['median']:11} s {report['tcp_s']['longest']:7} s")
-    print(json.dumps(report))
-    return 0
+    for number, (name, tree) in in_turns(given.runs, trees.items()):
+        bad = {"delay_s": given.delay_ms / 1e3, "loss": given.loss / 100, "flap_s": tuple(given.flap)}
+        with lan.Lan(given.peers, given.mbit, **bad) as net:
+            for host in range(given.peers):
+                net.sysctl(host, f"net.ipv4.tcp_congestion_control={given.congestion}")
+            plain += _measure_tcp(net, 4 * given.values, given.seconds / 4)
+            results[name].append(_measure_mesh(net, tree, given))
+        print(f"run {number}, {name}: {_describe(results[name][-1])}", file=sys.stderr, flush=True)
+    told, tcp = {name: _summarise(runs) for name, runs in results.items()}, _spread(plain)
+    rows = [(name, *(one[key] for key in ("rounds_a_minute", "median_s", "longest_s"))) for name, one in told.items()]
+    rows.append(("plain TCP, one delta", None, tcp["median"], tcp["longest"]))
+    show(("", "rounds a minute", "median pause, s", "longest"), rows)
+    sheet.tell({"tcp_s": tcp, "trees": told})
 
 
 def _measure_tcp(net: Any, size_bytes: int, seconds: float) -> list[float]:
@@ -121,7 +116,7 @@ def _measure_tcp(net: Any, size_bytes: int, seconds: float) -> list[float]:
     return [float(line) for line in told.split()]
 
 
-def _measure_mesh(net: Any, tree: Path, given: argparse.Namespace) -> dict[str, Any]:
+def _measure_mesh(net: Any, tree: Path, given: Namespace) -> dict[str, Any]:
     """One mesh: when its devices stood at another round; the first one's time counts from when the last was ready."""
     ready: list[float] = []
     stood: list[list[float]] = [[] for _ in range(given.peers)]
@@ -133,8 +128,8 @@ def _measure_mesh(net: Any, tree: Path, given: argparse.Namespace) -> dict[str, 
         home = folder / f"{tree.name}-{host}"
         home.mkdir(exist_ok=True)
         os.environ |= {"HOME": str(home), "XDG_STATE_HOME": str(home)}
-        node = (tree / TESTS / "fault_node.py", code, f"d{host}", home, "--values", given.values, "--set", *given.set)
-        process = net.start(host, *node, stderr=(home / "log").open("w"))
+        words = (code, f"d{host}", home, "--values", given.values, "--set", *(given.set or _SETTINGS))
+        process = net.start(host, tree / TESTS / "fault_node.py", *words, stderr=(home / "log").open("w"))
         threading.Thread(target=_note, args=(process.stdout, stood[host], ready), daemon=True).start()
     while not any(stood) and time.monotonic() < begun + PATIENCE_S:
         time.sleep(0.1)
@@ -165,7 +160,7 @@ def _summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "first_round_s": [round(run["first_round_s"], 1) for run in runs],
         "last_in_s": [round(run["last_in_s"], 1) for run in runs],
         "rounds_a_minute": round(60 * rounds / sum(map(sum, devices)), 1),
-        "median_s": round(statistics.median(pause for pauses in devices for pause in pauses), 1),
+        "median_s": median((pause for pauses in devices for pause in pauses), 1),
         "longest_s": round(max(max(pauses) for pauses in devices), 1),
         "longest_by_device_s": [[round(max(pauses), 1) for pauses in run["pauses_s"]] for run in runs],
     }
@@ -179,8 +174,4 @@ def _describe(run: dict[str, Any]) -> str:
 def _spread(times: list[float]) -> dict[str, Any]:
     if not times:
         return {"median": inf, "longest": inf, "deltas": 0}
-    return {"median": round(statistics.median(times), 2), "longest": round(max(times), 2), "deltas": len(times)}
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {"median": median(times, 2), "longest": round(max(times), 2), "deltas": len(times)}

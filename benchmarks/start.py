@@ -1,43 +1,43 @@
-"""Seconds from `mdl up` to its first finished round, beside those of `import torch` alone, in turns.
-
-python benchmarks/start.py [--peers 2 4] [--runs 3]
-"""
+"""Seconds from `mdl up` to its first finished round, beside those of `import torch` alone, in turns."""
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import median
 
+from benchmarks.tool.options import Namespace, Parser, add_runs
+from benchmarks.tool.sheet import Failed, Sheet
+from benchmarks.tool.spread import median
+from benchmarks.tool.table import show
+from benchmarks.tool.turns import in_turns
 from mdl.peers.view.tail import RoundReader
 
 # Longer than any start takes; then the run has failed.
 _PATIENCE_S = 120.0
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", type=int, nargs="+", default=[2, 4], help="sizes of the mesh (default: 2 4)")
-    parser.add_argument("--runs", type=int, default=3, help="of each (default: 3)")
-    options = parser.parse_args()
-    imports: list[float] = []
-    starts: dict[int, list[float]] = {peers: [] for peers in options.peers}
-    for _ in range(options.runs):
-        imports.append(_import_torch())
-        for peers in options.peers:
-            starts[peers].append(_start(peers))
-    torch_s = median(imports)
-    print(f"import torch: {_tell(imports)}")
-    for peers, seconds in starts.items():
-        print(f"mdl up -n {peers}: {_tell(seconds)}, {median(seconds) / torch_s:.1f} times that of torch")
+def add_options(parser: Parser) -> None:
+    parser.add_argument("--peers", type=int, nargs="+", default=[2, 4], help="sizes of the mesh")
+    add_runs(parser, 3)
 
 
-def _tell(seconds: list[float]) -> str:
-    return f"{median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure the import and each size, in turns. Raises Failed."""
+    starts: dict[str, Callable[[], float]] = {"import torch": _import_torch}
+    starts |= {f"mdl up -n {peers}": partial(_start, peers) for peers in given.peers}
+    seconds: dict[str, list[float]] = {name: [] for name in starts}
+    for _, (name, start) in in_turns(given.runs, starts.items()):
+        seconds[name].append(start())
+    torch_s = median(seconds["import torch"])
+    rows = [(name, f"{median(each):.2f}", f"{min(each):.2f} to {max(each):.2f}", f"{median(each) / torch_s:.1f}")
+            for name, each in seconds.items()]  # fmt: skip
+    show(("s", "median", "all", "times that of torch"), rows)
+    sheet.tell({"seconds": seconds})
 
 
 def _import_torch() -> float:
@@ -54,7 +54,7 @@ def _start(peers: int) -> float:
         with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             while not reader.new():
                 if process.poll() is not None or time.monotonic() - began > _PATIENCE_S:
-                    raise SystemExit(f"{' '.join(words)} closed no round")
+                    raise Failed(f"{' '.join(words)} closed no round")
                 try:
                     process.wait(0.02)
                 except subprocess.TimeoutExpired:
@@ -62,7 +62,3 @@ def _start(peers: int) -> float:
             seconds = time.monotonic() - began
             process.terminate()
     return seconds
-
-
-if __name__ == "__main__":
-    main()

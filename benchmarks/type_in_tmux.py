@@ -1,14 +1,13 @@
 """Somebody who types a text into `mdl type` in a real terminal (tmux), and takes a suggestion as soon as it is shown.
 
-    python benchmarks/type_in_tmux.py --model tweets.safetensors --text BLOGS.jsonl.gz --author 171019 --words 200
+    python -m benchmarks type_in_tmux --model tweets.safetensors --text BLOGS.jsonl.gz --author 171019 --words 200
 
-Reads the screen after each key, as a person does; ends with Ctrl-C, and checks that what was learned was saved. Prints
-the characters saved, of all and of each quarter, and the latencies that the log has.
+Reads the screen after each key, as a person does; ends with Ctrl-C, and checks that what was learned was saved. Told
+are the characters saved, of all and of each quarter, and the latencies that the log has.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -20,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
+from benchmarks.tool.options import Namespace, Parser
+from benchmarks.tool.sheet import Failed, Sheet
 from mdl.peers.personal.home import LOG, MODEL
 from mdl.peers.personal.train import read_sentences
 
@@ -53,8 +52,17 @@ class Screen:
         return subprocess.run(["tmux", "-L", self._server, *words], check=True, capture_output=True, text=True).stdout
 
 
-def main() -> int:
-    options = _parse_options()
+def add_options(parser: Parser) -> None:
+    parser.add_argument("--model", type=Path, required=True, help="a global model, of `mdl personal pretrain`")
+    parser.add_argument("--text", type=Path, required=True, help="what is typed")
+    parser.add_argument("--author", default="", help="of a .jsonl: this one's text")
+    parser.add_argument("--skip", type=int, default=0, help="words of it that are passed over")
+    parser.add_argument("--words", type=int, default=200)
+    parser.add_argument("--rate", type=float, default=0.5, help="of learning while typing")
+
+
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Type, and read the log of `mdl type`. Raises DataError, Failed."""
     sentences = _take(read_sentences(options.text, options.author), options.skip, options.words)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "me"
@@ -66,9 +74,7 @@ def main() -> int:
             _await(lambda: any("interrupted, saved" in line for line in screen.lines()), _START_S, "its end")
         finally:
             screen.close()
-        result = _summarise(needed) | _read_log(home / LOG) | {"saved": (home / MODEL).exists()}
-    print(json.dumps(result))
-    return 0
+        sheet.tell(_summarise(needed) | _read_log(home / LOG) | {"saved": (home / MODEL).exists()})
 
 
 def _type(screen: Screen, sentences: list[list[str]]) -> list[tuple[int, int]]:
@@ -120,7 +126,7 @@ def _await(claim: Callable[[], bool], patience_s: float, what: str) -> None:
     give_up = time.monotonic() + patience_s
     while not claim():
         if time.monotonic() > give_up:
-            raise TimeoutError(f"not shown in {patience_s:.0f} s: {what}")
+            raise Failed(f"not shown in {patience_s:.0f} s: {what}")
 
 
 def _take(sentences: list[list[str]], skip: int, words: int) -> list[list[str]]:
@@ -155,18 +161,3 @@ def _read_log(path: Path) -> dict[str, object]:
     found = {name: median([each[name] for each in records if each[name] is not None] or [0.0]) for name in names}
     print(", ".join(f"{name} {value:.1f}" for name, value in found.items()), "(medians of medians, in the process)")
     return dict(found)
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="a global model, of `mdl personal pretrain`")
-    parser.add_argument("--text", type=Path, required=True, help="what is typed")
-    parser.add_argument("--author", default="", help="of a .jsonl: this one's text")
-    parser.add_argument("--skip", type=int, default=0, help="words of it that are passed over")
-    parser.add_argument("--words", type=int, default=200)
-    parser.add_argument("--rate", type=float, default=0.5, help="of learning while typing")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

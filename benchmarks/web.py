@@ -1,7 +1,7 @@
 """What the page costs: first paint, an event's way to it, and what a member that serves it takes more.
 
-    python benchmarks/web.py
-    python benchmarks/web.py --only member --seconds 600 --pages 5
+    python -m benchmarks web
+    python -m benchmarks web --only member --seconds 600 --pages 5
 
 The first part opens the page in a headless Chromium, a new tab each time, and changes one word of a mesh of 30 devices:
 seconds until the first paint, and until the word stands in the document; the words come from a process of their own.
@@ -18,10 +18,8 @@ Memory is the member's PSS with the page and its readers and without `--web`, of
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
-import os
 import random
 import re
 import selectors
@@ -39,8 +37,11 @@ from urllib.parse import urlsplit
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from benchmarks.tool.machine import ROOT
+from benchmarks.tool.options import Namespace, Parser, add_runs
+from benchmarks.tool.sheet import Failed, Sheet
+from benchmarks.tool.spread import median
+from benchmarks.tool.table import show
 from tests.integration.browser import open_browser
 from tests.integration.speaking_page import Speaking
 
@@ -73,9 +74,9 @@ def measure_page(repeats: int) -> dict[str, float]:
     finally:
         browser.close()
     return {
-        "first_paint_s": round(statistics.median(paints), 3),
+        "first_paint_s": median(paints),
         "first_paint_worst_s": round(max(paints), 3),
-        "event_s": round(statistics.median(ways), 3),
+        "event_s": median(ways),
         "event_worst_s": round(max(ways), 3),
     }
 
@@ -98,7 +99,7 @@ def measure_mesh_events(folder: Path, count: int) -> dict[str, float]:
     ways = sorted(ways[1:])  # the first was there before anybody looked
     return {
         "rounds_seen": len(ways),
-        "mesh_event_s": round(statistics.median(ways), 3),
+        "mesh_event_s": median(ways),
         "mesh_event_95_percent_s": round(ways[len(ways) * 95 // 100], 3),
         "mesh_event_worst_s": round(ways[-1], 3),
     }
@@ -117,7 +118,7 @@ class Mesh:
             "HOME": str(self._folder),
             "PATH": "/usr/bin:/bin",
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(Path.cwd()),
+            "PYTHONPATH": str(ROOT),
         }
         mdl = [sys.executable, "-m", "mdl"]
         given = {"cwd": self._folder, "env": own}
@@ -181,7 +182,7 @@ def readers(address: tuple[str, int], count: int) -> Iterator[None]:
             while not over.is_set():
                 for key, _ in reader.select(0.2):
                     if not key.fileobj.recv(1 << 18):  # type: ignore[union-attr]
-                        raise SystemExit("a reader was sent away")
+                        raise Failed("a reader was sent away")
 
         thread = threading.Thread(target=take)
         thread.start()
@@ -237,7 +238,7 @@ def _until(claim, log: Path):  # type: ignore[no-untyped-def]
     give_up_at, pause = time.monotonic() + _PATIENCE_S, threading.Event()
     while not (found := claim()):
         if time.monotonic() > give_up_at:
-            raise SystemExit(f"nothing happens: {log.read_text()}")
+            raise Failed(f"nothing happens: {log.read_text()}")
         pause.wait(0.05)
     return found
 
@@ -255,26 +256,23 @@ def _median_with_interval(values: Sequence[float]) -> list[float]:
     return [round(each, 2) for each in (statistics.median(values), drawn[_DRAWS // 40], drawn[-_DRAWS // 40])]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def add_options(parser: Parser) -> None:
     parser.add_argument("--seconds", type=float, default=300.0, help="of pairs of blocks of rounds")
     parser.add_argument("--length", type=int, default=5, help="rounds of a block that count")
     parser.add_argument("--pages", type=int, default=5)
-    parser.add_argument("--repeats", type=int, default=3, help="of memory; three times as many paints")
+    add_runs(parser, 3, "of memory; three times as many paints")
     parser.add_argument("--only", choices=("page", "events", "member", "memory"), default=None)
-    given = parser.parse_args()
-    found: dict[str, object] = {"load": round(os.getloadavg()[0], 1)}
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure all parts, or one. Raises Failed."""
     with tempfile.TemporaryDirectory() as folder:
         if given.only in (None, "page"):
-            found |= measure_page(3 * given.repeats)
+            sheet.tell(measure_page(3 * given.runs))
         if given.only in (None, "events"):
-            found |= measure_mesh_events(Path(folder) / "events", 20 * given.repeats)
+            sheet.tell(measure_mesh_events(Path(folder) / "events", 20 * given.runs))
         if given.only in (None, "member"):
-            found |= measure_rounds(Path(folder) / "rounds", given.seconds, given.length, given.pages)
+            sheet.tell(measure_rounds(Path(folder) / "rounds", given.seconds, given.length, given.pages))
         if given.only in (None, "memory"):
-            found |= measure_memory(Path(folder) / "memory", given.repeats, given.pages)
-    print(json.dumps(found, indent=2))
-
-
-if __name__ == "__main__":
-    main()
+            sheet.tell(measure_memory(Path(folder) / "memory", given.runs, given.pages))
+    show(("", ""), sheet.figures.items())

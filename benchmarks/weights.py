@@ -1,35 +1,39 @@
 """Compare weights of devices in the mean: 1 each, or their windows (FedAvg), where they hold 1 to 100 parts of data.
 
-    python benchmarks/weights.py --data uci-har:PATH --rounds 20 --seeds 0 1 2
-    python benchmarks/weights.py --data 'semg:PATH?split=series' --rounds 20 --seeds 0 1 2
+    python -m benchmarks weights --data uci-har:PATH --rounds 20 --seeds 0 1 2
+    python -m benchmarks weights --data 'semg:PATH?split=series' --rounds 20 --seeds 0 1 2
 
 A device has one person's windows. Of them it keeps a share between 1/RATIO and all; shares are spaced evenly by their
 logarithm, and a seed deals them out. Test windows are all of each person's, as in `own_batch_norm.py`. Both arms begin
 with the same parameters and draw the same batches. Told are the accuracy over all test windows, the mean over people,
-the worst of them, and that of people who are on no device, where the data has some. Prints a table and a line of JSON.
+the worst of them, and that of people who are on no device, where the data has some.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
 from benchmarks.own_batch_norm import Person, part_people
-from benchmarks.told import tell_measured
+from benchmarks.tool.options import (
+    Namespace,
+    Parser,
+    add_data,
+    add_model,
+    add_rounds,
+    add_seeds,
+    add_training,
+    training_of,
+)
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from benchmarks.training.together import train_together
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, take_windows
@@ -41,22 +45,30 @@ ARMS = ("peer", "samples")
 FIGURES = ("all", "mean", "worst", "strangers")
 
 
-def main() -> int:
-    return tell_measured("weights", _parse_options(), measure, table)
+def add_options(parser: Parser) -> None:
+    add_data(parser)
+    add_model(parser)
+    parser.add_argument("--ratio", type=float, default=100.0, help="the largest share by the smallest")
+    add_rounds(parser, 20)
+    add_seeds(parser)
+    add_training(parser)
 
 
-def table(told: dict[str, Any]) -> Iterator[str]:
-    yield "| round.theta | all test windows, by seed, % | all | mean over people | worst person | strangers |"
-    yield "|---|---|---|---|---|---|"
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure both weights with each seed, on one thread. Raises ConfigError, DataError."""
+    torch.set_num_threads(1)
+    sheet.tell(measure(options))
+    rows = []
     for arm in ARMS:
-        same = [run for run in told["runs"] if run["arm"] == arm]
+        same = [run for run in sheet.figures["runs"] if run["arm"] == arm]
         by_seed = ", ".join(f"{100 * run['all']:.1f}" for run in same)
         known = [[run[name] for run in same if run[name] is not None] for name in FIGURES]
-        means = " | ".join(f"{100 * fmean(values):.1f}" if values else "-" for values in known)
-        yield f"| {arm} | {by_seed} | {means} |"
+        rows.append((arm, by_seed, *(f"{100 * fmean(values):.1f}" if values else "-" for values in known)))
+    head = ("round.theta", "all test windows, by seed, %", "all", "mean over people", "worst person", "strangers")
+    show(head, rows)
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
+def measure(options: Namespace) -> dict[str, Any]:
     data = load_data(own_data(options.data), default_cache_dir(), seed=0)
     people = part_people(data)
     runs = [_run(data, people, options, arm, seed) for seed in options.seeds for arm in ARMS]
@@ -69,7 +81,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "rounds": options.rounds,
         "set": options.set or "",
         "runs": runs,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, 1 thread used, torch {torch.__version__}",
     }
 
 
@@ -83,9 +94,8 @@ def share_out(people: Sequence[Person], ratio: float, seed: int) -> list[Windows
     return [take_windows(own, kept) for (own, _), kept in zip(people, rows, strict=True)]
 
 
-def _run(data: DataSet, people: Sequence[Person], options: argparse.Namespace, arm: str, seed: int) -> dict[str, Any]:
-    given = json.loads(options.set) if options.set else {}
-    settings = msgspec.structs.replace(TrainingSettings(planned_rounds=options.rounds), **given)
+def _run(data: DataSet, people: Sequence[Person], options: Namespace, arm: str, seed: int) -> dict[str, Any]:
+    settings = training_of(options, TrainingSettings(planned_rounds=options.rounds))
     held = share_out(people, options.ratio, seed)
     trainer, parameters = train_together(
         data, held, options.model, settings, options.rounds, seed, by_samples=arm == "samples"
@@ -108,18 +118,3 @@ def _test(data: DataSet, people: Sequence[Person], trainer: LocalTrainer, parame
     strangers = evaluate(trainer.model.module, others.x, others.y, len(data.classes)).accuracy if len(others) else None
     whole = reduce(lambda a, b: a + b, done).accuracy
     return {"all": whole, "mean": fmean(each), "worst": min(each), "strangers": strangers, "each": each}
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="a data spec, as `mdl data inspect` takes it")
-    parser.add_argument("--model", default="lenet")
-    parser.add_argument("--ratio", type=float, default=100.0, help="the largest share by the smallest")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--set", help='training settings as JSON, for example {"learning_rate": 0.001}')
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

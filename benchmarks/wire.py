@@ -1,6 +1,6 @@
 """How fast one vector goes from one process to another on loopback: TCP, ZeroMQ, CURVE, and mdl's own links.
 
-    python benchmarks/wire.py --megabytes 0.25 5 46.4
+    python -m benchmarks wire --megabytes 0.25 5 46.4
 
 Each way brings the vector into memory that is there already; mdl does it as in a round, encrypted. They take turns, and
 what counts is what they are beside TCP and beside ZeroMQ with CURVE in the same run.
@@ -8,21 +8,21 @@ what counts is what they are beside TCP and beside ZeroMQ with CURVE in the same
 
 from __future__ import annotations
 
-import argparse
-import json
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import zmq
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
+from benchmarks.tool.apart import words_of
+from benchmarks.tool.options import Namespace, Parser, one_of
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.spread import quartiles
+from benchmarks.tool.table import show
+from benchmarks.tool.turns import in_turns
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted
 from mdl.protocol.machine import Event, PeerFound, Received
@@ -43,35 +43,24 @@ _PATIENCE_S = 60.0
 _GO = b"g"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: Parser) -> None:
     parser.add_argument("--megabytes", type=float, nargs="+", default=[0.25, 5.0, 46.4])
     parser.add_argument("--times", type=int, default=20, help="transfers of each way and size that count")
-    parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--send", choices=WAYS, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--code", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    parser.add_argument("--ways", default=",".join(WAYS), help="some of them, separated by commas")
+
+
+def run(given: Namespace, sheet: Sheet) -> None:
+    """Measure each way with each size. Raises ConfigError."""
+    ways = one_of("--ways", given.ways, WAYS)
     sizes = [round(megabytes * 1e6 / 4) for megabytes in given.megabytes]
-    if given.send:
-        _SENDS[given.send](given.port, given.code, sizes[0])
-        return 0
-    ways = given.ways.split(",")
-    if unknown := set(ways) - set(WAYS):
-        parser.error(f"--ways {min(unknown)}: choose from {', '.join(WAYS)}")
-    report: dict[str, Any] = {"command": " ".join(sys.argv), "gigabytes_a_second": {}}
-    for size in sizes:
-        report["gigabytes_a_second"][f"{4 * size / 1e6:g} MB"] = _measure(size, ways, given.times)
-    print(f"{'':10} {'':9} {'GB/s':>7} {'quartiles':>15} {'of TCP':>7} {'of CURVE':>9}")
-    for name, found in report["gigabytes_a_second"].items():
+    told = {f"{4 * size / 1e6:g} MB": _measure(size, ways, given.times) for size in sizes}
+    rows = []
+    for name, found in told.items():
         for way, (median, low, high) in found.items():
-            beside = [f"{median / found[other][0]:.2f}" if other in found else "" for other in ("tcp", "curve")]
-            print(f"{name:>10} {way:9} {median:7.3f} {f'{low:.3f} to {high:.3f}':>15} {beside[0]:>7} {beside[1]:>9}")
-    print(json.dumps(report))
-    if given.out:
-        given.out.write_text(json.dumps(report, indent=1) + "\n")
-    return 0
+            beside = [f"{median / found[other][0]:.2f}" if other in found else None for other in ("tcp", "curve")]
+            rows.append((f"{name}, {way}", f"{median:.3f}", f"{low:.3f} to {high:.3f}", *beside))
+    show(("", "GB/s", "quartiles", "of TCP", "of CURVE"), rows)
+    sheet.tell({"gigabytes_a_second": told})
 
 
 def _measure(size: int, ways: list[str], times: int) -> dict[str, list[float]]:
@@ -79,19 +68,18 @@ def _measure(size: int, ways: list[str], times: int) -> dict[str, list[float]]:
     receivers = {way: _Receiver(way, size) for way in ways}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     try:
-        for number in range(times + WARM_UP):
-            for way, receiver in receivers.items():
-                began = time.perf_counter()
-                receiver.take()
-                if number >= WARM_UP:
-                    seconds[way].append(time.perf_counter() - began)
-                if receiver.values[-1] != size or receiver.values[0] != 1:
-                    raise RuntimeError(f"{way}: other values arrived than were sent")
+        for number, (way, receiver) in in_turns(times + WARM_UP, receivers.items()):
+            began = time.perf_counter()
+            receiver.take()
+            if number >= WARM_UP:
+                seconds[way].append(time.perf_counter() - began)
+            if receiver.values[-1] != size or receiver.values[0] != 1:
+                raise RuntimeError(f"{way}: other values arrived than were sent")
     finally:
         for receiver in receivers.values():
             receiver.close()
     rates = {way: 4 * size / 1e9 / np.array(found) for way, found in seconds.items()}
-    return {way: [round(float(each), 4) for each in np.percentile(found, [50, 25, 75])] for way, found in rates.items()}
+    return {way: quartiles(found, 4) for way, found in rates.items()}
 
 
 class _Receiver:
@@ -101,8 +89,7 @@ class _Receiver:
         self.values = np.ones(size, np.float32)
         code = new_join_code("wire")
         port, self.take, self.close_ways = _TAKES[way](self.values, code)
-        words = [__file__, "--send", way, "--port", port, "--code", code, "--megabytes", 4 * size / 1e6]
-        self._process = subprocess.Popen([sys.executable, *map(str, words)])
+        self._process = subprocess.Popen(words_of("benchmarks.wire:send", way, port, code, size))
 
     def close(self) -> None:
         self._process.kill()
@@ -281,5 +268,7 @@ _SENDS: dict[str, Callable[[int, str, int], None]] = {
     "segments": _send_segments,
 }
 
-if __name__ == "__main__":
-    sys.exit(main())
+
+def send(way: str, port: int, code: str, size: int) -> None:
+    """The other end of a way, in a process of its own: it sends whenever it is asked."""
+    _SENDS[way](port, code, size)

@@ -368,4 +368,4 @@ def test_help_is_printed_without_loading_anything_heavy(words: list[str]) -> Non
 
 def test_no_benchmark_hides_a_package() -> None:
     """A script's own folder comes first where it looks for what it imports."""
-    assert not {path.stem for path in (ROOT / "benchmarks").glob("*.py")} & set(LAYERS)
+    assert not {path.stem for path in (ROOT / "benchmarks").rglob("*.py")} & set(LAYERS)

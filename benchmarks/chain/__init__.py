@@ -1,1 +1,1 @@
-"""The parts of `benchmarks/chain_scheduler.py`."""
+"""The parts of `python -m benchmarks chain_scheduler`."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.device_traces import STRETCH_GAP_S, Phone, read_phones
+from benchmarks.phones.traces import STRETCH_GAP_S, Phone, read_phones
 from mdl.devices.busy_periods import Periods
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import UsageKind

@@ -13,6 +13,7 @@ import msgspec
 from benchmarks.evaluation.rounds import Option, over_seeds, parse_option, train
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, default_cache_dir, load_data
+from mdl.errors import ConfigError
 
 Get: TypeAlias = Callable[[str, Callable[[], dict[str, Any]]], dict[str, Any]]
 # Accuracy in percent: server, FL-B, Chain-B, Chain-Off.
@@ -65,17 +66,17 @@ def _runs(
 
 
 def _options(given: argparse.Namespace) -> tuple[Option, Option]:
-    """(the best, the trade-off). Raises SystemExit."""
+    """(the best, the trade-off). Raises ConfigError."""
     try:
         off = parse_option(given.option or OFF)
         return parse_option(given.option or BEST.get(given.data.partition(":")[0], OFF)), off
     except ValueError as error:
-        raise SystemExit(f"mdldroid: {error}") from None
+        raise ConfigError(str(error)) from None
 
 
 def load(given: argparse.Namespace) -> DataSet:
     if not given.data:
-        raise SystemExit("mdldroid: say which recordings: --data uci-har:PATH, or --data 'semg:PATH?split=series'")
+        raise ConfigError("say which recordings: --data uci-har:PATH, or --data 'semg:PATH?split=series'")
     return load_data(given.data, default_cache_dir(), seed=0)
 
 

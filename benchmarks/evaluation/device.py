@@ -4,19 +4,18 @@ Both have the same driver, links, vectors, file cache and local training; `star.
 differs. Prints one line of JSON: by round the clock when its delta was ready and when the result was applied, bytes of
 its network interface, seconds of processor, and memory above what it had with its own delta (`benchmarks/memory.py`).
 
-Started by `benchmarks/evaluation/lan.py`.
+`benchmarks/evaluation/lan.py` starts it with one word of JSON: the fields of `Asked`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -25,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # also when called
 
 from benchmarks.evaluation.star import Master, Slave
 from benchmarks.memory import Meter
-from mdl.config import Config, FaultSection, MeshSection, RoundSection, TrainingSettings
+from mdl.config import Compress, Config, Exchange, FaultSection, MeshSection, RoundSection, TrainingSettings
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.peers.edge.identity import CODE_VARIABLE
 from mdl.peers.edge.node import drive, start_peer, start_runtime
@@ -54,6 +53,34 @@ _COUNTERS = Path("/sys/class/net")
 _FAULTS = FaultSection(lost_after_s=30.0)
 
 
+class Asked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What one device is told.
+
+    system: mesh, master, or running (a master that merges each delta as it comes).
+    exchange, compress: of a mesh.
+    values: of a delta of noise.
+    data: a data spec, of a device that trains; "" for noise.
+    training: training settings as JSON.
+    keep: a folder for the models of all rounds, which rank 0 writes; "" for none.
+    """
+
+    system: Literal["mesh", "master", "running"]
+    rank: int
+    size: int
+    rounds: int
+    folder: str
+    exchange: Exchange = "chain"
+    compress: Compress = "none"
+    values: int = 0
+    data: str = ""
+    model: str = "lenet"
+    split: str = "subject"
+    seed: int = 0
+    training: str = "{}"
+    interface: str = "eth0"
+    keep: str = ""
+
+
 class Noise:
     """Training that takes no time: a random delta, the same for the same round. start: w(0), float32 (P,)."""
 
@@ -71,7 +98,7 @@ class Noise:
 class Recorded:
     """Training on this device's share of recordings. Raises ConfigError, DataError."""
 
-    def __init__(self, given: argparse.Namespace, size: int) -> None:
+    def __init__(self, given: Asked, size: int) -> None:
         from benchmarks.evaluation.shares import make_trainer
         from mdl.learning.training import model_delta
 
@@ -89,7 +116,7 @@ class Recorded:
         return self._delta(parameters, self._trainer.model.values()) if round_id == self._trained else None
 
 
-def settings(given: argparse.Namespace) -> TrainingSettings:
+def settings(given: Asked) -> TrainingSettings:
     told: dict[str, Any] = json.loads(given.training)
     return msgspec.convert({"planned_rounds": given.rounds} | told, TrainingSettings)
 
@@ -129,7 +156,7 @@ class Book:
 
 
 def main() -> None:
-    given = _parse()
+    given = msgspec.json.decode(sys.argv[1], type=Asked)
     me, rounds = Contributor(f"dev{given.rank}", time.time_ns() // 1000), given.rounds
     work = Recorded(given, given.size) if given.data else Noise(given.values, given.rank)
     meter, book = Meter(), Book(given.interface, Path(given.keep) if given.keep and not given.rank else None)
@@ -178,7 +205,7 @@ def main() -> None:
     print(json.dumps(book.told | memory | {"problem": finish.problem, "values": work.start.size}), flush=True)
 
 
-def _machine(given: argparse.Namespace, me: Contributor, start: Vector) -> Machine:
+def _machine(given: Asked, me: Contributor, start: Vector) -> Machine:
     """Of a star: rank 0 is the master."""
     names = [f"dev{rank}" for rank in range(given.size)]
     if given.rank:
@@ -191,26 +218,6 @@ def _watch_stdin(stop: Any) -> None:
     sys.stdin.read()
     stop()
     stop()
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--system", choices=["mesh", "master", "running"], required=True)
-    parser.add_argument("--exchange", default="chain", help="round.exchange of a mesh")
-    parser.add_argument("--compress", default="none", help="round.compress of a mesh")
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--size", type=int, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--values", type=int, default=0, help="of a delta of noise; 0: it trains")
-    parser.add_argument("--data", default="", help="a data spec; without it deltas are noise")
-    parser.add_argument("--model", default="lenet")
-    parser.add_argument("--split", default="subject")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--training", default="{}", help="training settings as JSON")
-    parser.add_argument("--interface", default="eth0")
-    parser.add_argument("--folder", required=True)
-    parser.add_argument("--keep", default="", help="a folder for the models of all rounds; rank 0 writes them")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

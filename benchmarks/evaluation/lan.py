@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.links.places import Case, read_all
+from benchmarks.tool import table
 from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
 from mdl.peers.edge.identity import CODE_VARIABLE
 from mdl.transport.trust.keys import new_join_code
@@ -24,26 +25,26 @@ HERE = Path(__file__).resolve().parent
 # The first rounds show the links, and fill caches and buffers; they are played, and not counted.
 WARM_UP = 2
 # By the name in the table: what `device.py` is told.
-SYSTEMS: dict[str, list[str]] = {
-    "master": ["--system", "master"],
-    "master, running": ["--system", "running"],
-    "mesh, chain": ["--system", "mesh", "--exchange", "chain"],
-    "mesh, shares": ["--system", "mesh", "--exchange", "shares"],
-    "mesh, shares int8": ["--system", "mesh", "--exchange", "shares", "--compress", "int8"],
+SYSTEMS: dict[str, dict[str, str]] = {
+    "master": {"system": "master"},
+    "master, running": {"system": "running"},
+    "mesh, chain": {"system": "mesh", "exchange": "chain"},
+    "mesh, shares": {"system": "mesh", "exchange": "shares"},
+    "mesh, shares int8": {"system": "mesh", "exchange": "shares", "compress": "int8"},
 }
 _PATIENCE_S = 400.0
 
 Told = list[dict[str, Any]]
 
 
-def run_devices(case: Case, system: str, words: list[object], folder: Path) -> Told:
+def run_devices(case: Case, system: str, asked: dict[str, Any], folder: Path) -> Told:
     """What each device of one run told. Raises RuntimeError, TimeoutError."""
     os.environ |= {CODE_VARIABLE: new_join_code("evaluation"), "OMP_NUM_THREADS": "1"}
-    words = [*SYSTEMS[system], "--size", case.size, "--folder", folder, *words]
+    asked = {**SYSTEMS[system], "size": case.size, "folder": str(folder), **asked}
     log = (folder / "log").open("w+")
     with case.open() as net:
         devices = [
-            net.start(rank, HERE / "device.py", *words, "--rank", rank, stderr=log.fileno())
+            net.start(rank, HERE / "device.py", json.dumps(asked | {"rank": rank}), stderr=log.fileno())
             for rank in range(case.size)
         ]
         said = read_all(devices, _PATIENCE_S)
@@ -57,9 +58,8 @@ def run_devices(case: Case, system: str, words: list[object], folder: Path) -> T
 def measure(case: Case, system: str, rounds: int) -> dict[str, Any]:
     """One run of rounds of noise. Raises RuntimeError, TimeoutError."""
     with tempfile.TemporaryDirectory() as folder:
-        words: list[object] = ["--rounds", rounds, "--values", case.values]
-        words += [] if case.mbit else ["--interface", "lo"]
-        told = run_devices(case, system, words, Path(folder))
+        asked = {"rounds": rounds, "values": case.values, "interface": "eth0" if case.mbit else "lo"}
+        told = run_devices(case, system, asked, Path(folder))
     return summarise(told, case.mbit[0] if case.mbit else 0.0)
 
 
@@ -120,22 +120,19 @@ def least_seconds(case: Case) -> dict[str, float]:
 
 def show(case: Case, results: dict[str, dict[str, Any]]) -> None:
     bounds = ", ".join(f"{name} at least {s:.2f} s" for name, s in least_seconds(case).items())
-    print(f"{case.text}: {bounds or 'loopback'}")
-    head = ("", "round s", "x faster", "radio J", "x less", "mean J", "CPU J", "memory MB", "deltas")
-    print("  {:18} {:>8} {:>9} {:>9} {:>7} {:>8} {:>7} {:>10} {:>7}".format(*head))
-    base = results.get("master", {})
+    base, rows = results.get("master", {}), []
     for system, one in results.items():
         if "failed" in one:
-            print(f"  {system:18} failed: {one['failed']}")
+            rows.append((system, f"failed: {one['failed']}", *[None] * 7))
             continue
-        faster = base["round_s_median"] / one["round_s_median"] if base.get("rounds") else float("nan")
-        less = base["radio_j_busiest"] / one["radio_j_busiest"] if base.get("rounds") and one["radio_j_busiest"] else 0
-        print(
-            f"  {system:18} {one['round_s_median']:8.2f} {faster:9.2f} {one['radio_j_busiest'] or 0:9.2f} {less:7.2f} "
-            f"{one['radio_j_mean'] or 0:8.2f} {one['cpu_j_busiest']:7.2f} {one['memory_mb_busiest']:10.1f} "
-            f"{one['memory_deltas_busiest']:7.2f}",
-            flush=True,
-        )
+        faster = f"{base['round_s_median'] / one['round_s_median']:.2f}" if base.get("rounds") else None
+        radio = one["radio_j_busiest"]
+        less = f"{base['radio_j_busiest'] / radio:.2f}" if base.get("rounds") and radio else None
+        joules = (f"{radio:.2f}", less, f"{one['radio_j_mean']:.2f}") if radio else (None, None, None)
+        memory = f"{one['memory_mb_busiest']:.1f}", f"{one['memory_deltas_busiest']:.2f}"
+        rows.append((system, f"{one['round_s_median']:.2f}", faster, *joules, f"{one['cpu_j_busiest']:.2f}", *memory))
+    head = ("", "round s", "x faster", "radio J", "x less", "mean J", "CPU J", "memory MB", "deltas")
+    table.show(head, rows, f"{case.text}: {bounds or 'loopback'}")
 
 
 def complain(text: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.evaluation.accuracy import Get
+from benchmarks.tool.table import show
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.delta import Contributor, ModelDelta, Vector, pair_aggregate
 
@@ -26,11 +27,12 @@ PAPER = {8: (160, 47307)}
 
 def figure_1c(given: argparse.Namespace, get: Get) -> None:
     """Milliseconds of processor until the mean of N models of 46.4 MB is made."""
-    print(f"  {'N':>3} {'master':>9} {'sequential':>11} {'as it comes':>12}  ms")
+    rows = []
     for size in given.devices:
         one = get(f"N={size}", partial(measure, size, VALUES))
-        beside = "   paper {} and {}".format(*PAPER[size]) if size in PAPER else ""
-        print(f"  {size:>3} {one['master']:>9.0f} {one['sequential']:>11.0f} {one['comes']:>12.0f}{beside}", flush=True)
+        beside = "{} and {}".format(*PAPER[size]) if size in PAPER else None
+        rows.append((size, *(f"{one[name]:.0f}" for name in ("master", "sequential", "comes")), beside))
+    show(("ms, by N", "master", "sequential", "as it comes", "paper: master and sequential"), rows)
 
 
 def measure(size: int, values: int) -> dict[str, Any]:

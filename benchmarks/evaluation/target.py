@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from itertools import pairwise
@@ -21,6 +20,7 @@ import numpy as np
 
 from benchmarks.evaluation.lan import Told, run_devices
 from benchmarks.links.places import Case, read_all
+from benchmarks.tool import table
 from mdl.data import default_cache_dir, load_data
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel
@@ -31,26 +31,14 @@ _PORT = 29_500
 _PATIENCE_S = 400.0
 
 
-def why_not_flower(python: str) -> str:
-    """Why there is nothing to measure there; "" if there is."""
-    if not python:
-        return "give --flower PYTHON, of an environment of its own with flwr"
-    try:
-        found = subprocess.run([python, "-c", "import flwr"], capture_output=True, text=True, timeout=120)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return "" if found.returncode == 0 else (found.stderr.splitlines() or ["it failed"])[-1]
-
-
 def measure(case: Case, system: str, given: argparse.Namespace) -> dict[str, Any]:
     """One run of one system. Raises RuntimeError, TimeoutError."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as models:
-        words: list[object] = ["--rounds", given.rounds, "--data", given.data, "--model", given.model]
-        words += ["--training", given.training, "--keep", models]
+        asked = {name: getattr(given, name) for name in ("rounds", "data", "model", "training")} | {"keep": models}
         if system == "flower":
-            told = _run_flower(case, [*words, "--size", case.size], given.flower, Path(folder))
+            told = _run_flower(case, asked | {"split": "subject", "seed": 0}, given.flower, Path(folder))
         else:
-            told = run_devices(case, system, words, Path(folder))
+            told = run_devices(case, system, asked, Path(folder))
         accuracies = test_models(Path(models), given)
     return judge(told, accuracies, given.target)
 
@@ -84,13 +72,13 @@ def test_models(models: Path, given: argparse.Namespace) -> list[float]:
     return accuracies
 
 
-def _run_flower(case: Case, words: list[object], python: str, folder: Path) -> Told:
-    packages = ":".join(path for path in sys.path if path.endswith("site-packages"))
+def _run_flower(case: Case, asked: dict[str, Any], python: str, folder: Path) -> Told:
+    packages = [path for path in sys.path if path.endswith("site-packages")]
     log = (folder / "log").open("w+")
     with case.open(more=1) as net:
-        words = [*words, "--packages", packages, "--server", f"{net.hosts[-1]}:{_PORT}"]
+        asked |= {"size": case.size, "packages": packages, "server": f"{net.hosts[-1]}:{_PORT}"}
         everybody = [
-            net.start(rank, _SCRIPT, *words, "--rank", rank, stderr=log.fileno(), python=python)
+            net.start(rank, _SCRIPT, json.dumps(asked | {"rank": rank}), stderr=log.fileno(), python=python)
             for rank in range(case.size + 1)
         ]
         said = read_all(everybody, _PATIENCE_S)
@@ -102,17 +90,14 @@ def _run_flower(case: Case, words: list[object], python: str, folder: Path) -> T
 
 
 def show(case: Case, results: dict[str, dict[str, Any]]) -> None:
-    print(f"{case.text.partition('@')[0]}: seconds until the target")
-    head = ("", "target", "seconds", "round", "of", "round s", "best %", "Flower / it")
-    print("  {:18} {:>7} {:>8} {:>6} {:>5} {:>8} {:>7} {:>12}".format(*head))
-    flower = results.get("flower", {}).get("seconds")
+    """Print a row for each system."""
+    flower, rows = results.get("flower", {}).get("seconds"), []
     for system, one in results.items():
         if "failed" in one:
-            print(f"  {system:18} failed: {one['failed']}")
+            rows.append((system, f"failed: {one['failed']}", *[None] * 6))
             continue
-        times = f"{flower / one['seconds']:.2f}" if flower and one["seconds"] else ""
-        print(
-            f"  {system:18} {100 * one['target']:7.1f} {one['seconds'] or 'not':>8} {one['round'] or '':>6} "
-            f"{one['rounds']:>5} {one['round_s_median']:8.3f} {100 * one['best']:7.1f} {times:>12}",
-            flush=True,
-        )
+        times = f"{flower / one['seconds']:.2f}" if flower and one["seconds"] else None
+        reached = (f"{100 * one['target']:.1f}", one["seconds"] or "not", one["round"], one["rounds"])
+        rows.append((system, *reached, f"{one['round_s_median']:.3f}", f"{100 * one['best']:.1f}", times))
+    head = ("", "target", "seconds", "round", "of", "round s", "best %", "Flower / it")
+    table.show(head, rows, f"{case.text.partition('@')[0]}: seconds until the target")

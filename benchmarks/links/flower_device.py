@@ -1,13 +1,14 @@
 """One device, or the server, of rounds of Flower (FedAvg, legacy gRPC), in Flower's own environment (flwr and numpy).
 
-Started by benchmarks/round.py, as `rival.py` is; the server has the rank behind the last device's. A round is over for
-a device when it has the mean, which comes with the next round's instructions.
+`python -m benchmarks round` starts it, as `rival.py`; the server has the rank behind the last device's. A round is over
+for a device when it has the mean, which comes with the next round's instructions.
 """
 
-import argparse
 import json
 import logging
+import sys
 import time
+from types import SimpleNamespace
 
 import flwr
 import numpy as np
@@ -16,16 +17,10 @@ _LARGEST_MESSAGE = 1 << 29
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--hosts", required=True, help="of all devices, and of the server")
-    parser.add_argument("--ports", required=True)
-    parser.add_argument("--values", type=int, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    given = parser.parse_args()
+    given = SimpleNamespace(**json.loads(sys.argv[1]))
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    hosts = given.hosts.split(",")
-    size, where = len(hosts) - 1, f"{hosts[-1]}:{given.ports.split(',')[0]}"
+    hosts = given.hosts
+    size, where = len(hosts) - 1, f"{hosts[-1]}:{given.ports[0]}"
     if given.rank == size:
         strategy = flwr.server.strategy.FedAvg(
             fraction_evaluate=0.0, min_fit_clients=size, min_available_clients=size,

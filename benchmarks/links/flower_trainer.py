@@ -5,12 +5,12 @@ what carries the models differs. It runs in Flower's own environment; what train
 the packages that are named. The rank behind the last device's is the server, on a host of its own.
 """
 
-import argparse
 import json
 import logging
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import flwr
 import numpy as np
@@ -19,22 +19,10 @@ _LARGEST_MESSAGE = 1 << 29
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--packages", required=True, help="folders of what training needs, separated by colons")
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--server", required=True, help="HOST:PORT")
-    parser.add_argument("--size", type=int, required=True, help="devices, without the server")
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--model", default="lenet")
-    parser.add_argument("--split", default="subject")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--training", default="{}", help="training settings as JSON")
-    parser.add_argument("--keep", required=True, help="a folder for the models of all rounds")
-    given = parser.parse_args()
+    given = SimpleNamespace(**json.loads(sys.argv[1]))
     logging.getLogger("flwr").setLevel(logging.ERROR)
     sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
-    sys.path += given.packages.split(":")
+    sys.path += given.packages
     if given.rank == given.size:
         _serve(given)
     else:

@@ -1,12 +1,13 @@
 """One device of an averaging round of hivemind, in hivemind's own environment (needs torch and hivemind, not mdl).
 
-Started by benchmarks/round.py, as `rival.py` is. Devices wait for one another by files in --folder.
+`python -m benchmarks round` starts it, as `rival.py`. Devices wait for one another by files in a folder.
 """
 
-import argparse
 import json
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import hivemind
 import torch
@@ -15,15 +16,9 @@ _PATIENCE_S = 60.0
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--hosts", required=True)
-    parser.add_argument("--ports", required=True)
-    parser.add_argument("--values", type=int, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--folder", type=Path, required=True)
-    given = parser.parse_args()
-    hosts, port, size = given.hosts.split(","), given.ports.split(",")[given.rank], len(given.hosts.split(","))
+    given = SimpleNamespace(**json.loads(sys.argv[1]))
+    given.folder = Path(given.folder)
+    hosts, port, size = given.hosts, given.ports[given.rank], len(given.hosts)
     torch.set_num_threads(1)
     first = given.folder / "first"
     known = [] if given.rank == 0 else wait_for(lambda: first.exists() and first.read_text().split())

@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.helpers import load_helper
+from benchmarks.tool.hosts import load_helper
 
 _LINKS = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)")
 _END_S = 20.0
@@ -132,3 +132,12 @@ def read_all(processes: list[Any], patience_s: float) -> list[str]:
     if is_late:
         raise TimeoutError(f"not over after {patience_s:.0f} s")
     return told
+
+
+def why_not_package(python: str, package: str) -> str:
+    """Return why another environment's Python cannot import a package; "" if it can."""
+    try:
+        found = subprocess.run([python, "-c", f"import {package}"], capture_output=True, text=True, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return "" if found.returncode == 0 else (found.stderr.splitlines() or ["it failed"])[-1]

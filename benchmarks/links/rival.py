@@ -1,16 +1,17 @@
 """One device of a plain averaging round: gloo's all-reduce, or a ring or chain of ZeroMQ sockets, without any faults.
 
-Started by benchmarks/round.py, once a device; prints when each round began and ended here, by the machine's clock.
+`python -m benchmarks round` starts it once a device, with one word of JSON. It prints when each round began and ended
+here, by the machine's clock.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,16 +24,9 @@ from mdl.transport.trust.keys import MeshKeys
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=["gloo", "ring", "chain"])
-    parser.add_argument("--rank", type=int, required=True)
-    parser.add_argument("--hosts", required=True, help="of all devices, separated by commas")
-    parser.add_argument("--ports", required=True, help="two for each device")
-    parser.add_argument("--values", type=int, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--code", default="", help="a join code; without it nothing is encrypted")
-    given = parser.parse_args()
-    hosts, ports = given.hosts.split(","), [int(port) for port in given.ports.split(",")]
+    given = SimpleNamespace(**json.loads(sys.argv[1]))
+    hosts, ports = given.hosts, given.ports
+    # Without a join code nothing is encrypted.
     keys = MeshKeys.from_code(given.code) if given.code else None
     kinds: dict[str, Any] = {"gloo": _Gloo, "ring": _Ring, "chain": _Chain}
     device = kinds[given.kind](given.rank, hosts, ports, keys)

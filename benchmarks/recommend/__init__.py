@@ -1,1 +1,1 @@
-"""DCCL (KDD 2021) made again: its tables and figures, which `benchmarks/dccl.py` runs."""
+"""DCCL (KDD 2021) made again: its tables and figures, which `python -m benchmarks dccl` runs."""

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 
 from benchmarks.recommend.learning import Options, Ranks, fit_best
-from mdl.recommend.din import Din, DinSettings
-from mdl.recommend.interactions import Interactions
-from mdl.recommend.metrics import ranks
-from mdl.recommend.rivals.factorisation import (
+from benchmarks.recommend.rivals.factorisation import (
     DeepFactorisation,
     FactorisationMachine,
     MatrixFactorisation,
     NeuralFactorisation,
 )
-from mdl.recommend.rivals.sasrec import SelfAttentiveRecommender, SequenceSettings, fit_sequences
+from benchmarks.recommend.rivals.sasrec import SelfAttentiveRecommender, SequenceSettings, fit_sequences
+from mdl.recommend.din import Din, DinSettings
+from mdl.recommend.interactions import Interactions
+from mdl.recommend.metrics import ranks
 from mdl.recommend.splits import Negatives, make_test, training_places
 from mdl.recommend.training import FitSettings, fit_model, score
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.recommend.learning import Ranks, Rows
+from benchmarks.tool import table
 from mdl.recommend.metrics import Difference, Floats, gains, hits, paired, top_metrics
 
 MEASURES = ("HR@1", "HR@5", "HR@10", "NDCG@5", "NDCG@10")
@@ -29,29 +30,24 @@ def show(found: Sequence[Rows], over: Sequence[str]) -> dict[str, Any]:
 
     found: rows of each seed. A difference is each user's mean over seeds, with the 95 % interval over users.
     """
-    print(
-        f"{'':26}"
-        + " ".join(f"{name:>7}" for name in MEASURES)
-        + "  "
-        + "".join(f"{'HR@10, NDCG@10 - ' + it:48}" for it in over)
-    )
     told: dict[str, Any] = {}
+    cells: list[tuple[str, ...]] = []
     for name in found[0]:
         each = np.array([[top_metrics(rows[name])[measure] for measure in MEASURES] for rows in found])
         differences = {other: [difference(found, name, other, measure) for measure in (hits, gains)] for other in over}
-        shown = "".join(f"{'  '.join(tell(it) for it in both):48}" for both in differences.values())
-        print(f"{name:26}" + " ".join(f"{value:7.2f}" for value in each.mean(axis=0)) + "  " + shown)
+        beside = ("  ".join(tell(it) for it in both) for both in differences.values())
+        cells.append((name, *(f"{value:.2f}" for value in each.mean(axis=0)), *beside))
         told[name] = {
             "mean": dict(zip(MEASURES, each.mean(axis=0).round(3).tolist(), strict=True)),
             "by_seed": each.round(3).tolist(),
             "over": {other: [asdict(it) for it in both] for other, both in differences.items()},
         }
+    table.show(("", *MEASURES, *(f"HR@10, NDCG@10 - {it}" for it in over)), cells)
     return told
 
 
 def show_paper(names: Sequence[str]) -> None:
-    for name in names:
-        print(f"{'paper: ' + name:26}" + " ".join(f"{value:7.2f}" for value in PAPER[name]))
+    table.show(("paper", *MEASURES), [(name, *(f"{value:.2f}" for value in PAPER[name])) for name in names])
 
 
 def difference(found: Sequence[Rows], name: str, other: str, measure: Callable[[Ranks, int], Floats]) -> Difference:

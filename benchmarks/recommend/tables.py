@@ -21,11 +21,11 @@ from benchmarks.recommend.learning import (
     rank_with,
 )
 from benchmarks.recommend.methods import BASELINES, SIZES, din_of, learn_method
+from benchmarks.recommend.rivals.generator import learn_generator
 from mdl.recommend.din import JUNCTIONS
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.metrics import ranks
 from mdl.recommend.momodistill import CloudModel
-from mdl.recommend.rivals.generator import learn_generator
 from mdl.recommend.splits import Negatives, Samples, make_test, training_places
 
 STALE, FAIR = "DIN (stale)", "DIN (fair)"

@@ -22,7 +22,7 @@ FIRST, LAST = 1.0, 0.02
 DECAY_EPISODES = 400.0
 STRATEGIES = ("tdge", "dge", "tge")
 # With half of the devices busy one random episode in a hundred is above T(N), at N = 9; at N = 3 to 8 more are. With a
-# smaller offset TDGE and TGE might never stop exploring (`benchmarks/chain_scheduler.py --part phi`).
+# smaller offset TDGE and TGE might never stop exploring (`python -m benchmarks chain_scheduler --part phi`).
 PHI = 1.32
 
 

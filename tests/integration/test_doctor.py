@@ -11,7 +11,7 @@ pytestmark = [
     pytest.mark.skipif(doctor_case.why_not() is not None, reason=doctor_case.why_not() or ""),
 ]
 EXPECTED = doctor_faults.FAULTS | doctor_fresh.FRESH
-# Their links, their mesh, their devices and their processes at once; the rest is in benchmarks/doctor.py.
+# Their links, their mesh, their devices and their processes at once; the rest is in `python -m benchmarks doctor`.
 HERE = [
     doctor_healthy.plain,
     doctor_healthy.unprivileged,

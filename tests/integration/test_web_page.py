@@ -92,7 +92,7 @@ def test_a_change_reaches_the_page_and_keeps_what_the_reader_does(browser):
 
 
 def test_first_paint_within_a_second_and_a_word_of_another_process_within_200_ms(browser):
-    """The quickest: other work may hold up any one of them; benchmarks/web.py has the figures."""
+    """The quickest: other work may hold up any one of them; `python -m benchmarks web` has the figures."""
     paint = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
     paints, ways = [], []
     with Speaking() as speaking:

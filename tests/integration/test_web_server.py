@@ -54,7 +54,7 @@ def test_a_reader_gets_a_snapshot_and_then_what_changes(words):
             name, change = reader.next()
             took_s = time.monotonic() - started
             assert (name, list(change), list(change["mesh"]["devices"])) == ("change", ["mesh"], ["new"])
-            assert took_s < 5.0  # 0.1 s where nothing else runs; benchmarks/web.py has the figure
+            assert took_s < 5.0  # 0.1 s where nothing else runs; `python -m benchmarks web` has the figure
             assert reader.shown["mesh"]["devices"]["new"]["state"] == "found"
         assert until(lambda: not words.is_watched), "nobody reads any more"
 

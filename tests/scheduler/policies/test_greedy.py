@@ -7,11 +7,11 @@ from statistics import fmean, pvariance
 import msgspec
 import pytest
 
+from benchmarks.chain.many_rounds import draw_rounds, play_rounds
 from mdl.devices.usage import UsageKind
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Policy
 from mdl.scheduler.policies.greedy import Greedy, expected_free_s
 from mdl.scheduler.policies.registry import make_policy
-from mdl.scheduler.study.many_rounds import draw_rounds, play_rounds
 from mdl.scheduler.study.optimal import solve
 from mdl.scheduler.study.play import play
 from mdl.sim.timing.scenario import draw_scenario

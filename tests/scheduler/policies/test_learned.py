@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.chain.many_rounds import draw_rounds, play_rounds
 from mdl.devices.usage import UsageKind
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
 from mdl.scheduler.policies.fixed import Tree
@@ -19,7 +20,6 @@ from mdl.scheduler.policies.greedy import Greedy
 from mdl.scheduler.policies.learned import Learned
 from mdl.scheduler.policies.picks import Picks
 from mdl.scheduler.policies.qnet_numpy import draw_weights, save_weights
-from mdl.scheduler.study.many_rounds import draw_rounds, play_rounds
 from mdl.scheduler.study.parallel_play import finish
 from mdl.scheduler.study.play import play, view_of
 from mdl.sim.timing.batch import Batch

@@ -84,7 +84,7 @@ def test_a_wrong_strategy_is_named() -> None:
 
 
 def test_phi_lets_exploration_pass_where_half_of_nine_are_busy() -> None:
-    """One random episode in a hundred, as `benchmarks/chain_scheduler.py --part phi` has it, with fewer episodes."""
+    """One random episode in a hundred, as `benchmarks/chain/paper.py` has it for Eq. 8, with fewer episodes."""
     rng, busy = np.random.default_rng(0), [1, 1, 1, 1, 0, 0, 0, 0, 0]
     batch, total = PaperBatch(9, 4000, PaperRules(), rng, busy=busy), np.zeros(4000)
     for _ in range(16):

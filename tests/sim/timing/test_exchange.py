@@ -46,7 +46,7 @@ def _end_s(scenario: Scenario) -> float:
     ],
 )
 def test_it_takes_what_a_shaped_lan_took_within_15_percent(mbit_s: list[float], measured_s: float) -> None:
-    """benchmarks/round.py, 5 MB, --plans shares: docs/results.md."""
+    """`python -m benchmarks round`, 5 MB, --plans shares: docs/results.md."""
     scenario = _scenario([rate / 8 / _ON_THE_WIRE for rate in mbit_s], 5.0)
     assert _end_s(scenario) == pytest.approx(measured_s, rel=0.15)
 

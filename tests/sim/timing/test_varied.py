@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.chain.held_out import draw_held_out
-from benchmarks.device_traces import Phone
+from benchmarks.phones.traces import Phone
 from mdl.devices.scenario import Scenario, load_scenarios, save_scenarios
 from mdl.errors import ConfigError
 from mdl.scheduler.policies.greedy import Greedy

@@ -1,0 +1,1 @@
+"""Parts of `python -m benchmarks chaos`: a watcher of the mesh, and the picture."""

@@ -1,0 +1,1 @@
+"""Recordings of phones, for the benchmarks that fit or play them."""

@@ -1,0 +1,1 @@
+"""The tool itself: the registry, the command line, and what all benchmarks print and write."""
