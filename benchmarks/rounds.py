@@ -1,7 +1,7 @@
 """Really trains by the rounds that participation rules play, and compares the time to an accuracy.
 
-    python benchmarks/rounds.py --har uci_har/uci_har.npz --family dynamic --worlds 20
-    python benchmarks/rounds.py --har uci_har/uci_har.npz --part fit --seed-from 500000
+    python -m benchmarks rounds --har uci_har/uci_har.npz --family dynamic --worlds 20
+    python -m benchmarks rounds --har uci_har/uci_har.npz --part fit --seed-from 500000
 
 The data are UCI HAR's windows, of which 21 people train and 9 test. People are dealt to the devices; with
 `--split lacking` each device lacks three of the six activities. A network of 5,526 values learns from 108 features of a
@@ -14,8 +14,6 @@ it did there, from the parameters that it had there. A result is the mean of the
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +24,9 @@ from statistics import fmean
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.tool.options import Namespace, Parser
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from mdl.scheduler.rounds.judge import over_reference
 from mdl.scheduler.rounds.recorded import PARTS, draw_recorded_world, of_part, read_phones
 from mdl.scheduler.rounds.registry import make_rule
@@ -244,7 +245,7 @@ def fit(worlds: Sequence[Sequence[Run]], split: str) -> dict[str, object]:
     }
 
 
-def worlds_of(options: argparse.Namespace) -> list[World]:
+def worlds_of(options: Namespace) -> list[World]:
     seeds = range(options.seed_from, options.seed_from + options.worlds)
     if options.family in FAMILIES:
         return [draw_world(options.family, options.n, options.size, seed) for seed in seeds]
@@ -253,8 +254,7 @@ def worlds_of(options: argparse.Namespace) -> list[World]:
     return [draw_recorded_world(phones, options.n, options.size, seed) for seed in seeds]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def add_options(parser: Parser) -> None:
     parser.add_argument("--har", type=Path, required=True, help="uci_har.npz")
     parser.add_argument("--part", choices=("time", "fit"), default="time")
     parser.add_argument("--rules", default="third,all,deadline,k-of-n,best-ratio", help="the first is compared with")
@@ -265,18 +265,18 @@ def main() -> None:
     parser.add_argument("--size", type=float, default=10.0, help="MB of a delta")
     parser.add_argument("--worlds", type=int, default=20)
     parser.add_argument("--seed-from", type=int, default=0)
-    options = parser.parse_args()
+
+
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Train by the rounds of each rule on the same worlds. Raises ConfigError or DataError."""
     runs: dict[str, list[Run]] = {rule: [] for rule in options.rules.split(",")}
     for at, world in enumerate(worlds_of(options)):
         people = read_people(options.har, options.n, options.split, options.seed_from + at)
         for rule, done in runs.items():
             done.append(train(play_world(world, make_rule(rule), LEVEL), people, options.split, options.seed_from + at))
     if options.part == "fit":
-        print(json.dumps(fit(list(zip(*runs.values(), strict=True)), options.split)))
+        sheet.tell(fit(list(zip(*runs.values(), strict=True)), options.split))
         return
-    for row in times(runs, options.split):
-        print(json.dumps(row))
-
-
-if __name__ == "__main__":
-    main()
+    rows = times(runs, options.split)
+    show(list(rows[0]), [list(row.values()) for row in rows])
+    sheet.tell({"rules": rows})

@@ -1,5 +1,7 @@
 """Time to accuracy of rounds that wait for all devices, beside rounds that do not.
 
+    python -m benchmarks waiting --data uci-har:PATH --seeds 100 101 102 103
+
 The machines of a mesh, with all that they decide and say, really train UCI HAR by person on a virtual clock. The
 devices are unequal: four classes of processors and links (mdl/sim/timing/device_models.py), and their owners use them
 (family `dynamic`): training stands still meanwhile. The worlds are paired: the same devices and uses for each
@@ -8,8 +10,9 @@ rule. Nothing was tuned on them. See docs/results/waiting.md.
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import json
+import logging
 import sys
 from statistics import fmean, stdev
 from typing import Any
@@ -18,6 +21,9 @@ import msgspec
 import numpy as np
 import torch
 
+from benchmarks.tool.options import Namespace, Parser, add_data, add_model, add_seeds
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from benchmarks.training.simulated import TrainingMesh
 from mdl.config import RoundSection, TrainingSettings
 from mdl.data import DataSet, default_cache_dir, load_data
@@ -45,7 +51,7 @@ RULES = {
 class WaitingMesh(TrainingMesh):
     """See the module. busy: by peer id. train_s: seconds of a training on an idle device, by peer id."""
 
-    def __init__(self, data: DataSet, options: argparse.Namespace, seed: int, limit: TimeLimit) -> None:
+    def __init__(self, data: DataSet, options: Namespace, seed: int, limit: TimeLimit) -> None:
         settings = TrainingSettings(rounds_per_epoch=options.parts, schedule="constant")
         size_bytes, given = round(options.mb * 1e6), (options.peers, options.split, seed)
         super().__init__(
@@ -87,21 +93,35 @@ def _repeat(periods: Periods) -> Periods:
     return tuple((begin + span_s * time, end + span_s * time) for time in times for begin, end in periods)
 
 
-def main() -> int:
-    options = _parse_options()
+def add_options(parser: Parser) -> None:
+    add_data(parser, what="for example uci-har:PATH")
+    add_model(parser)
+    add_seeds(parser, range(100, 104))
+    parser.add_argument("--split", default="subject")
+    parser.add_argument("--peers", type=int, default=9)
+    parser.add_argument("--mb", type=float, default=10.0, help="of a delta, on its way")
+    parser.add_argument("--parts", type=int, default=16, help="rounds that an epoch is cut into")
+    parser.add_argument("--rules", nargs="+", default=list(RULES), choices=list(RULES), help="all beside the first one")
+    parser.add_argument("--equal", action="store_true", help="equal devices that nobody uses")
+
+
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Train the same worlds by each rule, on one thread. Raises ConfigError or DataError."""
     torch.set_num_threads(1)
-    data, runs = load_data(own_data(options.data), default_cache_dir(), 0), []
-    for seed in range(options.seed_from, options.seed_from + options.seeds):
-        for rule in options.rules:
-            runs.append(_run(data, options, seed, rule))
-            print(f"seed {seed}, {rule}: {runs[-1]}", file=sys.stderr, flush=True)
-    for line in table(runs, options.rules):
-        print(line)
-    print(json.dumps({"data": data.name, "options": vars(options), "runs": runs}))
-    return 0
+    logging.disable(logging.WARNING)
+    data = load_data(own_data(options.data), default_cache_dir(), seed=0)
+    runs: list[dict[str, Any]] = []
+    sheet.tell({"data": data.name, "runs": runs})
+    for seed, rule in itertools.product(options.seeds, options.rules):
+        runs.append(_run(data, options, seed, rule))
+        print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+        sheet.save()
+    show(
+        ("rule", "left out a round", "least share", *(f"to {each} %" for each in _TARGETS)), table(runs, options.rules)
+    )
 
 
-def _run(data: DataSet, options: argparse.Namespace, seed: int, rule: str) -> dict[str, Any]:
+def _run(data: DataSet, options: Namespace, seed: int, rule: str) -> dict[str, Any]:
     mesh, reached, missed = WaitingMesh(data, options, seed, RULES[rule]), dict[int, float](), 0
     counts = dict.fromkeys(mesh.nodes, 0)
     while mesh.now < _LONGEST_S and len(reached) < len(_TARGETS):
@@ -121,44 +141,22 @@ def _run(data: DataSet, options: argparse.Namespace, seed: int, rule: str) -> di
     return told | {"least_share": round(least, 2), "seconds": {str(target): at for target, at in reached.items()}}
 
 
-def table(runs: list[dict[str, Any]], rules: list[str]) -> list[str]:
-    """Return Markdown: for each rule and target, seconds relative to the first rule's, with the paired interval."""
-    first = rules[0]
-    lines = [f"| rule | left out a round | least share | {' | '.join(f'to {each} %' for each in _TARGETS)} |"]
-    lines.append("|" + "---|" * (3 + len(_TARGETS)))
+def table(runs: list[dict[str, Any]], rules: list[str]) -> list[tuple[str, ...]]:
+    """Return a row for each rule: seconds to a target over the first rule's, with the paired 95 % interval."""
+    rows = []
     for rule in rules:
-        mine, base = ([run for run in runs if run["rule"] == name] for name in (rule, first))
+        mine, base = ([run for run in runs if run["rule"] == name] for name in (rule, rules[0]))
         cells = []
         for target in map(str, _TARGETS):
-            pairs = [
-                (one["seconds"][target], other["seconds"][target])
+            both = [
+                (one["seconds"].get(target), other["seconds"].get(target))
                 for one, other in zip(mine, base, strict=True)
-                if target in one["seconds"] and target in other["seconds"]
             ]
-            ratios = [np.log(one / other) for one, other in pairs]
+            ratios = [np.log(one / other) for one, other in both if one and other]
             wide = 1.96 * stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
             middle = fmean(ratios) if ratios else float("nan")
             low, high = np.exp(middle - wide), np.exp(middle + wide)
-            cells.append(f"{np.exp(middle):.2f} ({low:.2f} to {high:.2f}) of {first}, {len(pairs)} worlds")
+            cells.append(f"{np.exp(middle):.2f} ({low:.2f} to {high:.2f}, {len(ratios)} worlds)")
         left_out, least = fmean(run["left_out"] for run in mine), fmean(run["least_share"] for run in mine)
-        lines.append(f"| {rule} | {left_out:.1f} | {least:.2f} | {' | '.join(cells)} |")
-    return lines
-
-
-def _parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="for example uci-har:PATH")
-    parser.add_argument("--model", default="lenet")
-    parser.add_argument("--split", default="subject")
-    parser.add_argument("--peers", type=int, default=9)
-    parser.add_argument("--mb", type=float, default=10.0, help="of a delta, on its way")
-    parser.add_argument("--parts", type=int, default=16, help="rounds that an epoch is cut into")
-    parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--seed-from", type=int, default=0)
-    parser.add_argument("--rules", nargs="+", default=list(RULES), choices=list(RULES))
-    parser.add_argument("--equal", action="store_true", help="equal devices that nobody uses")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        rows.append((rule, f"{left_out:.1f}", f"{least:.2f}", *cells))
+    return rows

@@ -167,6 +167,7 @@ def _compare(member: Member, before: PeerReport, stood_at: Position, report: Pee
         or report.incoming != before.incoming
         or report.entered != before.entered
         or report.exchange != before.exchange
+        or report.lacking != before.lacking
         or report.base != before.base
         or report.goal != before.goal
         or report.model != before.model

@@ -65,6 +65,7 @@ FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "accused": ((Accusation("bob", 1.0, 3, "long"),), ("rest",)),
     "workers": (3, ("rest",)),
     "channels": ((ChannelValues(1, 2, 3, 4),), ("rest",)),
+    "lacking": (("bob",), ("rest",)),
     "accepted": (Accepted("x", 4, b"r", 5, 1), ("rest",)),
     "bugs": (1, ()),
     "unheard": (("bob",), ()),
