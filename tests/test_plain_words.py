@@ -1,4 +1,4 @@
-"""Docstrings, comments, help, errors and log lines can be read at first sight (docs: CONTRIBUTING.md)."""
+"""Docstrings, comments, pages, help, errors and log lines can be read at first sight (docs: CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -29,6 +29,16 @@ SAYS = re.compile(r"(Error|Finding|Failure|BadParameter)$|^(ok|note|fail)$|^logg
 @cache
 def _parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
+# On a page; docstrings avoid some more.
+BAD_OPENINGS = {f"begins with {word!r}" for word in ("Who", "Whom", "Whose", "What", "Whether", "Of", "As")}
+MOST_WHO = 0.5 / 1000
+PROTOCOL = ROOT / "docs" / "protocol.md"
+GENERATED = [ROOT / "docs" / "reference" / f"{name}.md" for name in ("commands", "configuration", "messages")]
+PAGES = [
+    path
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if path not in (PROTOCOL, *GENERATED)
+]
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -145,6 +155,83 @@ def test_help_is_plain() -> None:
 )
 def test_the_check_finds_what_is_said(code: str) -> None:
     assert any(_problems(text, MOST_WORDS_READ) for _, text in _said(ast.parse(code)))
+
+
+def _prose(page: str) -> list[tuple[str, bool]]:
+    """Paragraphs, items of lists, cells of tables and headings, each with True if it has whole sentences.
+
+    Blocks of code are left out; a span of code counts as one word, a link as its text.
+    """
+    page = re.sub(r"^ *(```+).*?^ *\1 *$", "", page, flags=re.MULTILINE | re.DOTALL)
+    found: list[tuple[list[str], bool]] = []
+    is_new, margin = True, 0  # margin: an item's text goes on below it, so code there stands further in
+    for line in page.splitlines():
+        indent = len(line) - len(line.lstrip())
+        item = re.match(r"\s*(?:[-*+]|\d+\.)\s+", line)
+        if not line.strip():
+            is_new = True
+        elif item and indent < margin + 4:
+            margin, is_new = item.end(), False
+            found.append(([line[item.end() :]], True))
+        elif line.startswith("#"):
+            margin, is_new = 0, True
+            found.append(([line.lstrip("# ")], False))
+        elif line.lstrip().startswith("|"):
+            is_new = True
+            found.extend(([cell], False) for cell in re.split(r"(?<!\\)\|", line.strip().strip("|")))
+        elif is_new:
+            margin = margin if indent >= margin else 0
+            if indent < margin + 4:
+                found.append(([line], True))
+                is_new = False
+        else:
+            found[-1][0].append(line)
+    return [(_plain(" ".join(lines)), is_whole) for lines, is_whole in found]
+
+
+def _plain(text: str) -> str:
+    text = re.sub(r"`[^`]*`", "code", text)
+    text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"\*+", "", text)
+
+
+def _problems_of_page(page: str) -> list[str]:
+    """Return the problems of a page: long sentences, and too many relative words for its length."""
+    prose = _prose(page)
+    found = [
+        f"{problem}: {text[:60]!r}"
+        for text, is_whole in prose
+        for problem in _problems(text)
+        if problem.startswith("has") or (is_whole and problem in BAD_OPENINGS)
+    ]
+    who = [each.group() for text, _ in prose for each in WHO.finditer(text)]
+    if len(who) > MOST_WHO * len(page.split()):
+        found.append(f"says {', '.join(who)}")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_is_plain(page: Path) -> None:
+    assert _problems_of_page(page.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("page", "problem"),
+    [
+        (f"- {'word ' * 41}\n", "has a sentence of 41 words"),
+        (f"| a | {'word ' * 41} |\n", "has a sentence of 41 words"),
+        ("Short.\n\n1. Item\n   whose end\n   is here.\n", "says whose"),
+        ("It ends here. Of that it says\nnothing.\n", "begins with 'Of'"),
+    ],
+)
+def test_the_check_of_a_page_finds_it(page: str, problem: str) -> None:
+    assert any(problem in each for each in _problems_of_page(page))
+
+
+def test_the_check_of_a_page_passes_over_code() -> None:
+    code = "word " * 41
+    page = f"Text:\n\n    {code}\n\n```\n{code}\n```\n\n- an item:\n\n      {code}\n\n- `{code}` | whose\n\n"
+    assert _problems_of_page(page + "Whole words. " * 4000) == []
 
 
 @pytest.mark.parametrize(
