@@ -29,6 +29,8 @@ SAYS = re.compile(r"(Error|Finding|Failure|BadParameter)$|^(ok|note|fail)$|^logg
 @cache
 def _parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
+
+
 # On a page; docstrings avoid some more.
 BAD_OPENINGS = {f"begins with {word!r}" for word in ("Who", "Whom", "Whose", "What", "Whether", "Of", "As")}
 MOST_WHO = 0.5 / 1000

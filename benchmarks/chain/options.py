@@ -124,7 +124,7 @@ def play_detaching(scenario: Scenario, policy: Policy, resume: bool) -> float:
 
 
 def _leave_out_the_late(scenario: Scenario, deadline_s: float) -> Scenario:
-    """As `round.deadline_s` does: who still trains then is lost for this round, if three quarters are ready."""
+    """Lose devices that still train at the deadline for this round, if three quarters are ready."""
     late = [device.ready_s > deadline_s for device in scenario.devices]
     if sum(late) > (1.0 - _LEAST_READY) * len(late):
         return scenario

@@ -151,7 +151,7 @@ def rounds(
     ] = "dynamic",
     n: Annotated[str, typer.Option("--n", "-n", help="Devices, with commas.")] = "9",
     size: Annotated[str, typer.Option(help="MB of a delta, with commas.")] = "10",
-    count: Annotated[int, typer.Option(help="How many worlds of each.", min=1, max=MOST_SCENARIOS)] = 20,
+    count: Annotated[int, typer.Option(help="Play so many worlds of each.", min=1, max=MOST_SCENARIOS)] = 20,
     seed_from: FirstSeed = 0,
     recordings: Annotated[
         Path | None, typer.Option(help="Table of recorded phones (csv, csv.gz), for the recorded worlds.")
