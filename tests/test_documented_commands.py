@@ -23,7 +23,7 @@ from mdl.learning.cnn import is_configured, parse_sizes
 from mdl.learning.models import MODELS
 from mdl.peers.cli.main import whole as root
 from mdl.peers.cli.web import with_port
-from mdl.peers.view.rounds import parse_rules
+from mdl.peers.view.rounds import parse_rules, parse_wanted
 from mdl.peers.view.schedule_source import draw_scenarios
 from mdl.recommend.readers import parse_log
 from mdl.scheduler.explain.watched_play import parse_policies
@@ -138,6 +138,7 @@ def test_a_documented_mdl_command_parses(told: Documented) -> None:
         ("mdl schedule compare --family dynamical", "dynamical"),
         ("mdl schedule show dynamical:6:8", "dynamical"),
         ("mdl schedule rounds --rules thrid", "thrid"),
+        ("mdl schedule rounds --family dynamical", "dynamical"),
         ("mdl eval", "(?i)missing"),
         ("python -m benchmarks memory --peers 3 --speed", "--speed"),
         ("python -m benchmarks accuracy_recipe --data motion --theta none", "none"),
@@ -195,7 +196,9 @@ def _check_values(path: list[str], given: dict[str, Any]) -> None:
         parse_rules(",".join(rule for rule in said["rules"].split(",") if not is_file(rule)))
     if "faults" in said:
         assert said["faults"] in LEVELS, said["faults"]
-    if "family" in said:
+    if "family" in said and path[-1:] == ["rounds"]:
+        parse_wanted(said["family"], "3", "1", 1, 0, with_phones="recordings" in said)
+    elif "family" in said:
         draw_scenarios(said["family"], 3, 1, 0, None)
     if "split" in said:
         assert re.fullmatch(r"subject|iid|dirichlet:[\d.]+", said["split"]), said["split"]

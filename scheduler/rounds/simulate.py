@@ -6,7 +6,7 @@
   planned by the links as last measured, over the links as they are.
 - A device that holds the exchange up beyond the rule's bound is dropped. It keeps its work, and the others go on
   without it: they have merged what was there, and share out anew what it owned.
-- The result goes in the background to all others, from the members' links. A result still on its way takes part of those
+- The result goes in the background to all others, from the members' links. Bytes still on their way take part of those
   links in the next exchange. From its arrival on a device's work begins from the newer parameters.
 
 Not modelled: an agent's delay, lost messages, batteries that give out, and a processor that slows down when it is warm.

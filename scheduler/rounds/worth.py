@@ -11,7 +11,8 @@ A round to which all n devices bring one fresh local period is worth 1: progress
 - COVERAGE: coverage is the mean over all devices of FRESH ** (rounds in a row that closed without it). Devices hold
   different data, so a model that few of them made is worth less (assumed: the square root).
 
-The formula ranks rules and rewards learners. It is no proof: `benchmarks/rounds.py` trains really, by the same rounds.
+The formula ranks rules and rewards learners. It is a rough one (docs/results/rounds.md): `benchmarks/rounds.py` trains
+really, by the same rounds.
 """
 
 from __future__ import annotations

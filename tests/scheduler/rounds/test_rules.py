@@ -118,6 +118,13 @@ def test_best_ratio_takes_a_device_at_the_bound_however_slow_it_is() -> None:
     assert waits.devices == ("e",)
 
 
+def test_best_ratio_takes_all_devices_at_the_bound() -> None:
+    owed = [_device(name, link_mb_s=link, left_out=9) for name, link in (("e", 5.0), ("f", 0.1), ("g", 0.05))]
+    closed = make_rule("best-ratio").decide(_seen(*READY, *owed, open_s=1.0))
+    assert isinstance(closed, Close)
+    assert set(closed.kept) == set("efg") <= set(closed.devices)
+
+
 def test_best_ratio_avoids_a_device_in_the_middle_of_a_call() -> None:
     call = _device("a", busy_for_s=1.0, kind=UsageKind.CALL)
     closed = make_rule("best-ratio").decide(_seen(call, *READY[1:], open_s=1.0))
