@@ -9,7 +9,7 @@ import pytest
 from tests.integration import product
 
 DOCS = Path(__file__).parents[2] / "docs"
-COMMAND = re.compile(r"^    ((?:mdl|python) .*)$", re.MULTILINE)
+COMMAND = re.compile(r"^(?:    |```sh\n)((?:mdl|python) .*)$", re.MULTILINE)
 PROGRAM = re.compile(r"```python\n# (\w+\.py)\n(.*?)```", re.DOTALL)
 
 
