@@ -11,11 +11,13 @@ from typing import Any, TypeAlias
 import msgspec
 
 from benchmarks.evaluation.rounds import Option, over_seeds, parse_option, train
+from benchmarks.tool.table import show
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, default_cache_dir, load_data
 from mdl.errors import ConfigError
 
 Get: TypeAlias = Callable[[str, Callable[[], dict[str, Any]]], dict[str, Any]]
+HEAD = ("accuracy, %", "median", "by seed")
 # Accuracy in percent: server, FL-B, Chain-B, Chain-Off.
 TABLE_3 = {"uci-har": (93.8, 92.7, 92.5, 90.0), "semg": (89.2, 86.3, 85.8, 84.6)}
 # Chain-Off is what the paper's trade-off chooses; -B the best that each can do, here by the recipe of docs/results.md.
@@ -39,11 +41,12 @@ def table_3(given: argparse.Namespace, get: Get) -> None:
         ("Chain-B", given.devices[0], best, "chain", RECIPES.get(name, OFF_RECIPE)),
         ("Chain-Off", given.devices[0], off, "chain", OFF_RECIPE),
     ]
-    print(f"{name}, {given.model}, {given.devices[0]} devices, seeds {given.seeds}: accuracy, %")
+    rows = []
     for (column, devices, option, merge, recipe), paper in zip(columns, TABLE_3.get(name, [None] * 4), strict=True):
         key = f"{name} {given.model} {column} N={devices} {option} {recipe}"
         one = get(key, partial(_runs, data, given, devices, option, merge, recipe))
-        say(column, one, paper)
+        rows.append((*cells(column, one), None if paper is None else f"{paper:.1f}"))
+    show((*HEAD, "paper"), rows, f"{name}, {given.model}, {given.devices[0]} devices, seeds {given.seeds}")
 
 
 def figure_3(given: argparse.Namespace, get: Get) -> None:
@@ -51,11 +54,12 @@ def figure_3(given: argparse.Namespace, get: Get) -> None:
     data, off = load(given), _options(given)[1]
     lost = {6: 3.0, 9: 5.0}
     for devices in given.devices:
-        print(f"{data.name}, {given.model}, N = {devices}, {off}: accuracy, %; the paper's NeighborSGD loses "
-              f"{lost.get(devices, '?')} points")  # fmt: skip
+        rows = []
         for merge in ("central", "chain", "neighbour", "pairs"):
             key = f"{data.name} {given.model} {merge} N={devices} {off} {OFF_RECIPE}"
-            say(merge, get(key, partial(_runs, data, given, devices, off, merge, OFF_RECIPE)), None)
+            rows.append(cells(merge, get(key, partial(_runs, data, given, devices, off, merge, OFF_RECIPE))))
+        paper = f"the paper's NeighborSGD loses {lost.get(devices, '?')} points"
+        show(HEAD, rows, f"{data.name}, {given.model}, N = {devices}, {off}; {paper}")
 
 
 def _runs(
@@ -80,10 +84,8 @@ def load(given: argparse.Namespace) -> DataSet:
     return load_data(given.data, default_cache_dir(), seed=0)
 
 
-def say(name: str, one: dict[str, Any], paper: float | None) -> None:
+def cells(name: str, one: dict[str, Any]) -> tuple[str, str, str | None]:
+    """Return a row below `HEAD`."""
     if "failed" in one:
-        print(f"  {name:10} failed: {one['failed']}")
-        return
-    beside = "" if paper is None else f"   paper {paper:.1f}"
-    seeds = ", ".join(f"{100 * each:.1f}" for each in one["seeds"])
-    print(f"  {name:10} {100 * one['accuracy']:5.1f} ({seeds}){beside}", flush=True)
+        return name, f"failed: {one['failed']}", None
+    return name, f"{100 * one['accuracy']:.1f}", ", ".join(f"{100 * each:.1f}" for each in one["seeds"])

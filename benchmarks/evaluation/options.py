@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.evaluation.accuracy import OFF_RECIPE, Get, load, say
+from benchmarks.evaluation.accuracy import HEAD, OFF_RECIPE, Get, cells, load
 from benchmarks.evaluation.modelled import SYSTEMS, Phone, battery_percent, play
 from benchmarks.evaluation.rounds import Option, over_seeds, parse_option, train
 from benchmarks.evaluation.single import windows_a_second
+from benchmarks.tool.table import show
 from mdl.config import TrainingSettings
 from mdl.data import DataSet
 from mdl.learning.flat import FlatModel
@@ -29,10 +30,12 @@ def figure_12(given: argparse.Namespace, get: Get) -> None:
     data = load(given)
     settings = msgspec.convert(OFF_RECIPE, TrainingSettings)
     for text in _options(given):
-        print(f"{data.name}, {given.model}, {text}, seeds {given.seeds}: accuracy, %")
+        rows = []
         for size in given.devices:
             key = f"{data.name} {given.model} {text} N={size} seeds={given.seeds}"
-            say(f"N = {size}", get(key, partial(_train, data, given, size, parse_option(text), settings)), None)
+            one = get(key, partial(_train, data, given, size, parse_option(text), settings))
+            rows.append(cells(f"N = {size}", one))
+        show(HEAD, rows, f"{data.name}, {given.model}, {text}, seeds {given.seeds}")
 
 
 def _train(
@@ -44,8 +47,7 @@ def _train(
 def figure_11(given: argparse.Namespace, get: Get) -> None:
     """Fig. 11b, 11c: 20 epochs of one aggregation each, by system: seconds, and joules of radio of the busiest."""
     data, speed, values = _phone(given, get)
-    print(f"{data.name}, {given.model}, 1-E20, {speed:.0f} windows/s, links of {given.mbit:g} Mbit/s: seconds, "
-          "joules of radio of the busiest device")  # fmt: skip
+    rows = []
     for size in given.devices:
         told = {
             system: get(_key(data, given, system, size, speed, "1-E20"),
@@ -53,29 +55,33 @@ def figure_11(given: argparse.Namespace, get: Get) -> None:
             for system in SYSTEMS
         }  # fmt: skip
         base = told["master"]
-        line = f"  N = {size}"
         for system, one in told.items():
-            line += f"   {system} {one['seconds']:.0f} s, {one['radio_busiest_j']:.0f} J"
+            less: tuple[str | None, str | None] = None, None
             if system != "master" and size > 1:
-                line += f" ({base['seconds'] / one['seconds']:.2f}x, "
-                line += f"{base['radio_busiest_j'] / one['radio_busiest_j']:.2f}x less)"
-        print(line, flush=True)
+                radio = base["radio_busiest_j"] / one["radio_busiest_j"]
+                less = f"{base['seconds'] / one['seconds']:.2f}", f"{radio:.2f}"
+            seconds, joules = f"{one['seconds']:.0f}", f"{one['radio_busiest_j']:.0f}"
+            rows.append((f"N = {size}, {system}", seconds, less[0], joules, less[1]))
+    where = f"{data.name}, {given.model}, 1-E20, {speed:.0f} windows/s, links of {given.mbit:g} Mbit/s"
+    show(("", "s", "x less", "J of radio, busiest", "x less"), rows, where)
 
 
 def figure_13(given: argparse.Namespace, get: Get) -> None:
     """Fig. 13, 14: battery and seconds by option and number of devices, beside one device alone with that option."""
     data, speed, values = _phone(given, get)
-    print(f"{data.name}, {given.model}, chain, {speed:.0f} windows/s, links of {given.mbit:g} Mbit/s: seconds and "
-          "joules of the busiest, and how much more one device alone takes")  # fmt: skip
+    rows = []
     for text in _options(given):
         alone: dict[str, Any] | None = None
         for size in given.devices:
             one = get(_key(data, given, "chain", size, speed, text),
                       partial(_run, data, given, "chain", size, values, speed, text))  # fmt: skip
             alone = alone or one
-            print(f"  {text:7} N = {size}: {one['seconds']:7.0f} s ({alone['seconds'] / one['seconds']:4.2f}x), "
-                  f"{one['busiest_j']:6.0f} J = {one['battery_percent']:5.2f} % "
-                  f"({alone['busiest_j'] / one['busiest_j']:4.2f}x)", flush=True)  # fmt: skip
+            seconds, joules = (f"{alone[key] / one[key]:.2f}" for key in ("seconds", "busiest_j"))
+            battery = f"{one['battery_percent']:.2f}"
+            told = (f"{one['seconds']:.0f}", seconds, f"{one['busiest_j']:.0f}", battery, joules)
+            rows.append((f"{text}, N = {size}", *told))
+    where = f"{data.name}, {given.model}, chain, {speed:.0f} windows/s, links of {given.mbit:g} Mbit/s"
+    show(("", "s", "x less than alone", "J, busiest", "battery, %", "x less than alone"), rows, where)
 
 
 def _phone(given: argparse.Namespace, get: Get) -> tuple[DataSet, float, int]:

@@ -18,6 +18,7 @@ from torch import nn
 
 from benchmarks.evaluation.accuracy import Get, load
 from benchmarks.evaluation.modelled import TRAIN_W, battery_percent
+from benchmarks.tool.table import show
 from mdl.data import DataSet, load_data
 from mdl.learning.models import build_model
 
@@ -32,14 +33,15 @@ _WINDOWS = 320
 def figure_1a(given: argparse.Namespace, get: Get) -> None:
     """What 20 epochs take on one phone that is `--slower` times as slow as a thread of this machine."""
     data = load(given)
-    print(
-        f"{data.name}, {len(data.train)} windows, {_EPOCHS} epochs, one phone: a thread here {given.slower:g}x slower"
-    )
+    rows = []
     for model in MODELS:
         key = f"{data.name} {model} slower={given.slower:g}"
         one = get(key, partial(_train_alone, data, model, given.slower))
-        print(f"  {model:8} {one['windows_s']:7.0f} windows/s {one['seconds']:8.0f} s {one['joules']:8.0f} J "
-              f"{one['battery_percent']:6.2f} % of 3,500 mAh", flush=True)  # fmt: skip
+        rows.append((model, *(one[name] for name in ("windows_s", "seconds", "joules", "battery_percent"))))
+    where = (
+        f"{data.name}, {len(data.train)} windows, {_EPOCHS} epochs, a phone {given.slower:g}x slower than a thread here"
+    )
+    show(("", "windows/s", "s", "J", "% of 3,500 mAh"), rows, where)
 
 
 def windows_a_second(data: DataSet, model: str) -> float:
@@ -59,10 +61,10 @@ def _train_alone(data: DataSet, model: str, slower: float) -> dict[str, Any]:
 def figure_11d(given: argparse.Namespace, get: Get) -> None:
     """Milliseconds of one batch: read from a CSV file or from the cache, made a tensor, forward, backward, one step."""
     data = load(given)
-    print(f"{data.name}, a batch of {_BATCH} windows, one thread: ms")
-    for model in MODELS:
-        one = get(f"{data.name} {model}", partial(_one_batch, data, model))
-        print("  " + f"{model:8} " + ", ".join(f"{name} {ms:.2f}" for name, ms in one.items()), flush=True)
+    found = {model: get(f"{data.name} {model}", partial(_one_batch, data, model)) for model in MODELS}
+    head = ("ms", *next(iter(found.values())))
+    rows = [(model, *(f"{ms:.2f}" for ms in one.values())) for model, one in found.items()]
+    show(head, rows, f"{data.name}, a batch of {_BATCH} windows, one thread")
 
 
 def _one_batch(data: DataSet, model: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from benchmarks.recommend.learning import Options, Ranks, learn_on_devices, learn_stale
 from benchmarks.recommend.picture import draw
 from benchmarks.recommend.tables import FAIR, STALE, table3
+from benchmarks.tool.table import show
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.metrics import group_by_activity, paired
 from mdl.recommend.splits import TEST_NEGATIVES, last_places
@@ -33,11 +34,13 @@ def figure4(data: Interactions, seeds: Sequence[int], options: Options) -> dict[
     told: dict[str, Any] = {
         name: [round(float(each[group].mean()), 2) for group in groups] for name, each in auc.items()
     }
-    for name in _SHOWN:
-        print(f"{name:12} " + " ".join(f"{value:5.1f}" for value in told[name]))
     differences = [paired(auc["DCCL-e"][group], auc[STALE][group]) for group in groups]
     told["DCCL-e over stale"] = [(round(it.mean, 3), round(it.low, 3), round(it.high, 3)) for it in differences]
-    print("DCCL-e over stale: " + ", ".join(f"{it.mean:+.2f} ({it.low:+.2f} .. {it.high:+.2f})" for it in differences))
+    rows = [
+        (at + 1, *(f"{told[name][at]:.1f}" for name in _SHOWN), f"{it.mean:+.2f} ({it.low:+.2f} .. {it.high:+.2f})")
+        for at, it in enumerate(differences)
+    ]
+    show(("group, most active first", *_SHOWN, "DCCL-e over stale"), rows)
     told["samples"] = [int(data.lengths[last_places(data, 1).users][group].mean()) for group in groups]
     return told
 
@@ -68,9 +71,7 @@ def figure7(
     found = {"same by chance": by_chance}
     for name, points in (("vectors", vectors), ("where they began", start), ("what they learned", vectors - start)):
         found[name] = _agreement(points, favourite, seed)
-    print(
-        "neighbours with the same genre: " + ", ".join(f"{name} {100 * share:.1f} %" for name, share in found.items())
-    )
+    show(("neighbours with the same genre", "%"), [(name, f"{100 * share:.1f}") for name, share in found.items()])
     flat = TSNE(random_state=seed, init="pca").fit_transform(vectors - start).astype(np.float32)
     return found, (flat, list(favourite))
 
