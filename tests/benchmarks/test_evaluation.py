@@ -9,6 +9,7 @@ from benchmarks.evaluation.rounds import Option, over_seeds, parse_option
 from benchmarks.evaluation.target import judge
 from benchmarks.links.places import parse_case
 from benchmarks.mdldroid import Kept
+from benchmarks.tool.sheet import Sheet
 from mdl.devices.power import RECEIVE_W, SEND_W
 
 
@@ -61,7 +62,7 @@ def test_loopback_has_no_bound_and_is_shown(capsys):
     show(case, {"master": one, "mesh, chain": one, "mesh, shares": {"failed": "gone"}})
     told = capsys.readouterr().out
     assert told.startswith("3@46.4: loopback")
-    assert "mesh, shares       failed: gone" in told
+    assert "| mesh, shares | failed: gone |" in told
 
 
 def test_the_target_is_reached_when_the_last_device_has_that_model():
@@ -93,8 +94,8 @@ def test_what_was_measured_is_not_measured_again_but_what_failed_is(tmp_path):
     def fail():
         raise RuntimeError("no device")
 
-    assert Kept(path, "lan").get("a", fail) == {"failed": "no device"}
-    assert Kept(path, "lan").get("a", lambda: {"x": 1}) == {"x": 1}
-    assert Kept(path, "lan").get("a", fail) == {"x": 1}
-    assert Kept(path, "fig3").get("a", lambda: {"x": 2}) == {"x": 2}
-    assert json.loads(path.read_text()) == {"lan": {"a": {"x": 1}}, "fig3": {"a": {"x": 2}}}
+    assert Kept(Sheet("mdldroid", [], path), "lan").get("a", fail) == {"failed": "no device"}
+    assert Kept(Sheet("mdldroid", [], path), "lan").get("a", lambda: {"x": 1}) == {"x": 1}
+    assert Kept(Sheet("mdldroid", [], path), "lan").get("a", fail) == {"x": 1}
+    assert Kept(Sheet("mdldroid", [], path), "fig3").get("a", lambda: {"x": 2}) == {"x": 2}
+    assert json.loads(path.read_text())["figures"] == {"lan": {"a": {"x": 1}}, "fig3": {"a": {"x": 2}}}
