@@ -119,7 +119,7 @@ def test_best_ratio_takes_a_device_at_the_bound_however_slow_it_is() -> None:
 
 
 def test_best_ratio_takes_all_devices_at_the_bound() -> None:
-    owed = [_device(name, link_mb_s=link, left_out=9) for name, link in (("e", 5.0), ("f", 0.1), ("g", 0.05))]
+    owed = [_device(name, link_mb_s=link, left_out=9) for name, link in (("e", 5.0), ("f", 5.0), ("g", 0.01))]
     closed = make_rule("best-ratio").decide(_seen(*READY, *owed, open_s=1.0))
     assert isinstance(closed, Close)
     assert set(closed.kept) == set("efg") <= set(closed.devices)
