@@ -271,7 +271,7 @@ def _find_header(sample: Sequence[str], wanted: set[str]) -> tuple[str, int] | N
         if delimiter in absent and found and max(found)[0] > (bool(wanted), True):
             break
         rows = [parse_line(line, delimiter) for line in sample]
-        # How many of the rows below have so many cells.
+        # Rows below by their number of cells.
         below = Counter(len(row) for row in rows if _has_text(row))
         for at, row in enumerate(rows):
             if _has_text(row):
