@@ -20,7 +20,7 @@ FOLDERS = ("mdl", "transport", "sim", "scheduler", "peers")
 _READERS = frozenset(
     (
         *("open_regular", "read_bytes", "read_text", "read_lines", "read_sealed", "decode_json", "decode_toml"),
-        *("read_safetensors", "safe_open", "decode_tensors", "load_arrays", "open_members", "open_text"),
+        *("read_safetensors", "safe_open", "decode_tensors", "load_arrays", "open_members", "open_text", "open_blocks"),
         *("frombuffer", "memmap", "GzipFile", "ZipFile", "decompressobj", "loads", "ParserCreate"),
     )
 )
@@ -64,6 +64,7 @@ COVERED: dict[str, str] = {
     "mdl/data/readers/archive.py:_read_array": "npz: an array",
     "mdl/data/readers/archive.py:_open_zip": "npz: a zip bomb",
     "mdl/data/readers/archive.py:_encoding_of": "csv: a gzip bomb",
+    "mdl/data/readers/archive.py:TextBlocks.fill": "csv: a gzip bomb",
     "mdl/data/readers/archive.py:open_raw": "csv: a zip bomb of text",
     "mdl/data/readers/archive.py:_open_unpacked": "csv: a gzip bomb",
     "mdl/data/readers/archive.py:unpack_text": "mhealth: a zip bomb",
@@ -78,9 +79,11 @@ COVERED: dict[str, str] = {
     "mdl/data/readers/semg.py:_read_text": "semg: a zip within",
     "mdl/data/readers/uci_har.py:_read_npz": "uci-har: an array",
     "mdl/data/readers/uci_har.py:_read_text": "uci-har: a zip within",
+    "mdl/data/tables/blocks.py:take_apart": "csv: a quote",
     "mdl/data/tables/dialect.py:find_dialect": "csv: ",
     "mdl/data/tables/dialect.py:parse_line": "csv: a billion columns",
     "mdl/data/tables/rows.py:read_rows": "csv: a quote",
+    "mdl/data/tables/rows.py:_parse_rows": "csv: a quote",
     "mdl/data/tables/stretches.py:list_stretches": SELF,
     "mdl/data/windows.py:iterate_blocks": SELF,
     "mdl/devices/scenario.py:load_scenarios": "scenario: ",

@@ -109,9 +109,11 @@ class Block:
         if (width := int((ends - starts).max())) > _LONGEST_CELL:
             return [self._text(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         # A label stays for many rows: each run of cells that are alike is decoded once.
-        picked, length = _pick(self._data, starts, ends, width), ends - starts
-        is_new = np.ones(len(starts), np.bool_)
-        is_new[1:] = (picked[1:] != picked[:-1]).any(axis=1) | (length[1:] != length[:-1])
+        words = _pick(self._data, starts, ends, -(-max(1, width) // 8) * 8).view(np.uint64)
+        is_new = np.zeros(len(starts), np.bool_)
+        is_new[0] = True
+        for each in (ends - starts, *words.T):
+            is_new[1:] |= each[1:] != each[:-1]
         firsts = np.flatnonzero(is_new)
         texts: list[str] = []
         for first, count in zip(firsts.tolist(), np.diff(firsts, append=len(starts)).tolist(), strict=True):
@@ -161,19 +163,21 @@ class Block:
 
     def _read_alone(self, column: int) -> None:
         starts, ends = self._starts[:, column], self._ends[:, column]
-        if (width := int((ends - starts).max())) > _LONGEST_CELL:
+        if (width := max(1, int((ends - starts).max()))) > _LONGEST_CELL:
             return
-        span = slice(column, column + 1)
-        nothing = self._find_nothing(span)
+        span, nothing = slice(column, column + 1), None
         text = np.full((len(starts), width + 2), _SPACE, np.uint8)
         text[:, 1:-1] = _pick(self._data, starts, ends, width)
         if not self.is_plain:
             text[text == _COMMA] = _POINT
-        text[nothing[:, 0]] = _SPACE
-        text[nothing[:, 0], 1] = _ZERO
         text[:, 0] = _COMMA
         text[0, 0], text[-1, -1] = _OPEN, _CLOSE
-        if (values := _to_numbers(text.tobytes(), len(starts))) is not None:
+        if (values := _to_numbers(text.tobytes(), len(starts))) is None:
+            nothing = self._find_nothing(span)
+            text[nothing[:, 0], 1:-1] = _SPACE
+            text[nothing[:, 0], 1] = _ZERO
+            values = _to_numbers(text.tobytes(), len(starts))
+        if values is not None:
             self._finish(values[:, None], span, nothing)
             self._values[column] = values
 
@@ -267,7 +271,7 @@ def _pick(data: Bytes, starts: Places, ends: Places, width: int) -> Bytes:
     """Return the bytes of cells of at most `width`, filled up with spaces, (cells, width)."""
     if not width:
         return np.zeros((len(starts), 0), np.uint8)
-    picked = np.lib.stride_tricks.sliding_window_view(data, width)[starts]
+    picked = np.ndarray((len(data) - width + 1, width), np.uint8, data, strides=(1, 1))[starts]
     length = ends - starts
     if length.min() < width:
         picked[np.arange(width) >= length[:, None]] = _SPACE

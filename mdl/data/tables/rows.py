@@ -169,7 +169,10 @@ def _join(parts: Sequence[_Part], column: int, count: int) -> Sequence[str]:
     """Return the cells of a column; its numbers if all parts have them."""
 
     def read() -> list[str]:
-        return [cell for piece, first, last in parts for cell in _texts(piece, column)[first:last]]
+        cells: list[str] = []
+        for piece, first, last in parts:
+            cells += _texts(piece, column)[first:last]
+        return cells
 
     found = [(piece.values(column), first, last) for piece, first, last in parts if isinstance(piece, Block)]
     values = [made[first:last] for made, first, last in found if made is not None]
@@ -207,7 +210,7 @@ def _read_pieces(
                     yield rows
                     rows = []
         except DataError:
-            # What stands before the mistake comes before it.
+            # Rows before the mistake come before it.
             if rows:
                 yield rows
             raise

@@ -188,7 +188,22 @@ def test_a_line_too_long_is_told_by_its_number_in_the_file(tmp_path: Path) -> No
         list(read_rows(file, dialect(2), [0, 1], numbers=[0, 1]))
 
 
-def test_rows_with_a_mark_at_their_end_are_a_block(tmp_path: Path) -> None:
+def test_quotes_around_whole_cells_are_part_of_a_block() -> None:
+    block = take_apart('"a,b",1\n"","2"\nc,3\n', dialect(2), 2)
+    assert block is not None
+    block.read_numbers([1])
+    assert block.texts(0) == ["a,b", "", "c"]
+    values = block.values(1)
+    assert values is not None
+    assert values.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("text", ["1\n\n2\n", "\n1\n", '"1\n2"\n', '1"2"\n', '"1""2"\n', "1,2\n", '"1\n'])
+def test_lines_that_are_not_one_row_each_are_no_block(text: str) -> None:
+    assert take_apart(text, dialect(1), 1) is None
+
+
+def test_rows_with_a_mark_at_their_end_are_a_block() -> None:
     block = take_apart("1,walk,2.5;\n2,run,3;3,run,4,;\n\n", dialect(3, row_end=";"), 3)
     assert block is not None
     block.read_numbers([0, 2])

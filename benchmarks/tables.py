@@ -1,0 +1,147 @@
+"""Seconds, CPU seconds and memory to read a large CSV file, or many small ones: mdl, mdl row by row, a library alone.
+
+    python benchmarks/tables.py
+    python benchmarks/tables.py --files 100 --rows 7600 --channels 3
+    python benchmarks/tables.py --readers mdl polars duckdb pyarrow pandas loadtxt
+
+The file has a time in milliseconds, channels with 8 decimals and a label. mdl finds dialect, clock and units, checks
+all values and leaves windows of 128 rows on the disk; "mdl-rows" is the same without blocks, line by line. A library
+gives its columns and nothing else; it has to be installed (none is one of mdl's). Each runs in a process of its own, as
+often as --runs says: the least is printed. Ratios are of CPU seconds, which say more than seconds on a machine that has
+other work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
+
+from mdl.data.readers.csv_streams import CsvOptions, read_csv
+from mdl.data.tables import rows
+
+_LABELS = ("walk", "run", "sit", "stairs up")
+_AT_ONCE = 20_000
+
+
+def write_table(file: Path, count: int, channels: int, seed: int) -> None:
+    """Write rows of 50 Hz, and a label that changes every 5,000 rows."""
+    rng = np.random.default_rng(seed)
+    with file.open("w") as out:
+        out.write(",".join(["time_ms", *(f"s{place}" for place in range(channels)), "activity"]) + "\n")
+        for first in range(0, count, _AT_ONCE):
+            values = rng.normal(0, 9, (min(_AT_ONCE, count - first), channels)).tolist()
+            for row, numbers in enumerate(values, first):
+                told = ",".join(f"{value:.8f}" for value in numbers)
+                out.write(f"{1_700_000_000_000 + 20 * row},{told},{_LABELS[(seed + row // 1900) % 4]}\n")
+
+
+def read_with_mdl(folder: Path) -> int:
+    """Read all files as one data set; return the number of windows."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        data = read_csv(str(folder), CsvOptions(label="activity"), Path(scratch))
+        return len(data.train) + len(data.test)
+
+
+def read_by_rows(folder: Path) -> int:
+    """Read likewise, with each block refused, so that its lines are parsed one by one."""
+    vars(rows)["take_apart"] = lambda *_: None
+    return read_with_mdl(folder)
+
+
+def read_with(library: str) -> Callable[[Path], int]:
+    """Return a function that has a library read each file into its columns, and returns the number of rows."""
+
+    def read(folder: Path) -> int:
+        module = importlib.import_module(_MODULES[library])
+        count = 0
+        for file in sorted(folder.iterdir()):
+            if library in ("polars", "pandas"):
+                count += len(module.read_csv(file))
+            elif library == "pyarrow":
+                count += sum(batch.num_rows for batch in module.open_csv(file))
+            elif library == "duckdb":
+                count += len(next(iter(module.sql(f"select * from read_csv('{file}')").fetchnumpy().values())))
+            else:
+                count += _load_text(file)
+        return count
+
+    return read
+
+
+def _load_text(file: Path) -> int:
+    """Read the numbers of a file by numpy alone, in blocks of lines."""
+    count = 0
+    with file.open() as lines:
+        width = next(lines).count(",")
+        while block := list(itertools.islice(lines, _AT_ONCE)):
+            count += len(np.loadtxt(block, delimiter=",", usecols=range(width), comments=None, ndmin=2))
+    return count
+
+
+_MODULES = {"polars": "polars", "duckdb": "duckdb", "pyarrow": "pyarrow.csv", "pandas": "pandas", "loadtxt": "numpy"}
+READERS: dict[str, Callable[[Path], int]] = {
+    "mdl": read_with_mdl,
+    "mdl-rows": read_by_rows,
+    **{name: read_with(name) for name in _MODULES},
+}
+
+
+def measure(reader: str, folder: Path) -> None:
+    """Print seconds, CPU seconds and the megabytes that reading added to this process."""
+    if reader in _MODULES:
+        importlib.import_module(_MODULES[reader])
+    before, began, used = _peak_mb(), time.perf_counter(), time.process_time()
+    READERS[reader](folder)
+    print(time.perf_counter() - began, time.process_time() - used, _peak_mb() - before)
+
+
+def _peak_mb() -> float:
+    # Bytes on macOS, else kilobytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000, help="of each file")
+    parser.add_argument("--channels", type=int, default=10)
+    parser.add_argument("--files", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--readers", nargs="+", choices=list(READERS), default=["mdl", "mdl-rows", "loadtxt"])
+    parser.add_argument("--measure", nargs=2, metavar=("READER", "FOLDER"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure:
+        measure(args.measure[0], Path(args.measure[1]))
+        return
+    with tempfile.TemporaryDirectory() as kept:
+        folder = Path(kept) / "files"
+        folder.mkdir()
+        for number in range(args.files):
+            write_table(folder / f"{number:04}.csv", args.rows, args.channels, number)
+        size_mb = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+        print(f"{args.files} files of {args.rows:,} rows x {args.channels + 2}, {size_mb:.0f} MB")
+        print(f"{'reader':<10} {'s':>7} {'CPU s':>7} {'MB more':>8} {'of mdl':>7}")
+        first = 0.0
+        for reader in args.readers:
+            command = [sys.executable, __file__, "--measure", reader, str(folder)]
+            found = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(args.runs)]
+            took, used, more = (
+                min(each) for each in zip(*(map(float, run.stdout.split()) for run in found), strict=True)
+            )
+            first = first or used
+            print(f"{reader:<10} {took:7.2f} {used:7.2f} {more:8.0f} {used / first:7.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
