@@ -1,8 +1,8 @@
 """Seconds, CPU seconds and memory to read a large CSV file, or many small ones: mdl, mdl row by row, a library alone.
 
-    python benchmarks/tables.py
-    python benchmarks/tables.py --files 100 --rows 7600 --channels 3
-    python benchmarks/tables.py --readers mdl polars duckdb pyarrow pandas loadtxt
+    python -m benchmarks tables
+    python -m benchmarks tables --files 100 --rows 7600 --channels 3
+    python -m benchmarks tables --readers mdl polars duckdb pyarrow pandas loadtxt
 
 The file has a time in milliseconds, channels with 8 decimals and a label. mdl finds dialect, clock and units, checks
 all values and leaves windows of 128 rows on the disk; "mdl-rows" is the same without blocks, line by line. A library
@@ -13,7 +13,6 @@ other work.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import itertools
 import resource
@@ -26,8 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when called by its path
-
+from benchmarks.tool.options import Namespace, Parser, add_runs
+from benchmarks.tool.sheet import Sheet
+from benchmarks.tool.table import show
 from mdl.data.readers.csv_streams import CsvOptions, read_csv
 from mdl.data.tables import rows
 
@@ -98,12 +98,12 @@ READERS: dict[str, Callable[[Path], int]] = {
 }
 
 
-def measure(reader: str, folder: Path) -> None:
+def measure(reader: str, folder: str) -> None:
     """Print seconds, CPU seconds and the megabytes that reading added to this process."""
     if reader in _MODULES:
         importlib.import_module(_MODULES[reader])
     before, began, used = _peak_mb(), time.perf_counter(), time.process_time()
-    READERS[reader](folder)
+    READERS[reader](Path(folder))
     print(time.perf_counter() - began, time.process_time() - used, _peak_mb() - before)
 
 
@@ -112,36 +112,40 @@ def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << (20 if sys.platform == "darwin" else 10))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: Parser) -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="of each file")
     parser.add_argument("--channels", type=int, default=10)
     parser.add_argument("--files", type=int, default=1)
-    parser.add_argument("--runs", type=int, default=1)
+    add_runs(parser, 1)
     parser.add_argument("--readers", nargs="+", choices=list(READERS), default=["mdl", "mdl-rows", "loadtxt"])
-    parser.add_argument("--measure", nargs=2, metavar=("READER", "FOLDER"), help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.measure:
-        measure(args.measure[0], Path(args.measure[1]))
-        return
+
+
+def run(options: Namespace, sheet: Sheet) -> None:
+    """Measure each reader in a process of its own."""
     with tempfile.TemporaryDirectory() as kept:
         folder = Path(kept) / "files"
         folder.mkdir()
-        for number in range(args.files):
-            write_table(folder / f"{number:04}.csv", args.rows, args.channels, number)
+        for number in range(options.files):
+            write_table(folder / f"{number:04}.csv", options.rows, options.channels, number)
         size_mb = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-        print(f"{args.files} files of {args.rows:,} rows x {args.channels + 2}, {size_mb:.0f} MB")
-        print(f"{'reader':<10} {'s':>7} {'CPU s':>7} {'MB more':>8} {'of mdl':>7}")
-        first = 0.0
-        for reader in args.readers:
-            command = [sys.executable, __file__, "--measure", reader, str(folder)]
-            found = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(args.runs)]
-            took, used, more = (
-                min(each) for each in zip(*(map(float, run.stdout.split()) for run in found), strict=True)
-            )
-            first = first or used
-            print(f"{reader:<10} {took:7.2f} {used:7.2f} {more:8.0f} {used / first:7.2f}", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+        rows: list[dict[str, float | str]] = []
+        for reader in options.readers:
+            code = f"from benchmarks.tables import measure; measure({reader!r}, {str(folder)!r})"
+            command = [sys.executable, "-c", code]
+            found = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(options.runs)]
+            least = [min(map(float, each)) for each in zip(*(told.stdout.split() for told in found), strict=True)]
+            rows.append({"reader": reader, **dict(zip(("s", "cpu_s", "mb_more"), least, strict=True))})
+        sheet.tell({"files": options.files, "rows": options.rows, "mb": round(size_mb), "readers": rows})
+    first = float(rows[0]["cpu_s"])
+    table = [
+        (
+            each["reader"],
+            f"{each['s']:.2f}",
+            f"{each['cpu_s']:.2f}",
+            f"{each['mb_more']:.0f}",
+            f"{float(each['cpu_s']) / first:.2f}",
+        )
+        for each in rows
+    ]
+    title = f"{options.files} files of {options.rows:,} rows x {options.channels + 2}, {size_mb:.0f} MB"
+    show(("reader", "s", "CPU s", "MB more", f"CPU s of {rows[0]['reader']}"), table, title)

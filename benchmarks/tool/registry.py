@@ -109,6 +109,8 @@ BENCHMARKS = (
               "docs/results/links.md"),
     Benchmark("start", "Seconds from `mdl up` to its first round, beside `import torch`.",
               "docs/results/speed.md"),
+    Benchmark("tables", "Reading CSV files: processor time and memory, beside libraries alone.",
+              "docs/data-csv.md"),
     Benchmark("turnover", "From the last delta ready to the next training begun, by phases.",
               "benchmarks/README.md"),
     Benchmark("type_in_tmux", "Somebody types a text into `mdl type` in a real terminal.",

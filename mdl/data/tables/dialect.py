@@ -271,11 +271,7 @@ def _find_header(sample: Sequence[str], wanted: set[str]) -> tuple[str, int] | N
         if delimiter in absent and found and max(found)[0] > (bool(wanted), True):
             break
         rows = [parse_line(line, delimiter) for line in sample]
-<<<<<<< HEAD
-        # Cells of a row -> the number of rows below that have so many.
-=======
         # Rows below by their number of cells.
->>>>>>> beb158b53d99122ac7a95eb9d9ebf846c4212cdb
         below = Counter(len(row) for row in rows if _has_text(row))
         for at, row in enumerate(rows):
             if _has_text(row):
