@@ -250,9 +250,8 @@ class Conductor:
         if now - max(self.marks[BROADCASTING.value], self._dropped_at) <= 2.0 * plan.bound_s + limit.grace_s:
             return None
         named = Counter(name for member in recipients for name in member.report.lacking if name != member.peer_id)
-        slow = next(
-            (member for member in recipients for name, _ in named.most_common(1) if member.peer_id == name), None
-        )
+        most = named.most_common(1)[0][0] if named else ""
+        slow = next((member for member in recipients if member.peer_id == most), None)
         if slow is None or slow.contributor in limit.spared:
             return None
         others = [member for member in recipients if member is not slow]
@@ -268,14 +267,16 @@ class Conductor:
         """Return True if the round closes although these do not have the result yet: they fetch the model later.
 
         They have as long again as it took until a majority of those that decide on this round, and on the next one, had
-        the result, and the grace.
+        the result, and the grace. While devices have different results, all are waited for: what they tell names one.
         """
         limit, distribution = self._settings.limit, self._distribution
         assert distribution.result is not None
         staged = [member for member in distribution.recipients() if member not in late]
+        digests = {member.report.staged.digest for member in staged if member.report.staged}
         contributors = {contributor.peer_id for contributor in distribution.result.contributors}
-        is_enough = has_quorum(self._opened.base, voters(staged)) and has_quorum(
-            tuple(contributors), {member.peer_id for member in staged}
+        here = {member.peer_id for member in staged}
+        is_enough = (
+            len(digests) == 1 and has_quorum(self._opened.base, voters(staged)) and has_quorum(contributors, here)
         )
         if limit.is_for_all or not is_enough or any(member.contributor in limit.spared for member in late):
             self._enough_at = None

@@ -163,3 +163,17 @@ def test_segments_go_on_without_a_device_whose_pieces_most_owners_lack() -> None
     device = desk.agent.members.get(D)
     assert device is not None
     assert device.device.link_mb_s == 2e-5, "it is planned with half the speed from now on"
+
+
+def test_while_devices_have_different_results_all_are_waited_for() -> None:
+    desk = Desk(rounds=0, min_peers=4, limit=LIMIT, exchange="shares")
+    for peer in (A, B, C, D):
+        desk.report(peer)
+    for peer in (A, B, C, D):
+        desk.hold(peer)
+    desk.promise(A, B, C, D)
+    for peer, digest in ((A, b"delta"), (B, b"delta"), (C, b"another")):
+        desk.stage(peer, digest=digest)
+    desk.pass_time(6.0, A, B, C, D)
+    assert desk.agent.phase is Phase.BROADCASTING
+    assert desk.told(RoundClosed) == []
