@@ -427,6 +427,21 @@ CASES["log: a zip bomb"] = _log("movielens-l.zip", lambda: _bomb("ml/u.data"))
 CASES["log: sequences of terabytes"] = _log("npz-l.npz", lambda: _zip(**{"items.npy": _npy(f"({_HUGE},)", "<i8")}))
 
 
+def _phones(name: str, content: Callable[[], bytes]) -> Case:
+    def read(folder: Path) -> object:
+        from mdl.scheduler.rounds.recorded import read_phones
+
+        return read_phones(_file(folder, name, content()))
+
+    return read
+
+
+CASES["phones: a gzip bomb"] = _phones("p.csv.gz", _gzip_bomb)
+CASES["phones: a long line"] = _phones(
+    "p.csv", lambda: b"device,Timestamp,usage,isInteractive,level,status,temperature\n" + b"1" * (48 << 20)
+)
+
+
 def _corpus(name: str, content: Callable[[], bytes]) -> Case:
     def read(folder: Path) -> object:
         from mdl.personal.words.corpus import read_lines_of

@@ -36,6 +36,7 @@ SELF = "writes"  # it makes the bytes, or views those that are there
 OWN = "its own process"  # what mdl has said to itself, or the system says
 LINE = "a line of its own file"  # bounded where the file is read
 COVERED: dict[str, str] = {
+    "scheduler/rounds/recorded.py:read_phones": "phones: ",
     "mdl/readable.py:encode_readable": SELF,
     "mdl/assignments.py:_parse_value": "the command line",
     "mdl/cloud/lesson_codec.py:pack_parts": SELF,
