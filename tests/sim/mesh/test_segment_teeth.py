@@ -161,7 +161,7 @@ _PLAN, _FETCH, _IS_RESULT = Aggregation._plan_segments, Hops.fetch, Spread._is_r
 # mutation -> (where, name, the seed that catches it)
 MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
     _a_piece_that_comes_twice_counts_twice: (Exchange, "take_piece", 22),
-    _another_ballots_segments_are_taken: (Staging, "hear_segment", 1015),
+    _another_ballots_segments_are_taken: (Staging, "hear_segment", 630),
     _an_owner_does_not_wait_for_all: (Exchange, "_finish", 22),
     _a_lost_device_stays_in_the_plan: (Aggregation, "_plan_segments", 9),
     _who_lacks_one_segment_stages: (Exchange, "is_whole", 22),
