@@ -312,7 +312,7 @@ def test_a_loop_that_trains_another_model_is_warned_once_and_keeps_what_it_makes
     loop = home.start_python(script)
     assert loop.end() == agent.end() == 0, loop.told
     assert loop.said == "torch.float16\n"
-    assert loop.told.count("the loop has changed nothing in the model") == 1
+    assert loop.told.count("the loop has changed nothing: it has to train the model") == 1
 
 
 def test_an_optimizer_of_another_model_is_refused_before_anything_is_written():

@@ -1,4 +1,4 @@
-// The page: one feed, six views, each with an address. Nothing here is ever sent anywhere but to members of the mesh.
+// The page: one feed, six views. Nothing is sent anywhere but to members of the mesh.
 import { draw, h, whole } from "./dom.js";
 import { Feed, takeToken } from "./feed.js";
 import { closeCharts, drawCharts, learningView } from "./learning.js";
@@ -46,13 +46,13 @@ state.hide = () => {
 	redraw();
 };
 
-// The address of a member that came later is not among those this page may ask: it is after it was loaded anew.
+// A member that came later may be asked only after the page was loaded anew.
 function follow() {
 	if (!state.now || feed.base) return;
 	document.documentElement.dataset.pages = known.size;
 	const isNew = state.now.mesh.pages.some((page) => !known.has(page));
-	const isPlayed = schedule.playing || (here()[0] === "schedule" && Object.keys(schedule.set).length);
-	const isUsed = state.join || isPlayed || /INPUT|SELECT|BUTTON|SUMMARY/.test(document.activeElement?.tagName);
+	const isSet = here()[0] === "schedule" && Object.keys(schedule.set).length;
+	const isUsed = state.join || schedule.playing || isSet || /INPUT|SELECT|BUTTON|SUMMARY/.test(document.activeElement?.tagName);
 	if (isNew && !isUsed && Date.now() - started > RELOAD_MS) location.reload();
 }
 
