@@ -175,7 +175,8 @@ class OwnWork:
         that round. is_free: nobody needs the parameters.
         """
         standing, here = self._standing, (lineage, part.round_id)
-        is_over, is_taken = part.round_id <= standing.round_id, bool(part.given or part.decisions)
+        # It was not late if a hop took its work, or was refused: refused work is no better for coming again at once.
+        is_over, is_taken = part.round_id <= standing.round_id, bool(part.given or part.released or part.decisions)
         if is_over and not (is_taken or standing.is_counted(*here)) and (part.fresh or part.is_empty):
             self._is_late = True
         standing.add(*(work.given_in(here) for work in part.works))
