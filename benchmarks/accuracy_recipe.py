@@ -25,16 +25,7 @@ import msgspec
 import numpy as np
 import torch
 
-from benchmarks.tool.options import (
-    Namespace,
-    Parser,
-    add_data,
-    add_model,
-    add_rounds,
-    add_seeds,
-    add_training,
-    training_of,
-)
+from benchmarks.tool.options import Namespace, Parser, add_recipe, training_of
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from benchmarks.training.together import train_together
@@ -52,18 +43,14 @@ RECIPE = TrainingSettings(optimizer="sgd", learning_rate=0.05, label_smoothing=0
 
 
 def add_options(parser: Parser) -> None:
-    add_data(parser)
-    add_model(parser)
+    add_recipe(parser)
     parser.add_argument("--peers", type=int, default=6)
-    add_rounds(parser, 20)
     parser.add_argument("--split", default="subject")
     parser.add_argument("--theta", choices=("peer", "samples"), default="peer")
-    add_seeds(parser)
     parser.add_argument(
         "--folds", type=int, default=0, help="test on parts of the training people; 0: on the test people"
     )
     parser.add_argument("--alone", action="store_true", help="also train every device alone")
-    add_training(parser)
     parser.add_argument("--cache", type=Path, default=default_cache_dir(), help="where parsed windows are kept")
 
 

@@ -19,16 +19,7 @@ from typing import Any
 import msgspec
 import torch
 
-from benchmarks.tool.options import (
-    Namespace,
-    Parser,
-    add_data,
-    add_model,
-    add_rounds,
-    add_seeds,
-    add_training,
-    training_of,
-)
+from benchmarks.tool.options import Namespace, Parser, add_recipe, training_of
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from benchmarks.training.in_process import Mesh
@@ -39,15 +30,11 @@ from mdl.protocol.coding import CODINGS
 
 
 def add_options(parser: Parser) -> None:
-    add_data(parser)
-    add_model(parser)
+    add_recipe(parser)
     parser.add_argument("--peers", type=int, default=4)
-    add_rounds(parser, 20)
     parser.add_argument("--rounds-per-epoch", type=int, default=5)
     parser.add_argument("--split", default="subject")
-    add_seeds(parser)
     parser.add_argument("--codings", nargs="+", choices=CODINGS, default=CODINGS, help="beside none")
-    add_training(parser)
 
 
 def run(options: Namespace, sheet: Sheet) -> None:

@@ -54,7 +54,7 @@ PAPER = {
 
 
 class Kept:
-    """What earlier calls have measured of a part, by key; written after each new figure."""
+    """Figures of a part from earlier calls, by key; written after each new figure."""
 
     def __init__(self, sheet: Sheet, part: str) -> None:
         self._sheet = sheet

@@ -200,7 +200,7 @@ def measure(peers: int, rounds: int, values: int, exchange: str, compress: str) 
 def run_peers(
     function: str, values: int, rounds: int, peers: int, exchange: str, compress: str
 ) -> list[dict[str, Any]]:
-    """What each peer of a mesh has measured; each is a process that calls this function. Raises Failed."""
+    """Return the figures of each peer of a mesh; each is a process that calls this function. Raises Failed."""
     environment = {**os.environ, CODE_VARIABLE: new_join_code("memory")}
     named = {
         name: subprocess.Popen(
@@ -218,7 +218,7 @@ def run_peers(
 
 
 def _read_peer(name: str, trainer: subprocess.Popen[str]) -> dict[str, Any]:
-    """What a peer has measured, once it has ended. Raises Failed."""
+    """Return the figures of a peer, once it has ended. Raises Failed."""
     try:
         said = trainer.communicate(timeout=_END_S)[0].splitlines()
     except subprocess.TimeoutExpired:

@@ -20,16 +20,7 @@ import msgspec
 import numpy as np
 import torch
 
-from benchmarks.tool.options import (
-    Namespace,
-    Parser,
-    add_data,
-    add_model,
-    add_rounds,
-    add_seeds,
-    add_training,
-    training_of,
-)
+from benchmarks.tool.options import Namespace, Parser, add_recipe, training_of
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.config import TrainingSettings
@@ -51,11 +42,7 @@ Person = tuple[Windows, Windows]
 
 
 def add_options(parser: Parser) -> None:
-    add_data(parser)
-    add_model(parser)
-    add_rounds(parser, 20)
-    add_seeds(parser)
-    add_training(parser)
+    add_recipe(parser)
 
 
 def run(options: Namespace, sheet: Sheet) -> None:

@@ -206,7 +206,7 @@ def progress_at(run: Run, at: int, constants: tuple[float, float, float, float])
 
 
 def spread(worlds: Sequence[Sequence[Run]], split: str, constants: tuple[float, float, float, float]) -> float:
-    """How much progress at a target differs between rules on the same world: the deviation of its logarithm."""
+    """Return the deviation of the logarithm of progress at a target, between rules on the same world."""
     apart: list[float] = []
     for runs in worlds:
         for worst, targets in ((False, TEST_TARGETS[split]), (True, WORST_TARGETS)):

@@ -22,16 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks.own_batch_norm import Person, part_people
-from benchmarks.tool.options import (
-    Namespace,
-    Parser,
-    add_data,
-    add_model,
-    add_rounds,
-    add_seeds,
-    add_training,
-    training_of,
-)
+from benchmarks.tool.options import Namespace, Parser, add_recipe, training_of
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from benchmarks.training.together import train_together
@@ -46,12 +37,8 @@ FIGURES = ("all", "mean", "worst", "strangers")
 
 
 def add_options(parser: Parser) -> None:
-    add_data(parser)
-    add_model(parser)
+    add_recipe(parser)
     parser.add_argument("--ratio", type=float, default=100.0, help="the largest share by the smallest")
-    add_rounds(parser, 20)
-    add_seeds(parser)
-    add_training(parser)
 
 
 def run(options: Namespace, sheet: Sheet) -> None:

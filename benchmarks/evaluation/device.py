@@ -54,7 +54,7 @@ _FAULTS = FaultSection(lost_after_s=30.0)
 
 
 class Asked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What one device is told.
+    """The orders for one device.
 
     system: mesh, master, or running (a master that merges each delta as it comes).
     exchange, compress: of a mesh.

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks chaos` sees of a mesh from outside, and what follows from it.
+"""The mesh as `python -m benchmarks chaos` sees it from outside, and the figures that follow.
 
 Who led, when a fault was noticed, when rounds closed, and whether every global delta is exactly the mean of what its
 contributors wrote, each counted once.

@@ -1,4 +1,4 @@
-"""What benchmarks take from the integration tests, which are not typed: the network `lan`, the commands `product`."""
+"""Helpers of the integration tests, which are not typed, for benchmarks: the network `lan`, the commands `product`."""
 
 from __future__ import annotations
 

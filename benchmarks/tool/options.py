@@ -42,6 +42,15 @@ def add_rounds(parser: Parser, default: int, what: str | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=default, help=what)
 
 
+def add_recipe(parser: Parser, rounds: int = 20) -> None:
+    """--data, --model, --rounds, --seeds and --set of a benchmark that trains."""
+    add_data(parser)
+    add_model(parser)
+    add_rounds(parser, rounds)
+    add_seeds(parser)
+    add_training(parser)
+
+
 def add_settings(parser: Parser) -> None:
     """--set KEY=VALUE, any number of them, once or several times."""
     parser.add_argument(

@@ -91,10 +91,7 @@ class Exchange:
 
     def lacking(self) -> tuple[str, ...]:
         """Return the peer ids of the contributors with pieces that this owner still waits for."""
-        late = (peer for peer in self._lanes if peer in self._contributors)
-        return tuple(
-            peer.peer_id for peer in late if any(not self._has_piece(peer, segment) for segment in self._owned)
-        )
+        return tuple(peer.peer_id for peer in self._lanes if self._lacks_piece_of(peer))
 
     def is_over(self) -> bool:
         """Return True once the result is whole here and every peer has its part of it from this device."""
@@ -275,6 +272,10 @@ class Exchange:
         """Return True if this device still lacks something that the peer has to give."""
         if any(segment in self.result.lacking for segment in self._owned_by[peer]):
             return True
+        return self._lacks_piece_of(peer)
+
+    def _lacks_piece_of(self, peer: Contributor) -> bool:
+        """Return True if a segment that this device owns still needs a piece of the peer's."""
         return peer in self._contributors and any(not self._has_piece(peer, segment) for segment in self._owned)
 
     def _has_piece(self, peer: Contributor, segment: int) -> bool:
