@@ -49,12 +49,11 @@ def number_in(text):
 def test_a_running_mesh_of_five_processes_whose_agent_is_killed(home, other, browser, tmp_path):
     code = home.run("mesh", "new", "home", "--json").result()["code"]
     common = ("--mesh", "home", "--loopback")
-    # Hops are shown; by default a round goes in segments where this machine is slow.
-    agent = home.start(
-        "agent", *common, "--exchange", "chain", "--min-peers", 4, "--web", 8420, "--out", tmp_path / "agent"
-    )
+    # Hops are shown, also once a peer leads: by default a round goes in segments where this machine is slow.
+    hops = ("--exchange", "chain")
+    agent = home.start("agent", *common, *hops, "--min-peers", 4, "--web", 8420, "--out", tmp_path / "agent")
     peers = [
-        home.start("peer", *common, "--name", f"p{number}", "--shard", f"{number}/4", "--data", DATA,
+        home.start("peer", *common, *hops, "--name", f"p{number}", "--shard", f"{number}/4", "--data", DATA,
                    *(["--web", 8420] if number == 1 else []))
         for number in (1, 2, 3)
     ]  # fmt: skip
