@@ -225,6 +225,8 @@ class MemberStatus(msgspec.Struct, frozen=True):
     link_mb_s: megabytes a second of its link, as hops have shown it; None: not known.
     merge_mb_s: likewise of its merges.
     bugs: messages that met a bug in its process.
+    took_part: rounds of the last ones with work of it.
+    of_rounds: number of these, at most ten; 0: the agent has closed none yet.
     """
 
     peer_id: PeerId
@@ -241,6 +243,8 @@ class MemberStatus(msgspec.Struct, frozen=True):
     link_mb_s: RateMBs | None = None
     merge_mb_s: RateMBs | None = None
     bugs: Count = 0
+    took_part: Count = 0
+    of_rounds: Count = 0
 
 
 class StatusWanted(Message, frozen=True):

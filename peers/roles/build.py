@@ -103,7 +103,9 @@ def configured_start(
         waits_for_majority=faults.on_partition == "wait",
         busy=config.busy,
         # The more devices judge each other's work, the less a lie gets through.
-        limit=TimeLimit(1.0 if config.defence.check else chain.wait_for, chain.grace_s, chain.left_out_at_most),
+        limit=TimeLimit(
+            1.0 if config.defence.check else chain.wait_for, chain.grace_s, chain.left_out_at_most, rule=chain.rule
+        ),
         exchange=chain.exchange,
         coding=chain.compress,
         quarantine=config.defence.quarantine,

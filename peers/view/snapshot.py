@@ -59,6 +59,9 @@ class DevicePart(msgspec.Struct, frozen=True):
     link_mb_s: megabytes a second, as its transfers have shown.
     merge_mb_s: megabytes a second that it merges.
     bugs: messages that met a bug in its process.
+    took_part: rounds of the last ones with work of it.
+    of_rounds: number of these, at most ten.
+    behind: rounds that the mesh's model is ahead of its own.
     """
 
     role: str
@@ -82,6 +85,9 @@ class DevicePart(msgspec.Struct, frozen=True):
     link_mb_s: float | None = None
     merge_mb_s: float | None = None
     bugs: int = 0
+    took_part: int = 0
+    of_rounds: int = 0
+    behind: int = 0
 
 
 class MeshPart(msgspec.Struct, frozen=True):

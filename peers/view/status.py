@@ -107,7 +107,8 @@ def _draw_devices(devices: dict[str, DevicePart]) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("device", no_wrap=True, overflow="ellipsis", min_width=8)
     table.add_column("doing", no_wrap=True, overflow="ellipsis", min_width=16)
-    for column, width in (("round", 5), ("loss", 5), ("link", 8), ("cpu", 5), ("free", 7), ("battery", 7)):
+    widths = {"round": 5, "gave": 5, "loss": 5, "link": 8, "cpu": 5, "free": 7, "battery": 7}
+    for column, width in widths.items():
         table.add_column(column, justify="right", no_wrap=True, min_width=width)
     for name, device in devices.items():
         arrived = "" if device.arrived is None else f" {device.arrived:.0%} from {device.arrives_from}"
@@ -117,6 +118,7 @@ def _draw_devices(devices: dict[str, DevicePart]) -> Table:
             name,
             Text(f"{leads}{device.doing}{silent}{arrived}", style=_COLOURS.get(device.state, "")),
             "" if device.round is None else str(device.round),
+            f"{device.took_part}/{device.of_rounds}" if device.of_rounds else "",
             "" if device.loss is None else f"{device.loss:.3f}",
             "" if device.link_mb_s is None else f"{device.link_mb_s:.3g} MB/s",
             "" if device.cpu_percent is None else f"{device.cpu_percent:.0f} %",

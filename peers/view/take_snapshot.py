@@ -201,6 +201,7 @@ def _device(member: MemberStatus, status: MeshStatus, agent_is_silent: bool) -> 
     state, doing = _state(member)
     arriving = transfer if transfer and transfer.size_bytes else None
     leads = member.peer_id == status.agent
+    newest = max((each.round_id for each in status.members), default=0)
     told: dict[str, Any] = {name: getattr(resources, name) for name in _RESOURCES} if resources else {}
     return DevicePart(
         Role.TRAINER.value,
@@ -216,6 +217,9 @@ def _device(member: MemberStatus, status: MeshStatus, agent_is_silent: bool) -> 
         link_mb_s=member.link_mb_s,
         merge_mb_s=member.merge_mb_s,
         bugs=member.bugs,
+        took_part=member.took_part,
+        of_rounds=member.of_rounds,
+        behind=max(0, newest - member.round_id),
         **told,
     )
 

@@ -48,11 +48,14 @@ def in_plan_order(devices: Sequence[DeviceSeen], left_out_at_most: float) -> lis
     return sorted(devices, key=lambda each: (each.left_out < left_out_at_most, each.busy_for_s > 0.0, -each.link_mb_s))
 
 
-def best_set(seen: RoundSeen, left_out_at_most: float, *, now: bool = False) -> BestSet | None:
+def best_set(
+    seen: RoundSeen, left_out_at_most: float, *, now: bool = False, least: int = LEAST_MEMBERS
+) -> BestSet | None:
     """Return the set with the best ratio of worth to time since the round opened; None if no set can ever give.
 
     Sets are the beginnings of the plan's order, at the moment of each device's expected end of training. A set holds
     every device that has been left out `left_out_at_most` times. now: sets that can give now alone, without that.
+    least: the fewest devices of a set.
     """
     if now:
         moments, bound = [0.0], 0
@@ -66,7 +69,7 @@ def best_set(seen: RoundSeen, left_out_at_most: float, *, now: bool = False) -> 
             continue
         order = in_plan_order(able, left_out_at_most)
         for count, ratio in _ratios(seen, order, moment_s):
-            if count >= bound and (best is None or ratio > best.ratio):
+            if count >= max(bound, least) and (best is None or ratio > best.ratio):
                 best = BestSet(tuple(order[:count]), moment_s, ratio)
     return best
 

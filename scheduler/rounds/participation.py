@@ -38,6 +38,8 @@ class DeviceSeen(msgspec.Struct, frozen=True, kw_only=True):
     base_age: rounds that have closed since the parameters that its oldest work began from.
     took_part: its rounds among the last `LOOKED_BACK`.
     left_out: rounds in a row, up to now, that closed without it.
+    able_at_s: seconds after the round opened at which it could give; None: it cannot yet.
+    is_new: nobody has seen it train, so `ready_in_s` is a guess.
     """
 
     device_id: str
@@ -53,6 +55,8 @@ class DeviceSeen(msgspec.Struct, frozen=True, kw_only=True):
     base_age: int = 0
     took_part: int = 0
     left_out: int = 0
+    able_at_s: float | None = None
+    is_new: bool = False
 
     @property
     def can_give(self) -> bool:
@@ -60,17 +64,35 @@ class DeviceSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """An open round. number: from 1. open_s: seconds that it is open. size_mb: of a delta. latency_s: of a message."""
+    """An open round.
+
+    number: from 1.
+    open_s: seconds that it is open.
+    size_mb: of a delta.
+    latency_s: of a message.
+    devices: those that may still take part.
+    members: the number that the round was opened with; 0: these.
+    """
 
     number: int
     open_s: float
     size_mb: float
     latency_s: float
     devices: tuple[DeviceSeen, ...]
+    members: int = 0
+
+    @property
+    def opened_with(self) -> int:
+        return self.members or len(self.devices)
 
     def able(self) -> list[DeviceSeen]:
         """Return the devices that can give now."""
         return [device for device in self.devices if device.can_give]
+
+    def enough_at_s(self, needed: int) -> float | None:
+        """Return the seconds after the opening at which so many devices could give; None: they cannot yet."""
+        at_s = sorted(each.able_at_s or 0.0 for each in self.able())
+        return at_s[needed - 1] if len(at_s) >= needed else None
 
 
 class Wait(msgspec.Struct, frozen=True):

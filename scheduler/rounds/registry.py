@@ -14,7 +14,7 @@ from mdl.hints import did_you_mean
 from mdl.scheduler.rounds.bandit import Bandit
 from mdl.scheduler.rounds.learned import load_rounds_policy
 from mdl.scheduler.rounds.participation import ParticipationRule
-from mdl.scheduler.rounds.shipped import BestRatio, Bounds, CloseAfter
+from mdl.scheduler.rounds.shipped import BestRatio, Bounds, CloseAfter, Half
 
 # Waits and rounds beyond these are mistakes.
 _LONGEST_S, _MOST_ROUNDS = 3600.0, 1000.0
@@ -24,7 +24,8 @@ RULES: dict[str, tuple[Callable[[str, Bounds], ParticipationRule], Bounds]] = {
     "all": (CloseAfter, Bounds(wait_for=1.0, grace_s=0.0, left_out_at_most=inf, drop_times=inf)),
     "deadline": (CloseAfter, Bounds(wait_for=0.5, grace_s=8.0)),
     "k-of-n": (CloseAfter, Bounds(wait_for=5.0 / 9.0, grace_s=0.0)),
-    "best-ratio": (BestRatio, Bounds()),
+    "half": (Half, Bounds(wait_for=0.51)),
+    "best-ratio": (BestRatio, Bounds(wait_for=0.0, grace_s=0.0)),
     "bandit": (Bandit, Bounds()),
 }
 # Bound -> the least and the most; `inf` is valid for the last two, and means that there is none.

@@ -1,7 +1,7 @@
 """The shipped participation rules. Pure.
 
-`third`, `all`, `deadline` and `k-of-n` are one rule (`CloseAfter`) with other bounds; `best-ratio` is another one.
-`mdl.scheduler.rounds.registry` has their names and bounds.
+`third`, `all`, `deadline` and `k-of-n` are one rule (`CloseAfter`) with other bounds. `half` and `best-ratio` are the
+rules of a mesh. `mdl.scheduler.rounds.registry` has their names and bounds.
 """
 
 from __future__ import annotations
@@ -23,12 +23,17 @@ from mdl.scheduler.rounds.participation import (
     tell_wait,
 )
 
+# Devices that train have this share of the time that the others took, if the grace is shorter: training times of equal
+# devices differ by less. A device that nobody has seen train has so many times the grace.
+_GRACE, _NEW = 0.25, 5.0
+
 
 class Bounds(msgspec.Struct, frozen=True):
     """The bounds of a rule.
 
     wait_for: the share of the devices that must be able to give, 0 to 1; two devices at least.
-    grace_s: seconds that a round stays open in any case, unless all can give.
+    grace_s: seconds that a round stays open in any case, unless all can give; `half` and `best-ratio`: seconds that the
+    others have once enough can give.
     left_out_at_most: rounds in a row that may close without one device; the next one waits for it. inf: no bound.
     drop_times, drop_extra_s: see `Close`.
     """
@@ -64,22 +69,78 @@ class CloseAfter:
         return close_with(seen, able, bounds)
 
 
-class BestRatio:
-    """Close with the set of the exact plan that has the best ratio of worth to time, now or when it can give."""
+class Half:
+    """Close once enough devices can give, and the others have had the grace (`_grace_end_s`)."""
 
     def __init__(self, name: str, bounds: Bounds) -> None:
         self.name, self.bounds = name, bounds
 
     def decide(self, seen: RoundSeen) -> Decision:
-        best = best_set(seen, self.bounds.left_out_at_most)
-        missing = [each for each in seen.devices if not each.can_give]
+        bounds, able, missing = self.bounds, seen.able(), _missing(seen)
+        needed = _needed(seen, bounds)
+        if wait := _wait_for_enough(seen, missing, needed, bounds):
+            return wait
+        end_s = _grace_end_s(seen, missing, needed, max(bounds.grace_s, _GRACE * (seen.enough_at_s(needed) or 0.0)))
+        if seen.open_s < end_s:
+            return Wait(end_s, _ids(missing), tell_wait(seen, missing, f"open until {end_s:.1f} s"))
+        return close_with(seen, able, bounds)
+
+
+class BestRatio:
+    """Close with the set of the exact plan that has the best ratio of worth to time, now or when it can give.
+
+    The others have the grace once enough can give, as with `Half`.
+    """
+
+    def __init__(self, name: str, bounds: Bounds) -> None:
+        self.name, self.bounds = name, bounds
+
+    def decide(self, seen: RoundSeen) -> Decision:
+        bounds, missing = self.bounds, _missing(seen)
+        needed = _needed(seen, bounds)
+        if wait := _wait_for_enough(seen, missing, needed, bounds):
+            return wait
+        best = best_set(seen, bounds.left_out_at_most, least=needed)
         if best is None:
             return Wait(inf, _ids(missing), tell_wait(seen, missing, "no set can give yet"))
-        if best.close_in_s > 0.0:
-            awaited = [each for each in best.devices if not each.can_give]
-            until_s = seen.open_s + best.close_in_s
-            return Wait(until_s, _ids(awaited), tell_wait(seen, awaited, f"a round of {len(best.devices)} is worth it"))
-        return close_with(seen, list(best.devices), self.bounds)
+        awaited = [each for each in best.devices if not each.can_give]
+        end_s = seen.open_s + best.close_in_s
+        if not awaited:
+            awaited, end_s = missing, _grace_end_s(seen, missing, needed, bounds.grace_s)
+        if seen.open_s < end_s:
+            return Wait(end_s, _ids(awaited), tell_wait(seen, awaited, f"a round of {len(best.devices)} is worth it"))
+        return close_with(seen, list(best.devices), bounds)
+
+
+def _needed(seen: RoundSeen, bounds: Bounds) -> int:
+    """Return the number of devices that must be able to give, of those that the round was opened with."""
+    return min(bounds.needed(seen.opened_with), len(seen.devices))
+
+
+def _missing(seen: RoundSeen) -> list[DeviceSeen]:
+    return [each for each in seen.devices if not each.can_give]
+
+
+def _wait_for_enough(seen: RoundSeen, missing: list[DeviceSeen], needed: int, bounds: Bounds) -> Wait | None:
+    """Wait for devices at the bound, and until enough can give; None: there is no need to."""
+    if owed := [each for each in missing if each.left_out >= bounds.left_out_at_most]:
+        return wait_for_owed(seen, owed, bounds)
+    if missing and len(seen.devices) - len(missing) < needed:
+        return Wait(inf, _ids(missing), tell_wait(seen, missing, f"{needed} are needed"))
+    return None
+
+
+def _grace_end_s(seen: RoundSeen, missing: list[DeviceSeen], needed: int, grace_s: float) -> float:
+    """Return the seconds after the opening at which the grace of the missing devices ends; 0.0 if none is missing."""
+    if not missing:
+        return 0.0
+    longest_s = grace_s * (_NEW if any(each.is_new for each in missing) else 1.0)
+    return (seen.enough_at_s(needed) or 0.0) + longest_s
+
+
+def mesh_rule(name: str, bounds: Bounds) -> Half | BestRatio:
+    """Return a mesh's rule. name: "half" or "best-ratio"."""
+    return BestRatio(name, bounds) if name == "best-ratio" else Half(name, bounds)
 
 
 def wait_for_owed(seen: RoundSeen, owed: list[DeviceSeen], bounds: Bounds) -> Wait:

@@ -41,6 +41,8 @@ from mdl.sim.timing.exchange import exchange_end_s
 Work = tuple[tuple[int, float], ...]
 # A wait moves the clock by this much at least: reports come no faster.
 _LEAST_WAIT_S = 0.05
+# Rounding: a period of work that is counted in several steps must still be whole.
+_WHOLE = 1.0 - 1e-9
 # When devices are dropped, their results have still to go out: half of the exchange, at least.
 _RESULTS = 0.5
 
@@ -110,6 +112,8 @@ class Played:
 class _Device:
     """The state of a device. since_s: work is counted up to here. stops_at: it trains until it holds so many periods.
 
+    able_s: the time since which it can give; None: it cannot.
+
     fetches: version, the time at which the transfer began and ends, and the devices that give it.
     """
 
@@ -122,6 +126,7 @@ class _Device:
     took_part: list[bool] = field(default_factory=list)
     left_out: int = 0
     joules: float = 0.0
+    able_s: float | None = None
 
     @property
     def periods(self) -> float:
@@ -143,10 +148,8 @@ class _Device:
             self.parts[-1] = (self.base, self.parts[-1][1] + gained)
         else:
             self.parts.append((self.base, gained))
-
-
-# Rounding: a period of work that is counted in several steps must still be whole.
-_WHOLE = 1.0 - 1e-9
+        if self.able_s is None and self.periods >= _WHOLE:
+            self.able_s = self.since_s
 
 
 class RoundsMesh:
@@ -235,6 +238,7 @@ class RoundsMesh:
             base_age=len(self.rounds) - oldest,
             took_part=sum(device.took_part[-LOOKED_BACK:]),
             left_out=device.left_out,
+            able_at_s=None if device.able_s is None else max(0.0, device.able_s - self.opened_s),
         )
 
     def _can_give(self, index: int) -> bool:
@@ -282,6 +286,7 @@ class RoundsMesh:
             device.took_part.append(index in members)
             if index in members:
                 device.base, device.parts, device.stops_at, device.left_out, device.fetches = number, [], 1.0, 0, None
+                device.able_s = None
             else:
                 device.left_out += 1
         given = [

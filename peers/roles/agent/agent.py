@@ -14,6 +14,7 @@ import msgspec
 
 from mdl.channels import Told, unlike_channels
 from mdl.peers.roles.agent.aggregation import OpenRound
+from mdl.peers.roles.agent.attendance import Attendance
 from mdl.peers.roles.agent.conductor import Conductor
 from mdl.peers.roles.agent.doubt.judged import Judged
 from mdl.peers.roles.agent.gathering import Gathering, common_goal, gather
@@ -80,7 +81,7 @@ class MobileAgent:
         self._settings = settings
         self._between = GATHERING
         self._goal, self.ending = taken.goal, Ending(settings.end, taken.course, now)
-        self._left_out: dict[str, int] = {}  # peer id -> rounds running that went on without it
+        self.attendance = Attendance()
         self._judged, self._vanished = Judged(settings.judges), frozenset[str]()
         self.distrust = Distrust(settings.quarantine)
         self.unlike: tuple[str, ...] = ()
@@ -335,11 +336,14 @@ class MobileAgent:
     def _conduct(self, ledger: RoundLedger, opened: RoundOpened) -> None:
         self._repeater.clear()
         most = self._settings.limit.left_out_at_most
-        spared = frozenset(peer for peer in ledger.members if self._left_out.get(peer.peer_id, 0) >= most)
+        spared = frozenset(peer for peer in ledger.members if self.attendance.left_out(peer.peer_id) >= most)
         limit = msgspec.structs.replace(self._settings.limit, spared=spared)
         settings = msgspec.structs.replace(self._settings, limit=limit)
         judging = self._judged.prepare(ledger, opened.digest, self.distrust.doubted, self.distrust.disputed)
-        round_ = OpenRound(ledger, opened, self.members, self._policy, self._repeater, settings, judging)
+        self.attendance.open(ledger.members, ledger.opened_at)
+        round_ = OpenRound(
+            ledger, opened, self.members, self._policy, self._repeater, settings, judging, self.attendance
+        )
         going = self._going if self._going and self._going.round_id == ledger.round_id else None
         self.round, self._going = Conductor(self.me.peer_id, self._office_term, round_, going), None
 
@@ -350,18 +354,11 @@ class MobileAgent:
         self.distrust.note(closed.contradicted, summary.round)
         doubts = self.distrust.doubts(self.members.everyone(), summary.round)
         self._records.note(msgspec.structs.replace(summary, quarantined=dict(self.distrust.out), doubts=doubts), now)
-        self._note_left_out(closed)
+        assert closed.result is not None
+        here = [member.peer_id for member in self.following() if not member.report.away]
+        self.attendance.close(closed.result.contributors, closed.left_behind, here)
         self._judged.note(closed.judging, closed.result)
         return effects
-
-    def _note_left_out(self, closed: Conductor) -> None:
-        """Count, for each device that may train, the rounds running without its work, or closed before it was there."""
-        assert closed.result is not None
-        given = {peer.peer_id for peer in closed.result.contributors if peer not in closed.left_behind}
-        before, here = self._left_out, [member for member in self.following() if not member.report.away]
-        self._left_out = {
-            member.peer_id: before.get(member.peer_id, 0) + 1 for member in here if member.peer_id not in given
-        }
 
     def _is_waited_for(self, member: Member, now: float) -> bool:
         """Return True if the next round waits for a device that fetches the model.
@@ -369,7 +366,7 @@ class MobileAgent:
         A round that does not wait for everybody waits for a newcomer as long as the grace, and without that limit for a
         device that as many rounds as may have gone on without.
         """
-        limit, rounds = self._settings.limit, self._left_out.get(member.peer_id, 0)
+        limit, rounds = self._settings.limit, self.attendance.left_out(member.peer_id)
         if limit.is_for_all or rounds >= limit.left_out_at_most:
             return True
         return rounds == 0 and member.late_since is not None and now - member.late_since < limit.grace_s

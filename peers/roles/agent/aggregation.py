@@ -11,17 +11,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import ceil
 
 import msgspec
 
 from mdl.bounds import first_few
+from mdl.peers.roles.agent.attendance import Attendance
 from mdl.peers.roles.agent.chain_view import chain_view
 from mdl.peers.roles.agent.doubt.judged import Judging
 from mdl.peers.roles.agent.doubt.second_opinion import SecondOpinion
 from mdl.peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
 from mdl.peers.roles.agent.repeater import Repeater
 from mdl.peers.roles.agent.settings import AgentSettings
+from mdl.peers.roles.agent.taking_part import TakingPart
 from mdl.peers.roles.membership.member import Change, Member
 from mdl.peers.roles.membership.members import Members
 from mdl.protocol.delta import Contributor
@@ -39,9 +40,6 @@ logger = logging.getLogger(__name__)
 
 # If the values of a round take less at best, hops end soon, and the policy minds batteries and busy devices.
 _SLOW_S = 0.05
-# Devices that train are waited for as long as this share of the time that the others took, if the grace is shorter:
-# training times of equal devices differ by less. A device that was never seen to train has so many times the grace.
-_GRACE, _UNKNOWN = 0.25, 5.0
 # Looked up once: see peers/roles/agent/phase.py.
 _RECEIVING = Activity.RECEIVING
 
@@ -57,6 +55,7 @@ class OpenRound:
     repeater: Repeater
     settings: AgentSettings
     judging: Judging
+    attendance: Attendance
 
 
 class Aggregation:
@@ -80,6 +79,7 @@ class Aggregation:
         self._repeater = round_.repeater
         self._settings = round_.settings
         self._judging = round_.judging
+        self._taking_part = TakingPart(round_.ledger, round_.members, round_.settings.limit, round_.attendance)
         self._orders: dict[tuple[int, int], HopOrdered] = {}
         self._opinion = SecondOpinion(round_.ledger, self._judging.doubted, self._judging.unjudged)
 
@@ -108,7 +108,8 @@ class Aggregation:
         """
         self.waiting_for = ""
         self._leave_out_the_paused()
-        self._leave_out_the_slow(now)
+        for peer, why in self._taking_part.leave_out(now).items():
+            self._leave_out(peer, why)
         effects = self._announce(now) + self._mend(now)
         self.plan = None
         if self._is_inspected(now):
@@ -157,27 +158,6 @@ class Aggregation:
             if peer in ledger.live() and ledger.holding(peer) is None:
                 logger.info("round %d goes on without %s: paused: %s", ledger.round_id, peer.peer_id, away)
                 ledger.lose(peer, f"{LEFT_OUT}paused: {away}")
-
-    def _leave_out_the_slow(self, now: float) -> None:
-        """Leave out devices that train for longer than the rest: a later round has their work, as if they were away."""
-        ledger, limit = self._ledger, self._settings.limit
-        live = ledger.live()
-        training = [peer for peer in live if ledger.holding(peer) is None]
-        ready_at = sorted(ledger.ready_at[peer] for peer in live if peer in ledger.ready_at)
-        needed = max(1, min(ceil(limit.wait_for * len(ledger.members)), len(live)))
-        if not training or len(ready_at) < needed:
-            return
-        took_s = ready_at[needed - 1] - ledger.opened_at
-        over_s = now - ready_at[needed - 1]
-        told = f"{len(ready_at)} of {len(ledger.members)} were ready after {now - ledger.opened_at:.1f} s"
-        for peer in set(training) - limit.spared:
-            member = self._members.get(peer)
-            known_s = member.device.training_s if member else None
-            grace_s = max(limit.grace_s * (_UNKNOWN if known_s is None else 1.0), _GRACE * took_s)
-            if over_s >= grace_s:
-                left_s = 0.0 if known_s is None else known_s - (now - ledger.opened_at)
-                more = f", and it needs about {left_s:.1f} s more" if left_s > 0.0 else ", and it still trained"
-                self._leave_out(peer, told + more)
 
     def _leave_out(self, peer: Contributor, why: str) -> None:
         logger.info("round %d goes on without %s: %s", self._ledger.round_id, peer.peer_id, why)

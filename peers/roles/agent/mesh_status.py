@@ -9,6 +9,7 @@ import msgspec
 
 from mdl.bounds import MAX_HEADER_BYTES, first_few, printable
 from mdl.budget import Budget
+from mdl.peers.roles.agent.attendance import Attendance
 from mdl.peers.roles.agent.conductor import Conductor
 from mdl.peers.roles.agent.ledger import RoundLedger
 from mdl.peers.roles.agent.phase import AGGREGATING, BROADCASTING, GATHERING, Phase
@@ -58,6 +59,7 @@ class Leader(Protocol):
     round: Conductor | None
     distrust: Distrust
     unlike: tuple[str, ...]
+    attendance: Attendance
     lineage: Lineage
 
     @property
@@ -74,7 +76,8 @@ def mesh_status(
     agent: Leader, policy: str, goal: int, finished: list[RoundSummary], since_round: int, now: float
 ) -> MeshStatus:
     ledger = agent.ledger
-    members = tuple(_member_status(member, ledger, agent.distrust, now) for member in agent.members.everyone())
+    everyone = agent.members.everyone()
+    members = tuple(_member_status(member, ledger, agent.distrust, agent.attendance, now) for member in everyone)
     hops = told_schedule(ledger) if ledger else ()
     round_id = ledger.round_id if ledger else max((member.round_id for member in members), default=0)
     new = [summary for summary in finished if summary.round > since_round]
@@ -157,7 +160,9 @@ def _without_details(summary: RoundSummary) -> RoundSummary:
     return msgspec.structs.replace(summary, schedule=(), devices=(), confusion=())
 
 
-def _member_status(member: Member, ledger: RoundLedger | None, distrust: Distrust, now: float) -> MemberStatus:
+def _member_status(
+    member: Member, ledger: RoundLedger | None, distrust: Distrust, attendance: Attendance, now: float
+) -> MemberStatus:
     holding = ledger.holding(member.contributor) if ledger else None
     report = member.report
     return MemberStatus(
@@ -175,6 +180,8 @@ def _member_status(member: Member, ledger: RoundLedger | None, distrust: Distrus
         link_mb_s=member.device.link_mb_s,
         merge_mb_s=member.device.merge_mb_s,
         bugs=report.bugs,
+        took_part=attendance.took_part(member.peer_id),
+        of_rounds=attendance.rounds,
     )
 
 

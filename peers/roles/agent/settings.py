@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from mdl.config import BusySection, Exchange
+from mdl.config import BusySection, Exchange, Rule
 from mdl.ends import EndSection
 from mdl.peers.roles.membership.reach import AVOID_S
 from mdl.protocol.coding import Coding
@@ -19,12 +19,14 @@ class TimeLimit(msgspec.Struct, frozen=True):
     wait_for: share of its members; 1.0: all, and nobody is left out or behind. grace_s: time that the others have
     after these are ready, and again after these have the result; longer where the round itself takes long.
     left_out_at_most: rounds running that go on without a device. spared: devices at this limit; they are waited for.
+    rule: decides within these bounds which devices take part (`mdl.scheduler.rounds.shipped.mesh_rule`).
     """
 
     wait_for: float = 1.0
     grace_s: float = 2.0
     left_out_at_most: int = 9
     spared: frozenset[Contributor] = frozenset()
+    rule: Rule = "half"
 
     @property
     def is_for_all(self) -> bool:

@@ -1,4 +1,4 @@
-// The page: one feed, six views. Nothing is sent anywhere but to members of the mesh.
+// The page: one feed, six views. Nothing is sent but to members of the mesh.
 import { draw, h, whole } from "./dom.js";
 import { Feed, takeToken } from "./feed.js";
 import { closeCharts, drawCharts, learningView } from "./learning.js";

@@ -1,4 +1,4 @@
-// Draws trees of plain objects into the document and changes only what differs: focus and scrolling stay.
+// Draws trees of plain objects and changes only what differs: focus and scrolling stay.
 // Whatever comes from a device ends up in text nodes and attributes, never in markup.
 
 const SVG = new Set(["svg", "path", "rect", "line", "g", "text", "title", "circle", "polyline"]);

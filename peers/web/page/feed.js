@@ -1,4 +1,4 @@
-// What a member tells, kept up to date; when it goes away another one from the list is asked, and the page stays.
+// A member's news, kept up to date; another one is asked when it goes away.
 
 const SILENT_MS = 7000; // a member says every two seconds that it is there
 const RETRY_MS = 700;

@@ -1,4 +1,4 @@
-// Who did what when in one round: a row for each device, arrows where hops begin.
+// One round: a row for each device, arrows where hops begin.
 import { fixed, h, known, seconds, table } from "./dom.js";
 
 export const KINDS = {

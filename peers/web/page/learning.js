@@ -1,4 +1,4 @@
-// Accuracy and loss by round, each device's, and where the seconds and bytes of a round go.
+// Accuracy and loss by round, and where seconds and bytes go.
 import { bytes, fixed, h, known, percent, plural, seconds, table, told, whole } from "./dom.js";
 import { empty, panel, stat, stats } from "./views.js";
 

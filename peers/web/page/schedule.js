@@ -1,4 +1,4 @@
-// An earlier round played again, step by step, also with other devices or another policy.
+// An earlier round played again, also with other devices or another policy.
 import { h, known, number, percent, seconds, whole } from "./dom.js";
 import { gantt, hopTable } from "./gantt.js";
 import { empty, panel } from "./views.js";

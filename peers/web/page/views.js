@@ -49,6 +49,8 @@ function card(name, device) {
 		known(device.free_memory_bytes) ? ["free", bytes(device.free_memory_bytes, 2)] : null,
 		known(device.temperature_c) ? ["temp", `${whole(device.temperature_c)} °C`] : null,
 		known(device.loss) ? ["loss", fixed(device.loss, 3)] : null,
+		device.took_part < device.of_rounds ? ["gave", `${device.took_part} of ${device.of_rounds}`] : null,
+		device.behind ? ["behind", device.behind] : null,
 	].filter(Boolean);
 	const power = known(device.battery_percent)
 		? bar(device.battery_percent / 100, device.charging ? "charging" : "battery", percent(device.battery_percent / 100), device.battery_percent < 20 && !device.charging)

@@ -17,6 +17,7 @@ import pytest
 
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.agent.aggregation import OpenRound
+from mdl.peers.roles.agent.attendance import Attendance
 from mdl.peers.roles.agent.conductor import Conductor
 from mdl.peers.roles.agent.doubt.judged import Judging
 from mdl.peers.roles.agent.ledger import Hop, HopState, RoundLedger
@@ -312,7 +313,8 @@ def _check_that_an_older_term_is_given_up_first() -> None:
     opened = RoundOpened(9, 1, b"w0", (_ME, _OTHER), 9, _FORKS, ("a", "b"))
     ledger = RoundLedger(1, frozenset([_ME, _OTHER]), 9)
     policy, judging = make_policy("fifo"), Judging(ledger)
-    round_ = Conductor("a", 8, OpenRound(ledger, opened, members, policy, Repeater(0.5), AgentSettings(), judging))
+    open_round = OpenRound(ledger, opened, members, policy, Repeater(0.5), AgentSettings(), judging, Attendance())
+    round_ = Conductor("a", 8, open_round)
     round_._propose(Holding(0, 2.0, (_ME, _OTHER)), 0.0)
     assert round_.phase is Phase.AGGREGATING
 
