@@ -11,6 +11,7 @@ from types import FrameType
 
 import numpy as np
 
+from mdl.config import Rule
 from mdl.errors import MdlError
 from mdl.peers.roles.agent.settings import TimeLimit
 from mdl.peers.roles.build import SEGMENT_VALUES, PeerStart, TrainerStart, build_machine, simulated_start
@@ -113,7 +114,8 @@ def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, n
     exchange = (plan.exchange, plan.compress, plan.outer(), judges, plan.overlaps(peer_id))
     values, limit = _segment_values(plan), TimeLimit()
     if plan.slow:
-        limit = TimeLimit(_WAIT_FOR, _GRACE_S, 1 + plan.seed % _MOST_LEFT_OUT)
+        rule: Rule = "half" if plan.seed % 2 else "best-ratio"
+        limit = TimeLimit(_WAIT_FOR, _GRACE_S, 1 + plan.seed % _MOST_LEFT_OUT, rule=rule)
     return simulated_start(
         me, plan.policy, plan.peers, plan.on_partition, start, now, *exchange, segment_values=values, limit=limit
     )

@@ -132,6 +132,38 @@ def test_best_ratio_avoids_a_device_in_the_middle_of_a_call() -> None:
     assert set(closed.devices) == set("bcd")
 
 
+@pytest.mark.parametrize("name", ["half", "best-ratio?wait_for=0.51&grace_s=2"])
+def test_the_rules_of_a_mesh_give_the_others_a_moment_once_enough_can_give(name: str) -> None:
+    """A new device has longer: nobody knows how long it trains."""
+    able = [msgspec.structs.replace(each, able_at_s=3.0) for each in READY[:3]]
+    far, rule = _device("e", 60.0), make_rule(name)
+    assert isinstance(rule.decide(_seen(*able[:2], _device("d", 9.0), far, open_s=4.0)), Wait), "3 of 4 are needed"
+    early = rule.decide(_seen(*able, far, open_s=4.5))
+    assert isinstance(early, Wait)
+    assert (early.devices, early.until_s) == (("e",), 5.0)
+    assert isinstance(rule.decide(_seen(*able, far, open_s=5.0)), Close)
+    new = msgspec.structs.replace(far, is_new=True)
+    assert isinstance(rule.decide(_seen(*able, new, open_s=12.0)), Wait)
+    assert isinstance(rule.decide(_seen(*able, new, open_s=13.0)), Close)
+
+
+@pytest.mark.parametrize("name", ["half", "best-ratio?wait_for=0.51"])
+def test_devices_that_are_gone_make_no_smaller_round_enough(name: str) -> None:
+    seen = msgspec.structs.replace(_seen(*READY[:3], _device("e", 60.0), open_s=30.0), members=9)
+    assert isinstance(make_rule(name).decide(seen), Wait), "5 of the 9 that it was opened with"
+    all_left = msgspec.structs.replace(_seen(*READY[:3], open_s=30.0), members=9)
+    assert isinstance(make_rule(name).decide(all_left), Close)
+
+
+def test_best_ratio_takes_no_fewer_than_it_is_told_to() -> None:
+    slow = [_device("e", link_mb_s=0.2), _device("f", link_mb_s=0.02)]
+    closed = make_rule("best-ratio").decide(_seen(*READY[:2], *slow, open_s=1.0))
+    bound = make_rule("best-ratio?wait_for=0.75").decide(_seen(*READY[:2], *slow, open_s=1.0))
+    assert isinstance(closed, Close)
+    assert isinstance(bound, Close)
+    assert (len(closed.devices), len(bound.devices)) == (2, 3)
+
+
 RATES = st.lists(st.floats(0.5, 40.0), min_size=2, max_size=6)
 
 

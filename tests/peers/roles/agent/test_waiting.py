@@ -177,3 +177,71 @@ def test_while_devices_have_different_results_all_are_waited_for() -> None:
     desk.pass_time(6.0, A, B, C, D)
     assert desk.agent.phase is Phase.BROADCASTING
     assert desk.told(RoundClosed) == []
+
+
+WORTH = TimeLimit(wait_for=0.51, grace_s=0.5, left_out_at_most=9, rule="best-ratio")
+
+
+def _linked(links_mb_s: dict[Contributor, float], limit: TimeLimit = WORTH) -> Desk:
+    """Devices with a delta of 4 MB that trained in a second before."""
+    desk = Desk(rounds=0, min_peers=len(links_mb_s), limit=limit, exchange="shares")
+    for peer in links_mb_s:
+        desk.report(peer, size=1_000_000)
+    for peer, mb_s in links_mb_s.items():
+        member = desk.agent.members.get(peer)
+        assert member is not None
+        member.device.training_s, member.device.link_mb_s = 1.0, mb_s
+    return desk
+
+
+def test_a_device_whose_link_holds_up_the_others_is_left_out_though_it_can_give() -> None:
+    desk = _linked({A: 10.0, B: 10.0, C: 10.0, D: 0.05})
+    for peer in (A, B, C, D):
+        desk.hold(peer)
+    desk.pass_time(1.0, A, B, C, D)
+    told = _lost(desk)
+    assert list(told) == ["d"]
+    assert told["d"] == "left out: its link of 0.05 MB/s would hold up the others; its work comes by round 10"
+
+
+def test_devices_with_equal_links_are_all_worth_the_time() -> None:
+    desk = _linked({A: 10.0, B: 9.0, C: 10.0, D: 8.0})
+    for peer in (A, B, C, D):
+        desk.hold(peer)
+    desk.pass_time(1.0, A, B, C, D)
+    assert _lost(desk) == {}
+
+
+def test_a_device_that_is_due_is_waited_for_beyond_the_grace_and_a_late_one_is_not_for_ever() -> None:
+    desk = _linked({A: 10.0, B: 10.0, C: 10.0, D: 10.0})
+    device = desk.agent.members.get(D)
+    assert device is not None
+    device.device.training_s = 1.5
+    desk.pass_time(1.0, A, B, C, D)
+    for peer in (A, B, C):
+        desk.hold(peer)
+    desk.pass_time(0.7, A, B, C, D)
+    assert _lost(desk) == {}, "it is 0.2 s late, and the grace was 0.5 s"
+    desk.pass_time(6.0, A, B, C, D)
+    assert list(_lost(desk)) == ["d"]
+
+
+def test_the_rule_decides_once_in_a_round() -> None:
+    desk = _linked({A: 10.0, B: 10.0, C: 10.0, D: 0.05})
+    for peer in (A, B, C, D):
+        desk.hold(peer)
+    desk.pass_time(1.0, A, B, C, D)
+    member = desk.agent.members.get(C)
+    assert member is not None
+    member.device.link_mb_s = 0.05
+    desk.pass_time(5.0, A, B, C, D)
+    assert list(_lost(desk)) == ["d"]
+
+
+def test_without_a_measured_link_only_time_decides() -> None:
+    desk = _linked({A: 0.0, B: 0.0, C: 0.0, D: 0.0})
+    for peer in (A, B, C):
+        desk.hold(peer)
+    desk.pass_time(6.0, A, B, C, D)
+    assert list(_lost(desk)) == ["d"]
+    assert "link" not in _lost(desk)["d"]
