@@ -43,8 +43,8 @@ _TARGETS = (80, 84, 88)
 _DEFAULT = RoundSection()
 RULES = {
     "all": TimeLimit(),
-    "default": TimeLimit(_DEFAULT.wait_for, _DEFAULT.grace_s, _DEFAULT.left_out_at_most),
-    "a third": TimeLimit(1 / 3, 2.0, 9),
+    "half": TimeLimit(_DEFAULT.wait_for, _DEFAULT.grace_s, _DEFAULT.left_out_at_most, rule="half"),
+    "default": TimeLimit(_DEFAULT.wait_for, _DEFAULT.grace_s, _DEFAULT.left_out_at_most, rule=_DEFAULT.rule),
 }
 
 
