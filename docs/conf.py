@@ -22,7 +22,7 @@ html_show_copyright = False
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-# The states in protocol.md are drawn by code forges; here they are text.
+# The states in protocol-agent.md and protocol-hops.md are drawn by code forges; here they are text.
 suppress_warnings = ["misc.highlighting_failure"]
 
 reference.write(HERE / "reference")

@@ -14,7 +14,16 @@ import msgspec
 from mdl import config
 from mdl.peers.cli.headings import COMMANDS
 from mdl.peers.cli.main import whole
-from mdl.protocol import hop_messages, round_messages, segment_messages, status_messages, vocabulary
+from mdl.protocol import (
+    cloud_messages,
+    hop_messages,
+    messages,
+    round_messages,
+    segment_messages,
+    status_messages,
+    vocabulary,
+)
+from mdl.protocol.sharing import messages as sharing_messages
 from mdl.section import Section, ranges_of
 
 _MESSAGES = (
@@ -23,6 +32,9 @@ _MESSAGES = (
     (hop_messages, "Hops"),
     (segment_messages, "Segments"),
     (status_messages, "Status"),
+    (messages, "Introductions"),
+    (cloud_messages, "Clouds"),
+    (sharing_messages, "Shared windows"),
 )
 
 
@@ -92,8 +104,9 @@ def _messages() -> Iterator[str]:
     yield "# Messages"
     yield ""
     yield (
-        "The messages between devices, with their fields in order, as they stand in the code. "
-        "What each is for in a round is told by [the tour](../tour.md)."
+        "The messages between devices, with their senders, receivers and fields, as they stand in the code. "
+        "[Protocol](../protocol.md) and [the tour](../tour.md) say what they are for. "
+        "Every message may come twice, late or never; the side that still wants something says it again."
     )
     for module, heading in _MESSAGES:
         yield from ("", f"## {heading}", "", inspect.cleandoc(module.__doc__ or "").split("\n\n")[0])

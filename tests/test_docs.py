@@ -48,7 +48,7 @@ GENERATED = {"commands.md", "configuration.md", "messages.md"}
 PAGES = [
     path
     for path in sorted((ROOT / "docs").rglob("*.md"))
-    if path != ROOT / "docs" / "protocol.md" and not (path.parent.name == "reference" and path.name in GENERATED)
+    if not (path.parent.name == "reference" and path.name in GENERATED)
 ]
 
 

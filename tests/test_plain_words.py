@@ -34,12 +34,11 @@ def _parse(path: Path) -> ast.Module:
 # On a page; docstrings avoid some more.
 BAD_OPENINGS = {f"begins with {word!r}" for word in ("Who", "Whom", "Whose", "What", "Whether", "Of", "As")}
 MOST_WHO = 0.5 / 1000
-PROTOCOL = ROOT / "docs" / "protocol.md"
 GENERATED = [ROOT / "docs" / "reference" / f"{name}.md" for name in ("commands", "configuration", "messages")]
 PAGES = [
     path
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
-    if path not in (PROTOCOL, *GENERATED)
+    if path not in GENERATED
 ]
 
 

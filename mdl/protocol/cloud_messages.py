@@ -44,7 +44,7 @@ class LessonCurrent(Message, frozen=True):
 
 
 class LessonMessage(Message, frozen=True):
-    """The cloud's small model for the pupil's group, or the pair of it and the large one; carries it packed.
+    """The cloud to a learner: the small model of the pupil's group, or that and the large one; carries it packed.
 
     pupil: as in LessonWanted.
     version: of the lesson.
@@ -82,7 +82,7 @@ class UpdateOffered(UpdateNamed, frozen=True):
 
 
 class UpdateWanted(Message, frozen=True):
-    """The cloud: send it.
+    """The cloud to a learner: send it.
 
     pupil: as it was offered.
     digest: as it was offered.
@@ -93,7 +93,7 @@ class UpdateWanted(Message, frozen=True):
 
 
 class UpdateMessage(UpdateNamed, frozen=True):
-    """The update that was offered; carries it as bytes."""
+    """A learner to the cloud: the update that was offered; carries it as bytes."""
 
 
 class VectorMessage(UpdateNamed, frozen=True):
@@ -106,7 +106,7 @@ class VectorMessage(UpdateNamed, frozen=True):
 
 
 class UpdateTaken(Message, frozen=True):
-    """The cloud has had this update on its disk: it keeps that, or something newer of the pupil.
+    """The cloud to a learner: it has had this update on its disk, and keeps that, or something newer of the pupil.
 
     pupil: as it was offered.
     digest: as it was offered.
@@ -117,7 +117,7 @@ class UpdateTaken(Message, frozen=True):
 
 
 class PupilRefused(Message, frozen=True):
-    """The cloud cannot use this model or update.
+    """The cloud to a learner: it cannot use this model or update.
 
     pupil: as it was named.
     reason: one line for the learner's user.

@@ -34,7 +34,7 @@ class HopOrdered(AgentMessage, frozen=True):
 
 
 class HopCancelled(AgentMessage, frozen=True):
-    """To the receiver of a hop: abort it unless it is merged already, and report which (fault rule 1).
+    """To the receiver of a hop: abort it unless it is merged already, and report which (docs/protocol-hops.md).
 
     segment: as in HopOrdered.
     hop_id: as in HopOrdered.
@@ -47,7 +47,7 @@ class HopCancelled(AgentMessage, frozen=True):
 
 
 class HopReleased(AgentMessage, frozen=True):
-    """To the sender of a hop: it did not count, or its receiver is lost with it; hold again (fault rule 3).
+    """To the sender of a hop: it did not count, or its receiver is lost with it; hold again (docs/protocol-hops.md).
 
     segment: as in HopOrdered.
     hop_id: as in HopOrdered.
@@ -73,7 +73,7 @@ class DeltaWanted(Message, frozen=True):
 
 
 class DeltaMessage(Message, frozen=True):
-    """The partial mean of a hop; carries values, float32, shape (P,).
+    """Sender to receiver of a hop: the partial mean; carries values, float32, shape (P,).
 
     round_id: the open round.
     segment: as in HopOrdered.

@@ -57,6 +57,6 @@ def doubted(ballot: Ballot) -> Ballot:
     """Return the part of a ballot that still holds when later ones may be lost: all promises that it tells of.
 
     It names no start of which nothing is forgotten, so the device has no vote until its new work is counted
-    (docs/protocol.md, rule 7).
+    (docs/protocol-disk.md, rule 7).
     """
     return replace(ballot, agent="", starts=(), begun="")

@@ -61,7 +61,9 @@ ATTEMPTS_TOLD = 8  # that a device took part in, first of all those without an e
 
 
 class PeerReport(Message, frozen=True):
-    """A trainer's whole state: heartbeat, answer and confirmation in one.
+    """Device to its agent: its whole state; heartbeat, answer and confirmation in one.
+
+    It goes to all, if the device has no agent, or leads and hears nobody.
 
     sequence: grows with every report of one start of the process, so that a late one never overwrites a newer one.
     term: the highest that the device has heard; it follows no order of an older one (its promise).
@@ -78,7 +80,7 @@ class PeerReport(Message, frozen=True):
     agent: the peer id it obeys; "": it knows none.
     lineage: the forks on the way to w(t).
     base: the peer ids with work in w(t): a majority of them decides on round t + 1.
-    votes: it knows what it has promised on its lineage, and has or can name its result (docs/protocol.md, rules 6, 7).
+    votes: it knows its promises on its lineage, and has or can name its result (docs/protocol-disk.md, rules 6, 7).
     forgotten: its furthest point on its lineage, if it has lost that model; all such points, if it stands nowhere.
     goal: the run's last round as it was told; 0: open.
     incoming: the hop that it receives at the moment.
@@ -140,7 +142,7 @@ class PeerReport(Message, frozen=True):
 
 
 class AgentMessage(Message, frozen=True):
-    """A message that only the agent says. One of an older term is dropped (fault rule 6).
+    """A message that only the agent says. One of an older term is dropped (docs/protocol-hops.md, fault rule 6).
 
     term: the agent's.
     round_id: the round it speaks of.
@@ -151,7 +153,7 @@ class AgentMessage(Message, frozen=True):
 
 
 class AgentPresent(AgentMessage, frozen=True):
-    """The agent's heartbeat, and its claim to the office.
+    """Agent to all, unless it hears nobody: its heartbeat, and its claim to the office.
 
     lineage: the mesh's, as the agent sees it.
     quorum: a majority of its lineage's members answers it.
@@ -168,11 +170,11 @@ class AgentPresent(AgentMessage, frozen=True):
 
 
 class AgentResigned(AgentMessage, frozen=True):
-    """The agent's device leaves: a successor need not wait for its silence."""
+    """Agent to all: its device leaves, and a successor need not wait for its silence."""
 
 
 class RoundOpened(AgentMessage, frozen=True):
-    """Train from w(round_id - 1); only the members' deltas count.
+    """Agent to the members: train from w(round_id - 1); only the members' deltas count.
 
     digest: of w(round_id - 1).
     members: the processes that take part.
@@ -197,9 +199,10 @@ class RoundOpened(AgentMessage, frozen=True):
 
 
 class BroadcastOrdered(AgentMessage, frozen=True):
-    """The result is at order[0]; everyone fetches it from its parent in the binomial tree over `order` (3.2.3).
+    """Agent to all at w(round_id - 1): a ballot. The result is at order[0], the root of a binomial tree over `order`.
 
-    Or it is nowhere yet: contributors give each owner its pieces, which it merges, and gives the result of them to all.
+    Each device fetches it from its parent (3.2.3). Or it is nowhere yet: contributors give each owner its pieces, which
+    it merges, and gives the result of them to all.
 
     base_digest: of w(round_id - 1), which the result belongs to.
     version: grows within a term: a later order replaces an earlier one, never the other way round.
@@ -247,7 +250,7 @@ def exchanging(order: BroadcastOrdered) -> Exchanging:
 
 
 class RoundClosed(AgentMessage, frozen=True):
-    """Every live member has the global delta: apply it.
+    """Agent to all that have staged the global delta: it is decided, apply it.
 
     digest: of the global delta.
     """
@@ -256,7 +259,7 @@ class RoundClosed(AgentMessage, frozen=True):
 
 
 class CatchUp(AgentMessage, frozen=True):
-    """You are not at w(round_id) with this digest on this lineage: fetch the parameters.
+    """Agent to a device that is not at w(round_id) with this digest on this lineage: fetch the parameters.
 
     digest: of w(round_id).
     source: a process that has them.
@@ -271,7 +274,7 @@ class CatchUp(AgentMessage, frozen=True):
 
 
 class MemberRefused(AgentMessage, frozen=True):
-    """You cannot take part: a different model, most often.
+    """Agent to a device: you cannot take part; a different model, most often.
 
     reason: one line for the device's user.
     """
@@ -280,7 +283,7 @@ class MemberRefused(AgentMessage, frozen=True):
 
 
 class MemberQuarantined(AgentMessage, frozen=True):
-    """Your work is left out of this round, since others have refused it; you get the mesh's model as before.
+    """Agent to a device: others have refused your work, this round goes without it; you get the model as before.
 
     reason: one line for the device's user.
     """
@@ -289,7 +292,7 @@ class MemberQuarantined(AgentMessage, frozen=True):
 
 
 class MeshFinished(AgentMessage, frozen=True):
-    """The planned rounds are done (or the agent was asked to stop): save and leave.
+    """Agent to all that follow it: the planned rounds are done, or it was asked to stop; save and leave.
 
     reason: why the run ends before them; "": it does not.
     course: of a run that ends by itself, with its last round.
@@ -300,7 +303,7 @@ class MeshFinished(AgentMessage, frozen=True):
 
 
 class RoundTold(AgentMessage, frozen=True):
-    """A round is over: every device keeps its line.
+    """Agent to all that follow it: a round is over, and every device keeps its line.
 
     summary: that line; without schedule, devices and confusion where it would be too long for a message.
     """
@@ -336,7 +339,7 @@ class GlobalTaken(Message, frozen=True):
 
 
 class GlobalMessage(Message, frozen=True):
-    """The global delta of a round; carries values, float32, shape (P,), or those that were asked for.
+    """Parent to child in the broadcast tree: the global delta; carries float32 values, all or those asked for.
 
     round_id: the round it is the result of.
     theta: summed weight of its contributors.
@@ -368,7 +371,9 @@ class ModelWanted(Message, frozen=True):
 
 
 class ModelMessage(Message, frozen=True):
-    """The parameters w(round_id), and the outer optimizer's momentum if there is one: float32, shape (P,) or (2 P,).
+    """The source to a late peer: w(round_id), with the outer optimizer's momentum if there is one.
+
+    Carries values, float32, shape (P,) or (2 P,).
 
     round_id: of the parameters.
     digest: of these values.

@@ -248,7 +248,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
 
 
 class StatusWanted(Message, frozen=True):
-    """An observer asks the agent what is going on.
+    """An observer to the agent: what is going on?
 
     since_round: the last round that the observer has a summary of.
     """
@@ -257,7 +257,7 @@ class StatusWanted(Message, frozen=True):
 
 
 class MeshStatus(Message, frozen=True):
-    """The mesh as the agent sees it; `mdl peers` and the live view show it.
+    """The agent to an observer: the mesh as it sees it; `mdl peers` and the live view show it.
 
     term: the agent's.
     round_id: the open round, or the last one.

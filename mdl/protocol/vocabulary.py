@@ -152,7 +152,7 @@ ACTIVITY_MOVES = {
 
 
 class HopOutcome(Enum):
-    """A receiver's decision of a hop, once and for ever (fault rule 1)."""
+    """A receiver's decision of a hop, once and for ever (docs/protocol-hops.md, fault rule 1)."""
 
     MERGED = "merged"
     ABORTED = "aborted"
@@ -232,7 +232,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Ballot(msgspec.Struct, frozen=True):
-    """The promises that a device must still know after a restart (docs/protocol.md).
+    """The promises that a device must still know after a restart (docs/protocol-disk.md).
 
     term: no order of an older one is followed.
     reached: per lineage, so that no round is decided on twice.

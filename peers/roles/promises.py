@@ -1,4 +1,4 @@
-"""The promises of this device (docs/protocol.md, rule 5), and whether its disk knows them yet."""
+"""The promises of this device (docs/protocol-disk.md, rule 5), and whether its disk knows them yet."""
 
 from __future__ import annotations
 

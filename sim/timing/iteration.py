@@ -3,7 +3,8 @@
 A hop i -> j starts when both are idle. The transfer takes latency + size / min(link_i, link_j), then j merges for
 size / merge_j; work on a device stands still while it is busy; one partner at a time. Afterwards i is done and j holds
 both. A device with an empty battery takes its own contribution with it; a device that gave it a load holds that load
-again (fault rule 3). The reference for `mdl.sim.timing.batch`, which does the same for many scenarios at once.
+again (docs/protocol-hops.md, fault rule 3). The reference for `mdl.sim.timing.batch`, which does the same for many
+scenarios at once.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The judge keeps its own books: the devices that were told of each revocation, by
 then on such a device, even after a restart, hears nothing of the revoked one and tells it nothing. No round that it
 opens has work of it. If nothing is lost, every device that can be reached knows within `PROMPT_S`. In the end every
 device that is not out knows. A result that was staged before is proposed with whatever contributors it has
-(docs/protocol.md, rule 2).
+(docs/protocol-ballots.md, rule 2).
 """
 
 from __future__ import annotations

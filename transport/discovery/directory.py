@@ -28,7 +28,7 @@ TRIED_S = 20.0
 # A start of a peer that is silent for so long gives way to an earlier one that still speaks.
 SILENT_S = 5.0
 # Signs of life that the earlier one must have given since, each a second after the last. The messages of a dead process
-# in the queues of a suspended node come in one burst, and must not bring it back (fault rule 4).
+# in the queues of a suspended node come in one burst, and must not bring it back (docs/protocol-hops.md).
 SIGNS = 3
 SIGN_PAUSE_S = 1.0
 # Starts kept of each peer id besides the current one: those that spoke last.
@@ -139,7 +139,7 @@ class Directory:
         return True
 
     def hear(self, sender: Contributor, now: float) -> bool:
-        """Note a message; return False if it does not count: a later start of the peer is known (fault rule 4).
+        """Note a message; return False if it does not count: a later start of the peer is known.
 
         An earlier start that goes on speaking while the later one is silent becomes the current one again.
         """

@@ -255,7 +255,7 @@ class Hub(_End):
             return []
         known = self._routes.get(peer_id)
         if known is not None and known[0] > incarnation:
-            return []  # it was restarted since (fault rule 4)
+            return []  # it was restarted since (docs/protocol-hops.md, fault rule 4)
         if known is not None and known[0] < incarnation:
             self._transfers.forget(peer_id)
         self._routes[peer_id] = incarnation, identity

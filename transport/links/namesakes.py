@@ -3,9 +3,9 @@
 Each side greets the other once, with a challenge. The other returns a mark that only the very same device can make, and
 each start of it makes another one. A message alone proves no namesake: somebody may replay an old one of this device
 from where it listened then. The machine decides which of the two goes on. The other members have dropped the earlier
-start's messages since they heard of the later one (fault rule 4), so it says Hello to all of them for a while, as a
-sign of life. An announcement of this node's own last start, which has ended, costs one unanswered Hello. Pure: `now` is
-an argument.
+start's messages since they heard of the later one (docs/protocol-hops.md, fault rule 4). So it says Hello to all of
+them for a while, as a sign of life. An announcement of this node's own last start, which has ended, costs one
+unanswered Hello. Pure: `now` is an argument.
 """
 
 from __future__ import annotations

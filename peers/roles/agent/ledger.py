@@ -1,9 +1,9 @@
 """The ledger of a round: the holdings, the hops that were ordered, and their decisions. Pure.
 
-Rules kept here (fault rules 1 to 4): only a receiver decides a hop. A member is lost once, for the whole round. The
-load of a lost member is searched for with everybody alive, however many hops it travelled. Its senders are freed to
-send again only if nobody alive carries it, and no undecided hop can still bring it. An agent that takes over builds the
-same ledger from the members' reports (`recover`).
+Rules kept here (docs/protocol-hops.md, fault rules 1 to 4): only a receiver decides a hop. A member is lost once, for
+the whole round. The load of a lost member is searched for with everybody alive, however many hops it travelled. Its
+senders are freed to send again only if nobody alive carries it, and no undecided hop can still bring it. An agent that
+takes over builds the same ledger from the members' reports (`recover`).
 """
 
 from __future__ import annotations

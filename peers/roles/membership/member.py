@@ -195,7 +195,7 @@ def voters(members: Collection[Member]) -> set[str]:
     """Return the peer ids with votes that count, if these and nobody else are here.
 
     A device that has accepted a result and lost it says its name. It votes if that result, or a later one, is here to
-    be proposed (docs/protocol.md, rule 6).
+    be proposed (docs/protocol-disk.md, rule 6).
     """
     newest, had = newest_ballot(members), digests_here(members)
     return {

@@ -144,7 +144,7 @@ class Succession:
         return is_known and self.me.peer_id not in claim.successors
 
     def admits(self, sender: Contributor, message: AgentMessage, now: float) -> bool:
-        """Return True if this order is to be obeyed: only the agent's, and none of an older term (fault rule 6).
+        """Return True if this order is to be obeyed: only the agent's, and none of an older term.
 
         An order that ends this process must be of the very term that the agent has claimed: nothing is urgent about it.
         """
@@ -206,7 +206,7 @@ class Succession:
         return self.term
 
     def _is_outdated(self, sender: Contributor) -> bool:
-        """Return True for an earlier start of the agent's process (fault rule 4)."""
+        """Return True for an earlier start of the agent's process (docs/protocol-hops.md, fault rule 4)."""
         return self.holder is not None and sender.incarnation < self.holder.incarnation
 
     def _is_newer(self, sender: Contributor, claim: AgentPresent) -> bool:

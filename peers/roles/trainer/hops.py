@@ -1,6 +1,7 @@
 """The hops of one device: a receiver fetches a partial mean, merges it and decides; a sender gives its own away.
 
-The receiver decides a hop once, for ever (fault rule 1). A sender keeps what it gave away until the round is over.
+The receiver decides a hop once, for ever (docs/protocol-hops.md, fault rule 1). A sender keeps what it gave away until
+the round is over.
 """
 
 from __future__ import annotations

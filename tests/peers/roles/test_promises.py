@@ -1,4 +1,4 @@
-"""What a device has promised is on its disk before anybody hears of it, or nobody hears anything (docs/protocol.md)."""
+"""A promise is on the disk before anybody hears of it, or nobody hears anything (docs/protocol-disk.md, rule 5)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,22 @@
 """The search has teeth: each rule of docs/protocol.md that few departures can break, switched off, is found by it.
 
-Rules 1 and 3 are not among them: they take more departures than are gone through, as docs/protocol.md says at its end.
-`test_teeth.py` has checks of their own for them. That an agent steps down only for whom it can obey is held by
+Rules 1 and 3 are not among them: they take more departures than are gone through. `test_teeth.py` has checks of their
+own for them.
+
+Rule 1 takes an agent that opens one round twice. Ann opens round r + 1 under 3a, gives it up, and opens it under 4a.
+Bob does not hear her. He has taken the office under 2b, and decides r + 1 with Cleo under 3b, between the two. Ann
+still counts on Cleo's report under 2a. Cleo hears 4a before Bob's `RoundClosed`, and follows. All that happens in the 2
+to 4 s after which Ann would take the silent Cleo for lost. Otherwise terms grow in steps. Ann opens a round one step
+above the last one. A device that takes the office speaks above all that it and its voters have promised, and opens the
+round another step above that. So Ann's first proposal for a round lies below all others for it. No voter comes back to
+her from another agent before she has risen above that one, when she asks everybody anew (`rise_above`).
+
+Rule 3 takes an order for another lineage under a term that the device obeys. The same agent must have brought the
+device to its new place under that term. So the agent has given a round up for a fork that came back, and has moved the
+device there (`CatchUp`). Its order for the round before comes late, while a device that was not moved can still give
+the result. The steps: `test_another_forks_result_staged_as_a_vote_here_would_count_work_twice`.
+
+That an agent steps down only for whom it can obey is held by
 tests/peers/roles/test_peer.py alone: since a deaf agent calls at its own pace, no single cut breaks a mesh without it.
 """
 

@@ -1,4 +1,4 @@
-"""The ledger of a round: fault rules 1 to 4, answered from reports alone, also by an agent that took over."""
+"""The ledger of a round, from reports alone, also after a takeover (docs/protocol-hops.md, fault rules 1 to 4)."""
 
 from __future__ import annotations
 

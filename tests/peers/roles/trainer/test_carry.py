@@ -1,4 +1,4 @@
-"""Work that no round has counted enters the next own delta, once (fault rules 7 and 8)."""
+"""Work that no round has counted enters the next own delta, once (docs/protocol-hops.md, fault rules 7 and 8)."""
 
 from __future__ import annotations
 
