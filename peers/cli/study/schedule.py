@@ -42,7 +42,7 @@ _SOURCE_HELP = (
 )
 _NAMES = name_policies(f"{SHARES} (or {SHARES}-int8 ...)", OPTIMAL, last="and")
 _POLICIES_HELP = f"Play these policies, with commas: {_NAMES}, policy files, own functions. The default is "
-_RULES_HELP = "Judge third, all, deadline, k-of-n, half, best-ratio or bandit, with bounds: third?wait_for=0.5&grace_s=1."
+_RULES_HELP = "Judge third, all, deadline, k-of-n, half, best-ratio or bandit (bounds as in third?wait_for=0.5)."
 Source = Annotated[str | None, typer.Argument(help=_SOURCE_HELP, show_default=False)]
 Index = Annotated[int, typer.Option(help="Take this scenario of a file, counted from 0.", min=0, max=MANY)]
 Round = Annotated[
