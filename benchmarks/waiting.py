@@ -70,6 +70,8 @@ class WaitingMesh(TrainingMesh):
             self.train_s[peer_id] = period_s * (1.0 if options.equal else _SLOWER[device.device_class])
             self.network.rates_mb_s[peer_id] = device.link_mb_s
             self.network.merge_mb_s[peer_id] = device.merge_mb_s
+        self.network.is_shared = True
+        for peer_id in sorted(self.nodes):
             machine = self.nodes[peer_id].machine
             assert isinstance(machine, Peer)
             machine.agent_settings = msgspec.structs.replace(

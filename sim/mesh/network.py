@@ -27,6 +27,7 @@ class Network:
 
     cuts: (from, to) -> the number of faults that stop this direction at this moment. busy: peer id -> periods in which
     its transfers and merges stand still; merge_mb_s: peer id -> MB/s (without: merging takes no time).
+    is_shared: values occupy each end for as long as its own rate takes, as streams that share a link do.
     """
 
     rng: np.random.Generator
@@ -40,6 +41,7 @@ class Network:
     cuts: dict[tuple[str, str], int] = field(default_factory=dict)
     busy: dict[str, Periods] = field(default_factory=dict)
     merge_mb_s: dict[str, float] = field(default_factory=dict)
+    is_shared: bool = False
     _up_free_at: dict[str, float] = field(default_factory=dict)
     _down_free_at: dict[str, float] = field(default_factory=dict)
 
@@ -80,8 +82,13 @@ class Network:
 
     def _arrival(self, sender: str, receiver: str, size_bytes: int, now: float, is_merged: bool) -> float:
         delay_s = self.latency_s + (self._next() * self.jitter_s if self.jitter_s else 0.0)
-        start = max(now, self._up_free_at.get(sender, 0.0), self._down_free_at.get(receiver, 0.0))
         size_mb, busy = size_bytes / 1e6, self.busy.get(receiver, ())
+        if self.is_shared:
+            up_s, down_s = max(now, self._up_free_at.get(sender, 0.0)), max(now, self._down_free_at.get(receiver, 0.0))
+            self._up_free_at[sender] = up_s + size_mb / self.rate_mb_s(sender)
+            self._down_free_at[receiver] = down_s + size_mb / self.rate_mb_s(receiver)
+            return max(self._up_free_at[sender], self._down_free_at[receiver]) + delay_s
+        start = max(now, self._up_free_at.get(sender, 0.0), self._down_free_at.get(receiver, 0.0))
         transfer_s = size_mb / min(self.rate_mb_s(sender), self.rate_mb_s(receiver))
         end = active_end_s((self.busy.get(sender, ()), busy), start, transfer_s) if self.busy else start + transfer_s
         if is_merged and receiver in self.merge_mb_s:

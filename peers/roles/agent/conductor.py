@@ -207,6 +207,8 @@ class Conductor:
         if self._is_applied_by_some:
             return self._abandon(now, "another agent has closed it, perhaps with another result")
         distribution = self._distribution
+        if distribution.later and not has_quorum(self._opened.base, voters(distribution.recipients())):
+            distribution.wait_for_all()
         recipients = distribution.recipients()
         if not recipients:
             return self._abandon(now, "nobody is left")

@@ -11,7 +11,8 @@ from mdl.defence.limits import Limits
 from mdl.defence.reputation import DIFFERS
 from mdl.peers.roles.agent.aggregation import OpenRound
 from mdl.peers.roles.agent.broadcast_order import around_cuts, order_broadcast
-from mdl.peers.roles.membership.member import Member, Position, digests_here, newest_ballot
+from mdl.peers.roles.membership.majority import has_quorum
+from mdl.peers.roles.membership.member import Member, Position, digests_here, newest_ballot, voters
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import BroadcastOrdered, exchanging
 from mdl.protocol.segment_messages import Lost
@@ -25,7 +26,8 @@ logger = logging.getLogger(__name__)
 class Distribution:
     """See the module. result: the one to be had, None while there is none; digest: its name, b"" until one is told.
 
-    left_behind: devices that hear the agent, but that the result does not reach. last: the last order.
+    left_behind: devices that hear the agent, but that the result does not reach. later: devices without work in it that
+    get the model once the round is closed: meanwhile the links are for the others. last: the last order.
     plan: the segments that it comes about in, as long as it does; None: a device has it. partial: the devices that are
     in some segments only of the result that stands. contradicted: peer id -> in words, how its result, or what it gave,
     is at odds with another's.
@@ -37,6 +39,7 @@ class Distribution:
         self.result: Holding | Staged | None = None
         self.digest = b""
         self.left_behind: set[Contributor] = set()
+        self.later: frozenset[Contributor] = frozenset()
         self.last: BroadcastOrdered | None = None
         self.plan: SegmentPlan | None = None
         self.partial: Partials = ()
@@ -48,6 +51,7 @@ class Distribution:
         self._judging = round_.judging
         self._members = round_.members
         self._stall_s = round_.settings.stall_s
+        self._is_for_all = round_.settings.limit.is_for_all
         self._position: Position = (opened.lineage, round_.ledger.round_id - 1, opened.digest)
         self._version = 0
         self._began = (0, 0)
@@ -77,6 +81,7 @@ class Distribution:
         going: an earlier agent's order, which those that are here go on with; `result` has those that are left.
         """
         self.result, self.digest, self._disputed = result, b"", (0, 0)
+        self.later = frozenset() if self._is_for_all else self._find_later()
         if isinstance(result, Staged):
             self._note_dispute(self._staged(), result.digest)
             self.digest = result.digest
@@ -152,6 +157,34 @@ class Distribution:
         self._waited_since.clear()
         self._stalled_once.clear()
         self.left_behind.clear()
+        self.later = frozenset()
+
+    def wait_for_all(self) -> None:
+        """Bring the result to everybody after all: the others are too few to decide."""
+        self.later = frozenset()
+
+    def _find_later(self) -> frozenset[Contributor]:
+        """Return the devices without work in the result that the decision does not need, even if it loses another one.
+
+        Those that train nothing, or have the result, are not among them.
+        """
+        assert self.result is not None
+        base, contributors = self._opened.base, self.result.contributors
+        others = [
+            member
+            for member in self.recipients()
+            if member.contributor not in contributors and not member.report.away and not self.has_staged(member)
+        ]
+        self.later = frozenset(member.contributor for member in others)
+        deciding = [member for member in self.recipients() if member.peer_id in base]
+        fastest = sorted(others, key=lambda member: (-(member.device.link_mb_s or 0.0), member.peer_id))
+        for member in fastest:
+            if has_quorum(base, voters(deciding[1:])):
+                break
+            if member.peer_id in base:
+                deciding.append(member)
+                self.later -= {member.contributor}
+        return self.later
 
     def order_late(self, now: float) -> tuple[BroadcastOrdered, list[Member]]:
         """Return the order as it is to be now, and the members that have not followed it yet."""
@@ -370,11 +403,11 @@ class Distribution:
 
     def recipients(self) -> list[Member]:
         """Return everybody alive at w(round_id - 1), contributor or not, that has entered the lineage."""
-        position, left_behind = self._position, self.left_behind
+        position, left_behind, later = self._position, self.left_behind, self.later
         return [
             member
             for member in self._members.following(self._me, self._office_term)
-            if member.at == position and member.contributor not in left_behind
+            if member.at == position and member.contributor not in left_behind and member.contributor not in later
         ]
 
 

@@ -59,25 +59,33 @@ class TakingPart:
         members = {peer: member for peer in peers if (member := self._members.get(peer))}
         known = [member.device.link_mb_s for member in members.values() if member.device.link_mb_s]
         usual_mb_s = median(known) if known else _UNKNOWN_MB_S
+        took_s = [at - self._ledger.opened_at for peer in peers if (at := self._ledger.ready_at.get(peer)) is not None]
+        others_s = median(took_s) if took_s else now - self._ledger.opened_at
         size = max((member.report.size for member in members.values()), default=0)
         return RoundSeen(
             number=self._ledger.round_id,
             open_s=now - self._ledger.opened_at,
             size_mb=4e-6 * size,
             latency_s=0.0,
-            devices=tuple(self._see_device(peer, member.device, usual_mb_s, now) for peer, member in members.items()),
+            devices=tuple(
+                self._see_device(peer, member.device, usual_mb_s, others_s, now) for peer, member in members.items()
+            ),
             members=len(self._ledger.members),
         )
 
-    def _see_device(self, peer: Contributor, book: DeviceBook, usual_mb_s: float, now: float) -> DeviceSeen:
+    def _see_device(
+        self, peer: Contributor, book: DeviceBook, usual_mb_s: float, others_s: float, now: float
+    ) -> DeviceSeen:
+        """others_s: the time that others took; a device that nobody has seen train is expected to take as long."""
         ledger, attendance = self._ledger, self._attendance
+        usual_s = book.training_s if book.training_s is not None else others_s
         ready_at = ledger.ready_at.get(peer) if ledger.holding(peer) else None
         left_out = attendance.left_out(peer.peer_id)
         spent_s = now - attendance.trains_since(peer, ledger.opened_at)
         return DeviceSeen(
             device_id=peer.peer_id,
             progress=float(ready_at is not None),
-            ready_in_s=0.0 if ready_at is not None else _time_left_s(book.training_s, spent_s),
+            ready_in_s=0.0 if ready_at is not None else _time_left_s(usual_s, spent_s),
             link_mb_s=book.link_mb_s or usual_mb_s,
             kind=book.kind(now),
             base_age=left_out,
@@ -101,7 +109,6 @@ class TakingPart:
         return f"{told}, and {need}{use}; {later}"
 
 
-def _time_left_s(usual_s: float | None, spent_s: float) -> float:
-    """Return the expected seconds of training that are left, > 0. usual_s: None: nobody has seen it train."""
-    usual_s = spent_s if usual_s is None else usual_s
+def _time_left_s(usual_s: float, spent_s: float) -> float:
+    """Return the expected seconds of training that are left, > 0."""
     return max(usual_s - spent_s, _LATE_SHARE * usual_s, spent_s - usual_s, 1e-3)

@@ -8,7 +8,7 @@ from mdl.peers.roles.agent.phase import CLOSED, CLOSING, Phase
 from mdl.peers.roles.agent.settings import TimeLimit
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
-from mdl.protocol.vocabulary import TrainingReport
+from mdl.protocol.vocabulary import Activity, TrainingReport
 from tests.peers.roles.desk import A, B, C, D, Desk
 
 LIMIT = TimeLimit(wait_for=0.6, grace_s=2.0, left_out_at_most=2)
@@ -52,16 +52,21 @@ def _number(desk: Desk) -> int:
 
 
 def _run_round(desk: Desk, *givers: Contributor) -> None:
-    """These give; all three have the result in time."""
+    """These give, and have the result; the others fetch the model once the round is closed."""
     for peer in givers:
         desk.hold(peer, training=TRAINED)
     desk.pass_time(4.0, A, B, C)
     _merge_all(desk)
     desk.promise(A, B, C)
-    for peer in desk.last(BroadcastOrdered).order:
+    order = desk.last(BroadcastOrdered).order
+    for peer in order:
         desk.stage(peer)
-    for peer in (A, B, C):
+    for peer in order:
         desk.apply(peer)
+    newest = desk.reports[order[0]]
+    place = {"round_id": newest.round_id, "digest": newest.digest, "base": newest.base, "lineage": newest.lineage}
+    for peer in {A, B, C} - set(order):
+        desk.report(peer, **place, activity=Activity.WAITING, open_round=0, open_term=0, open_as=0)
 
 
 def test_enough_are_waited_for_and_the_rest_have_the_grace() -> None:
@@ -245,3 +250,26 @@ def test_without_a_measured_link_only_time_decides() -> None:
     desk.pass_time(6.0, A, B, C, D)
     assert list(_lost(desk)) == ["d"]
     assert "link" not in _lost(desk)["d"]
+
+
+def test_a_device_that_was_left_out_gets_the_result_if_the_decision_needs_it() -> None:
+    """Two of the three that decide have given: one more hears of it, in case that one of these is lost."""
+    desk = _desk(TimeLimit(wait_for=0.4, grace_s=0.5), A, B, C, D)
+    for peer in (A, B):
+        desk.hold(peer, training=TRAINED)
+    desk.pass_time(9.0, A, B, C, D)
+    _merge_all(desk)
+    desk.promise(A, B, C, D)
+    order = desk.last(BroadcastOrdered)
+    assert [peer.peer_id for peer in order.contributors] == ["a", "b"]
+    assert len(order.order) == 4, "all four decide, and two of them are no majority without c"
+
+
+def test_a_device_that_comes_in_the_middle_gets_the_model_later() -> None:
+    desk = _desk(LIMIT, A, B, C)
+    for peer in (A, B, C):
+        desk.hold(peer)
+    desk.report(D, lineage=desk.reports[A].lineage, digest=desk.reports[A].digest)
+    _merge_all(desk)
+    desk.promise(A, B, C, D)
+    assert D not in desk.last(BroadcastOrdered).order
