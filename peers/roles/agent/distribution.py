@@ -164,16 +164,20 @@ class Distribution:
         self.later = frozenset()
 
     def _find_later(self) -> frozenset[Contributor]:
-        """Return the devices without work in the result that the decision does not need, even if it loses another one.
+        """Return the devices without work in the result that would hold up the others: their links are slower.
 
-        Those that train nothing, or have the result, are not among them.
+        The decision does not need them, even if it loses another one. Devices that train nothing, or have the result,
+        are not among them.
         """
         assert self.result is not None
         base, contributors = self._opened.base, self.result.contributors
+        giving = [member for member in self.recipients() if member.contributor in contributors]
+        slowest_mb_s = min((member.device.link_mb_s or 0.0 for member in giving), default=0.0)
         others = [
             member
             for member in self.recipients()
             if member.contributor not in contributors and not member.report.away and not self.has_staged(member)
+            if not member.device.link_mb_s or member.device.link_mb_s < slowest_mb_s
         ]
         self.later = frozenset(member.contributor for member in others)
         deciding = [member for member in self.recipients() if member.peer_id in base]
