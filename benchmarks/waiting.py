@@ -44,7 +44,7 @@ _DEFAULT = RoundSection()
 RULES = {
     "all": TimeLimit(),
     "half": TimeLimit(_DEFAULT.wait_for, _DEFAULT.grace_s, _DEFAULT.left_out_at_most, rule="half"),
-    "default": TimeLimit(_DEFAULT.wait_for, _DEFAULT.grace_s, _DEFAULT.left_out_at_most, rule=_DEFAULT.rule),
+    "best-ratio": TimeLimit(_DEFAULT.wait_for, _DEFAULT.grace_s, _DEFAULT.left_out_at_most, rule="best-ratio"),
 }
 
 

@@ -114,7 +114,7 @@ class TrainingSettings(Section, frozen=True):
 
 
 Exchange: TypeAlias = Literal["chain", "shares", "auto"]
-Rule: TypeAlias = Literal["best-ratio", "half"]
+Rule: TypeAlias = Literal["half", "best-ratio"]
 Compress: TypeAlias = Literal["none", "float16", "int8", "int4", "ternary", "auto"]
 
 
@@ -132,7 +132,7 @@ class RoundSection(Section, frozen=True):
     outer_momentum: of nesterov.
     keep_deltas: each device writes its own and the global delta of each round; `mdl up --verify` sets it.
     relearn: the policy dqn goes on learning beside the mesh, from its real rounds (3.3.3).
-    rule: decides which devices a round waits for: best-ratio (work that is worth the time) or half (time alone).
+    rule: decides which devices a round waits for: half (by time) or best-ratio (work that is worth the time).
     wait_for: share of a round's devices that it waits for; 1: all. The work of the others comes with a later round.
     grace_s: seconds; the others have so long after these are ready.
     left_out_at_most: rounds running that go on without a device; then it is waited for.
@@ -151,7 +151,7 @@ class RoundSection(Section, frozen=True):
     outer_momentum: Annotated[float, Range(0, 1, above=True, below=True)] = 0.9
     keep_deltas: bool = False
     relearn: bool = True
-    rule: Rule = "best-ratio"
+    rule: Rule = "half"
     wait_for: Annotated[float, Range(0, 1, "1: all", above=True)] = 0.51
     grace_s: Annotated[float, Range(0, LONGEST_S)] = 2.0
     left_out_at_most: Annotated[int, Range(0, MANY)] = 9
