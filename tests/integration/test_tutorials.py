@@ -6,11 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import product
+from tests.integration import lan, product
+from tests.integration.browser import open_browser
+from tests.integration.product import until
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMAND = re.compile(r"^(?:    |```sh\n)((?:mdl|python) .*)$", re.MULTILINE)
 PROGRAM = re.compile(r"```python\n# (\w+\.py)\n(.*?)```", re.DOTALL)
+
+
+LAN = lan.why_not()
+# A host's own name, as each laptop has one; the namespace of its network alone does not give it.
+NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"')
+PLAYED = "Play with these|segments"
+ROUND = re.compile(r"^.*round (\d+)\b.*accuracy", re.MULTILINE)
 
 
 @pytest.fixture
@@ -70,3 +79,68 @@ def test_a_scheduler_is_trained_shown_compared_and_followed_by_a_mesh(home):
     assert re.search(r"^tree +\d", compared, re.MULTILINE)
     assert "1 rounds in" in followed
     assert "policy three.safetensors" in drawn
+
+
+@pytest.mark.alone
+@pytest.mark.skipif(LAN is not None, reason=LAN or "")
+def test_two_laptops_of_a_lan_train_together_and_go_on_when_one_is_closed(tmp_path):
+    with lan.Lan(2) as net:
+        ann, bob = homes = [
+            product.Home(tmp_path / name, tmp_path / "cache", ("ip", "netns", "exec", net.names[host], *NAMED, name))
+            for host, name in enumerate(("ann", "bob"))
+        ]
+        try:
+            made, invited, joined, first, second, looked, doctored = take(ann, "two-laptops")
+            run(ann, made)
+            inviting = start(ann, invited)
+            assert until(lambda: "--at" in inviting.told), inviting.told
+            run(bob, [*joined, *inviting.said.split()])  # a person types the words when it asks
+            assert inviting.end() == 0
+            peers = [start(ann, first), start(bob, second)]
+            assert until(lambda: all(len(ROUND.findall(each.told)) > 3 for each in peers), 120), peers[0].told
+            status = run(ann, looked)
+            assert re.search(r"^ann .*", status, re.MULTILINE)
+            assert re.search(r"^bob .*", status, re.MULTILINE)
+            peers[1].interrupt()
+            assert "model" in peers[1].told + peers[1].said
+            assert until(lambda: re.search(r"(?:without|lost|left).*bob|bob.*(?:left|lost|gone)", peers[0].told)), peers
+            back = start(bob, second)
+            assert until(lambda: len(ROUND.findall(back.told)) > 1, 120), back.told
+            run(ann, doctored)
+            for each in (peers[0], back):
+                each.interrupt()
+                assert each.code == 130
+                assert "model" in each.told + each.said
+        finally:
+            for home in homes:
+                home.close()
+
+
+def test_a_round_is_read_on_the_page_and_played_again(home):
+    for needed in ("starlette", "uvicorn", "segno", "prometheus_client"):
+        pytest.importorskip(needed, reason="the page's extra is not installed: pip install 'mdl[web]'")
+    browser = open_browser()
+    try:
+        up, tried, kept = take(home, "round")
+        mesh = start(home, up)
+        address = re.compile(r"http://127\.0\.0\.1:\S+")
+        assert until(lambda: address.search(mesh.told + mesh.said), 120), mesh.told
+        browser.go(address.search(mesh.told + mesh.said)[0])
+        assert browser.says("peer-2", ".devices")
+        for key, view in (("2", "round"), ("3", "learning"), ("4", "schedule")):
+            browser.run("dispatchEvent(new KeyboardEvent('keydown', { key: arguments[0] }))", key)
+            assert browser.until(
+                lambda view=view: browser.run("return document.documentElement.dataset.ready") == view
+            ), view
+        # On a slow machine a round goes in segments, which no policy orders.
+        assert browser.until(lambda: {"Play with these", "segments"} & set(re.findall(PLAYED, browser.text())))
+        assert mesh.end(4 * product.PATIENCE_S) == 0, mesh.told[-2000:]
+        assert "peer-2" in run(home, tried)
+        page = start(home, kept)
+        assert until(lambda: address.search(page.told + page.said)), page.told
+        browser.go(address.search(page.told + page.said)[0])
+        browser.show("learning")
+        assert browser.until(lambda: re.search(r"[1-9]\d*(\.\d)? ?%", browser.text()))
+        page.interrupt()
+    finally:
+        browser.close()
