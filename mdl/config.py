@@ -134,7 +134,7 @@ class RoundSection(Section, frozen=True):
     relearn: the policy dqn goes on learning beside the mesh, from its real rounds (3.3.3).
     rule: decides which devices a round waits for: half (by time) or best-ratio (work that is worth the time).
     wait_for: share of a round's devices that it waits for; 1: all. The work of the others comes with a later round.
-    grace_s: seconds; the others have so long after these are ready.
+    grace_s: seconds; the others have so long after these are ready; with half, a quarter of the time of these at least.
     left_out_at_most: rounds running that go on without a device; then it is waited for.
     every_s: seconds; a round begins at most once in each such period; 0: at once.
     """

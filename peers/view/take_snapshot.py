@@ -166,7 +166,8 @@ def _mesh(told: Told) -> MeshPart:
         devices = dict(_introduced(told.peers, "")) | _revoked(told.revoked, ())
         return MeshPart(told.mesh, told=told.problem or "nobody leads yet", devices=devices, pages=told.pages)
     silent = told.heard_s_ago >= SILENT_S
-    known = {member.peer_id: _device(member, status, silent) for member in status.members}
+    newest = max((member.round_id for member in status.members), default=0)
+    known = {member.peer_id: _device(member, status, silent, newest) for member in status.members}
     known |= _revoked(told.revoked, [member.peer_id for member in status.members if member.alive])
     rest = {name: part for name, part in _introduced(told.peers, status.agent) if name not in known}
     text = f"no agent was heard for {told.heard_s_ago:.0f} s; it was {status.agent}" if silent else status.phase
@@ -196,12 +197,12 @@ def _introduced(peers: Mapping[str, PeerInfo], agent: str) -> Iterable[tuple[str
             yield name, DevicePart(info.role.value, leads, state, "leads" if leads else "found")
 
 
-def _device(member: MemberStatus, status: MeshStatus, agent_is_silent: bool) -> DevicePart:
+def _device(member: MemberStatus, status: MeshStatus, agent_is_silent: bool, newest: int) -> DevicePart:
+    """Return the device of a member. newest: the last round of any member's model."""
     resources, transfer = member.resources, member.transfer
     state, doing = _state(member)
     arriving = transfer if transfer and transfer.size_bytes else None
     leads = member.peer_id == status.agent
-    newest = max((each.round_id for each in status.members), default=0)
     told: dict[str, Any] = {name: getattr(resources, name) for name in _RESOURCES} if resources else {}
     return DevicePart(
         Role.TRAINER.value,

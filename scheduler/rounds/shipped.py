@@ -58,7 +58,7 @@ class CloseAfter:
     def decide(self, seen: RoundSeen) -> Decision:
         able, n, bounds = seen.able(), len(seen.devices), self.bounds
         needed = bounds.needed(n)
-        missing = [each for each in seen.devices if not each.can_give]
+        missing = _missing(seen)
         owed = [each for each in missing if each.left_out >= bounds.left_out_at_most]
         if owed and len(able) < n:
             return wait_for_owed(seen, owed, bounds)

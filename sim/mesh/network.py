@@ -27,7 +27,8 @@ class Network:
 
     cuts: (from, to) -> the number of faults that stop this direction at this moment. busy: peer id -> periods in which
     its transfers and merges stand still; merge_mb_s: peer id -> MB/s (without: merging takes no time).
-    is_shared: values occupy each end for as long as its own rate takes, as streams that share a link do.
+    is_shared: values occupy each end for as long as its own rate takes, as streams that share a link do; nothing stands
+    still then, and merging takes no time.
     """
 
     rng: np.random.Generator

@@ -40,11 +40,11 @@ class Latecomers:
         taking_part: Collection[Contributor] = (),
     ) -> list[Effect]:
         """Send each device that stands elsewhere to the least busy of those that have the mesh's model."""
-        for member in following:
-            if member.at == position:
-                member.late_since = None
+        here = [member for member in following if member.at == position]
+        for member in here:
+            member.late_since = None
         late = [member for member in following if member.at != position and member.contributor not in taking_part]
-        if not late or not any(member.at == position for member in following):
+        if not late or not here:
             return []
         sources = sorted((other for other in self._members.alive() if other.at == position), key=poverty)
         effects: list[Effect] = []
