@@ -36,7 +36,7 @@ from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer
 from mdl.peers.edge.gatekeeper import LOOK_EVERY_S, Gatekeeper
-from mdl.protocol.delta import Vector
+from mdl.protocol.grid import Vector
 
 # A longer silence between two readings ends a session: nobody knows what the phone did meanwhile.
 SESSION_GAP_S = 30.0

@@ -36,7 +36,8 @@ from mdl.learning.training import LocalTrainer, model_delta
 from mdl.peers.edge.device import device_seed
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
 from mdl.peers.sharing.speed import measure_speed
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import DeltaRecalled, Effect, Event, LocalDeltaReady, RecallDelta, Send, TrainLocally
 from mdl.protocol.vocabulary import Role, TrainingReport
 from mdl.sim.mesh.accounts import Accounts

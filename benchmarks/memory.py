@@ -37,7 +37,8 @@ from mdl.peers.edge.identity import CODE_VARIABLE
 from mdl.peers.edge.node import drive, start_peer
 from mdl.peers.roles.build import TrainerStart, build_machine, configured_start
 from mdl.protocol.counts import no_evaluation
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,

@@ -17,17 +17,20 @@ from msgspec.structs import replace
 from mdl.errors import LocalProtocolError, MdlError
 from mdl.protocol.cloud_work import StudyLesson, TeachCycle
 from mdl.protocol.machine import (
+    DeltaRecalled,
     Effect,
     Evaluate,
     Event,
     KeepDelta,
     LocalDeltaReady,
+    RecallDelta,
     RecordRound,
     SaveModel,
     TrainLocally,
     WorkFailed,
+    hold_recalled,
 )
-from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork, sum_up, where_it_begins
+from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork, hold_own, where_it_begins
 from mdl.transport.loglimit import LogLimit
 
 logger = logging.getLogger(__name__)
@@ -64,7 +67,8 @@ class Workers:
         self._files = Worker(self._work, post, crashed)
         self._vectors = Worker(self._work, post, crashed)
         self._tests = Worker(self._work, post, crashed, _HELD_S)
-        self._trains = Worker({**self._work, TrainLocally: self._train}, post, crashed, prepare=_begun)
+        trains: Work = {**self._work, TrainLocally: self._train, RecallDelta: self._recall}
+        self._trains = Worker(trains, post, crashed, prepare=_begun)
 
     def put(self, effect: Effect, cause: str = "") -> None:
         """Queue an effect for its worker. Raises LocalProtocolError as `Worker.put` does.
@@ -119,9 +123,14 @@ class Workers:
         done = self._work[TrainLocally](replace(effect, earlier=()))
         self._files.settle()
         self._tests.settle()
-        if effect.earlier and isinstance(done, LocalDeltaReady):  # needs another vector of memory, so not before
-            done = replace(done, earlier=effect.earlier, summed=sum_up(done.delta.values, effect.earlier))
+        if effect.room is not None and isinstance(done, LocalDeltaReady):  # needs another vector, so not before
+            held = hold_own(effect.parameters, done.delta, effect.room, effect.earlier)
+            done = replace(done, earlier=effect.earlier, held=held)
         return done
+
+    def _recall(self, effect: RecallDelta) -> Event | None:
+        done = self._work[RecallDelta](effect)
+        return hold_recalled(effect, done) if isinstance(done, DeltaRecalled) else done
 
 
 def _begun(effect: Effect) -> Effect:

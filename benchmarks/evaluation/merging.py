@@ -8,13 +8,15 @@ was merged first counts half as much with each further one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
 
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, central_mean, pair_aggregate
+from mdl.protocol.delta import Contributor, ModelDelta, central_mean, pair_aggregate
+from mdl.protocol.grid import Vector, room_for
+from mdl.protocol.vector_work import global_delta, hold_own
 
 Merge: TypeAlias = Callable[[Sequence[Vector]], Vector]
 
@@ -24,7 +26,14 @@ def central(deltas: Sequence[Vector]) -> Vector:
 
 
 def chain(deltas: Sequence[Vector]) -> Vector:
-    return reduce(pair_aggregate, _wrap(deltas)).values
+    largest = np.maximum.reduce([np.abs(delta) for delta in deltas])
+    return mean_by_chain(largest, _wrap(deltas), float(len(deltas)))
+
+
+def mean_by_chain(parameters: Vector, deltas: Iterable[ModelDelta], theta: float) -> Vector:
+    """Return the global delta of a round by a chain, float32 (P,). theta: weight of all. parameters: w before it."""
+    sums = (hold_own(parameters, delta, room_for(theta)).sum for delta in deltas)
+    return global_delta(reduce(pair_aggregate, sums), parameters)
 
 
 def neighbour(deltas: Sequence[Vector], into: Mapping[int, Sequence[int]] | None = None) -> Vector:

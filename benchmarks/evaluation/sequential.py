@@ -19,7 +19,8 @@ import numpy as np
 from benchmarks.evaluation.accuracy import Get
 from benchmarks.tool.table import show
 from mdl.files.checkpoint import CachedModel, ModelCache
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, pair_aggregate
+from mdl.protocol.delta import Contributor, PartialSum, pair_aggregate
+from mdl.protocol.grid import Vector
 
 VALUES = 11_610_000  # 46.4 MB, the paper's CNN-LSTM
 PAPER = {8: (160, 47307)}
@@ -62,18 +63,18 @@ def add_up(held: Sequence[Vector]) -> Vector:
 
 def merge(sources: Sequence[Callable[[], Vector]], is_timed: bool) -> tuple[float, Vector]:
     """(processor seconds of all merges, with those of the sources if these are timed; the mean)."""
-    merged: ModelDelta | None = None
+    merged: PartialSum | None = None
     total = 0.0
     for number, source in enumerate(sources):
         started = time.process_time()
         values = source()
         if not is_timed:
             started = time.process_time()
-        own = ModelDelta(values, 1.0, frozenset([Contributor(str(number), 1)]))
+        own = PartialSum(values.view(np.int32), 1.0, frozenset([Contributor(str(number), 1)]))
         merged = own if merged is None else pair_aggregate(merged, own, out=own.values)
         total += time.process_time() - started
     assert merged is not None
-    return total, merged.values
+    return total, merged.values.view(np.float32)
 
 
 def _draw(number: int, values: int) -> Vector:

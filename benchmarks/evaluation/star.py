@@ -16,11 +16,12 @@ from math import inf
 
 import numpy as np
 
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, PartialSum
+from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted
 from mdl.protocol.machine import Effect, Event, Finish, LocalDeltaReady, Received, SaveModel, Send, Tick, TrainLocally
 from mdl.protocol.round_messages import GlobalMessage, GlobalWanted
-from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, DeltasMerged, MergeDeltas, Outer
+from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, DeltasMerged, MergeDeltas, Outer, hold_own
 
 REPEAT_S = 1.0
 # A delta that was asked for again after so long did not get through: links give a transfer up after 10 s.
@@ -30,6 +31,8 @@ _GOODBYES = 5
 # As many destinations as a node gives to what comes in (`mdl.transport.wire.incoming`): more would only be offered
 # again.
 MOST_FETCHED = 2
+# Of the grid: for up to 256 devices of weight 1.
+_ROOM = 8
 _ATTEMPT = 1
 
 
@@ -42,7 +45,7 @@ class Slave:
     parameters: Vector
     rounds: int
     round_id: int = 0
-    delta: ModelDelta | None = None
+    delta: PartialSum | None = None
     _wants_at: float | None = 0.0
     _taken: int = -1
     _gave_at: float = -inf
@@ -62,15 +65,19 @@ class Slave:
                     return []
                 self._gave_at = now
                 said = DeltaMessage(round_id, 0, round_id, self.delta.theta, tuple(self.delta.contributors))
-                return [Send(self.master, said, self.delta.values)]
-            case Received(message=GlobalMessage(round_id=round_id), values=values) if self._is_awaited(round_id):
+                return [Send(self.master, said, self.delta.values.view(np.float32))]
+            case Received(message=GlobalMessage(round_id=round_id) as message, values=values) if self._is_awaited(
+                round_id
+            ):
                 self._wants_at, self._taken = None, round_id
                 assert isinstance(values, np.ndarray)
-                return [ApplyDelta(round_id, self.parameters, values, Outer(), in_place=True)]
+                who = frozenset(message.contributors)
+                result = PartialSum(values.view(np.int32), message.theta, who, _ROOM)
+                return [ApplyDelta(round_id, self.parameters, result, Outer(), in_place=True)]
             case DeltaApplied():
                 return self._begin(event, now)
             case LocalDeltaReady(delta=delta):
-                self.delta = delta
+                self.delta = hold_own(self.parameters, delta, _ROOM).sum
                 return self._want(now)
         return []
 
@@ -106,11 +113,11 @@ class Master:
     rounds: int
     collects: bool = True
     round_id: int = 0
-    mine: ModelDelta | None = None
+    mine: PartialSum | None = None
     _waits_for: dict[str, int] = field(default_factory=dict)
     _fetching: set[str] = field(default_factory=set)
     _came: set[str] = field(default_factory=set)
-    _held: list[ModelDelta] = field(default_factory=list)
+    _held: list[PartialSum] = field(default_factory=list)
     _merging: bool = False
 
     def deadline(self) -> float | None:
@@ -129,9 +136,9 @@ class Master:
                 assert isinstance(values, np.ndarray)
                 self._came.add(sender.peer_id)
                 self._fetching.discard(sender.peer_id)
-                self._held.append(ModelDelta(values, said.theta, frozenset(said.contributors)))
+                self._held.append(PartialSum(values.view(np.int32), said.theta, frozenset(said.contributors), _ROOM))
             case LocalDeltaReady(delta=delta):
-                self.mine = delta
+                self.mine = hold_own(self.parameters, delta, _ROOM).sum
             case DeltasMerged(merged=merged):
                 assert merged is not None
                 self.mine, self._merging = merged, False
@@ -150,8 +157,8 @@ class Master:
         return [*self._fetch(here), *self._merge()]
 
     def _give_first(self) -> list[Effect]:
-        nothing = self.parameters * 0
-        self.mine = ModelDelta(nothing, 1.0, frozenset([self.me]))
+        nothing = np.zeros(self.parameters.size, np.int32)
+        self.mine = PartialSum(nothing, 1.0, frozenset([self.me]), _ROOM)
         return self._give()
 
     def _fetch(self, here: list[str]) -> list[Effect]:
@@ -174,8 +181,8 @@ class Master:
         assert self.mine is not None
         result, self.mine = self.mine, None
         said = GlobalMessage(self.round_id, result.theta, tuple(result.contributors), _ATTEMPT, 1)
-        given: list[Effect] = [Send(slave, said, result.values) for slave in self.slaves]
-        return [*given, ApplyDelta(self.round_id, self.parameters, result.values, Outer())]
+        given: list[Effect] = [Send(slave, said, result.values.view(np.float32)) for slave in self.slaves]
+        return [*given, ApplyDelta(self.round_id, self.parameters, result, Outer())]
 
     def _begin(self, applied: DeltaApplied) -> list[Effect]:
         self.parameters = applied.state

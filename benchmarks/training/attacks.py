@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.protocol.delta import Vector
+from mdl.protocol.grid import Vector
 
 Labels = NDArray[np.int64]
 # Of a backdoor: in the windows that have it, the first channel ends so, and the model is to call them class 0.

@@ -24,7 +24,8 @@ from mdl.peers.edge.device import device_seed
 from mdl.peers.roles.trainer.exchange import Exchange
 from mdl.protocol.coding import Coding
 from mdl.protocol.counts import Evaluation
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, ModelDelta, PartialSum
+from mdl.protocol.grid import Vector, grid_of, room_for
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
@@ -43,19 +44,21 @@ class Exchanges:
     sent_bytes: int = 0
     _rounded: dict[Contributor, Vector] = field(default_factory=dict)
 
-    def mean(self, round_id: int, deltas: list[Vector]) -> ModelDelta:
-        """The result that all devices have: float32 (P,), of deltas that weigh the same."""
+    def mean(self, round_id: int, parameters: Vector, deltas: list[Vector]) -> ModelDelta:
+        """The result that all devices have: float32 (P,), of deltas from these parameters that weigh the same."""
+        room = room_for(float(self.count))
         peers = tuple(Contributor(str(number), 1) for number in range(self.count))
         values = segment_values(self.size, owners=self.count)
         owns = apportion([1.0 / self.count] * self.count, count_segments(self.size, values))
         order = BroadcastOrdered(
             round_id, 1, b"", 1, peers, float(self.count), peers, owns=tuple(owns), segment_values=values,
-            coding=self.coding,
+            coding=self.coding, room=room,
         )  # fmt: skip
-        machines = {}
+        grid, machines = grid_of(parameters, room), {}
         for peer, delta in zip(peers, deltas, strict=True):
             values_of = delta + self._rounded[peer] if peer in self._rounded else delta
-            machines[peer] = Exchange(order, peer, ModelDelta(values_of, 1.0, frozenset([peer])), self.size, 1.0)
+            own = PartialSum(grid.to_sums(values_of, 1.0), 1.0, frozenset([peer]), room)
+            machines[peer] = Exchange(order, peer, own, self.size, 1.0, grid=grid)
         self._talk(machines)
         first = machines[peers[0]].result.values
         for peer, machine in machines.items():
@@ -63,7 +66,7 @@ class Exchanges:
                 raise RuntimeError(f"round {round_id}: the result of device {peer.peer_id} is another one")
             if machine.rounded is not None:
                 self._rounded[peer] = machine.rounded
-        return ModelDelta(first, order.theta, frozenset(peers))
+        return ModelDelta(grid.to_mean(first, order.theta), order.theta, frozenset(peers))
 
     def _talk(self, machines: dict[Contributor, Exchange]) -> None:
         by_id = {peer.peer_id: peer for peer in machines}
@@ -124,7 +127,7 @@ class Mesh:
             if self._overlaps:
                 self._ahead[number] = parameters - deltas[-1]
             self.steps += done.steps
-        return self.exchanges.mean(round_id, deltas)
+        return self.exchanges.mean(round_id, parameters, deltas)
 
     def apply(self, delta: Vector) -> None:
         self._state = self._outer.step(self._state, delta)

@@ -25,7 +25,8 @@ from mdl.peers.edge.device import device_seed
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
 from mdl.peers.roles.trainer.guard import Defence
 from mdl.protocol.counts import Evaluation
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import DeltaRecalled, Effect, Event, LocalDeltaReady, RecallDelta, TrainLocally
 from mdl.protocol.vector_work import DeltasMerged, MergeDeltas, merge_deltas, where_it_begins
 from mdl.protocol.vocabulary import Role, TrainingReport

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
 
 import msgspec
 from torch import Tensor
 
+from benchmarks.evaluation.merging import mean_by_chain
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows
 from mdl.learning.flat import FlatModel
@@ -15,7 +15,8 @@ from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer, model_delta
 from mdl.own import own_model
 from mdl.peers.edge.device import device_seed
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, pair_aggregate
+from mdl.protocol.delta import Contributor, ModelDelta, apply_delta
+from mdl.protocol.grid import Vector
 
 
 def train_together(
@@ -54,5 +55,6 @@ def train_together(
             )
             for index, (trainer, own) in enumerate(zip(trainers, held, strict=True))
         )
-        parameters = apply_delta(parameters, reduce(pair_aggregate, deltas).values, eta=1.0)
+        theta = float(sum(map(len, held)) if by_samples else len(held))
+        parameters = apply_delta(parameters, mean_by_chain(parameters, deltas, theta), eta=1.0)
     return trainers[0], parameters

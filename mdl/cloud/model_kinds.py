@@ -38,7 +38,8 @@ from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.learning.flat import FlatModel, Schema, hash_task, older_hashes, units_meaning
 from mdl.learning.models import MODELS, build_model, built_in_shapes
 from mdl.own import Own
-from mdl.protocol.delta import LARGEST_VALUE, Vector, check_values
+from mdl.protocol.delta import LARGEST_VALUE, check_values
+from mdl.protocol.grid import Vector
 from mdl.task import describe_task
 
 _CLASSES = "class_ids"

@@ -25,7 +25,8 @@ from safetensors import SafetensorError, safe_open
 from mdl.bounds import MAX_ROUND, whole_number
 from mdl.errors import DataError
 from mdl.files.kept import CHECKSUM, NO_DIGITS, changed, previous_of
-from mdl.protocol.delta import Vector, digest_of, new_hash
+from mdl.protocol.delta import digest_of, new_hash
+from mdl.protocol.grid import Vector
 from mdl.reading import decode_json, open_regular, read_bytes, shorten
 from mdl.writing import write_whole
 

@@ -17,7 +17,7 @@ from mdl.protocol.counts import MAX_SUM, Errors, Evaluation
 if TYPE_CHECKING:
     from torch import nn
 
-    from mdl.protocol.delta import Vector
+    from mdl.protocol.grid import Vector
 
 # Windows evaluated at once. With the LeNet 256 are no faster and take 20 MB more for activations, which is much on a
 # small computer; a recurrent model would be some 15 % faster with them.

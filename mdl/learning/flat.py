@@ -34,7 +34,7 @@ from mdl.learning.tensors import (
     tied_names,
     unwrap,
 )
-from mdl.protocol.delta import Vector
+from mdl.protocol.grid import Vector
 from mdl.task import rate_step
 
 Schema: TypeAlias = list[tuple[str, tuple[int, ...]]]

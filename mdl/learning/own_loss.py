@@ -18,7 +18,7 @@ from mdl.learning.evaluation import evaluate
 
 if TYPE_CHECKING:
     from mdl.learning.flat import FlatModel
-    from mdl.protocol.delta import Vector
+    from mdl.protocol.grid import Vector
 
 # 16 MiB: a second copy of a larger model is too much for a small device, and its forward passes take too long.
 LARGEST = 1 << 22

@@ -24,7 +24,8 @@ from mdl.learning.flat import FlatModel
 from mdl.learning.optimizer import FlatOptimizer
 from mdl.learning.soft_labels import soft_cross_entropy
 from mdl.learning.targets import Loss, TargetScale, loss_of, to_tensor
-from mdl.protocol.delta import Vector, check_values
+from mdl.protocol.delta import check_values
+from mdl.protocol.grid import Vector
 
 # The cosine's last value: above 0, so that rounds beyond the planned ones still teach something.
 _LAST_SHARE = 0.01

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from mdl.protocol.delta import Vector
+from mdl.protocol.grid import Vector
 
 
 class Packed(bytes):

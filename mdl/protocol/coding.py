@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import LARGEST_VALUE, Vector
+from mdl.protocol.delta import LARGEST_VALUE
+from mdl.protocol.grid import Vector
 
 Coding: TypeAlias = Literal["none", "float16", "int8", "int4", "ternary"]
 CODINGS: tuple[Coding, ...] = get_args(Coding)

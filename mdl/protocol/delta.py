@@ -1,14 +1,13 @@
-"""The model delta and the one operation of ChainSGD: merging two partial means.
+"""The model delta and the one operation of ChainSGD: merging two partial sums.
 
-A partial mean carries its weight theta and the contributors it already holds. Merging adds the thetas up and joins the
-contributors, so that the last holder of a chain has exactly the central mean, whatever the order was.
-Knows nothing of merge partners and times.
+A partial sum holds theta_i * delta_i of its contributors as integers (`mdl/protocol/grid.py`), with their weight theta.
+Merging adds the integers and the thetas up and joins the contributors. So the last holder of a chain has the same bytes
+whatever the order was, and sum / theta is the central mean. Knows nothing of merge partners and times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -17,14 +16,13 @@ from numpy.typing import NDArray
 
 from mdl.bounds import Incarnation, PeerId, SegmentBits, Theta, ValueCount
 from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.protocol.grid import Grid, Sums, Vector
 
-Vector: TypeAlias = NDArray[np.float32]
-# Merging runs block by block, so that its temporaries stay in the processor's cache: 64 Ki floats are 256 KiB.
-_BLOCK = 1 << 16
 # A delta beyond this is no training step but a fault or an attack: one such value would drown the mean of all others.
 LARGEST_VALUE = 1e6
 # Two sums of the same weights differ by the order in which they were added, by less than this part.
 THETA_ROUNDING = 1e-6
+_THETA_STEPS = 1024
 # If the squares of values sum up to less, none of them is beyond LARGEST_VALUE, whatever rounding does to the sum.
 _SMALL_SQUARES = 0.9 * LARGEST_VALUE**2
 
@@ -52,38 +50,59 @@ class Partial(msgspec.Struct, frozen=True, order=True):
 
 
 class ModelDelta(msgspec.Struct, frozen=True):
-    """A partial mean of model deltas w(t) - w_i.
+    """A model delta w(t) - w_i of one device, as it was trained.
 
-    values: float32, shape (P,), never changed once here. theta: summed weight of the contributors, > 0 (3.2.2).
-    partial: in a result, the further contributors that are in some of its segments.
+    values: float32, shape (P,), never changed once here.
+    theta: its weight, > 0 (3.2.2).
+    contributors: the one device.
     """
 
     values: Vector
     theta: float
     contributors: frozenset[Contributor]
+
+
+class PartialSum(msgspec.Struct, frozen=True):
+    """A sum of theta_i * delta_i over its contributors, as integers on the round's grid.
+
+    values: int32, shape (P,), never changed once here.
+    theta: summed weight of the contributors, > 0 (3.2.2).
+    contributors: the processes with deltas in it.
+    room: of the round's grid: sums of two rooms have different units.
+    partial: in a result, the further contributors that are in some of its segments.
+    """
+
+    values: Sums
+    theta: float
+    contributors: frozenset[Contributor]
+    room: int = 0
     partial: tuple[Partial, ...] = ()
 
 
-def pair_aggregate(mine: ModelDelta, theirs: ModelDelta, out: Vector | None = None) -> ModelDelta:
-    """Merge two partial means into one (MDLdroid Eq. 3); they must share no contributor.
+def pair_aggregate(mine: PartialSum, theirs: PartialSum, out: Sums | None = None) -> PartialSum:
+    """Merge two partial sums into one (MDLdroid Eq. 3, times theta); they must share no contributor.
 
-    The result's values are the theta-weighted mean, float32, shape (P,), written to `out` if given: pass
-    `theirs.values` when the incoming delta is not needed any more, and merging takes no memory at all.
-    Raises LocalProtocolError if a contributor would count twice or the shapes differ.
+    The result's values are the sums' sum, int32, shape (P,), written to `out` if given: pass `theirs.values` when the
+    incoming sum is not needed any more, and merging takes no memory at all.
+    Raises LocalProtocolError if a contributor would count twice, or the shapes or the grids differ.
     """
     if shared := mine.contributors & theirs.contributors:
         raise LocalProtocolError(f"{min(shared).peer_id} would count twice")
-    if mine.values.shape != theirs.values.shape:
-        raise LocalProtocolError(f"deltas of {mine.values.size} and {theirs.values.size} values cannot be merged")
-    theta = mine.theta + theirs.theta
-    values = np.empty_like(mine.values) if out is None else out
-    share = np.float32(theirs.theta / theta)
-    for start in range(0, values.size, _BLOCK):
-        block = slice(start, start + _BLOCK)
-        step = theirs.values[block] - mine.values[block]
-        step *= share
-        np.add(mine.values[block], step, out=values[block])
-    return ModelDelta(values, theta, mine.contributors | theirs.contributors)
+    if mine.values.shape != theirs.values.shape or mine.room != theirs.room:
+        raise LocalProtocolError(f"sums of {mine.values.size} and {theirs.values.size} values cannot be merged")
+    values = np.add(mine.values, theirs.values, out=out)
+    return PartialSum(values, mine.theta + theirs.theta, mine.contributors | theirs.contributors, mine.room)
+
+
+def weight_of(theta: float) -> float:
+    """Return a weight as devices use it: a multiple of 1/1024, so that sums of weights are exact in any order."""
+    return max(round(theta * _THETA_STEPS), 1) / _THETA_STEPS
+
+
+def own_sum(delta: ModelDelta, grid: Grid, out: Sums | None = None) -> PartialSum:
+    """Return the partial sum of one device's own delta, rounded to the grid. out: as in `Grid.to_sums`."""
+    theta = weight_of(delta.theta)
+    return PartialSum(grid.to_sums(delta.values, theta, out=out), theta, delta.contributors, grid.room)
 
 
 def apply_delta(parameters: Vector, delta: Vector, eta: float, out: Vector | None = None) -> Vector:
@@ -119,7 +138,7 @@ def check_values(values: Vector, size: int) -> None:
         raise RemoteProtocolError(f"values that are not finite or beyond {LARGEST_VALUE:g}")
 
 
-def check_size(values: Vector, size: int) -> None:
+def check_size(values: Vector | Sums, size: int) -> None:
     """Raise RemoteProtocolError for another number of values than the model's."""
     if values.shape != (size,):
         raise RemoteProtocolError(f"{values.size} values where the model has {size}")
@@ -141,20 +160,22 @@ class Hash:
         return self._hash.digest(length=16)
 
 
-def digest_of(values: Vector | bytes) -> bytes:
+def digest_of(values: Vector | Sums | bytes) -> bytes:
     """Return 16 bytes that tell two vectors, or two packed models, apart."""
     whole = new_hash()
     whole.update(values if isinstance(values, bytes) else np.ascontiguousarray(values).data.cast("B"))
     return whole.digest()
 
 
-def digest_of_result(values_digest: bytes, partial: tuple[Partial, ...]) -> bytes:
-    """Return 16 bytes that name the result of a round: its values, and contributors in some segments only."""
-    if not partial:
-        return values_digest
+def digest_of_result(values_digest: bytes, result: PartialSum) -> bytes:
+    """Return 16 bytes that name the result of a round: its integers, their grid, and the contributors with weights.
+
+    values_digest: of the integers. They alone are no result: with another theta or grid they are another mean.
+    """
     whole = new_hash()
     whole.update(values_digest)
-    whole.update(msgspec.msgpack.encode(partial))
+    told = (result.theta, result.room, tuple(sorted(result.contributors)), result.partial)
+    whole.update(msgspec.msgpack.encode(told))
     return whole.digest()
 
 

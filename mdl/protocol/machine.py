@@ -12,15 +12,16 @@ from typing import Annotated, Protocol, TypeAlias
 
 import msgspec
 
-from mdl.bounds import PeerId, Seconds, Text
+from mdl.bounds import PeerId, Room, Seconds, Text, Theta
 from mdl.protocol.bulk import Bulk
 from mdl.protocol.cloud_work import CloudEffect, CloudEvent
 from mdl.protocol.counts import Evaluation
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, ModelDelta, PartialSum
+from mdl.protocol.grid import Vector
 from mdl.protocol.messages import Said
 from mdl.protocol.sharing.work import SharingEffect, SharingEvent
 from mdl.protocol.status_messages import RoundSummary
-from mdl.protocol.vector_work import VectorWork, VectorWorkDone
+from mdl.protocol.vector_work import Held, VectorWork, VectorWorkDone, hold_own
 from mdl.protocol.vocabulary import Ballot, History, PeerInfo, ResourceState, TrainingReport
 
 # The bound holds for a story that somebody else has made, too: so many zeros are made of it.
@@ -116,14 +117,14 @@ class LocalDeltaReady(msgspec.Struct, frozen=True):
     delta: w(t) - w_i, theta and this device as the only contributor.
     training: the report on it.
     earlier: as of the TrainLocally.
-    summed: the delta with all of that, float32 (P,); None: nobody has added it up.
+    held: the delta with all of that, on the grid of the round; None: nobody has rounded it.
     """
 
     round_id: int
     delta: ModelDelta
     training: TrainingReport
     earlier: Vectors = ()
-    summed: Vector | None = None
+    held: Held | None = None
 
 
 class DeltaRecalled(msgspec.Struct, frozen=True):
@@ -131,10 +132,12 @@ class DeltaRecalled(msgspec.Struct, frozen=True):
 
     round_id: of the RecallDelta that it answers.
     values: float32 (P,); None if it is not known any longer.
+    held: the same on the grid of the round, if the RecallDelta asked for that.
     """
 
     round_id: int
     values: Vector | None
+    held: Held | None = None
 
 
 class Evaluated(msgspec.Struct, frozen=True):
@@ -240,6 +243,7 @@ class TrainLocally(msgspec.Struct, frozen=True):
     planned_rounds: the run's last round; 0: open.
     ahead: the delta of the round before, float32 (P,), if it goes on from there and w(t) does not hold that yet.
     earlier: own work that is likely to come in with the delta, float32 (P,) each.
+    room: of the round's grid, to which the delta is rounded; None: it is not known yet.
     """
 
     round_id: int
@@ -247,6 +251,15 @@ class TrainLocally(msgspec.Struct, frozen=True):
     planned_rounds: int = 0
     ahead: Vector | None = None
     earlier: Vectors = ()
+    room: Room | None = None
+
+
+class HeldAs(msgspec.Struct, frozen=True):
+    """theta: weight of an own delta. me: its device. room: of the round's grid."""
+
+    theta: Theta
+    me: Contributor
+    room: Room
 
 
 class RecallDelta(msgspec.Struct, frozen=True):
@@ -257,11 +270,13 @@ class RecallDelta(msgspec.Struct, frozen=True):
     round_id: t + 1, the round that was trained for.
     parameters: w(t) that it began at, float32 (P,).
     in_place: nobody needs them any more: the own delta may take their memory.
+    held_as: the weight, the device and the room with which it is to be held on the round's grid; None: it is not.
     """
 
     round_id: int
     parameters: Vector
     in_place: bool = False
+    held_as: HeldAs | None = None
 
 
 class Evaluate(msgspec.Struct, frozen=True):
@@ -308,12 +323,12 @@ class KeepDelta(msgspec.Struct, frozen=True):
 
     round_id: the round that it is of.
     name: "own" or "global".
-    delta: with its theta and contributors.
+    delta: the sum of one device or of all, with its theta and contributors.
     """
 
     round_id: int
     name: str
-    delta: ModelDelta
+    delta: PartialSum
 
 
 class RecordRound(msgspec.Struct, frozen=True):
@@ -352,6 +367,15 @@ Effect: TypeAlias = (
     | SharingEffect
     | Finish
 )
+
+
+def hold_recalled(effect: RecallDelta, done: DeltaRecalled) -> DeltaRecalled:
+    """Return the recalled delta with its integers, where the effect asks for them."""
+    if effect.held_as is None or done.values is None:
+        return done
+    held_as = effect.held_as
+    delta = ModelDelta(done.values, held_as.theta, frozenset([held_as.me]))
+    return msgspec.structs.replace(done, held=hold_own(effect.parameters, delta, held_as.room))
 
 
 class Machine(Protocol):

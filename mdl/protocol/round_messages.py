@@ -14,6 +14,7 @@ from mdl.bounds import (
     Digest,
     PeerId,
     RateMBs,
+    Room,
     Round,
     SchemaHash,
     SegmentCount,
@@ -76,6 +77,8 @@ class PeerReport(Message, frozen=True):
     open_round: the round it takes part in; 0: none.
     open_term: the term that opened that round.
     open_as: the term under which it has heard of that round last.
+    room: of that round's grid.
+    theta: weight of its next delta; at most twice as much will come.
     entered: terms that opened the last few attempts at any round that it took part in, above all those it has left.
     agent: the peer id it obeys; "": it knows none.
     lineage: the forks on the way to w(t).
@@ -114,6 +117,8 @@ class PeerReport(Message, frozen=True):
     open_round: Round
     open_term: Term = 0
     open_as: Term = 0
+    room: Room = 0
+    theta: Theta = 1.0
     entered: Annotated[tuple[Term, ...], Meta(max_length=ATTEMPTS_TOLD)] = ()
     agent: SomePeerId = ""
     lineage: Lineage = ()
@@ -185,6 +190,7 @@ class RoundOpened(AgentMessage, frozen=True):
     successors: as in AgentPresent.
     course: of a run that ends by itself, up to now; None: this one does not.
     unlike: in words, the devices with channels unlike all others'.
+    room: of the round's grid (`mdl/protocol/grid.py`), the same for all of one attempt.
     """
 
     digest: Digest
@@ -196,6 +202,7 @@ class RoundOpened(AgentMessage, frozen=True):
     successors: PeerIds = ()
     course: Course | None = None
     unlike: Annotated[tuple[Text, ...], Meta(max_length=MOST_UNLIKE)] = ()
+    room: Room = 0
 
 
 class BroadcastOrdered(AgentMessage, frozen=True):
@@ -222,6 +229,7 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     thetas: of an exchange, the weight of each contributor's own delta, as in `contributors`; empty: not told.
     disputed_term: of an earlier order under which devices have staged this result, and others another one; 0: none.
     disputed: the version of that order.
+    room: of the result's grid.
     """
 
     base_digest: Digest
@@ -242,6 +250,7 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     thetas: Annotated[tuple[Theta, ...], Meta(max_length=MAX_MEMBERS)] = ()
     disputed_term: Term = 0
     disputed: Count = 0
+    room: Room = 0
 
 
 def exchanging(order: BroadcastOrdered) -> Exchanging:

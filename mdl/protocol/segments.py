@@ -14,7 +14,8 @@ import numpy as np
 
 from mdl.bounds import MAX_SEGMENTS
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import Contributor, ModelDelta, Partial, Vector
+from mdl.protocol.delta import Contributor, Partial, PartialSum
+from mdl.protocol.grid import Vector
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import Lost
 from mdl.protocol.vocabulary import Partials
@@ -162,7 +163,7 @@ def partials_of(lost: Sequence[Lost], without: Mapping[int, Sequence[int]], segm
     )
 
 
-def theta_by_value(result: ModelDelta) -> Vector:
+def theta_by_value(result: PartialSum) -> Vector:
     """Return the weight behind each value of a result, float32: partial contributors count in their segments only."""
     thetas = np.full(result.values.size, result.theta, np.float32)
     for each in result.partial:

@@ -16,11 +16,13 @@ import numpy as np
 
 from mdl.defence.judge import Verdict, judge, rounds_allowed, without_clipping
 from mdl.defence.limits import Limits
-from mdl.defence.marks import Marks, Places, cosine, length, look_at
+from mdl.defence.marks import Marks, Places, cosine
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.delta import ModelDelta, Vector, apply_delta, check_values, digest_of, pair_aggregate
+from mdl.protocol.delta import ModelDelta, PartialSum, apply_delta, check_size, digest_of, own_sum, pair_aggregate
+from mdl.protocol.grid import Grid, Sums, Vector, check_sums, grid_of, scale_sums
+from mdl.protocol.segments import theta_by_value
 
-Merge: TypeAlias = Callable[[ModelDelta, ModelDelta, Vector], ModelDelta]
+Merge: TypeAlias = Callable[[PartialSum, PartialSum, Sums], PartialSum]
 
 
 class Outer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,13 +78,13 @@ class HashDelta(msgspec.Struct, frozen=True):
     round_id: that the result is of.
     term: of the order under which it is named.
     version: of that order.
-    values: float32 (P,), not changed before the answer.
+    values: of its sum, int32 (P,), not changed before the answer.
     """
 
     round_id: int
     term: int
     version: int
-    values: Vector
+    values: Sums
 
     @property
     def size_bytes(self) -> int:
@@ -109,20 +111,20 @@ class ApplyDelta(msgspec.Struct, frozen=True):
 
     round_id: t + 1.
     state: w(t), and the outer optimizer's momentum if it has one, float32 (P,) or (2 P,).
-    values: the global delta, float32 (P,).
+    result: the sum of all deltas, on the grid of w(t). The global delta is its mean.
     outer: the optimizer that makes the step.
-    in_place: nobody needs the values any more, here or on their way: w(t + 1) may take their memory.
+    in_place: nobody needs the sum any more, here or on its way: w(t + 1) may take its memory.
     """
 
     round_id: int
     state: Vector
-    values: Vector
+    result: PartialSum
     outer: Outer
     in_place: bool = False
 
     @property
     def size_bytes(self) -> int:
-        return self.values.nbytes
+        return self.result.values.nbytes
 
 
 class DeltaApplied(msgspec.Struct, frozen=True):
@@ -139,8 +141,9 @@ class DeltaApplied(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """The criteria by which a receiver judges a partial mean (MDLdroid 5: a poisoning check at each device).
+    """The criteria by which a receiver judges a partial sum (MDLdroid 5: a poisoning check at each device).
 
+    grid: of the round.
     limits: those of the mesh.
     rounds: number of rounds of work that a contributor may have brought at once, by the mesh's history.
     own_norm: length of its own delta of this round; None: not known yet, and it holds nothing else.
@@ -150,6 +153,7 @@ class Check(msgspec.Struct, frozen=True):
     clips: a delta that is a little too long is merged in part; else whole, if of several rounds, or not at all.
     """
 
+    grid: Grid
     limits: Limits = Limits()
     rounds: int = 1
     own_norm: float | None = None
@@ -171,7 +175,7 @@ class Losses(Protocol):
 
 
 class MergeDeltas(msgspec.Struct, frozen=True):
-    """Merge two partial means in the memory of the second (3.2.2); answers DeltasMerged.
+    """Merge two partial sums in the memory of the second (3.2.2); answers DeltasMerged.
 
     round_id: that they are of.
     segment: of the model.
@@ -185,8 +189,8 @@ class MergeDeltas(msgspec.Struct, frozen=True):
     round_id: int
     segment: int
     hop_id: int
-    mine: ModelDelta
-    theirs: ModelDelta
+    mine: PartialSum
+    theirs: PartialSum
     check: Check | None = None
     is_look: bool = False
 
@@ -201,7 +205,7 @@ class MergeDeltas(msgspec.Struct, frozen=True):
 
 
 class DeltasMerged(msgspec.Struct, frozen=True):
-    """Two partial means are one.
+    """Two partial sums are one.
 
     round_id: of the MergeDeltas that it answers.
     segment: likewise.
@@ -215,7 +219,7 @@ class DeltasMerged(msgspec.Struct, frozen=True):
     round_id: int
     segment: int
     hop_id: int
-    merged: ModelDelta | None
+    merged: PartialSum | None
     problem: str = ""
     marks: Marks | None = None
     verdict: Verdict = Verdict()
@@ -226,57 +230,91 @@ def hash_delta(effect: HashDelta) -> DeltaHashed:
 
 
 def apply_result(effect: ApplyDelta) -> DeltaApplied:
-    state = effect.outer.step(effect.state, effect.values, effect.in_place)
+    delta = global_delta(effect.result, effect.outer.split(effect.state)[0], effect.in_place)
+    state = effect.outer.step(effect.state, delta, in_place=True)
     return DeltaApplied(effect.round_id, state, digest_of(state))
 
 
+def global_delta(result: PartialSum, parameters: Vector, in_place: bool = False) -> Vector:
+    """Return the mean of a round's deltas, sum / theta, float32 (P,): the same bytes on every device.
+
+    parameters: w(t), with the grid of the round. in_place: it takes the memory of the sum.
+    """
+    theta = theta_by_value(result) if result.partial else result.theta
+    out = result.values.view(np.float32) if in_place else None
+    return grid_of(parameters, result.room).to_mean(result.values, theta, out=out)
+
+
+class Held(msgspec.Struct, frozen=True):
+    """The own delta of a round as it goes into sums.
+
+    sum: on the round's grid.
+    grid: of the round.
+    clipped: the part that its share of int32 has cut off, float32 (P,), in the measure of a delta; None: nothing.
+    """
+
+    sum: PartialSum
+    grid: Grid
+    clipped: Vector | None = None
+
+
+def hold_own(parameters: Vector, delta: ModelDelta, room: int, earlier: Sequence[Vector] = ()) -> Held:
+    """Round a device's own delta and its earlier work to the grid of w(t) = `parameters`, with this room."""
+    whole = msgspec.structs.replace(delta, values=sum_up(delta.values, earlier))
+    grid = grid_of(parameters, room)
+    own = own_sum(whole, grid)
+    return Held(own, grid, grid.clipped(whole.values, own.values, own.theta))
+
+
 def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate, losses: Losses | None = None) -> DeltasMerged:
-    """Merge two partial means, or refuse or only look at the second, as the effect says.
+    """Merge two partial sums, or refuse or only look at the second, as the effect says.
 
     merge: `pair_aggregate`, or the same on a clock. losses: None where this device has no windows to test with.
     """
     hop = effect.round_id, effect.segment, effect.hop_id
     mine, theirs = effect.mine, effect.theirs
     try:
-        check_values(theirs.values, mine.values.size)
+        check_size(theirs.values, mine.values.size)
+        if effect.is_look:
+            return DeltasMerged(*hop, None, "", look_at_incoming(mine, theirs, effect.check, losses))
+        marks, verdict = judge_incoming(mine, theirs, effect.check) if effect.check else (None, Verdict())
+        if verdict.is_refused:
+            return DeltasMerged(*hop, None, verdict.reason, marks, verdict)
+        check_sums(theirs.values, theirs.theta, theirs.room)
     except RemoteProtocolError as error:
         return DeltasMerged(*hop, None, str(error))
-    if effect.is_look:
-        return DeltasMerged(*hop, None, "", look_at_incoming(mine, theirs, effect.check, losses))
-    if effect.check is None:
-        return DeltasMerged(*hop, merge(mine, theirs, theirs.values))
-    marks, verdict = judge_incoming(mine, theirs, effect.check)
-    if verdict.is_refused:
-        return DeltasMerged(*hop, None, verdict.reason, marks, verdict)
     return DeltasMerged(*hop, merge(mine, theirs, theirs.values), "", marks, verdict)
 
 
 def look_at_incoming(
-    mine: ModelDelta, theirs: ModelDelta, check: Check | None, losses: Losses | None = None
+    mine: PartialSum, theirs: PartialSum, check: Check | None, losses: Losses | None = None
 ) -> Marks | None:
     """Return measurements of a device's own delta, with own windows if there are any; nothing is changed."""
     if check is None:
         return None
     marks = _measure(mine, theirs, check)
-    return _test(marks, theirs, check.parameters, losses) if losses and check.parameters is not None else marks
+    if losses is None or check.parameters is None:
+        return marks
+    return _test(marks, check.grid.to_mean(theirs.values, theirs.theta), check.parameters, losses)
 
 
-def judge_incoming(mine: ModelDelta, theirs: ModelDelta, check: Check) -> tuple[Marks, Verdict]:
-    """Return measurements of a partial mean, and the verdict. A delta that is too long is clipped where it lies."""
+def judge_incoming(mine: PartialSum, theirs: PartialSum, check: Check) -> tuple[Marks, Verdict]:
+    """Return measurements of a partial sum, and the verdict. A delta that is too long is clipped where it lies."""
     marks = _measure(mine, theirs, check)
     verdict = judge(marks, check.limits)
     if not check.clips:
         verdict = without_clipping(verdict, marks.rounds)
     if not verdict.is_refused and verdict.scale < 1.0:
-        np.multiply(theirs.values, np.float32(verdict.scale), out=theirs.values)
+        scale_sums(theirs.values, verdict.scale)
     return marks, verdict
 
 
-def _measure(mine: ModelDelta, theirs: ModelDelta, check: Check) -> Marks:
-    here, there = look_at(mine.values, check.places), look_at(theirs.values, check.places)
+def _measure(mine: PartialSum, theirs: PartialSum, check: Check) -> Marks:
+    grid = check.grid
+    here, there = (grid.mean_at(each.values, each.theta, check.places) for each in (mine, theirs))
     return Marks(
-        length(theirs.values),
-        check.own_norm if check.own_norm is not None else length(mine.values),
+        grid.length(theirs.values, theirs.theta),
+        check.own_norm if check.own_norm is not None else grid.length(mine.values, mine.theta),
         len(theirs.contributors),
         cosine(here, there),
         None if check.last is None else cosine(check.last, there),
@@ -284,9 +322,12 @@ def _measure(mine: ModelDelta, theirs: ModelDelta, check: Check) -> Marks:
     )
 
 
-def _test(marks: Marks, theirs: ModelDelta, parameters: Vector, losses: Losses) -> Marks:
-    """Add losses to the marks. Work of several rounds counts as one of them: variances could fall below 0 else."""
-    after = theirs.values * np.float32(-1.0 / rounds_allowed(marks.rounds))
+def _test(marks: Marks, after: Vector, parameters: Vector, losses: Losses) -> Marks:
+    """Add losses to the marks. Work of several rounds counts as one of them: variances could fall below 0 else.
+
+    after: the mean that came; its memory is used up.
+    """
+    after *= np.float32(-1.0 / rounds_allowed(marks.rounds))
     after += parameters
     loss = losses(parameters, keep=True)
     return msgspec.structs.replace(marks, loss=loss, loss_theirs=losses(after), classes=losses.classes)

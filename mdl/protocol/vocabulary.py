@@ -22,6 +22,7 @@ from mdl.bounds import (
     PeerId,
     Percent,
     RateMBs,
+    Room,
     Round,
     SchemaHash,
     Seconds,
@@ -354,6 +355,7 @@ class Staged(msgspec.Struct, frozen=True):
     version: of that order.
     uplink_mb_s: speed at which the device has sent segments of it, in MB/s; 0: not known.
     partial: the further contributors that are in some of its segments.
+    room: of its grid.
     """
 
     digest: Digest
@@ -363,3 +365,4 @@ class Staged(msgspec.Struct, frozen=True):
     version: Count = 0
     uplink_mb_s: RateMBs = 0.0
     partial: Partials = ()
+    room: Room = 0

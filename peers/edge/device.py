@@ -50,7 +50,8 @@ from mdl.peers.edge.small.memory import Spare, forget_loading
 from mdl.peers.edge.small.share import load_share
 from mdl.peers.roles.build import TrainerStart, outer_of
 from mdl.protocol.counts import Course
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -158,7 +159,7 @@ class Device:
 
     def start(self, state: State) -> TrainerStart:
         """Return what a trainer needs to go on from this state."""
-        start = state.start(self.schema_hash, self.summary, self.ballots.begin(), self._outer)
+        start = state.start(self.schema_hash, self.summary, self.ballots.begin(), self._outer, self.theta)
         told = tell_channels(self.train.x) if self._config.data.tell_values else ()
         return msgspec.structs.replace(start, channels=told)
 
@@ -299,9 +300,10 @@ class Device:
 
 
 def keep_delta(out: Path, me: Contributor, effect: KeepDelta) -> None:
-    """Write one delta with its theta, its contributors and those of single segments, for `--verify`."""
+    """Write one sum with its theta and room, its contributors and those of single segments, for `--verify`."""
     names = ",".join(sorted(contributor.peer_id for contributor in effect.delta.contributors))
     metadata = {"theta": repr(effect.delta.theta), "contributors": names, "peer": me.peer_id}
+    metadata["room"] = str(effect.delta.room)
     metadata["partial"] = msgspec.json.encode(effect.delta.partial).decode()
     path = out / "deltas" / f"{effect.round_id:05d}-{effect.name}.safetensors"
     write_safetensors(path, {"values": effect.delta.values}, metadata)

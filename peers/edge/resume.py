@@ -23,7 +23,8 @@ from mdl.files.export import find_model_file
 from mdl.learning.flat import FlatModel
 from mdl.peers.roles.build import TrainerStart
 from mdl.peers.roles.trainer.trainer import TrainerSettings
-from mdl.protocol.delta import Vector, digest_of
+from mdl.protocol.delta import digest_of
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import SaveModel
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import Ballot, History
@@ -55,11 +56,16 @@ class State(msgspec.Struct, frozen=True):
     history: History = History()
     momentum: Vector | None = None
 
-    def start(self, schema_hash: str, model: str, ballot: Ballot | None, outer: Outer) -> TrainerStart:
-        """Return what a trainer needs to go on. model: one line for people; ballot: its promises, if known."""
+    def start(
+        self, schema_hash: str, model: str, ballot: Ballot | None, outer: Outer, theta: float = 1.0
+    ) -> TrainerStart:
+        """Return what a trainer needs to go on. model: one line for people; ballot: its promises, if known.
+
+        theta: weight of its deltas.
+        """
         size, digest = self.parameters.size, digest_of(outer.begin(self.parameters, self.momentum))
         told = (schema_hash, model, self.round_id, self.history, ballot)
-        return TrainerStart(size, digest, *told, TrainerSettings(outer))
+        return TrainerStart(size, digest, *told, TrainerSettings(outer, theta=theta))
 
 
 class Begin(NamedTuple):

@@ -14,7 +14,8 @@ from mdl.bounds import MAX_RATE_MB_S, within
 from mdl.config import DeviceSection
 from mdl.errors import ConfigError
 from mdl.peers.roles.trainer.guard import Defence
-from mdl.protocol.delta import ModelDelta, Vector, pair_aggregate
+from mdl.protocol.delta import PartialSum, pair_aggregate
+from mdl.protocol.grid import Sums
 from mdl.protocol.machine import ResourcesSampled
 from mdl.protocol.vector_work import DeltasMerged, Losses, MergeDeltas, merge_deltas
 from mdl.protocol.vocabulary import ResourceState
@@ -46,7 +47,7 @@ class MergeTimer:
         """Return how this device judges others; the seed, which places its looks at their deltas, stays secret."""
         return Defence(tests=self._losses is not None, seed=randbits(63))
 
-    def __call__(self, mine: ModelDelta, theirs: ModelDelta, out: Vector | None = None) -> ModelDelta:
+    def __call__(self, mine: PartialSum, theirs: PartialSum, out: Sums | None = None) -> PartialSum:
         began_s = time.perf_counter()
         merged = pair_aggregate(mine, theirs, out)
         self._seconds += time.perf_counter() - began_s

@@ -49,7 +49,8 @@ from mdl.peers.roles.round_limit import Leaving
 from mdl.peers.roles.trainer.guard import Defence
 from mdl.peers.view.plain import limit_floods
 from mdl.protocol.counts import no_evaluation
-from mdl.protocol.delta import ModelDelta, Vector
+from mdl.protocol.delta import ModelDelta
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -316,7 +317,7 @@ class Member:
         return start, peer
 
     def _start(self, state: State) -> PeerStart:
-        trainer = state.start(self._origin.schema_hash, self._origin.model, self._ballots.begin(), Outer())
+        trainer = state.start(self._origin.schema_hash, self._origin.model, self._ballots.begin(), Outer(), self._theta)
         return configured_start(self._config, self._me, trainer, time.monotonic(), defence=Defence(seed=randbits(63)))
 
     def _drive(self) -> None:

@@ -20,7 +20,8 @@ from mdl.peers.roles.peer import Peer
 from mdl.peers.roles.trainer.guard import Defence
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.coding import Coding
-from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.delta import Contributor
+from mdl.protocol.grid import Vector
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import Ballot, History
 from mdl.scheduler.policies.chain import Policy
@@ -118,7 +119,12 @@ def configured_start(
         # Deltas that are kept are compared with the mean of all: one merged in part would not be it.
         defence = msgspec.structs.replace(defence or Defence(), is_on=config.defence.check, clips=not chain.keep_deltas)
         settings = TrainerSettings(
-            outer, chain.keep_deltas, config.training.overlap, stall_s=faults.stall_s, defence=defence
+            outer,
+            chain.keep_deltas,
+            config.training.overlap,
+            stall_s=faults.stall_s,
+            defence=defence,
+            theta=trainer.settings.theta,
         )
         trainer = _tell_outer(msgspec.structs.replace(trainer, settings=settings))
     return PeerStart(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.protocol.delta import Vector
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import SEGMENTS
 

@@ -19,7 +19,8 @@ import numpy as np
 from mdl.errors import DataError, LocalProtocolError
 from mdl.peers.roles.build import PeerStart
 from mdl.protocol.bulk import Bulk, Packed
-from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.delta import Contributor
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import Effect, Event, Received, Send
 from mdl.protocol.messages import PACKED
 from mdl.reading import decode_json, read_bytes
@@ -177,6 +178,12 @@ def size_of(given: Any) -> int:
     return size
 
 
+def dtype_of(given: Any) -> str:
+    """Return the kind of values that a story describes: parameters and deltas, or integers of sums and grids."""
+    told = given.get("dtype")
+    return told if told in ("int32", "int16") else "float32"
+
+
 def _entries_of(line: _Line) -> Iterator[Entry]:
     """Yield the steps of a line, the rows before its own first. Raises ValueError."""
     ticks: list[float] = []
@@ -244,4 +251,4 @@ def _show(item: object) -> str:
 
 
 def _zeros(kind: type, given: Any) -> Bulk:
-    return Packed(size_of(given)) if kind is Packed else np.zeros(size_of(given), np.float32)
+    return Packed(size_of(given)) if kind is Packed else np.zeros(size_of(given), dtype_of(given))

@@ -1,8 +1,9 @@
 """The books of a simulated mesh: every local training has its own dimension, so that a count can be read off.
 
-A local delta is one-hot, amount 1 at weight 1. In a closed round, theta times the global delta is 1 where a training
-was counted. It adds up over the rounds of a model's history: above 1 the training was counted twice. If values are
-rounded on their way, amounts differ, or all would fall on steps; a count is in amounts of its training. Knows no roles.
+A local delta is one-hot, amount 1 at weight 1. In a closed round, the sum of all deltas is 1 where a training was
+counted, to the bit: it is a sum of integers. It adds up over the rounds of a model's history: above 1 the training was
+counted twice. If values are rounded on their way, amounts differ, or all would fall on steps; a count is in amounts of
+its training. Knows no roles.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.protocol.coding import Coding
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
-from mdl.protocol.segments import split_values, theta_by_value
+from mdl.protocol.delta import Contributor, ModelDelta, PartialSum, digest_of
+from mdl.protocol.grid import Grid, Vector, grid_of
+from mdl.protocol.segments import mask_of
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import Lineage
 
@@ -24,7 +26,7 @@ from mdl.protocol.vocabulary import Lineage
 DIMENSIONS = 256
 # A longer run allows, for each peer and round, its training and three of attempts that were opened afresh.
 _TRAININGS = 4
-# The most that float32 rounding may take from a count of 1.
+# The most that the rounding of the counts themselves may take from a count of 1.
 ROUNDING = 1e-3
 # The most that coding may take: a step of int4 is a seventh of the largest value, there are as many pieces as devices,
 # and the error that a lost device had still to feed back is lost. Half a count tells nothing, but 1 and 2 stay apart.
@@ -93,8 +95,15 @@ class Accounts:
         self.closed: dict[Model, Closed] = {(self.start, ()): Closed((b"", ()), 0, frozenset(), np.zeros(start.size))}
         self._known = {self.start}
         self.size = start.size
-        self._own: dict[tuple[Attempt, bytes, Contributor], Vector] = {}
+        self._own: dict[tuple[Attempt, bytes, Contributor], PartialSum] = {}
+        self._grids: dict[bytes, Grid] = {}
+        self.note_model(self.start, start)
         self._attempts: dict[bytes, dict[Attempt, None]] = {}
+
+    def note_model(self, digest: bytes, parameters: Vector) -> None:
+        """Note the parameters behind a model's digest: the grid of the next round is theirs."""
+        if digest not in self._grids:
+            self._grids[digest] = grid_of(parameters, 0)
 
     def train(self, owner: Contributor, round_id: int, parameters: Vector, theta: float) -> ModelDelta:
         """Return this training's delta: the same for the same round and parameters, another dimension for any other."""
@@ -120,26 +129,26 @@ class Accounts:
         self.under_way.discard(dimension)
         self.held.add(dimension)
 
-    def hold_own(self, attempt: Attempt, digest: bytes, owner: Contributor, own: ModelDelta) -> bool:
+    def hold_own(self, attempt: Attempt, digest: bytes, owner: Contributor, own: PartialSum) -> bool:
         """Note that a trainer holds its own delta: from here on it must be counted, once. False if already noted."""
         key = (attempt, digest, owner)
         if key in self._own:
             return False
         if own.theta != 1.0:
             raise InvariantError("theta", f"{owner.peer_id} begins with theta {own.theta}")
-        self._own[key] = own.values.copy()
+        self._own[key] = msgspec.structs.replace(own, values=own.values.copy())
         self._attempts.setdefault(digest, {})[attempt] = None
         self.held.update(own.values.nonzero()[0].tolist())
         return True
 
-    def check_mean(self, attempt: Attempt, digest: bytes, mean: ModelDelta, holder: str) -> None:
-        """Check that theta sums the contributors' weights and the values are their mean (Eq. 1, 3); weights are 1."""
+    def check_mean(self, attempt: Attempt, digest: bytes, mean: PartialSum, holder: str) -> None:
+        """Check that theta sums the contributors' weights and the values their deltas (Eq. 1, 3); weights are 1."""
         if abs(mean.theta - len(mean.contributors)) > 1e-9 * mean.theta:
             raise InvariantError("theta", f"{holder} has theta {mean.theta} of {_names(mean.contributors)}")
         if not self._is_mean(attempt, digest, mean):
             raise InvariantError("mean", f"{holder} has no mean of {_names(mean.contributors)}")
 
-    def check_result(self, digest: bytes, result: ModelDelta, name: str) -> None:
+    def check_result(self, digest: bytes, result: PartialSum, name: str) -> None:
         """Check the same of a global delta; a device that took it late does not know the attempt that gave it."""
         if abs(result.theta - len(result.contributors)) > 1e-9 * result.theta:
             raise InvariantError("theta", f"{name} has theta {result.theta} of {_names(result.contributors)}")
@@ -147,35 +156,44 @@ class Accounts:
             raise InvariantError("mean", f"{name} has no mean of {_names(result.contributors)}")
 
     def check_segment(
-        self, attempt: Attempt, digest: bytes, who: Collection[Contributor], part: slice, values: Vector, name: str
+        self, attempt: Attempt, digest: bytes, who: Collection[Contributor], part: slice, given: Vector, name: str
     ) -> None:
-        """Check that the values given out for a part of the model are the mean of these own deltas, each once."""
-        off = values * np.float32(-len(who))
+        """Check that the values given out for a part of the model are of these own deltas, each once.
+
+        given: as they are decoded: their mean if values are coded, else the integers of their sum, seen as float32.
+        """
+        off, room = np.zeros(given.size, np.int64), 0
         for contributor in who:
             own = self._own.get((attempt, digest, contributor))
             if own is None:
                 raise InvariantError("mean", f"{name} is of {contributor.peer_id}, which holds nothing")
-            off += own[part]
-        if not self._is_nothing(off):
+            off += own.values[part]
+            room = own.room
+        grid = msgspec.structs.replace(self._grids[digest], room=room)
+        off -= given.view(np.int32) if self.rounding == ROUNDING else grid.to_sums(given, float(len(who)), part.start)
+        if not self._is_nothing(off, grid, part.start):
             raise InvariantError("segment", f"{name} is no mean of {_names(frozenset(who))}")
 
-    def _is_mean(self, attempt: Attempt, digest: bytes, mean: ModelDelta) -> bool:
-        off = mean.values * -theta_by_value(mean)
+    def _is_mean(self, attempt: Attempt, digest: bytes, mean: PartialSum) -> bool:
+        off = -mean.values.astype(np.int64)
         for contributor in (*mean.contributors, *(each.contributor for each in mean.partial)):
             own = self._own.get((attempt, digest, contributor))
-            if own is None:
+            if own is None or own.room != mean.room:
                 return False
-            off += own
+            off += own.values
         for each in mean.partial:
-            lacking, _ = split_values(self._own[attempt, digest, each.contributor], each.lacks, each.segment_values)
-            off -= lacking
-        return self._is_nothing(off)
+            own = self._own[attempt, digest, each.contributor]
+            off -= np.where(mask_of(each.lacks, each.segment_values, off.size), own.values, 0)
+        return self._is_nothing(off, msgspec.structs.replace(self._grids[digest], room=mean.room))
 
-    def _is_nothing(self, off: Vector) -> bool:
-        """Return True if a difference of two vectors is only rounding; False if it holds a nan."""
+    def _is_nothing(self, off: NDArray[np.int64], grid: Grid, start: int = 0) -> bool:
+        """Return True if two sums are the same, to the bit where nothing is coded."""
         if self.rounding == ROUNDING:
-            return bool(np.vdot(off, off) <= ROUNDING * ROUNDING)  # without a warning, whatever is in it
-        return bool(np.abs(off).max() <= self.rounding * _LEAST_AMOUNT)
+            return not off.any()
+        most = np.abs(off).max()
+        return most < 2**31 and bool(
+            np.abs(grid.to_mean(off.astype(np.int32), 1.0, start)).max() <= self.rounding * _LEAST_AMOUNT
+        )
 
     def _trained(self, dimension: int) -> Vector:
         values = np.zeros(self.size, np.float32)
@@ -183,13 +201,14 @@ class Accounts:
         self.under_way.add(dimension)
         return values
 
-    def close(self, before: Model, after: Model, round_id: int, result: ModelDelta, who: str) -> bool:
+    def close(self, before: Model, after: Model, round_id: int, result: PartialSum, who: str) -> bool:
         """Note an applied global delta; True if no device had applied it. Raises if a training counts twice now."""
         if after in self.closed:
             return False
         if before not in self.closed:
             raise InvariantError("model", f"{who} applied round {round_id} to a model that no round gave")
-        counts = self.closed[before].counts + result.values.astype(np.float64) * theta_by_value(result) / self.amounts
+        grid = msgspec.structs.replace(self._grids[before[0]], room=result.room)
+        counts = self.closed[before].counts + grid.to_mean(result.values, 1.0) / self.amounts
         self._known.add(after[0])
         self.closed[after] = Closed(before, round_id, result.contributors, counts)
         most = int(counts.argmax())
@@ -210,7 +229,10 @@ class Accounts:
 
     def own(self, attempt: Attempt, digest: bytes, owner: Contributor) -> Vector | None:
         """Return the own delta that a device held in this attempt, before anything was merged into it."""
-        return self._own.get((attempt, digest, owner))
+        own = self._own.get((attempt, digest, owner))
+        if own is None:
+            return None
+        return msgspec.structs.replace(self._grids[digest], room=own.room).to_mean(own.values, own.theta)
 
     def held_works(self, model: Model) -> list[tuple[Work, int, float]]:
         """List the trainings done so far, with the dimension of each and its count in this model."""

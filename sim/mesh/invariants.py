@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mdl.protocol.coding import decode
-from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.hop_messages import DeltaMessage, HopReleased
 from mdl.protocol.machine import KeepDelta, Send
 from mdl.protocol.round_messages import BroadcastOrdered
@@ -38,8 +38,8 @@ class _Seen:
     part: Part | None = None
     term: int = 0
     agent: str = ""
-    hold: ModelDelta | None = None
-    staged: ModelDelta | None = None
+    hold: PartialSum | None = None
+    staged: PartialSum | None = None
     order: BroadcastOrdered | None = None
     released: frozenset[tuple[int, int]] = frozenset()
     decided: int = 0
@@ -155,7 +155,7 @@ class Invariants:
         if order.owns and (staged.term, staged.version) == (order.term, order.version):
             self.accounts.check_result(holder.digest, result, f"what {node.peer_id} stages")
 
-    def _check_held(self, mesh: SimMesh, node: Node, holder: Holder, hold: ModelDelta | None, seen: _Seen) -> None:
+    def _check_held(self, mesh: SimMesh, node: Node, holder: Holder, hold: PartialSum | None, seen: _Seen) -> None:
         """Check a node that holds something else, or for another agent, than after its last event."""
         part, is_new = holder.part, hold is not seen.hold or holder.part is not seen.part
         if part is not seen.part:
@@ -183,6 +183,7 @@ class Invariants:
 
     def _check_model(self, node: Node, holder: Holder) -> None:
         """Check that all devices at round r of a lineage have the same parameters, then and ever after."""
+        self.accounts.note_model(holder.digest, holder.parameters)
         if not self.accounts.is_known(holder.digest):
             raise InvariantError("model", f"{node.peer_id} has parameters at round {holder.round_id} that none gave")
         key = (holder.lineage, holder.round_id)
@@ -190,7 +191,7 @@ class Invariants:
         if digest != holder.digest and holder.round_id:
             raise InvariantError("digest", f"round {holder.round_id} differs between {peer_id} and {node.peer_id}")
 
-    def _check_hold(self, node: Node, holder: Holder, hold: ModelDelta) -> None:
+    def _check_hold(self, node: Node, holder: Holder, hold: PartialSum) -> None:
         is_own = hold.contributors == {node.contributor}
         if is_own and self.accounts.hold_own(holder.attempt(), holder.digest, node.contributor, hold):
             return
@@ -222,7 +223,7 @@ def check_disjoint(mesh: SimMesh, keeper: Keeper) -> None:
     if attempt == (0, 0) or keeper.is_settled():
         return
     live = set(keeper.live_members())
-    holds: dict[Contributor, ModelDelta] = {}
+    holds: dict[Contributor, PartialSum] = {}
     for node in mesh.nodes.values():
         holder = node.holder
         if holder is None or not node.running or node.contributor not in live:
@@ -317,7 +318,7 @@ def obeyed_by(node: Node) -> object:
     return (succession.term, succession.agent) if succession else None
 
 
-def held_by(part: Part | None) -> ModelDelta | None:
+def held_by(part: Part | None) -> PartialSum | None:
     """Return the partial mean that this device answers for: None once it has been given away."""
     return None if part is None or 0 in part.given else part.holds.get(0)
 

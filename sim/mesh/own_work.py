@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mdl.defence.marks import length
 from mdl.protocol.counts import no_evaluation
-from mdl.protocol.delta import Vector
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -16,8 +16,9 @@ from mdl.protocol.machine import (
     RecallDelta,
     TrainingPaused,
     TrainLocally,
+    hold_recalled,
 )
-from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, merge_deltas, sum_up, where_it_begins
+from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, hold_own, merge_deltas, where_it_begins
 from mdl.protocol.vocabulary import TrainingReport
 from mdl.sim.mesh.accounts import Accounts
 from mdl.sim.mesh.process import Node
@@ -46,8 +47,8 @@ def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, E
         node.trained_from, node.is_cut_off = begins_at, False
         delta = accounts.train(node.contributor, effect.round_id, begins_at, node.theta)
         training = TrainingReport(1.0 / effect.round_id, 100, node.train_s, node.theta, length(delta.values))
-        summed = sum_up(delta.values, effect.earlier)
-        return node.train_s, LocalDeltaReady(effect.round_id, delta, training, effect.earlier, summed)
+        held = None if effect.room is None else hold_own(effect.parameters, delta, effect.room, effect.earlier)
+        return node.train_s, LocalDeltaReady(effect.round_id, delta, training, effect.earlier, held)
     if type(effect) is Evaluate:
         node.trained_from = None
         return _EVALUATION_S, Evaluated(effect.round_id, no_evaluation(1))
@@ -55,7 +56,7 @@ def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, E
         values = None
         if node.trained_from is effect.parameters:  # else its model holds other parameters by now
             values = accounts.recall(node.contributor, effect.round_id, effect.parameters)
-        return _RECALL_S, DeltaRecalled(effect.round_id, values)
+        return _RECALL_S, hold_recalled(effect, DeltaRecalled(effect.round_id, values))
     if type(effect) is MergeDeltas:
         return _MERGED_S, merge_deltas(effect, losses=_Length())
     work = VECTOR_WORK.get(type(effect))

@@ -9,7 +9,8 @@ from typing import Any, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, PartialSum
+from mdl.protocol.grid import Sums, Vector
 from mdl.protocol.kept_ballot import LATE_S, KeptBallot, doubted
 from mdl.protocol.machine import Event, Finish, Machine, SaveModel
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp
@@ -28,9 +29,9 @@ _FIRST_S = 1e-3
 
 
 class Result(Protocol):
-    """values: float32 (P,), as far as they have arrived."""
+    """values: int32 (P,), as far as they have arrived."""
 
-    values: Vector
+    values: Sums
 
 
 class Exchange(Protocol):
@@ -47,7 +48,7 @@ class Exchange(Protocol):
 class Gapped(Protocol):
     """A result that is here in part. values: as far as they have arrived."""
 
-    values: Vector
+    values: Sums
 
 
 class Spread(Protocol):
@@ -57,7 +58,7 @@ class Spread(Protocol):
     """
 
     order: BroadcastOrdered | None
-    staged: ModelDelta | None
+    staged: PartialSum | None
     exchange: Exchange | None
 
     @property
@@ -74,7 +75,7 @@ class Part(Protocol):
 
     round_id: int
     attempt: int
-    holds: dict[int, ModelDelta]
+    holds: dict[int, PartialSum]
     spread: Spread
     members: Collection[Contributor]
     given: dict[int, tuple[int, Contributor]]

@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 import numpy as np
 
-from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.machine import (
     Effect,
     Evaluated,
@@ -112,7 +112,7 @@ def _short(value: object) -> str:
             return f"{hop_id} {outcome.value}{f' ({reason})' if reason else ''}"
         case Fork(round_id=round_id, size=size, name=name):
             return f"{name}@{round_id}x{size}"
-        case ModelDelta(theta=theta, contributors=contributors):
+        case PartialSum(theta=theta, contributors=contributors):
             return f"theta {theta:g} of {_short(tuple(sorted(contributors)))}"
         case Enum():
             return str(value.value)

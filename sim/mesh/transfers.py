@@ -8,7 +8,8 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 
-from mdl.protocol.delta import Contributor, Vector, digest_of
+from mdl.protocol.delta import Contributor, digest_of
+from mdl.protocol.grid import Sums, Vector
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Event, Received, ResourcesSampled, Send, TransferProgressed
 from mdl.protocol.messages import DIGESTED, SEGMENTS, Said
@@ -17,6 +18,8 @@ from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
 from mdl.protocol.vocabulary import ResourceState
 from mdl.sim.mesh.network import Network
 
+# The largest integer of a sum, or a little less.
+_RANGE = 2.0**31 - 2.0**10
 _PROGRESS_S = 1.0
 
 
@@ -48,10 +51,10 @@ class Transfers:
         values = send.values
         assert isinstance(values, np.ndarray)  # a simulated mesh has no cloud
         if sender.peer_id in self._lies and isinstance(send.message, DeltaMessage | PieceMessage):
-            values = (values * np.float32(self._lies[sender.peer_id])).astype(values.dtype)
+            values = _altered(values, self._lies[sender.peer_id], 0.0)
         victims, more = self._two_faced.get(sender.peer_id, ((), 0.0))
         if send.receiver in victims and isinstance(send.message, GlobalMessage | SegmentMessage):
-            values = values + np.float32(more)
+            values = _altered(values, 1.0, more)
         if isinstance(send.message, SEGMENTS):
             yield from self._begin_segment(sender, send, values, now)
             return
@@ -91,3 +94,10 @@ class Transfers:
     def _merged(self, receiver: str, resources: ResourceState) -> Event:
         """Tell how fast the device merges: it reports so after a merge, which here is over when the values arrive."""
         return ResourcesSampled(msgspec.structs.replace(resources, merge_mb_s=self._network.merge_mb_s[receiver]))
+
+
+def _altered(values: Vector, times: float, more: float) -> Vector:
+    """Return other integers of a sum: so many times as large, and so much of their range more."""
+    sums = values.view(np.int32) * times + more * _RANGE
+    changed: Sums = np.rint(np.clip(sums, -_RANGE, _RANGE)).astype(np.int32)
+    return changed.view(np.float32)

@@ -27,7 +27,8 @@ from mdl.peers.roles.observer import Observer
 from mdl.peers.view.terminal import describe_summary, draw_mesh
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import (
     Effect,
     Event,

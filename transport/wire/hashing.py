@@ -20,9 +20,9 @@ _BESIDE_BYTES = 1 << 20
 
 
 class Hash(Protocol):
-    """A hash of float32 values as they come: in order, in pieces of whole values.
+    """A hash of values as they come: in order, in pieces of whole values.
 
-    digest raises RemoteProtocolError if a value is not finite, or beyond 1e6.
+    digest raises RemoteProtocolError if a parameter is not finite, or beyond 1e6.
     """
 
     def update(self, data: memoryview, /) -> None: ...
@@ -30,7 +30,12 @@ class Hash(Protocol):
     def digest(self) -> bytes: ...
 
 
-MakeHash: TypeAlias = Callable[[int], Hash]
+MakeHash: TypeAlias = Callable[[int, bool], Hash]
+
+
+def make_hash(size_bytes: int, is_model: bool) -> Hash:
+    """Return a hash that works at once. is_model: the values are parameters, float32, and checked; else integers."""
+    return CheckedHash() if is_model else new_hash()
 
 
 class HashThread:
@@ -39,9 +44,10 @@ class HashThread:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "mdl-hash")
 
-    def new(self, size_bytes: int) -> Hash:
-        """Return a hash for a value of this size."""
-        return _Beside(self._thread) if size_bytes >= _BESIDE_BYTES else CheckedHash()
+    def new(self, size_bytes: int, is_model: bool) -> Hash:
+        """Return a hash for values of this size. is_model: as in `make_hash`."""
+        made = make_hash(size_bytes, is_model)
+        return _Beside(self._thread, made) if size_bytes >= _BESIDE_BYTES else made
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -71,9 +77,9 @@ class CheckedHash:
 class _Beside:
     """A hash that another thread computes; `digest` waits for it. The data must not change until then."""
 
-    def __init__(self, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, thread: ThreadPoolExecutor, made: Hash) -> None:
         self._thread = thread
-        self._hash = CheckedHash()
+        self._hash = made
         self._last: Future[None] | None = None
 
     def update(self, data: memoryview, /) -> None:

@@ -17,6 +17,7 @@ from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received, TransferProgressed
 from mdl.protocol.messages import DIGESTED, PACKED
+from mdl.protocol.round_messages import ModelMessage
 from mdl.transport.wire.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Pace, Step, window_bytes
 from mdl.transport.wire.codec import (
     CHUNK_BYTES,
@@ -29,7 +30,7 @@ from mdl.transport.wire.codec import (
     TransferEnded,
     TransferOffered,
 )
-from mdl.transport.wire.hashing import CheckedHash, Hash, MakeHash
+from mdl.transport.wire.hashing import Hash, MakeHash, make_hash
 from mdl.transport.wire.places import Places
 from mdl.transport.wire.rhythm import Rhythm
 
@@ -111,10 +112,10 @@ class IncomingTransfers:
     """The receiver's side: at most MAX_INCOMING destinations, each at most `max_bytes` large.
 
     Each sender has one place at most: neither two transfers nor a slow one give it more (`mdl.transport.wire.places`).
-    make_hash: returns the hash for values with a wanted digest (DIGESTED), by their size in bytes.
+    make_hash: returns the hash for values with a wanted digest (DIGESTED), by their size in bytes; True: of a model.
     """
 
-    def __init__(self, max_bytes: int, make_hash: MakeHash = lambda size_bytes: CheckedHash()) -> None:
+    def __init__(self, max_bytes: int, make_hash: MakeHash = make_hash) -> None:
         self.max_bytes = max_bytes
         self._make_hash = make_hash
         self._receiving: dict[tuple[Contributor, int], _Receiving] = {}
@@ -163,7 +164,7 @@ class IncomingTransfers:
         receiving = _Receiving(offered.message, buffer, pace, now, now, now, rhythm)
         receiving.streams = offered.streams
         if isinstance(offered.message, DIGESTED):
-            receiving.hash = self._make_hash(offered.size_bytes)
+            receiving.hash = self._make_hash(offered.size_bytes, isinstance(offered.message, ModelMessage))
         self._receiving[key] = receiving
         return [*steps, self._wanted(key, receiving, again=key in self._missed)]
 

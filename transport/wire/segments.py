@@ -10,7 +10,7 @@ import numpy as np
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.bulk import Bulk
-from mdl.protocol.delta import Vector
+from mdl.protocol.grid import Vector
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
 from mdl.transport.wire.bulk import bytes_of
 

@@ -26,7 +26,8 @@ from mdl.peers.edge.membership import key_for_cloud
 from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import StudyLesson, UpdateReady
-from mdl.protocol.delta import Contributor, Vector
+from mdl.protocol.delta import Contributor
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import Effect, Event, PauseChanged, SaveModel, StopRequested, Tick
 from mdl.transport.links.hub import Spoke
 from mdl.transport.loglimit import LogLimit

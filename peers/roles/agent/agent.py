@@ -305,7 +305,8 @@ class MobileAgent:
         opened = RoundOpened(self.term, round_id + 1, digest, members, ledger.attempt, lineage, base, self._goal)
         self._compare_channels(members)
         course, unlike = self.ending.course, self.unlike
-        opened = msgspec.structs.replace(opened, successors=self.successors(), course=course, unlike=unlike)
+        successors, room = self.successors(), ledger.room
+        opened = msgspec.structs.replace(opened, successors=successors, course=course, unlike=unlike, room=room)
         self._conduct(ledger, opened)
 
     def _compare_channels(self, members: tuple[Contributor, ...]) -> None:

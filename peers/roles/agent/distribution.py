@@ -252,6 +252,7 @@ class Distribution:
             self._judging.limits if plan else Limits(),
             self._told_thetas() if plan else (),
             *self._disputed,
+            self.result.room if isinstance(self.result, Staged) else self._ledger.room,
         )
         return self.last
 

@@ -85,7 +85,8 @@ class RoundLedger:
     attempt: the term that opened the round; reports of another attempt tell of one that was given up. term: of the
     agent that orders now. is_recovered: another agent began, and may have freed senders that are carried after all.
     hops: also those that an agent before this one has ordered, or one beside it, as soon as their receivers tell.
-    answers: those given since a holding, a hop or a loss last changed; nobody changes an answer.
+    answers: those given since a holding, a hop or a loss last changed; nobody changes an answer. room: of the round's
+    grid.
     """
 
     round_id: int
@@ -100,6 +101,7 @@ class RoundLedger:
     busy: dict[Contributor, list[BusyPeriod]] = field(default_factory=dict)
     is_recovered: bool = False
     answers: dict[object, object] = field(default_factory=dict, repr=False)
+    room: int = 0
 
     def __post_init__(self) -> None:
         self.term = self.term or self.attempt

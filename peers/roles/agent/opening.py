@@ -21,6 +21,7 @@ from mdl.peers.roles.agent.ledger import (
 from mdl.peers.roles.membership.member import Member
 from mdl.peers.roles.membership.suspicion import Distrust
 from mdl.protocol.delta import Contributor
+from mdl.protocol.grid import room_for
 from mdl.protocol.round_messages import PeerReport
 
 logger = logging.getLogger(__name__)
@@ -41,10 +42,16 @@ def open_ledger(
     if is_fork or not (attempt or staged):
         may_train = [member for member in current if not member.report.away] or current
         admitted = distrust.admitted(may_train) if distrust else may_train
-        return RoundLedger(round_id, frozenset(member.contributor for member in admitted), term, opened_at=now)
+        members = frozenset(member.contributor for member in admitted)
+        return RoundLedger(round_id, members, term, opened_at=now, room=find_room(current))
     ledger = recover(round_id, attempt or term, term, reports, now)
     logger.info("round %d goes on with %d members", round_id, len(ledger.live()))
     return ledger
+
+
+def find_room(current: list[Member]) -> int:
+    """Return the room of a round's grid for the weights of all these (`mdl/protocol/grid.py`)."""
+    return room_for(sum(member.report.theta for member in current))
 
 
 def is_left_open(current: list[Member]) -> bool:
@@ -77,7 +84,8 @@ def recover(
     # A report may name invented devices: those that report themselves count first.
     named = sorted({*held, *partners} - reports.keys())[: max(0, MAX_MEMBERS - len(reports))]
     members = frozenset({*reports, *named})
-    ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True)
+    room = max((report.room for report in ours.values()), default=0)
+    ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True, room=room)
     for member in ledger.members.difference(reports):
         ledger.lose(member, "not heard by the new agent")
     for member in reports:
@@ -88,6 +96,11 @@ def recover(
             ledger.lose(member, "it has left this attempt, which may have its work already")
     for member, report in ours.items():
         ledger.take(member, report, now)
+    weight = 2.0 * sum(report.theta for report in ours.values())
+    for member in sorted(reports.keys() - ours.keys()):
+        weight += 2.0 * reports[member].theta
+        if weight > 2.0**room:
+            ledger.lose(member, "the round's grid has no room for its weight")
     return ledger
 
 

@@ -12,11 +12,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 
+import numpy as np
+
 from mdl.bounds import MAX_MEMBERS, MAX_RATE_MB_S
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.exchange import Exchange
 from mdl.peers.roles.trainer.gaps import GappedResult
-from mdl.protocol.delta import Contributor, ModelDelta, digest_of_result
+from mdl.protocol.delta import Contributor, PartialSum, digest_of_result
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken, GlobalWanted, exchanging
 from mdl.protocol.tree import tree_children, tree_parent
@@ -48,8 +50,8 @@ class Spread:
 
     order: BroadcastOrdered | None = None
     parent: Contributor | None = None
-    made: ModelDelta | None = None
-    staged: ModelDelta | None = None
+    made: PartialSum | None = None
+    staged: PartialSum | None = None
     digest: bytes = b""
     asked: dict[Contributor, tuple[float, GlobalWanted]] = field(default_factory=dict)
     fed: dict[Contributor, float] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class Spread:
     def is_outdated(self, order: BroadcastOrdered) -> bool:
         return self.order is not None and _ballot_of(order) < _ballot_of(self.order)
 
-    def follow(self, order: BroadcastOrdered, me: Contributor, hold: ModelDelta | None, now: float) -> bool:
+    def follow(self, order: BroadcastOrdered, me: Contributor, hold: PartialSum | None, now: float) -> bool:
         """Take the place that the order gives; return True if the parent is to be asked now. hold: the mean it has."""
         if self.order != order:
             self.gapped = self._keep(order)
@@ -95,7 +97,7 @@ class Spread:
             return False
         return self._find_parent()
 
-    def name(self, made: ModelDelta | None) -> list[HashDelta]:
+    def name(self, made: PartialSum | None) -> list[HashDelta]:
         """Ask for the digest of what may be the result, once: until it is there, nobody hears of it."""
         if self.order is None or made is None or (made is self.made and self._named_under != (0, 0)):
             return []
@@ -107,7 +109,7 @@ class Spread:
         order, made = self.order, self.made
         if order is None or made is None or (named.term, named.version) != self._named_under:
             return False
-        self.made, digest = None, digest_of_result(named.digest, made.partial)
+        self.made, digest = None, digest_of_result(named.digest, made)
         if self.exchange or self._is_result(made, digest):
             self.stage(made, digest, now)
             return False
@@ -142,7 +144,7 @@ class Spread:
         """Return True if its sender says that this is what it has staged under the order that this device follows."""
         return self.order is not None and (message.term, message.version) == _ballot_of(self.order)
 
-    def stage(self, result: ModelDelta, digest: bytes, now: float) -> None:
+    def stage(self, result: PartialSum, digest: bytes, now: float) -> None:
         """Keep the global delta without applying it. Raises RemoteProtocolError if it is not the one ordered."""
         assert self.order is not None
         if self.order.digest and digest != self.order.digest:
@@ -198,7 +200,13 @@ class Spread:
             return None
         contributors = tuple(sorted(self.staged.contributors))
         return Staged(
-            self.digest, self.staged.theta, contributors, *self._ballot, self.uplink_mb_s, self.staged.partial
+            self.digest,
+            self.staged.theta,
+            contributors,
+            *self._ballot,
+            self.uplink_mb_s,
+            self.staged.partial,
+            self.staged.room,
         )
 
     def is_forgetful(self, order: BroadcastOrdered) -> bool:
@@ -290,7 +298,7 @@ class Spread:
             wanted.start,
             wanted.stop,
         )
-        values = self.staged.values
+        values = self.staged.values.view(np.float32)
         return Send(child.peer_id, message, values[wanted.start : wanted.stop] if wanted.stop else values)
 
     def _find_parent(self) -> bool:
@@ -305,7 +313,7 @@ class Spread:
         assert self.order is not None
         return bool(self.order.digest) or (self._me == 0 and not self.order.owns)
 
-    def _is_result(self, delta: ModelDelta, digest: bytes) -> bool:
+    def _is_result(self, delta: PartialSum, digest: bytes) -> bool:
         """Return True if this is the one result that the order names: by its digest, or as that of the root.
 
         An order with owners names none: it is what they make under it.
@@ -314,10 +322,10 @@ class Spread:
         is_named = self.order.digest in (b"", digest) and self._may_be_result()
         return is_named and self._is_of(delta)
 
-    def _is_of(self, delta: ModelDelta) -> bool:
-        """Return True if it has the same contributors as the result."""
+    def _is_of(self, delta: PartialSum) -> bool:
+        """Return True if it has the same contributors as the result, on the same grid."""
         assert self.order is not None
-        return delta.contributors == frozenset(self.order.contributors)
+        return delta.contributors == frozenset(self.order.contributors) and delta.room == self.order.room
 
 
 def _ballot_of(order: BroadcastOrdered) -> tuple[int, int]:

@@ -10,7 +10,8 @@ from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.membership.majority import has_in_common
 from mdl.peers.roles.trainer.model_state import Standing, base_of
 from mdl.peers.roles.trainer.round_state import Part
-from mdl.protocol.delta import Contributor, Vector, check_size
+from mdl.protocol.delta import Contributor, check_size
+from mdl.protocol.grid import Vector
 from mdl.protocol.round_messages import CatchUp, ModelMessage
 
 # A model on its way is fetched to its end, although the mesh has a later one by then, as long as some of it has come in

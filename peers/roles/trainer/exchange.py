@@ -21,7 +21,8 @@ from mdl.peers.roles.trainer.gaps import GrowingResult, join_gaps
 from mdl.peers.roles.trainer.guard import Guard
 from mdl.peers.roles.trainer.lanes import MOST_UNDER_WAY, Lane, Parcel, Uplink, window_of
 from mdl.protocol.coding import RoundedOff, coded_size, decode
-from mdl.protocol.delta import THETA_ROUNDING, Contributor, ModelDelta, Vector, check_values, pair_aggregate
+from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum, check_size, check_values, pair_aggregate
+from mdl.protocol.grid import Grid, Sums, Vector, check_sums
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
@@ -34,6 +35,7 @@ class Exchange:
 
     guard: judges the pieces that come to this owner; None: they are not judged. is_in_place: the result takes the place
     of the own delta. lacks_own: it waits for that (`take_own`). result: as far as it is here.
+    grid: of the round; None: neither coding nor judging needs it.
 
     Raises RemoteProtocolError for an order with other segments than those of a model of `size` values.
     """
@@ -42,25 +44,27 @@ class Exchange:
         self,
         order: BroadcastOrdered,
         me: Contributor,
-        own: ModelDelta | None,
+        own: PartialSum | None,
         size: int,
         retry_s: float,
         most_under_way: int = MOST_UNDER_WAY,
         uplink: Uplink | None = None,
         guard: Guard | None = None,
         is_in_place: bool = False,
+        grid: Grid | None = None,
     ) -> None:
         self._own = own if me in order.contributors else None
         self.is_in_place = is_in_place and self._own is not None and order.coding == "none"
         self.lacks_own = self._goes_on = False
         self.uplink = uplink or Uplink()
         self.uplink.begin()
-        self._me, self._guard = me, guard
+        self._me, self._grid = me, grid
+        self._guard = guard
         self._retry_s, self._most_under_way = retry_s, most_under_way
         self._follow(order, size)
-        values = self._own.values if self._own and self.is_in_place else np.empty(size, np.float32)
+        values = self._own.values if self._own and self.is_in_place else np.empty(size, np.int32)
         self.result = GrowingResult(values, self._cut)
-        self._merging: dict[int, ModelDelta] = {}
+        self._merging: dict[int, PartialSum] = {}
         self._coded: dict[int, Vector] = {}  # results of the segments it owns, as they travel
         self._without: dict[int, tuple[int, ...]] = {}  # segment -> numbers of the lost devices that are not in it
         self._rounded = RoundedOff(size, order.coding, own is not None)
@@ -130,7 +134,7 @@ class Exchange:
             lane.results.extend(segment for segment in self._owned if segment not in self.result.lacking)
         return [] if self.lacks_own else self.begin()
 
-    def take_own(self, own: ModelDelta) -> list[Send]:
+    def take_own(self, own: PartialSum) -> list[Send]:
         """Take back the own delta after the result had taken its place: they lie apart from here on."""
         has_waited, self.lacks_own = self.lacks_own, False
         self._own, self.is_in_place = own, False
@@ -170,14 +174,15 @@ class Exchange:
         mine = self._merging.get(segment)
         if self._has_piece(sender, segment):
             return [taken]  # it was confirmed before, and that was lost
-        values, part = self._read(values, segment), self.result.part(segment)
         self._check_theta(sender, message.theta)
-        if self._guard and not self._guard.admits(self._judge, sender, self._cut.bounds(segment), values):
+        sums, part = self._read(values, segment, message.theta), self.result.part(segment)
+        if not self._admits(sender, segment, sums, message.theta):
             return []
-        theirs = ModelDelta(values, message.theta, frozenset([sender]))
+        check_sums(sums, message.theta, self.order.room)
+        theirs = PartialSum(sums, message.theta, frozenset([sender]), self.order.room)
         if mine is None:
-            part[:] = values
-            self._merging[segment] = ModelDelta(part, message.theta, theirs.contributors)
+            part[:] = sums
+            self._merging[segment] = replace(theirs, values=part)
         else:
             self._merging[segment] = pair_aggregate(mine, theirs, part)
         self._finish(segment)
@@ -201,7 +206,10 @@ class Exchange:
             return []
         has_piece = self._confirm(lane, (False, segment), now)
         if segment in self.result.lacking:
-            self.result.part(segment)[:] = self._read(values, segment)
+            theta = self._theta_without(message.without)
+            sums = self._read(values, segment, theta)
+            check_sums(sums, theta, self.order.room)
+            self.result.part(segment)[:] = sums
             self.result.lacking.discard(segment)
             if message.without:
                 self._without[segment] = message.without
@@ -246,7 +254,10 @@ class Exchange:
         self._thetas = dict(zip(order.contributors, order.thetas, strict=True)) if is_told else {}
         self._owned = self._cut.owned(self._place_of[self._me])
         self._is_owned = frozenset(self._owned)
-        self._judge = guard.judge_pieces(own, [*map(self._cut.bounds, self._owned)], order.limits) if guard else None
+        self._judge = None
+        if guard and guard.judges and own and self._grid:
+            owned = [*map(self._cut.bounds, self._owned)]
+            self._judge = guard.judge_pieces(self._grid.to_mean(own.values, own.theta), owned, order.limits)
         place, count = order.order.index(self._me), len(order.order)
         others = [(place + step) % count for step in range(1, count)]
         self._owned_by = {peer: self._cut.owned(self._place_of[peer]) for peer in order.order}
@@ -264,7 +275,8 @@ class Exchange:
     def _merge_own(self, segment: int) -> None:
         """Begin an owned segment with the own piece: not copied, but merged with the next one where it lies."""
         if self._own is not None and segment not in self._merging:
-            self._merging[segment] = ModelDelta(self._piece(segment), self._own.theta, frozenset([self._me]))
+            own = self._own
+            self._merging[segment] = PartialSum(self._piece(segment), own.theta, own.contributors, own.room)
         if segment in self._merging:
             self._finish(segment)
 
@@ -283,30 +295,48 @@ class Exchange:
         merged = self._merging.get(segment)
         return segment not in self.result.lacking or (merged is not None and peer in merged.contributors)
 
-    def _read(self, coded: Vector, segment: int) -> Vector:
-        """Return a segment's values, decoded. Raises RemoteProtocolError for what would poison a mean."""
+    def _read(self, coded: Vector, segment: int, theta: float) -> Sums:
+        """Return a segment's sums of this weight, decoded. Raises RemoteProtocolError for another number of values."""
         bounds = self._cut.bounds(segment)
-        values = decode(coded, bounds.stop - bounds.start, self.order.coding)
-        check_values(values, bounds.stop - bounds.start)
-        return values
+        size = bounds.stop - bounds.start
+        if self._grid is None or self.order.coding == "none":
+            check_size(coded, size)
+            return coded.view(np.int32)
+        values = decode(coded, size, self.order.coding)
+        check_values(values, size)
+        return self._grid.to_sums(values, theta, bounds.start)
+
+    def _admits(self, sender: Contributor, segment: int, sums: Sums, theta: float) -> bool:
+        """Return True if this piece may be merged, or none are judged."""
+        if self._guard is None or self._judge is None or self._grid is None:
+            return True
+        bounds = self._cut.bounds(segment)
+        return self._guard.admits(self._judge, sender, bounds, self._grid.to_mean(sums, theta, bounds.start))
+
+    def _theta_without(self, without: tuple[int, ...]) -> float:
+        """Return the weight behind a segment's result that lacks these of the lost devices, by their numbers."""
+        return self.order.theta + sum(each.theta for n, each in enumerate(self.order.lost) if n not in without)
 
     def _finish(self, segment: int) -> None:
         """Give a segment to everybody once all contributors are in it. Raises RemoteProtocolError for a wrong theta."""
         merged, lost = self._merging[segment], self.order.lost
         if not self._contributors <= merged.contributors:
             return
-        theta = self.order.theta + sum(each.theta for each in lost if each.contributor in merged.contributors)
+        without = tuple(n for n, each in enumerate(lost) if each.contributor not in merged.contributors)
+        theta = self._theta_without(without)
         if abs(merged.theta - theta) > THETA_ROUNDING * theta:
             raise RemoteProtocolError(f"segment {segment} has theta {merged.theta}, not {theta}")
         del self._merging[segment]
         exact = self.result.part(segment)
         if merged.contributors == {self._me}:
             exact[:] = merged.values  # nobody else's piece came: it still lies there
-        if without := tuple(n for n, each in enumerate(lost) if each.contributor not in merged.contributors):
+        if without:
             self._without[segment] = without
-        if self.order.coding != "none":  # all apply what the others decode, the owner too
-            weight = theta / self._own.theta if self._own else 0.0
-            self._coded[segment], exact[:] = self._rounded.encode(exact, self._cut.bounds(segment), weight)
+        if self._grid and self.order.coding != "none":  # all apply what the others decode, the owner too
+            weight, bounds = theta / self._own.theta if self._own else 0.0, self._cut.bounds(segment)
+            mean = self._grid.to_mean(exact, theta, bounds.start)
+            self._coded[segment], read = self._rounded.encode(mean, bounds, weight)
+            exact[:] = self._grid.to_sums(read, theta, bounds.start)
         self.result.lacking.discard(segment)
         for lane in self._lanes.values():
             lane.results.append(segment)
@@ -338,12 +368,18 @@ class Exchange:
         peer_id = lane.peer.peer_id
         if is_result:
             result, coded = SegmentMessage(*self._ballot, segment, self._without.get(segment, ())), self._coded
-            return Send(peer_id, result, coded[segment] if segment in coded else self.result.part(segment))
+            if segment in coded:
+                return Send(peer_id, result, coded[segment])
+            return Send(peer_id, result, self.result.part(segment).view(np.float32))
         assert self._own is not None
-        piece = PieceMessage(*self._ballot, segment, self._own.theta)
-        return Send(peer_id, piece, self._rounded.encode(self._piece(segment), self._cut.bounds(segment))[0])
+        piece, sums = PieceMessage(*self._ballot, segment, self._own.theta), self._piece(segment)
+        if self._grid is None or self.order.coding == "none":
+            return Send(peer_id, piece, sums.view(np.float32))
+        bounds = self._cut.bounds(segment)
+        own = self._grid.to_mean(sums, self._own.theta, bounds.start)
+        return Send(peer_id, piece, self._rounded.encode(own, bounds)[0])
 
-    def _piece(self, segment: int) -> Vector:
+    def _piece(self, segment: int) -> Sums:
         """Return a piece of the own delta: it lies where the result will be, if that takes its place."""
         assert self._own is not None
         return self.result.part(segment) if self.is_in_place else self._own.values[self._cut.bounds(segment)]

@@ -16,7 +16,8 @@ from itertools import islice
 
 import numpy as np
 
-from mdl.protocol.delta import Contributor, Vector, check_size
+from mdl.protocol.delta import Contributor, check_size
+from mdl.protocol.grid import Sums
 from mdl.protocol.round_messages import GlobalMessage, GlobalWanted
 from mdl.protocol.segments import Cut
 
@@ -25,7 +26,7 @@ MOST_AT_ONCE = 1 << 22
 
 
 class GrowingResult:
-    """The result of an exchange. values: float32 (P,). lacking: its segments that are not here.
+    """The result of an exchange. values: int32 (P,). lacking: its segments that are not here.
 
     Values that are still read may not change under their reader: the result then comes about in other memory from there
     on (`leave`). A large one is not copied at once: at 800 MB that would hold up the device's heartbeats for half a
@@ -33,7 +34,7 @@ class GrowingResult:
     be copied.
     """
 
-    def __init__(self, values: Vector, cut: Cut) -> None:
+    def __init__(self, values: Sums, cut: Cut) -> None:
         self.values = values
         self.lacking = set(range(cut.segments))
         self.behind: set[int] = set()
@@ -52,7 +53,7 @@ class GrowingResult:
         """Return the gaps: values that are not here, or not in their place."""
         return join_gaps(map(self._cut.bounds, sorted(self.lacking | self.behind)))
 
-    def part(self, segment: int) -> Vector:
+    def part(self, segment: int) -> Sums:
         """Return a segment's values, or the memory for them."""
         bounds = self._cut.bounds(segment)
         if segment in self.behind:
@@ -86,7 +87,7 @@ class GappedResult:
     """
 
     digest: bytes
-    values: Vector
+    values: Sums
     gaps: deque[tuple[int, int]]
     givers: Mapping[tuple[int, int], Contributor] = field(default_factory=dict)
     odd: set[Contributor] = field(default_factory=set)
@@ -96,14 +97,14 @@ class GappedResult:
         start, stop = self.gaps[0]
         return GlobalWanted(round_id, start, stop)
 
-    def fill(self, message: GlobalMessage, values: Vector) -> bool:
+    def fill(self, message: GlobalMessage, values: Sums) -> bool:
         """Fill the gap asked for; return False if it is another one. Raises RemoteProtocolError for a wrong size."""
         start, stop = message.start, message.stop
         if not self.gaps or (start, stop) != self.gaps[0]:
             return False
         check_size(values, stop - start)
         giver = self.givers.get((start, stop))
-        if giver and not np.array_equal(self.values[start:stop].view(np.uint32), values.view(np.uint32)):
+        if giver and not np.array_equal(self.values[start:stop], values):
             self.odd.add(giver)
         self.values[start:stop] = values
         self.gaps.popleft()

@@ -7,7 +7,7 @@ remembers from one round to the next. It decides nothing about a round: a refuse
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import log
 
 import msgspec
@@ -16,12 +16,13 @@ import numpy as np
 from mdl.bounds import MAX_LOSS, printable, within
 from mdl.defence.judge import ALONE
 from mdl.defence.limits import Limits, Seen
-from mdl.defence.marks import Marks, draw_places, length, look_at
+from mdl.defence.marks import Marks, draw_places, length
 from mdl.defence.pieces import PieceJudge
 from mdl.defence.reputation import Accusation, Suspects
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.voice import Voice
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, PartialSum
+from mdl.protocol.grid import Grid, Vector, grid_of
 from mdl.protocol.vector_work import Check, DeltasMerged
 
 logger = logging.getLogger(__name__)
@@ -58,11 +59,17 @@ class Guard:
         return self._settings.is_on
 
     def check(
-        self, contributors: frozenset[Contributor], is_own: bool, limits: Limits, is_look: bool = False
+        self,
+        grid_at: Callable[[Vector], Grid],
+        contributors: frozenset[Contributor],
+        is_own: bool,
+        limits: Limits,
+        is_look: bool = False,
     ) -> Check | None:
-        """Return the criteria that judge a partial mean of these contributors; None: it is not judged.
+        """Return the criteria that judge a partial sum of these contributors; None: it is not judged.
 
-        is_own: this device holds its own delta alone. limits: as the agent tells them. is_look: with own windows, too.
+        grid_at: gives the round's grid at w. is_own: this device holds its own delta alone. limits: as the agent tells
+        them. is_look: with own windows, too.
         """
         standing, round_id = self._standing, self._standing.round_id + 1
         own_norm = self._own_norm[1] if self._own_norm[0] == round_id else None
@@ -70,7 +77,8 @@ class Guard:
             return None
         rounds = max(standing.rounds_since_counted(each.peer_id) for each in contributors)
         parameters = standing.parameters if is_look and self._settings.tests else None
-        return Check(limits, rounds, own_norm, self._places, self._last, parameters, self._settings.clips)
+        grid = grid_at(standing.parameters)
+        return Check(grid, limits, rounds, own_norm, self._places, self._last, parameters, self._settings.clips)
 
     def note(self, contributors: frozenset[Contributor], done: DeltasMerged) -> None:
         """Note the outcome of a merge: suspicion falls on its contributors, or ends."""
@@ -98,18 +106,14 @@ class Guard:
         rise = None if marks.rise is None else marks.rise / log(max(marks.classes, 2))
         return Seen(_bounded(rise), _bounded(marks.cosine_global))
 
-    def judge_pieces(self, own: ModelDelta | None, owned: list[slice], limits: Limits) -> PieceJudge | None:
-        """Return the judge of the pieces of these segments, which this device merges; None: they are not judged."""
-        if not self._settings.is_on or own is None:
-            return None
-        norm = length(own.values)
+    def judge_pieces(self, own: Vector, owned: list[slice], limits: Limits) -> PieceJudge:
+        """Return the judge of the pieces of these segments, which this device merges. own: its delta."""
+        norm = length(own)
         times = max(ALONE, limits.length / norm) if norm else ALONE  # a slice differs more than a whole delta
-        return PieceJudge(own.values, owned, self._places, self._last, times)
+        return PieceJudge(own, owned, self._places, self._last, times)
 
-    def admits(self, judge: PieceJudge | None, sender: Contributor, bounds: slice, values: Vector) -> bool:
+    def admits(self, judge: PieceJudge, sender: Contributor, bounds: slice, values: Vector) -> bool:
         """Return True if a device's piece may be merged. If not, suspect the device, and tell the agent."""
-        if judge is None:
-            return True
         peer_id, standing = sender.peer_id, self._standing
         is_known = peer_id in judge.refused
         reason = judge.look(peer_id, standing.rounds_since_counted(peer_id), bounds, values)
@@ -118,10 +122,11 @@ class Guard:
             self._voice.has_changed = True
         return not reason
 
-    def note_global(self, values: Vector) -> None:
+    def note_global(self, result: PartialSum) -> None:
         """Keep marks of the result that is about to be applied: the next one is compared with it."""
         if self._settings.is_on:
-            self._last = look_at(values, self._places).copy()
+            grid = grid_of(self._standing.parameters, result.room)
+            self._last = grid.mean_at(result.values, result.theta, self._places)
 
     def accusations(self) -> tuple[Accusation, ...]:
         return tuple(

@@ -1,4 +1,4 @@
-"""The hops of one device: a receiver fetches a partial mean, merges it and decides; a sender gives its own away.
+"""The hops of one device: a receiver fetches a partial sum, merges it and decides; a sender gives its own away.
 
 The receiver decides a hop once, for ever (docs/protocol-hops.md, fault rule 1). A sender keeps what it gave away until
 the round is over.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
+
 from mdl.bounds import MAX_HOPS, printable
 from mdl.defence.limits import Seen
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.guard import Guard
 from mdl.peers.roles.trainer.round_state import Part
 from mdl.peers.roles.trainer.voice import Voice
-from mdl.protocol.delta import THETA_ROUNDING, Contributor, ModelDelta, Vector
+from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum
+from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import NOTHING_CAME, SUSPECT, DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
 from mdl.protocol.machine import Effect, Send
 from mdl.protocol.vector_work import DeltasMerged, MergeDeltas
@@ -32,7 +35,7 @@ class Hops:
         self._stall_s = stall_s
 
     def fetch(self, part: Part, order: HopOrdered, now: float) -> list[Effect]:
-        """Get ready for the sender's partial mean (as receiver), or abort at once, with the reason.
+        """Get ready for the sender's partial sum (as receiver), or abort at once, with the reason.
 
         If a result has taken the own delta's place, recall that first; the agent says the order again.
         """
@@ -49,14 +52,14 @@ class Hops:
         return []
 
     def ask(self, part: Part, order: HopOrdered, now: float) -> list[Effect]:
-        """Ask for the partial mean again (as receiver), as long as it may still come."""
+        """Ask for the partial sum again (as receiver), as long as it may still come."""
         if now - part.heard_at >= self._stall_s:
             self.abort(part, order, now, f"{NOTHING_CAME} for {self._stall_s:g} s")
             return []
         return [Send(order.sender.peer_id, DeltaWanted(part.round_id, part.attempt, order.segment, order.hop_id))]
 
     def serve(self, part: Part | None, receiver: Contributor, wanted: DeltaWanted) -> list[Effect]:
-        """Give the partial mean to this hop (as sender), and to no other until it is released. See also `fetch`."""
+        """Give the partial sum to this hop (as sender), and to no other until it is released. See also `fetch`."""
         if part is None or part.attempt != wanted.attempt or not part.is_member(receiver, wanted.round_id):
             return []
         if part.lacks_own and not part.spread.has_result:
@@ -67,7 +70,7 @@ class Hops:
         hold = part.holds[wanted.segment]
         contributors = tuple(sorted(hold.contributors))
         message = DeltaMessage(part.round_id, wanted.segment, wanted.hop_id, hold.theta, contributors)
-        return [Send(receiver.peer_id, message, hold.values)]
+        return [Send(receiver.peer_id, message, hold.values.view(np.float32))]
 
     def merge(
         self, part: Part | None, sender: Contributor, message: DeltaMessage, values: Vector, now: float
@@ -78,7 +81,7 @@ class Hops:
         order, mine = part.incoming, part.holds.get(part.incoming.segment)
         if mine is None or (order.segment, order.hop_id, order.sender) != (message.segment, message.hop_id, sender):
             return []  # the first: the round's result came first, and is being applied
-        theirs = ModelDelta(values, message.theta, frozenset(message.contributors))
+        theirs = PartialSum(values.view(np.int32), message.theta, frozenset(message.contributors), part.room)
         try:
             _check_theta(order, message.theta)
             part.check_incoming(mine, theirs)
@@ -87,11 +90,12 @@ class Hops:
             raise
         part.is_merging, part.theirs = True, theirs.contributors
         self._voice.stop_asking()
-        check = self._guard.check(theirs.contributors, len(mine.contributors) == 1, order.limits, order.is_look)
+        is_own, limits = len(mine.contributors) == 1, order.limits
+        check = self._guard.check(part.grid_at, theirs.contributors, is_own, limits, order.is_look)
         return [MergeDeltas(part.round_id, order.segment, order.hop_id, mine, theirs, check, order.is_look)]
 
     def take_merged(self, part: Part | None, done: DeltasMerged, now: float) -> None:
-        """Hold the mean of both from here on (as receiver). Raises RemoteProtocolError for what is refused."""
+        """Hold the sum of both from here on (as receiver). Raises RemoteProtocolError for what is refused."""
         if part is None or part.round_id != done.round_id or not part.is_receiving(done.segment, done.hop_id):
             return
         order = part.incoming
@@ -110,7 +114,7 @@ class Hops:
         self._decide(part, order, HopOutcome.MERGED, now, clipped, done.merged.values.nbytes, seen)
 
     def abort(self, part: Part, order: HopOrdered | HopCancelled, now: float, reason: str) -> None:
-        """Abort the hop (as receiver): the sender may hold its partial mean again."""
+        """Abort the hop (as receiver): the sender may hold its partial sum again."""
         self._decide(part, order, HopOutcome.ABORTED, now, reason)
 
     def _decide(
@@ -140,7 +144,7 @@ class Hops:
 
 
 def _check_theta(order: HopOrdered, theta: float) -> None:
-    """Raise RemoteProtocolError for a partial mean with another theta than its sender has told the agent."""
+    """Raise RemoteProtocolError for a partial sum with another theta than its sender has told the agent."""
     if order.theta and abs(theta - order.theta) > THETA_ROUNDING * order.theta:
         raise RemoteProtocolError(
             f"a delta of {order.sender.peer_id} has theta {theta:g}, where it had told {order.theta:g}"

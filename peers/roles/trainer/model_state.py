@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.peers.roles.trainer.works import Round, Work, add_up_counted, add_up_plain, total
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.delta import Contributor, PartialSum, digest_of
+from mdl.protocol.grid import Vector
 from mdl.protocol.segments import split_values
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import (
@@ -91,7 +92,7 @@ class Standing:
             if lineage[-1].name not in self.reached:  # else it comes back to it
                 self.begun = lineage[-1].name
 
-    def apply(self, result: ModelDelta, state: Vector, digest: bytes) -> None:
+    def apply(self, result: PartialSum, state: Vector, digest: bytes) -> None:
         """Take w(t + 1) = w(t) - eta * result (Algorithm 1), or as the outer optimizer has it, from `state`."""
         self._take_state(state, digest)
         self.round_id += 1
@@ -338,6 +339,6 @@ class Standing:
         self._counted = {entry.contributor.peer_id: entry for entry in history.counted}
 
 
-def base_of(result: ModelDelta) -> tuple[str, ...]:
+def base_of(result: PartialSum) -> tuple[str, ...]:
     """Return the ids of the devices that decide on the round after the one with this result."""
     return tuple(sorted({contributor.peer_id for contributor in result.contributors}))

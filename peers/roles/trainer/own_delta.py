@@ -10,6 +10,9 @@ round at once, and trains nothing for that one. So a slow device gives, trains, 
 A device that overlaps (communication under the next local steps, one round late) goes on training at w - own delta, as
 soon as its own delta of a round is there. That gives its own delta of the next round. Its model holds other values
 then, so it keeps the own delta itself: two vectors more, and the one that it trains from.
+
+What a device gives to a round is its delta on the round's grid, times its weight (`mdl/protocol/grid.py`). A part that
+its share of the sum cut off is own work of that round, and comes with the next delta.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from mdl.bounds import MAX_LENGTH, MAX_LOSS, within
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.round_state import Part
 from mdl.peers.roles.trainer.works import AHEAD_OF, Round, Work, total
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, ModelDelta, weight_of
+from mdl.protocol.grid import Vector, change_room
 from mdl.protocol.machine import (
     MAX_VECTORS,
     DeltaRecalled,
@@ -34,7 +38,7 @@ from mdl.protocol.machine import (
     RecallDelta,
     TrainLocally,
 )
-from mdl.protocol.vector_work import sum_up
+from mdl.protocol.vector_work import Held, hold_own
 from mdl.protocol.vocabulary import Lineage, TrainingReport
 
 logger = logging.getLogger(__name__)
@@ -44,12 +48,14 @@ logger = logging.getLogger(__name__)
 _NOTHING = np.empty(0, np.float32)
 
 
-def _add_up(fresh: Vector, earlier: Sequence[Vector], ready: LocalDeltaReady | None) -> Vector:
-    """Return the sum of fresh and earlier work; fresh itself if there is no earlier. ready: it may have the sum."""
-    if not earlier or ready is None or ready.summed is None:
-        return sum_up(fresh, earlier)
+def _held_by(
+    ready: LocalDeltaReady | None, fresh: Vector, earlier: Sequence[Vector], theta: float, room: int
+) -> Held | None:
+    """Return the own delta on the grid of this room if the training's worker has made it of this very work."""
+    if ready is None or ready.held is None or (ready.held.sum.room, ready.held.sum.theta) != (room, theta):
+        return None
     is_its = ready.delta.values is fresh and list(map(id, ready.earlier)) == list(map(id, earlier))
-    return ready.summed if is_its else sum_up(fresh, earlier)
+    return ready.held if is_its else None
 
 
 class OwnWork:
@@ -58,19 +64,26 @@ class OwnWork:
     is_paused: the device may not train now: training waits for `resume`. overlaps: see the module.
     """
 
-    def __init__(self, me: Contributor, standing: Standing, keeps: bool, overlaps: bool = False) -> None:
+    def __init__(
+        self, me: Contributor, standing: Standing, keeps: bool, overlaps: bool = False, theta: float = 1.0
+    ) -> None:
         self.training: TrainingReport | None = None
         self.is_paused = False
         self._me = me
         self._standing = standing
         self._keeps = keeps
         self._overlaps = overlaps
-        self._theta = 1.0
+        self._theta = weight_of(theta)
         self._ahead: tuple[Work, TrainingReport] | None = None  # trained for the round after the open one
         self._doing: dict[int, Work] = {}
         self._trains: set[int] = set()  # the rounds of these that are trained, not recalled
         self._is_late = False  # its last round has closed without it
         self._overwritten: set[int] = set()  # rounds that lose their trained model to a test
+
+    @property
+    def theta(self) -> float:
+        """The weight of its deltas."""
+        return self._theta
 
     @property
     def ahead(self) -> Vector | None:
@@ -89,7 +102,10 @@ class OwnWork:
         standing, effects = self._standing, []
         if before and before.holds:
             if (own := before.own_hold(self._me)) and self._is_of(before, (standing.lineage, part.round_id)):
-                part.holds, part.is_empty, here = {0: own}, before.is_empty, (lineage, before.round_id)
+                values = change_room(own.values, own.room, part.room)
+                part.holds = {0: replace(own, values=values, room=part.room)}
+                part.grid = replace(before.grid, room=part.room) if before.grid else None
+                part.is_empty, part.clipped, here = before.is_empty, before.clipped, (lineage, before.round_id)
                 part.works = tuple(work.given_in(here) for work in before.works)
                 part.fresh = before.fresh.given_in(here) if before.fresh else None
                 return []  # no result takes its place (`trained_from`): it may be on its way still
@@ -108,10 +124,10 @@ class OwnWork:
         """Take a finished training: for the open round, for the next, for one that went on meanwhile, or for none."""
         work = self._done(ready.round_id, ready.delta.values)
         self._trains.discard(ready.round_id)
-        self._theta = ready.delta.theta
+        self._set_weight(ready.delta.theta)
         loss = within(ready.training.loss, -MAX_LOSS, MAX_LOSS)  # nobody would read it if it diverged
         length = within(ready.training.length, 0.0, MAX_LENGTH)
-        training = replace(ready.training, theta=ready.delta.theta, loss=loss, length=length)
+        training = replace(ready.training, theta=self._theta, loss=loss, length=length)
         if part and part.round_id == ready.round_id and not part.holds:
             self.training = training
             work = self._as_trained(work, part.round_id)
@@ -119,12 +135,13 @@ class OwnWork:
             is_there = part.fresh is work and ready.round_id not in self._overwritten and not self._overlaps
             if is_there and work.trained == ((part.round_id, self._standing.digest),):
                 part.fresh = replace(work, values=_NOTHING)  # the trained model has them until the round is over
-                if part.holds[0].values is work.values:
+                if not part.works:
                     part.trained_from = self._standing.parameters
             return effects
         was_given = self._standing.was_given_in((self._standing.lineage, ready.round_id))
         if missed and missed.round_id == ready.round_id and not (missed.holds or was_given):
-            missed.holds, missed.fresh = {0: ready.delta}, work  # the model to come will tell whether it was counted
+            missed.fresh = work  # the model to come will tell whether it was counted
+            self._put_on_grid(missed, work.values, [], ready)
         elif work.is_ahead:
             self._put_back_ahead()
             self._ahead = work, training
@@ -144,11 +161,14 @@ class OwnWork:
         """Train for the open round, if a pause has kept that back."""
         return [] if part is None or part.spread.staged else self._go_on(part, goal)
 
-    def take_again(self, part: Part, values: Vector | None) -> None:
-        """Take back the own delta after a result had taken its place; None: it cannot be had again."""
+    def take_again(self, part: Part, recalled: DeltaRecalled) -> None:
+        """Take back the own delta after a result had taken its place; without values it cannot be had again."""
         part.is_recalling = part.is_spent = False
-        if values is not None:
-            part.holds = {0: ModelDelta(values, self._theta, frozenset([self._me]))}
+        if recalled.held is not None and recalled.held.sum.room == part.room:
+            part.holds = {0: recalled.held.sum}
+            return
+        if recalled.values is not None:
+            self._put_on_grid(part, recalled.values, [])
             return
         logger.warning("round %d: its own delta is not known any longer", part.round_id)
         part.holds, part.fresh, part.spread.exchange = {}, None, None
@@ -186,15 +206,21 @@ class OwnWork:
         if fresh.rounds == (here,) and not fresh.counted and standing.holds_for_good(here):
             return []
         own = part.own_hold(self._me)
-        if own and (standing.is_small or not part.works):  # a large one takes too long to be subtracted here
-            earlier = total(part.works)
-            standing.add(replace(fresh, values=own.values if earlier is None else own.values - earlier))
-        elif fresh.values.size:
+        if fresh.values.size:
             standing.add(fresh)
+        elif own and part.grid and (standing.is_small or not part.works):  # a large one takes too long to subtract here
+            whole, earlier = part.grid.to_mean(own.values, own.theta), total(part.works)
+            if part.clipped is not None:
+                whole += part.clipped
+            standing.add(replace(fresh, values=whole if earlier is None else whole - earlier))
         elif not standing.holds_for_good(here):
             self._doing[part.round_id] = standing.marked(fresh)
             return [] if part.is_recalling else [RecallDelta(part.round_id, parameters, is_free)]
         return []
+
+    def _set_weight(self, theta: float) -> None:
+        """Take the weight of this training: at most twice the told one, since the round's grid has room for so much."""
+        self._theta = min(weight_of(theta), 2.0 * self._theta)
 
     def _done(self, round_id: int, values: Vector) -> Work:
         return replace(self._doing.pop(round_id, Work(_NOTHING)), values=values)
@@ -217,17 +243,18 @@ class OwnWork:
             return []
         if self._is_late and standing.has_training():
             return self._hold_nothing(part)
-        return self._train(part.round_id, goal)
+        return self._train(part, goal)
 
-    def _train(self, round_id: int, goal: int) -> list[Effect]:
+    def _train(self, part: Part, goal: int) -> list[Effect]:
         if self.is_paused:
             return []
+        round_id = part.round_id
         self._doing[round_id] = Work(_NOTHING, ((round_id, self._standing.digest),))
         self._trains.add(round_id)
         self.training = None
         able = self._standing.able()
         earlier = tuple(work.values for work in able) if len(able) <= MAX_VECTORS else ()
-        return [TrainLocally(round_id, self._standing.parameters, goal, None, earlier)]
+        return [TrainLocally(round_id, self._standing.parameters, goal, None, earlier, part.room)]
 
     def _train_ahead(self, part: Part, goal: int) -> list[Effect]:
         """Train for the next round, while the own delta of this one travels."""
@@ -281,9 +308,18 @@ class OwnWork:
             part.is_empty, fresh = True, Work(np.zeros(standing.parameters.size, np.float32))
         part.works = standing.take(is_again)
         earlier = [work.values for work in part.works]
-        values = _add_up(fresh.values, earlier, ready)
         if not part.is_empty:
             part.fresh = fresh
-        own = ModelDelta(values, self._theta, frozenset([self._me]))
-        part.holds = {0: own}
-        return [KeepDelta(part.round_id, "own", replace(own, values=values.copy()))] if self._keeps else []
+        self._put_on_grid(part, fresh.values, earlier, ready)
+        own = part.holds[0]
+        return [KeepDelta(part.round_id, "own", replace(own, values=own.values.copy()))] if self._keeps else []
+
+    def _put_on_grid(
+        self, part: Part, fresh: Vector, earlier: Sequence[Vector], ready: LocalDeltaReady | None = None
+    ) -> None:
+        """Hold this work as integers of the round's grid. ready: its worker may have made them."""
+        held = _held_by(ready, fresh, earlier, self._theta, part.room)
+        if held is None:
+            delta = ModelDelta(fresh, self._theta, frozenset([self._me]))
+            held = hold_own(self._standing.parameters, delta, part.room, earlier)
+        part.holds, part.grid, part.clipped = {0: held.sum}, held.grid, held.clipped

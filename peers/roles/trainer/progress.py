@@ -19,7 +19,8 @@ from mdl.peers.roles.trainer.round_state import Part
 from mdl.peers.roles.trainer.staging import Staging
 from mdl.peers.roles.trainer.voice import Voice
 from mdl.peers.roles.trainer.works import Work
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, PartialSum
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -43,13 +44,13 @@ class _Applying:
     """A result that is being applied. rounded: the remainder of its exchange's coding. target: see `apply`."""
 
     part: Part
-    result: ModelDelta
+    result: PartialSum
     rounded: Vector | None
     target: CatchUp | None
 
 
 class Progress:
-    """See the module. part: in the open round, if any. keeps, overlaps: as in `TrainerSettings`."""
+    """See the module. part: in the open round, if any. keeps, overlaps, theta: as in `TrainerSettings`."""
 
     def __init__(
         self,
@@ -61,6 +62,7 @@ class Progress:
         keeps: bool,
         overlaps: bool,
         guard: Guard,
+        theta: float = 1.0,
     ) -> None:
         self.standing = standing
         self.part: Part | None = None
@@ -70,7 +72,7 @@ class Progress:
         self._staging = staging
         self._keeps = keeps
         self._guard = guard
-        self._own = OwnWork(me, standing, keeps, overlaps)
+        self._own = OwnWork(me, standing, keeps, overlaps, theta)
         self._catching_up = CatchingUp(standing)
         self._seen: dict[str, int] = {}  # peer id -> the last w from which a round was begun with it
         self._applying: _Applying | None = None
@@ -79,6 +81,11 @@ class Progress:
     def training(self) -> TrainingReport | None:
         """The training report of the open round."""
         return self._own.training
+
+    @property
+    def theta(self) -> float:
+        """The weight of its next delta."""
+        return self._own.theta
 
     @property
     def ahead(self) -> Vector | None:
@@ -114,7 +121,7 @@ class Progress:
         standing.follow(opened.lineage, opened.base)
         if len(members) > 1 and self._are_all_here({member.peer_id for member in members}):
             standing.share()
-        self.part = Part(opened.round_id, opened.attempt, members, now, opened.term, members)
+        self.part = Part(opened.round_id, opened.attempt, members, now, opened.term, members, opened.room)
         self._reports.note_entry(opened.round_id, opened.attempt)
         if before and not before.attempt and lineage == opened.lineage and before.spread.stays(opened.term):
             self.part.spread = before.spread  # it came in by a broadcast, and only now hears of the round
@@ -137,7 +144,7 @@ class Progress:
         if not current or self._me not in order.order or self._reports.has_left:
             return []
         if self.part is None or self.part.round_id != order.round_id:
-            self.part = self._catching_up.end() or Part(order.round_id, 0, frozenset(order.order))
+            self.part = self._catching_up.end() or Part(order.round_id, 0, frozenset(order.order), room=order.room)
         return self._staging.take_place(self.part, order, now)
 
     def take_trained(self, ready: LocalDeltaReady) -> list[Effect]:
@@ -151,7 +158,7 @@ class Progress:
         asking = [part for part in parts if part and part.is_recalling and part.round_id == recalled.round_id]
         if not asking:
             return self._own.take_recalled(recalled, self.part, goal)
-        self._own.take_again(asking[0], recalled.values)
+        self._own.take_again(asking[0], recalled)
         if asking[0] is not self.part:
             asking[0].spread.exchange = None
             return []
@@ -185,12 +192,12 @@ class Progress:
         self._applying = _Applying(part, result, exchange.rounded if exchange else None, target)
         in_place = target is None and not self._keeps and self._is_free(part, result)
         part.is_spent, part.spread.exchange = part.lacks_own, None
-        self._guard.note_global(result.values)
+        self._guard.note_global(result)
         if target is None and self._me in result.contributors and self.standing.is_settled():
             part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
-        return [ApplyDelta(part.round_id, self.standing.state, result.values, self.standing.outer, in_place)]
+        return [ApplyDelta(part.round_id, self.standing.state, result, self.standing.outer, in_place)]
 
-    def _is_free(self, part: Part, result: ModelDelta) -> bool:
+    def _is_free(self, part: Part, result: PartialSum) -> bool:
         """Return True if an applied result's values are free: not on their way, nor this device's own delta."""
         own = part.own_hold(self._me)
         return part.spread.is_handed_on() and (own is None or own.values is not result.values)
@@ -207,8 +214,10 @@ class Progress:
         self.standing.apply(result, applied.state, applied.digest)
         self._reports.note_applied(part.round_id)
         effects = self._own.give_back(part, before, self.standing.lineage, is_free)
-        if applying.rounded is not None and self._me in result.contributors:
-            self.standing.add(Work(applying.rounded, rounded_in=(self.standing.lineage, part.round_id)))
+        if self._me in result.contributors:
+            here = self.standing.lineage, part.round_id
+            cut_off = [each for each in (applying.rounded, part.clipped) if each is not None]
+            self.standing.add(*(Work(values, rounded_in=here) for values in cut_off))
         if self._keeps:
             effects.append(KeepDelta(part.round_id, "global", result))
         self.part = None

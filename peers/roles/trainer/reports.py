@@ -95,8 +95,13 @@ class Reports:
         """Return True if it takes part in this attempt at a round, or has left it."""
         return (round_id, attempt) in self._entered
 
-    def make(self, part: Part | None, training: TrainingReport | None, term: int, agent: str, now: float) -> PeerReport:
-        """Return the next report. training: of the open round. term, agent: the ones that this device obeys."""
+    def make(
+        self, part: Part | None, training: TrainingReport | None, theta: float, term: int, agent: str, now: float
+    ) -> PeerReport:
+        """Return the next report. training: of the open round. theta: weight of its next delta.
+
+        term, agent: the ones that this device obeys.
+        """
         standing, voice = self._standing, self._voice
         has_staged = part is not None and part.spread.staged is not None
         self._sequence += 1
@@ -131,6 +136,7 @@ class Reports:
             unheard=self._unheard,
             away=self.away,
             accused=self._guard.accusations(),
+            theta=theta,
             workers=standing.count_workers(),
             channels=self._channels,
             accepted=None if has_staged or not report.votes else standing.recall(),
@@ -152,6 +158,7 @@ def _add_round(report: PeerReport, part: Part) -> PeerReport:
         report,
         open_term=part.attempt,
         open_as=part.announced,
+        room=part.room,
         incoming=part.report_incoming(),
         holdings=part.report_holdings(),
         hops=tuple(part.decisions.values()),

@@ -9,9 +9,10 @@ from mdl.bounds import MAX_HOPS
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.broadcast import Spread
 from mdl.peers.roles.trainer.works import Work
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, PartialSum
+from mdl.protocol.grid import Grid, Vector, grid_of
 from mdl.protocol.hop_messages import HopOrdered
-from mdl.protocol.machine import RecallDelta
+from mdl.protocol.machine import HeldAs, RecallDelta
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, Incoming
 
 HopKey = tuple[int, int]  # segment, hop
@@ -26,7 +27,10 @@ _SENT, _STAGED = Activity.SENT, Activity.STAGED
 
 @dataclass
 class Part:
-    """State of one device in one round. holds: segment -> partial mean, kept after it has been given away.
+    """State of one device in one round. holds: segment -> partial sum, kept after it has been given away.
+
+    room: of the round's grid. grid: that grid, once something needed it. clipped: the part of the own delta that its
+    share of the sum has cut off; None: nothing.
 
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
     given: segment -> the hop that took it, and its receiver. fresh: work trained for it, without its values where the
@@ -44,7 +48,10 @@ class Part:
     heard_at: float = 0.0
     announced: int = 0
     announced_to: frozenset[Contributor] = frozenset()
-    holds: dict[int, ModelDelta] = field(default_factory=dict)
+    room: int = 0
+    grid: Grid | None = None
+    clipped: Vector | None = None
+    holds: dict[int, PartialSum] = field(default_factory=dict)
     fresh: Work | None = None
     works: tuple[Work, ...] = ()
     is_empty: bool = False
@@ -81,10 +88,16 @@ class Part:
         """
         return round_id == self.round_id and peer in self.announced_to
 
-    def free_holds(self) -> dict[int, ModelDelta]:
+    def grid_at(self, parameters: Vector) -> Grid:
+        """Return the round's grid. parameters: w(round_id - 1)."""
+        if self.grid is None or self.grid.room != self.room:
+            self.grid = grid_of(parameters, self.room)
+        return self.grid
+
+    def free_holds(self) -> dict[int, PartialSum]:
         return {segment: hold for segment, hold in self.holds.items() if segment not in self.given}
 
-    def own_hold(self, me: Contributor) -> ModelDelta | None:
+    def own_hold(self, me: Contributor) -> PartialSum | None:
         """Return this device's own delta, while nothing is merged into it and no result has taken its place."""
         hold = self.holds.get(0)
         return hold if hold and hold.contributors == frozenset([me]) and not self.lacks_own else None
@@ -104,7 +117,9 @@ class Part:
         if self.is_recalling or self.trained_from is None:
             return []
         self.is_recalling = True
-        return [RecallDelta(self.round_id, self.trained_from)]
+        own = self.holds[0]
+        held_as = HeldAs(own.theta, min(own.contributors), self.room)
+        return [RecallDelta(self.round_id, self.trained_from, held_as=held_as)]
 
     def is_receiving(self, segment: int, hop_id: int) -> bool:
         return self.incoming is not None and (self.incoming.segment, self.incoming.hop_id) == (segment, hop_id)
@@ -140,7 +155,7 @@ class Part:
             receiver = self.given.pop(segment)[1]
             self.in_vain[receiver] = self.in_vain.get(receiver, 0) + 1
 
-    def check_incoming(self, mine: ModelDelta, theirs: ModelDelta) -> None:
+    def check_incoming(self, mine: PartialSum, theirs: PartialSum) -> None:
         """Raise RemoteProtocolError if merging would break an invariant."""
         if not (isfinite(theirs.theta) and theirs.theta > 0 and theirs.contributors):
             raise RemoteProtocolError(f"theta {theirs.theta} of {len(theirs.contributors)} contributors")

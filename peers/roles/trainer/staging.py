@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from mdl.defence.reputation import DIFFERS
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.exchange import Exchange
@@ -11,7 +13,8 @@ from mdl.peers.roles.trainer.lanes import Uplink
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.round_state import Part
 from mdl.peers.roles.trainer.voice import Voice
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, check_size, digest_of_result
+from mdl.protocol.delta import Contributor, PartialSum, check_size, digest_of_result
+from mdl.protocol.grid import Sums, Vector, grid_of
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
@@ -104,12 +107,15 @@ class Staging:
         """Take the result, or a gap of it. Raises RemoteProtocolError if it is not what the order says."""
         if part is None or message.round_id != part.round_id or not part.spread.check(sender, message):
             return []
+        sums = values.view(np.int32)
         if message.stop:
-            return [*self._fill_gap(part, message, values, now)]
-        check_size(values, self._standing.parameters.size)
-        result = ModelDelta(values, message.theta, frozenset(message.contributors), message.partial)
+            return [*self._fill_gap(part, message, sums, now)]
+        check_size(sums, self._standing.parameters.size)
+        assert part.spread.order is not None
+        room = part.spread.order.room
+        result = PartialSum(sums, message.theta, frozenset(message.contributors), room, message.partial)
         try:
-            part.spread.stage(result, digest_of_result(digest, message.partial), now)
+            part.spread.stage(result, digest_of_result(digest, result), now)
         except RemoteProtocolError:
             if part.spread.is_of_order(message):
                 self._guard.accuse([sender], f"{DIFFERS}what it gives is not the result of round {part.round_id}")
@@ -119,16 +125,16 @@ class Staging:
         self._voice.has_changed = True
         return [*part.spread.confirm(), *part.spread.feed(now)]
 
-    def _fill_gap(self, part: Part, message: GlobalMessage, values: Vector, now: float) -> list[HashDelta]:
+    def _fill_gap(self, part: Part, message: GlobalMessage, values: Sums, now: float) -> list[HashDelta]:
         """Fill a gap that an exchange has left. After the last one the digest tells if it is the result."""
-        gapped = part.spread.gapped
-        if gapped is None or not gapped.fill(message, values):
+        gapped, order = part.spread.gapped, part.spread.order
+        if gapped is None or order is None or not gapped.fill(message, values):
             return []
         self._voice.want(now)
         if gapped.gaps:
             return []
         contributors = frozenset(message.contributors)
-        return part.spread.name(ModelDelta(gapped.values, message.theta, contributors, message.partial))
+        return part.spread.name(PartialSum(gapped.values, message.theta, contributors, order.room, message.partial))
 
     def hear_segment(
         self, part: Part | None, sender: Contributor, message: Said, values: Vector | None, now: float
@@ -175,7 +181,9 @@ class Staging:
         own, most, guard = part.own_hold(self._me), self._most_under_way, self._guard
         # The own delta is not lent while pieces of an exchange that was left may still be read from it, on their way.
         retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges and part.spread.is_handed_on()
-        exchange = Exchange(order, self._me, own, size, retry_s, most, self.uplink, guard, lends)
+        needs_grid = order.coding != "none" or guard.judges
+        grid = grid_of(self._standing.parameters, order.room) if needs_grid else None
+        exchange = Exchange(order, self._me, own, size, retry_s, most, self.uplink, guard, lends, grid)
         part.spread.exchange = exchange
         return [*exchange.begin(), *self._name_if_whole(part, exchange)]
 
@@ -183,7 +191,8 @@ class Staging:
         if not exchange.is_whole or part.spread.has_result or exchange.order != part.spread.order:
             return []  # the last case: an order that goes on with it has been refused
         order, partial = exchange.order, exchange.partial
-        return part.spread.name(ModelDelta(exchange.result.values, order.theta, frozenset(order.contributors), partial))
+        contributors = frozenset(order.contributors)
+        return part.spread.name(PartialSum(exchange.result.values, order.theta, contributors, order.room, partial))
 
     def _replaces(self, order: BroadcastOrdered, staged: Staged) -> bool:
         """Return True if an order is of another result: it names one, or a later agent, which asked a quorum, gives it.

@@ -25,7 +25,8 @@ from mdl.peers.roles.trainer.reports import Reports
 from mdl.peers.roles.trainer.round_state import Part
 from mdl.peers.roles.trainer.staging import Staging
 from mdl.peers.roles.trainer.voice import Voice
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, PartialSum
+from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import (
     DeltaRecalled,
@@ -80,7 +81,7 @@ class TrainerSettings(msgspec.Struct, frozen=True):
     overlaps: train ahead for the next round while the deltas of this one travel (`OwnWork`). report_s: longest time
     between two reports. retry_s: time between two requests for the same thing. stall_s: a hop that has brought nothing
     for this time is given up. most_under_way: limit of the bytes of segments on their way to one device. defence: how
-    others' partial means are judged.
+    others' partial sums are judged. theta: weight of its first delta (3.2.2); later ones tell theirs.
     """
 
     outer: Outer = Outer()
@@ -91,6 +92,7 @@ class TrainerSettings(msgspec.Struct, frozen=True):
     stall_s: float = 10.0
     most_under_way: int = MOST_UNDER_WAY
     defence: Defence = Defence()
+    theta: float = 1.0
 
 
 class Trainer:
@@ -126,7 +128,7 @@ class Trainer:
         self._farewell: tuple[str, int] | None = None  # waits for the round that is being applied
         self._last_line = 0  # number of the last round that had its line told
         shared = (self.standing, self._reports, self.voice, self._staging)
-        self._progress = Progress(me, *shared, settings.keep_deltas, settings.overlaps, self.guard)
+        self._progress = Progress(me, *shared, settings.keep_deltas, settings.overlaps, self.guard, settings.theta)
 
     @property
     def part(self) -> Part | None:
@@ -206,7 +208,7 @@ class Trainer:
         """Return the model's schema hash, and a line about it for people."""
         return {"schema_hash": self._reports.schema_hash, "model": self._reports.model}
 
-    def holdings(self) -> dict[int, ModelDelta]:
+    def holdings(self) -> dict[int, PartialSum]:
         """Return segment -> partial mean, for those that this device still answers for: not for those given away."""
         return self.part.free_holds() if self.part else {}
 
@@ -356,4 +358,4 @@ class Trainer:
 
     def report(self, term: int, agent: str, now: float) -> PeerReport:
         """Return the report of the whole state. term, agent: the ones that this device obeys."""
-        return self._reports.make(self.part, self._progress.training, term, agent, now)
+        return self._reports.make(self.part, self._progress.training, self._progress.theta, term, agent, now)

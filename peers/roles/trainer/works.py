@@ -8,7 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mdl.protocol.delta import Vector
+from mdl.protocol.grid import Vector
 from mdl.protocol.vocabulary import Counted, Lineage
 
 # Bounds of memory, however often a mesh falls apart: trainings known of a sum, works kept apart since another fork has

@@ -10,7 +10,7 @@ from torch import nn
 from mdl.errors import ConfigError
 from mdl.learning.flat import FlatModel
 from mdl.learning.targets import Numbers
-from mdl.protocol.delta import Vector
+from mdl.protocol.grid import Vector
 
 
 def _model(seed: int = 0) -> nn.Sequential:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import BLOCKS, CODINGS, Coding, coded_size, decode, encode
-from mdl.protocol.delta import LARGEST_VALUE, Vector
+from mdl.protocol.delta import LARGEST_VALUE
+from mdl.protocol.grid import Vector
 
 SIZES = st.integers(1, 3 * BLOCKS["int8"] + 5)
 IN_STEPS = {"int8": 127, "int4": 7}  # from zero up to the largest of those that share a scale

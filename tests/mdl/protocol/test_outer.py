@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mdl.protocol.delta import Vector, apply_delta
+from mdl.protocol.delta import apply_delta
+from mdl.protocol.grid import Vector
 from mdl.protocol.vector_work import Outer
 
 W = np.arange(6, dtype=np.float32)

@@ -12,7 +12,8 @@ import mdl.protocol.delta
 from mdl.files.checkpoint import ModelCache
 from mdl.peers.edge.resume import Origin, describe_state
 from mdl.peers.roles.trainer.trainer import TrainerSettings
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of, pair_aggregate
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of, pair_aggregate
+from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopOrdered
 from mdl.protocol.machine import Effect, Event, LocalDeltaReady, Received, SaveModel
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened

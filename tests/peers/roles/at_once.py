@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import msgspec
+import numpy as np
 
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.trainer import Trainer
-from mdl.protocol.delta import ModelDelta, digest_of
+from mdl.protocol.delta import Contributor, Partial, PartialSum, digest_of, digest_of_result
+from mdl.protocol.grid import Vector, grid_of
 from mdl.protocol.machine import Effect, Event, Received
 from mdl.protocol.messages import DIGESTED
 from mdl.protocol.vector_work import VECTOR_WORK, ApplyDelta, Outer, apply_result
@@ -28,6 +32,34 @@ class TrainerAtOnce(Trainer):
         return effects
 
 
-def apply_at_once(standing: Standing, result: ModelDelta, eta: float = 1.0) -> None:
-    applied = apply_result(ApplyDelta(standing.round_id + 1, standing.state, result.values, Outer(eta)))
+def sum_of(
+    mean: Vector | Sequence[float],
+    who: Iterable[Contributor] = (),
+    theta: float | None = None,
+    partial: tuple[Partial, ...] = (),
+    room: int = 0,
+) -> PartialSum:
+    """Return the sum with this mean, on the grid of parameters of at most 1. theta: one a contributor if None."""
+    values, contributors = np.array(mean, np.float32), frozenset(who)
+    weight = float(len(contributors) or 1) if theta is None else theta
+    sums = grid_of(values * 0, room).to_sums(values, weight)
+    return PartialSum(sums, weight, contributors, room, partial)
+
+
+def on_way(mean: Vector | Sequence[float], theta: float = 1.0) -> Vector:
+    """Return such a sum as it travels: its integers seen as float32."""
+    return sum_of(mean, theta=theta).values.view(np.float32)
+
+
+def name_of(result: PartialSum) -> bytes:
+    return digest_of_result(digest_of(result.values), result)
+
+
+def mean_of(held: PartialSum) -> Vector:
+    """Return the mean of a sum on the grid of parameters of at most 1."""
+    return grid_of(np.zeros(held.values.size, np.float32), held.room).to_mean(held.values, held.theta)
+
+
+def apply_at_once(standing: Standing, result: PartialSum, eta: float = 1.0) -> None:
+    applied = apply_result(ApplyDelta(standing.round_id + 1, standing.state, result, Outer(eta)))
     standing.apply(result, applied.state, applied.digest)

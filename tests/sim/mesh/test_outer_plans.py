@@ -12,7 +12,8 @@ from mdl.config import Exchange
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import run_guarded
-from mdl.protocol.delta import Vector, digest_of
+from mdl.protocol.delta import digest_of
+from mdl.protocol.grid import Vector
 from mdl.sim.mesh.verdict import Verdict
 from mdl.sim.plans.draw_plan import draw_wide
 

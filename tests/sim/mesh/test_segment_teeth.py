@@ -29,7 +29,8 @@ from mdl.peers.roles.trainer.voice import Voice
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import build_mesh, run_guarded, run_plan
 from mdl.protocol.coding import Coding, RoundedOff
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaWanted, HopOrdered
 from mdl.protocol.machine import RecallDelta, Send
 from mdl.protocol.round_messages import BroadcastOrdered

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of
+from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopOrdered
 from mdl.protocol.machine import DeltaRecalled, Effect, LocalDeltaReady, RecallDelta, Received, Send
 from mdl.protocol.messages import Said
@@ -19,7 +20,7 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.vocabulary import Ballot, Fork, History, Lineage, TrainingReport
-from tests.peers.roles.at_once import TrainerAtOnce
+from tests.peers.roles.at_once import TrainerAtOnce, mean_of, name_of, on_way, sum_of
 
 AGENT = Contributor("agent", 1)
 ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)
@@ -66,17 +67,17 @@ def merge(trainer: Trainer, *values: float) -> None:
     """ann's delta comes in, and the own one is gone."""
     say(trainer, HopOrdered(1, trainer.round_id + 1, 0, 10, ANN), 3.0)
     message = DeltaMessage(trainer.round_id + 1, 0, 10, 1.0, (ANN,))
-    trainer.handle(Received(ANN, message, vector(*values)), 3.1)
+    trainer.handle(Received(ANN, message, on_way(values)), 3.1)
 
 
 def close_round(trainer: Trainer, contributors: tuple[Contributor, ...], *values: float) -> list[Effect]:
     """The round's result comes from bob and stands."""
-    result, theta = vector(*values), float(len(contributors))
+    result, theta = sum_of(values, contributors), float(len(contributors))
     round_id = trainer.round_id + 1
     here = trainer.digest, trainer.lineage
     say(trainer, BroadcastOrdered(1, round_id, here[0], 1, (BOB, ME), theta, contributors, lineage=here[1]), 5.0)
-    say(trainer, GlobalMessage(round_id, theta, contributors, 1, 1), 5.1, BOB, result)
-    return say(trainer, RoundClosed(1, round_id, digest_of(result)), 5.2)
+    say(trainer, GlobalMessage(round_id, theta, contributors, 1, 1), 5.1, BOB, result.values.view(np.float32))
+    return say(trainer, RoundClosed(1, round_id, name_of(result)), 5.2)
 
 
 def lose_round(trainer: Trainer, *values: float, is_recalled: bool = True) -> None:
@@ -104,7 +105,7 @@ def carry_of(trainer: Trainer) -> list[float] | None:
 
 
 def held_by(trainer: Trainer) -> list[float]:
-    return list(trainer.holdings()[0].values)
+    return list(mean_of(trainer.holdings()[0]))
 
 
 def recalls_in(effects: list[Effect]) -> list[RecallDelta]:

@@ -8,7 +8,8 @@ import pytest
 
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.broadcast import PATIENCE_S, Spread
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken, GlobalWanted
 from mdl.protocol.vector_work import hash_delta

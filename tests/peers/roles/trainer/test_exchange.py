@@ -14,7 +14,8 @@ from mdl.peers.roles.trainer.exchange import Exchange
 from mdl.peers.roles.trainer.gaps import MOST_AT_ONCE
 from mdl.peers.roles.trainer.lanes import Uplink
 from mdl.protocol.coding import Coding
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, central_mean
+from mdl.protocol.delta import Contributor, ModelDelta, central_mean
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken

@@ -12,7 +12,8 @@ from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer import gaps
 from mdl.peers.roles.trainer.gaps import MOST_AT_ONCE, GappedResult, GrowingResult, join_gaps
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
-from mdl.protocol.delta import Contributor, ModelDelta, Vector
+from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import DeltaRecalled, LocalDeltaReady, Received, Send, Tick
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalWanted, RoundClosed, RoundOpened

@@ -13,7 +13,8 @@ from mdl.defence.reputation import DOUBTED, Accusation
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.guard import Defence
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of
+from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import SUSPECT, DeltaMessage, HopOrdered
 from mdl.protocol.machine import LocalDeltaReady, Received
 from mdl.protocol.round_messages import MemberQuarantined, PeerReport, RoundOpened

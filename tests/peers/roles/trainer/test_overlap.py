@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.peers.trials.campaign import Campaign, run_campaign
-from mdl.protocol.delta import Vector
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import Effect, PauseChanged, RecallDelta, TrainingPaused, TrainLocally
 from mdl.protocol.round_messages import RoundOpened
 from mdl.protocol.vector_work import where_it_begins

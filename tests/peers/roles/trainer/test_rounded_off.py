@@ -7,7 +7,8 @@ import pytest
 
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.peers.roles.trainer.works import Work
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, digest_of
+from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaMessage, HopOrdered
 from mdl.protocol.machine import DeltaRecalled, Event, LocalDeltaReady, RecallDelta, Received, Send
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, GlobalMessage, ModelMessage, RoundClosed, RoundOpened

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
+from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaWanted, HopOrdered
 from mdl.protocol.machine import (
     DeltaRecalled,

@@ -13,7 +13,8 @@ import pytest
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.counts import no_evaluation
-from mdl.protocol.delta import Contributor, ModelDelta, Vector, apply_delta, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
+from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import (
     DeltaRecalled,

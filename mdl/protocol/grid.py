@@ -1,0 +1,158 @@
+"""The integer grid on which devices round their deltas, so that every order of merging gives the same bytes. Pure.
+
+All devices of a round stand at the same w(r-1). It gives each block of coordinates a unit, a power of two: a sixteenth
+of float32's spacing at the block's largest parameter, times the room that the round gives to the sum of the weights. A
+device rounds theta_i * delta_i to multiples of it, once. Sums of these are sums of integers.
+
+A device gives each coordinate its share of int32, in proportion to its weight. So no sum overflows, whatever the values
+are. The part of a value beyond that share is clipped: it is own work, and comes with a later delta. The share is 8
+times the block's largest parameter, or more.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2, sqrt
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mdl.bounds import MAX_ROOM
+from mdl.errors import RemoteProtocolError
+
+Vector: TypeAlias = NDArray[np.float32]
+Sums: TypeAlias = NDArray[np.int32]
+
+# Coordinates that share a unit.
+BLOCK = 1024
+# The unit of a mean is 2^-28 of its block's largest parameter, rounded up to a power of two: 2^3 of these fit in int32.
+_PRECISION = 28
+# Blocks of smaller parameters (biases that begin at zero) have the unit of 2^0: their deltas need room, too.
+_LEAST_EXPONENT = 0
+# The share of int32 that is given out: the rest is for the rounding of the shares.
+_SHARED = 2.0**31 * (1.0 - 2.0**-20)
+# Vectors are converted in pieces of so many blocks, so that temporaries stay in the processor's cache.
+_AT_ONCE = 64
+
+
+class Grid(msgspec.Struct, frozen=True, eq=False):
+    """The units of one round: of block b it is 2^(exponents[b] + room).
+
+    exponents: int16, shape (ceil(P / BLOCK),).
+    room: the sum of the weights is at most 2^room.
+    """
+
+    exponents: NDArray[np.int16]
+    room: int
+
+    def to_sums(self, values: Vector, theta: float, start: int = 0, out: Sums | None = None) -> Sums:
+        """Round theta * values to the grid: int32, as long as the values; clipped to the share of this weight.
+
+        values: float32, finite, of the coordinates from `start` on. out: where the integers go; it may be the memory
+        of the values.
+        """
+        sums = np.empty(values.size, np.int32) if out is None else out
+        limit = np.float64(share_of(theta, self.room))
+        for part, units in self._parts(start, values.size):
+            scaled = values[part] * (theta / units)
+            np.rint(scaled, out=scaled)
+            np.clip(scaled, -limit, limit, out=scaled)
+            sums[part] = scaled
+        return sums
+
+    def to_mean(self, sums: Sums, theta: float | Vector, start: int = 0, out: Vector | None = None) -> Vector:
+        """Return sums / theta as float32: the mean, rounded once.
+
+        theta: weight behind all the sums, or behind each. start: coordinate of the first. out: where the values go; it
+        may be the memory of the sums.
+        """
+        values = np.empty(sums.size, np.float32) if out is None else out
+        for part, units in self._parts(start, sums.size):
+            mean = sums[part] * units
+            mean /= theta if isinstance(theta, float) else theta[part]
+            values[part] = mean
+        return values
+
+    def mean_at(self, sums: Sums, theta: float, places: NDArray[np.int64] | None) -> Vector:
+        """Return sums / theta at these places, float32; None: everywhere."""
+        if places is None:
+            return self.to_mean(sums, theta)
+        units = np.exp2(self.exponents[places // BLOCK].astype(np.float64) + self.room)
+        return (sums[places] * units / theta).astype(np.float32)
+
+    def length(self, sums: Sums, theta: float) -> float:
+        """Return the Euclidean length of sums / theta."""
+        squares = 0.0
+        for part, units in self._parts(0, sums.size):
+            mean = sums[part] * units
+            squares += float(np.vdot(mean, mean))
+        return sqrt(squares) / theta
+
+    def clipped(self, values: Vector, own: Sums, theta: float) -> Vector | None:
+        """Return the part of the values that their share of the sum cut off, float32; None: nothing was cut off.
+
+        own: the values on the grid, by `to_sums`.
+        """
+        limit = share_of(theta, self.room)
+        if not own.size or (int(own.max()) < limit and int(own.min()) > -limit):
+            return None
+        return np.where(np.abs(own) >= limit, values - self.to_mean(own, theta), np.float32(0.0))
+
+    def _parts(self, start: int, size: int) -> list[tuple[slice, NDArray[np.float64]]]:
+        """Return slices of `size` values, of which the first is coordinate `start`, and the unit of each value."""
+        parts, at = [], 0
+        while at < size:
+            first = (start + at) // BLOCK
+            blocks = self.exponents[first : first + _AT_ONCE].astype(np.float64) + self.room
+            units = np.repeat(np.exp2(blocks), BLOCK)[start + at - first * BLOCK :][: size - at]
+            parts.append((slice(at, at + units.size), units))
+            at += units.size
+        return parts
+
+
+def grid_of(parameters: Vector, room: int) -> Grid:
+    """Return the grid of the round that begins at these parameters, float32 (P,)."""
+    count = -(-parameters.size // BLOCK)
+    largest = np.empty(count, np.float32)
+    whole = parameters.size // BLOCK
+    blocks = parameters[: whole * BLOCK].reshape(whole, BLOCK)
+    for first in range(0, whole, _AT_ONCE):
+        largest[first : first + _AT_ONCE] = np.abs(blocks[first : first + _AT_ONCE]).max(axis=1)
+    if count > whole:
+        largest[whole] = np.abs(parameters[whole * BLOCK :]).max()
+    exponents = np.maximum(np.frexp(largest)[1], _LEAST_EXPONENT)
+    return Grid((exponents - _PRECISION).astype(np.int16), room)
+
+
+def room_for(theta: float) -> int:
+    """Return the room for weights of this sum, each of which may still double."""
+    return min(MAX_ROOM, ceil(log2(max(theta, 2.0**-10))) + 1) if theta > 0.5 else 0
+
+
+def share_of(theta: float, room: int) -> int:
+    """Return the largest integer that a sum of this weight may have: its share of int32."""
+    return int(min(_SHARED * theta / 2.0**room, _SHARED))
+
+
+def check_sums(sums: Sums, theta: float, room: int) -> None:
+    """Raise RemoteProtocolError for a sum beyond the share of its weight: further ones could overflow with it."""
+    limit = share_of(theta, room) + 1  # several shares are each rounded down
+    if sums.size and (int(sums.max()) > limit or int(sums.min()) < -limit):
+        raise RemoteProtocolError(f"values beyond the share of a weight of {theta:g}")
+
+
+def scale_sums(sums: Sums, scale: float) -> None:
+    """Multiply sums where they lie, rounded to the grid."""
+    for start in range(0, sums.size, _AT_ONCE * BLOCK):
+        part = slice(start, start + _AT_ONCE * BLOCK)
+        sums[part] = np.rint(sums[part] * scale)
+
+
+def change_room(sums: Sums, before: int, after: int) -> Sums:
+    """Return sums of a grid with the room `before` on the same grid with the room `after`, rounded if it is coarser."""
+    if before == after:
+        return sums
+    moved = sums.copy()
+    scale_sums(moved, 2.0 ** (before - after))
+    return moved
