@@ -118,7 +118,8 @@ def grid_of(parameters: Vector, room: int) -> Grid:
     whole = parameters.size // BLOCK
     blocks = parameters[: whole * BLOCK].reshape(whole, BLOCK)
     for first in range(0, whole, _AT_ONCE):
-        largest[first : first + _AT_ONCE] = np.abs(blocks[first : first + _AT_ONCE]).max(axis=1)
+        some = slice(first, min(first + _AT_ONCE, whole))
+        largest[some] = np.abs(blocks[some]).max(axis=1)
     if count > whole:
         largest[whole] = np.abs(parameters[whole * BLOCK :]).max()
     exponents = np.maximum(np.frexp(largest)[1], _LEAST_EXPONENT)

@@ -11,6 +11,7 @@ from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted
 from mdl.protocol.machine import Finish, LocalDeltaReady, Received, SaveModel, Send, Tick, TrainLocally
 from mdl.protocol.vector_work import ApplyDelta, MergeDeltas, apply_result, merge_deltas
 from mdl.protocol.vocabulary import TrainingReport
+from tests.peers.roles.at_once import sum_of
 
 ROUNDS = 3
 
@@ -104,11 +105,12 @@ def test_a_master_that_collects_merges_when_it_has_all():
     for collects, held in ((True, 3), (False, 0)):
         me = [Contributor(f"dev{k}", 1) for k in range(5)]
         master = Master(me[0], tuple(each.peer_id for each in me[1:]), np.zeros(1, np.float32), 1, collects, 1)
-        master.mine = ModelDelta(np.ones(1, np.float32), 1.0, frozenset([me[0]]))
+        one = sum_of([1.0], [me[0]], room=8)
+        master.mine = one
         merges = 0
         for each in me[1:4]:
             said = DeltaMessage(1, 0, 1, 1.0, (each,))
-            effects = master.handle(Received(each, said, np.ones(1, np.float32)), 0.0)
+            effects = master.handle(Received(each, said, one.values.copy().view(np.float32)), 0.0)
             for effect in [effect for effect in effects if isinstance(effect, MergeDeltas)]:
                 merges += 1
                 master.handle(merge_deltas(effect), 0.0)

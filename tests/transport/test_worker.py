@@ -230,13 +230,22 @@ def test_while_a_training_ahead_lasts_nobody_keeps_what_it_begins_at_apart(slow)
     assert [each() for each in kept] == [None, None]
 
 
-def test_the_delta_comes_with_its_sum_with_earlier_work(slow):
+def test_the_delta_comes_with_its_integers_and_earlier_work_is_in_them(slow):
     slow.delta = ModelDelta(W + 1, 1.0, frozenset())
     slow.trains.set()
-    earlier = W + 10, W + 100
-    slow.workers.put(TrainLocally(2, W, 9, None, earlier))
+    earlier = W + 0.5, W + 0.25
+    slow.workers.put(TrainLocally(2, W, 9, None, earlier, 1))
     ready = slow.events.get(timeout=PATIENCE_S)
-    assert (list(ready.delta.values), ready.earlier, list(ready.summed)) == ([1.0] * 4, earlier, [111.0] * 4)
+    held = ready.held
+    assert (list(ready.delta.values), ready.earlier, held.sum.theta) == ([1.0] * 4, earlier, 1.0)
+    assert list(held.grid.to_mean(held.sum.values, 1.0)) == [1.75] * 4
+
+
+def test_a_delta_for_a_round_that_is_not_open_yet_comes_without_integers(slow):
+    slow.delta = ModelDelta(W + 1, 1.0, frozenset())
+    slow.trains.set()
+    slow.workers.put(TrainLocally(2, W, 9))
+    assert slow.events.get(timeout=PATIENCE_S).held is None
 
 
 def test_files_are_written_and_vectors_worked_on_while_a_training_lasts(slow):

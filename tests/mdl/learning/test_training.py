@@ -19,6 +19,8 @@ from mdl.learning.training import (
     schedule_rate,
 )
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, pair_aggregate
+from mdl.protocol.grid import room_for
+from mdl.protocol.vector_work import global_delta, hold_own
 
 PLAIN = TrainingSettings(optimizer="sgd", momentum=0.0, learning_rate=0.1, schedule="constant", batch_size=16)
 
@@ -51,7 +53,8 @@ def test_eq_1_one_step_on_n_peers_equals_one_machine_with_the_n_fold_batch(peers
     x, y = _windows(16 * peers)
     start = _dense().values().copy()
     deltas = [_delta(LocalTrainer(_dense(), x[k::peers], y[k::peers], PLAIN), start, k) for k in range(peers)]
-    mesh = apply_delta(start, reduce(pair_aggregate, deltas).values, eta=1.0)
+    sums = (hold_own(start, delta, room_for(float(peers))).sum for delta in deltas)
+    mesh = apply_delta(start, global_delta(reduce(pair_aggregate, sums), start), eta=1.0)
     central = LocalTrainer(_dense(), x, y, msgspec.structs.replace(PLAIN, batch_size=16 * peers))
     alone = central.train_round(start, 1)
     assert alone.steps == 1

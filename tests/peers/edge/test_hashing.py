@@ -19,7 +19,7 @@ from mdl.protocol.machine import Effect, Event, LocalDeltaReady, Received, SaveM
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import TrainingReport
 from mdl.transport.story import Story
-from tests.peers.roles.at_once import TrainerAtOnce
+from tests.peers.roles.at_once import TrainerAtOnce, name_of, on_way, sum_of
 
 ME, ANN, BOB, AGENT = (Contributor(name, 1) for name in ("me", "ann", "bob", "agent"))
 MEMBERS = (ANN, BOB, ME)
@@ -64,16 +64,16 @@ def _told(message: object, sender: Contributor = AGENT, values: Vector | None = 
 
 
 def test_who_receives_the_result_hashes_nothing_but_its_next_model(hashes: Callable[[], int], tmp_path: Path) -> None:
-    result = np.full(4, 2.0, np.float32)
+    result = sum_of([2.0] * 4, MEMBERS)
     events = [
         _told(OPENED),
         READY,
         _told(HOP),
-        _told(DeltaMessage(1, 0, 10, 1.0, (ANN,)), ANN, np.full(4, 3.0, np.float32)),
+        _told(DeltaMessage(1, 0, 10, 1.0, (ANN,)), ANN, on_way([3.0] * 4)),
         _told(DeltaWanted(1, 1, 0, 11), BOB),
         _told(BroadcastOrdered(1, 1, digest_of(W), 1, (BOB, ME, ANN), 3.0, MEMBERS)),
-        _told(GlobalMessage(1, 3.0, MEMBERS, 1, 1), BOB, result),
-        _told(RoundClosed(1, 1, digest_of(result))),
+        _told(GlobalMessage(1, 3.0, MEMBERS, 1, 1), BOB, result.values.view(np.float32)),
+        _told(RoundClosed(1, 1, name_of(result))),
     ]
     hashes()
     _play(tmp_path, *events)
@@ -83,11 +83,11 @@ def test_who_receives_the_result_hashes_nothing_but_its_next_model(hashes: Calla
 def test_the_root_hashes_the_result_that_it_has_merged_once_and_its_next_model(
     hashes: Callable[[], int], tmp_path: Path
 ) -> None:
-    incoming = ModelDelta(np.full(4, 3.0, np.float32), 2.0, frozenset([ANN, BOB]))
-    result = pair_aggregate(READY.delta, incoming).values
-    theirs = _told(DeltaMessage(1, 0, 10, 2.0, (ANN, BOB)), ANN, incoming.values)
+    incoming = sum_of([3.0] * 4, [ANN, BOB])
+    result = pair_aggregate(sum_of(READY.delta.values, [ME]), incoming)
+    theirs = _told(DeltaMessage(1, 0, 10, 2.0, (ANN, BOB)), ANN, incoming.values.copy().view(np.float32))
     order = BroadcastOrdered(1, 1, digest_of(W), 1, (ME, BOB, ANN), 3.0, MEMBERS)
-    events = [_told(OPENED), READY, _told(HOP), theirs, _told(order), _told(RoundClosed(1, 1, digest_of(result)))]
+    events = [_told(OPENED), READY, _told(HOP), theirs, _told(order), _told(RoundClosed(1, 1, name_of(result)))]
     hashes()
     _play(tmp_path, *events)
     assert hashes() == 3

@@ -12,14 +12,14 @@ import pytest
 from mdl.config import BusySection, DeviceSection
 from mdl.errors import ConfigError
 from mdl.peers.edge.sampler import BatteryBudget, MergeTimer, Sampler
-from mdl.protocol.delta import Contributor, ModelDelta, pair_aggregate
+from mdl.protocol.delta import Contributor, PartialSum, pair_aggregate
 from mdl.protocol.vocabulary import ResourceState
 from mdl.scheduler.policies.device_book import is_busy
 from mdl.transport.links.sockets import LinkCounts
 
 
-def _delta(name: str, value: float) -> ModelDelta:
-    return ModelDelta(np.full(1000, value, np.float32), 1.0, frozenset([Contributor(name, 1)]))
+def _delta(name: str, value: float) -> PartialSum:
+    return PartialSum(np.full(1000, value, np.int32), 1.0, frozenset([Contributor(name, 1)]))
 
 
 def test_a_timed_merge_is_a_merge(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mdl.protocol.coding import decode, encode
-from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of, pair_aggregate
+from mdl.protocol.delta import Contributor, PartialSum, apply_delta, digest_of, own_sum, pair_aggregate
+from mdl.protocol.grid import Vector, grid_of
 from mdl.protocol.vocabulary import Fork
 from mdl.sim.mesh.accounts import Accounts, InvariantError, model_at
 
@@ -15,9 +17,16 @@ START = np.zeros(16, np.float32)
 ATTEMPT = (1, 1)
 
 
-def _two_hold() -> tuple[Accounts, ModelDelta, ModelDelta]:
+GRID = grid_of(START, 1)
+
+
+def _after(parameters: Vector, result: PartialSum) -> Vector:
+    return apply_delta(parameters, GRID.to_mean(result.values, result.theta), 1.0)
+
+
+def _two_hold() -> tuple[Accounts, PartialSum, PartialSum]:
     accounts = Accounts(START)
-    deltas = [accounts.train(owner, 1, START, 1.0) for owner in (A, B)]
+    deltas = [own_sum(accounts.train(owner, 1, START, 1.0), GRID) for owner in (A, B)]
     for owner, delta in zip((A, B), deltas, strict=True):
         accounts.hold_own(ATTEMPT, accounts.start, owner, delta)
     return accounts, deltas[0], deltas[1]
@@ -26,7 +35,7 @@ def _two_hold() -> tuple[Accounts, ModelDelta, ModelDelta]:
 def test_each_training_counts_once_in_the_mean_of_both() -> None:
     accounts, mine, theirs = _two_hold()
     result = pair_aggregate(mine, theirs)
-    after = (digest_of(apply_delta(START, result.values, 1.0)), ())
+    after = (digest_of(_after(START, result)), ())
     accounts.check_result(accounts.start, result, "round 1")
     assert accounts.close((accounts.start, ()), after, 1, result, "a")
     assert not accounts.close((accounts.start, ()), after, 1, result, "b")
@@ -45,8 +54,9 @@ def test_training_the_same_round_from_the_same_parameters_is_the_same_work() -> 
 
 def test_a_training_that_counts_in_two_rounds_is_named() -> None:
     accounts, mine, _ = _two_hold()
-    once = apply_delta(START, mine.values, 1.0)
-    twice = apply_delta(once, mine.values, 1.0)
+    once = _after(START, mine)
+    twice = _after(once, mine)
+    accounts.note_model(digest_of(once), START)  # the same grid
     accounts.close((accounts.start, ()), (digest_of(once), ()), 1, mine, "a")
     with pytest.raises(InvariantError, match="a/1's training of round 1 counts 2 times") as error:
         accounts.close((digest_of(once), ()), (digest_of(twice), ()), 2, mine, "a")
@@ -57,17 +67,17 @@ def test_the_same_model_on_another_lineage_has_counts_of_its_own() -> None:
     """One contributor that brings its share in a fork, and nothing else, makes the very w that the fork had."""
     accounts, mine, theirs = _two_hold()
     result = pair_aggregate(mine, theirs)
-    digest, fork = digest_of(apply_delta(START, result.values, 1.0)), Fork(0, 2, "x")
+    digest, fork = digest_of(_after(START, result)), Fork(0, 2, "x")
     start, forked = model_at(accounts.start, (fork,), 0), model_at(digest, (fork,), 1)
     assert accounts.close(start, forked, 1, result, "a")
-    assert accounts.close(start, (digest, ()), 1, ModelDelta(result.values, 1.0, mine.contributors), "a")
+    assert accounts.close(start, (digest, ()), 1, replace(result, theta=1.0, contributors=mine.contributors), "a")
     assert [count for _, _, count in accounts.held_works(forked)] == pytest.approx([1.0, 1.0])
-    assert [count for _, _, count in accounts.held_works((digest, ()))] == pytest.approx([0.5, 0.5])
+    assert [count for _, _, count in accounts.held_works((digest, ()))] == pytest.approx([1.0, 1.0])
 
 
 def test_a_mean_that_leaves_somebody_out_is_named() -> None:
     accounts, mine, theirs = _two_hold()
-    false = ModelDelta(mine.values, 2.0, mine.contributors | theirs.contributors)
+    false = replace(mine, theta=2.0, contributors=mine.contributors | theirs.contributors)
     with pytest.raises(InvariantError, match="has no mean of a/1, b/1"):
         accounts.check_mean(ATTEMPT, accounts.start, false, "b")
 
@@ -76,14 +86,16 @@ def test_rounded_values_are_near_the_mean_and_a_missing_one_is_not() -> None:
     accounts = Accounts(START, "int4")
     mine, theirs = (accounts.train(owner, 1, START, 1.0) for owner in (A, B))
     for owner, delta in ((A, mine), (B, theirs)):
-        accounts.hold_own(ATTEMPT, accounts.start, owner, delta)
+        accounts.hold_own(ATTEMPT, accounts.start, owner, own_sum(delta, GRID))
     assert mine.values.max() != theirs.values.max()
     rounded = [decode(encode(delta.values * 0.9, "int4"), START.size, "int4") for delta in (mine, theirs)]
-    both = ModelDelta((rounded[0] + rounded[1]) / 2, 2.0, mine.contributors | theirs.contributors)
+    sums = [GRID.to_sums(each, 1.0) for each in rounded]
+    both = PartialSum(sums[0] + sums[1], 2.0, mine.contributors | theirs.contributors, GRID.room)
     accounts.check_result(accounts.start, both, "round 1")
     with pytest.raises(InvariantError, match="has no mean of a/1, b/1"):
-        accounts.check_result(accounts.start, ModelDelta(rounded[0] / 2, 2.0, both.contributors), "round 1")
-    once = apply_delta(START, both.values, 1.0)
+        accounts.check_result(accounts.start, replace(both, values=sums[0]), "round 1")
+    once = _after(START, both)
+    accounts.note_model(digest_of(once), START)  # the same grid
     accounts.close((accounts.start, ()), (digest_of(once), ()), 1, both, "a")
     with pytest.raises(InvariantError, match=r"counts 1\.8"):
         accounts.close((digest_of(once), ()), (b"twice", ()), 2, both, "a")
@@ -93,7 +105,7 @@ def test_a_theta_that_is_not_added_is_named() -> None:
     accounts, mine, theirs = _two_hold()
     merged = pair_aggregate(mine, theirs)
     with pytest.raises(InvariantError, match=r"has theta 1\.0 of a/1, b/1"):
-        accounts.check_mean(ATTEMPT, accounts.start, ModelDelta(merged.values, 1.0, merged.contributors), "b")
+        accounts.check_mean(ATTEMPT, accounts.start, replace(merged, theta=1.0), "b")
 
 
 def test_a_model_that_no_round_gave_is_named() -> None:
