@@ -18,8 +18,8 @@ from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
 from mdl.protocol.vocabulary import ResourceState
 from mdl.sim.mesh.network import Network
 
-# The largest integer of a sum, or a little less.
-_RANGE = 2.0**31 - 2.0**10
+# A value of 1 is so much in a mesh of eight devices, and the largest integers are a little more than this.
+_ONE, _LARGEST = 2.0**24, 2.0**31 - 2.0**10
 _PROGRESS_S = 1.0
 
 
@@ -97,7 +97,7 @@ class Transfers:
 
 
 def _altered(values: Vector, times: float, more: float) -> Vector:
-    """Return other integers of a sum: so many times as large, and so much of their range more."""
-    sums = values.view(np.int32) * times + more * _RANGE
-    changed: Sums = np.rint(np.clip(sums, -_RANGE, _RANGE)).astype(np.int32)
-    return changed.view(np.float32)
+    """Return other integers of a sum: so many times as large, or so much more."""
+    changed = values.view(np.int32) * times + more * _ONE
+    sums: Sums = np.rint(np.clip(changed, -_LARGEST, _LARGEST)).astype(np.int32)
+    return sums.view(np.float32)

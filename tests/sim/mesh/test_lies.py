@@ -52,16 +52,31 @@ def test_no_more_than_a_minority_lies_and_the_plan_survives_its_file() -> None:
     assert Campaign(liars=1).plan(1) != Campaign().plan(1)
 
 
-def test_a_device_that_does_not_judge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def judges_nothing(self: Guard, *asked: Any) -> Check | None:
-        return None
+@pytest.fixture
+def merges_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sums beyond their share pass."""
+    for place in ("protocol.vector_work", "peers.roles.trainer.exchange"):
+        monkeypatch.setattr(f"mdl.{place}.check_sums", lambda sums, theta, room: None)
 
-    monkeypatch.setattr(Guard, "check", judges_nothing)
+
+def _judge_nothing(self: Guard, *asked: Any) -> Check | None:
+    return None
+
+
+@pytest.mark.usefixtures("merges_any_size")
+def test_a_device_that_does_not_judge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Guard, "check", _judge_nothing)
     assert {_run(seed, level="none").kind for seed in range(5)} >= {"mean"}
 
 
+@pytest.mark.usefixtures("merges_any_size")
 def test_an_owner_that_does_not_judge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Guard, "admits", lambda self, *piece: True)
     monkeypatch.setattr(Judged, "is_due", lambda self, round_id: False)  # else a liar is out before it gives a piece
     kinds = {_run(seed, "shares", "none").kind for seed in range(5)}
     assert kinds & {"mean", "segment"}
+
+
+def test_the_share_of_a_weight_alone_keeps_large_lies_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Guard, "check", _judge_nothing)
+    assert {_run(seed, level="none").kind for seed in range(5)} == {""}
