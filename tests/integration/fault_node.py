@@ -28,6 +28,7 @@ from mdl.peers.edge.small.memory import set_up_heap
 from mdl.peers.roles.build import build_machine, configured_start, outer_of
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import ModelDelta
+from mdl.protocol.grid import grid_of
 from mdl.protocol.machine import (
     DeltaRecalled,
     Evaluate,
@@ -46,12 +47,14 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import SegmentMessage
-from mdl.protocol.segments import SMALLEST_SEGMENT_BYTES, mask_of, theta_by_value
+from mdl.protocol.segments import SMALLEST_SEGMENT_BYTES, mask_of
 from mdl.protocol.vocabulary import History, TrainingReport
 from mdl.transport.trust.keys import Mesh
 
 BLOCK = SMALLEST_SEGMENT_BYTES // 4  # values in which a device counts as a whole
 SCHEMA = "one-number"
+# A number in a vector: a delta may be 8 times the model's largest value.
+UNIT = 2.0**-7
 
 
 class Device:
@@ -61,13 +64,13 @@ class Device:
         self.me, self.size, self.cache = me, size, ModelCache(out)
         self.train_s, self.is_over = train_s, threading.Event()
         self.numbers = np.random.default_rng([me.incarnation, *me.peer_id.encode()])
-        self.fresh = {}
+        self.fresh, self.begun = {}, np.zeros(size, np.float32)
 
     def restore(self):
         cached = self.cache.load()
         if cached is None:
-            return State(np.zeros(self.size, np.float32))
-        history = msgspec.json.decode(cached.extra["history"], type=History)
+            return State(self.begun)
+        history, self.begun = msgspec.json.decode(cached.extra["history"], type=History), cached.values
         return State(cached.values, cached.round_id, history)
 
     def work(self, out):
@@ -90,25 +93,26 @@ class Device:
         return LocalDeltaReady(effect.round_id, delta, TrainingReport(0.0, 1, 0.0))
 
     def fill(self, number):
-        return None if number is None else np.full(self.size, number, np.float32)
+        return None if number is None else np.full(self.size, number * UNIT, np.float32)
 
     def save(self, effect):
         extra = {"history": msgspec.json.encode(effect.history).decode()}
+        self.begun = effect.parameters
         self.cache.save(CachedModel(effect.parameters, effect.round_id, SCHEMA, "faults", extra, effect.digest))
         tell(stands=effect.round_id, digest=effect.digest.hex(), forks=len(effect.history.lineage))
 
     def tell_delta(self, effect):
         delta = effect.delta
-        totals = delta.values * theta_by_value(delta)
+        totals = grid_of(self.begun, delta.room).to_mean(delta.values, 1.0) / UNIT
         sums = totals[::BLOCK]
-        for start, total in enumerate(sums):  # segments are merged in the order in which their pieces come
-            assert np.ptp(totals[start * BLOCK : (start + 1) * BLOCK]) <= 1e-6 * abs(total)
+        for start, total in enumerate(sums):
+            assert (totals[start * BLOCK : (start + 1) * BLOCK] == total).all()
         who = sorted((each.peer_id, each.incarnation) for each in delta.contributors)
         partly = {
             each.contributor.peer_id: (~mask_of(each.lacks, each.segment_values, self.size))[::BLOCK].tolist()
             for each in delta.partial
         }
-        if np.ptp(sums) <= 1e-6 * abs(sums[0]):
+        if not np.ptp(sums):
             sums = sums[:1]  # a pipe that nobody reads holds 64 KB
         about = {"sum": float(sums[0]), "sums": sums.tolist(), "theta": delta.theta, "contributors": who}
         tell(**{effect.name: effect.round_id}, **about, partly=partly)

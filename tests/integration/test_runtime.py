@@ -33,6 +33,7 @@ from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, DeltaHashed, Hash
 from mdl.protocol.vocabulary import Ballot, PeerInfo, ResourceState, Role
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.runtime import Runtime
+from tests.peers.roles.at_once import mean_of, sum_of
 
 pytestmark = pytest.mark.alone
 
@@ -166,18 +167,18 @@ def test_two_nodes_exchange_messages_and_a_model(nodes):
 
 def test_whole_vectors_are_worked_on_beside_training_and_small_ones_in_the_loop(nodes):
     trains = threading.Event()
-    zeros = np.zeros(300_000, np.float32)
+    zeros, result = np.zeros(VALUES.size, np.float32), sum_of(VALUES)
 
     def react(event):
         if isinstance(event, Tick):
-            return [TrainLocally(1, zeros), HashDelta(1, 1, 1, VALUES), ApplyDelta(1, zeros, VALUES, Outer(0.5))]
+            return [TrainLocally(1, zeros), HashDelta(1, 1, 1, VALUES), ApplyDelta(1, zeros, result, Outer(0.5))]
         return []
 
     machine = Scripted(react, ticks=[time.monotonic()])
     runtime = nodes.start("a", machine, {TrainLocally: lambda effect: (trains.wait(PATIENCE_S), None)[1]})
     assert machine.wait_for(DeltaHashed) == [DeltaHashed(1, 1, 1, digest_of(VALUES))]
     (applied,) = machine.wait_for(DeltaApplied)
-    np.testing.assert_array_equal(applied.state, apply_delta(zeros, VALUES, 0.5))
+    np.testing.assert_array_equal(applied.state, apply_delta(zeros, mean_of(result), 0.5))
     assert applied.digest == digest_of(applied.state)
     assert [thread.name for thread in threading.enumerate()].count("mdl-worker") == 2
     trains.set()
@@ -244,7 +245,7 @@ def test_who_applies_a_round_when_its_promise_is_refused_leaves_after_it(nodes):
 
     def react(event):
         if event == Tick():
-            return [SaveBallot(Ballot(7)), ApplyDelta(1, VALUES[:4], VALUES[:4], Outer())]
+            return [SaveBallot(Ballot(7)), ApplyDelta(1, VALUES[:4], sum_of([0.0] * 4), Outer())]
         return [Finish("the disk is gone", 4)] if isinstance(event, DeltaApplied) else []
 
     machine = Scripted(react, [time.monotonic()])

@@ -29,10 +29,10 @@ from mdl.peers.roles.trainer.voice import Voice
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import build_mesh, run_guarded, run_plan
 from mdl.protocol.coding import Coding, RoundedOff
-from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaWanted, HopOrdered
-from mdl.protocol.machine import RecallDelta, Send
+from mdl.protocol.machine import HeldAs, RecallDelta, Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage
 from mdl.protocol.vector_work import hash_delta
@@ -40,6 +40,7 @@ from mdl.protocol.vocabulary import Holding
 from mdl.sim.mesh.verdict import Verdict
 from mdl.sim.plans.draw_plan import draw_wide
 from mdl.sim.plans.fault_plan import Cut, FaultPlan
+from tests.peers.roles.at_once import sum_of
 
 _LIMIT_S = 3.0
 _SEEDS = 300
@@ -48,9 +49,8 @@ _SEEDS = 300
 def _a_piece_that_comes_twice_counts_twice(self: Exchange, sender: Any, message: Any, values: Any, now: float) -> Any:
     mine = self._merging.get(message.segment)
     if mine and sender in mine.contributors:
-        self._merging[message.segment] = ModelDelta(
-            mine.values, mine.theta - message.theta, mine.contributors - {sender}
-        )
+        theta, others = mine.theta - message.theta, mine.contributors - {sender}
+        self._merging[message.segment] = msgspec.structs.replace(mine, theta=theta, contributors=others)
     return _TAKE_PIECE(self, sender, message, values, now)
 
 
@@ -63,7 +63,7 @@ def _another_ballots_segments_are_taken(self: Staging, part: Any, sender: Any, m
 
 def _an_owner_does_not_wait_for_all(self: Exchange, segment: int) -> None:
     merged = self._merging[segment]
-    self._merging[segment] = ModelDelta(merged.values, self.order.theta, self._contributors)
+    self._merging[segment] = msgspec.structs.replace(merged, theta=self.order.theta, contributors=self._contributors)
     _FINISH(self, segment)
 
 
@@ -76,7 +76,7 @@ def _a_lost_device_stays_in_the_plan(self: Aggregation, now: float) -> Holding |
     return result and Holding(0, result.theta + len(self._ledger.lost), result.contributors)
 
 
-def _pieces_come_from_whatever_is_held(self: Part, me: Contributor) -> ModelDelta | None:
+def _pieces_come_from_whatever_is_held(self: Part, me: Contributor) -> PartialSum | None:
     return self.holds.get(0)
 
 
@@ -103,7 +103,7 @@ def _a_standstill_is_not_seen(self: Distribution, now: float) -> bool:
     return False
 
 
-def _an_older_result_is_kept_for_a_new_plan(self: Spread, delta: ModelDelta, digest: bytes) -> bool:
+def _an_older_result_is_kept_for_a_new_plan(self: Spread, delta: PartialSum, digest: bytes) -> bool:
     assert self.order is not None
     return _IS_RESULT(self, delta, digest) or (self._me == 0 and self._is_of(delta))
 
@@ -142,7 +142,7 @@ def _what_lies_in_the_own_deltas_place_is_given_as_its_pieces(self: Exchange, or
 
 def _what_lies_in_the_own_deltas_place_is_given_away(self: Hops, part: Part, receiver: Any, wanted: Any) -> Any:
     given = part.give(wanted.segment, wanted.hop_id, receiver)
-    return [Send(receiver.peer_id, wanted, part.holds[0].values)] if given else []
+    return [Send(receiver.peer_id, wanted, part.holds[0].values.view(np.float32))] if given else []
 
 
 def _a_lost_device_counts_wherever_it_is_lost(self: Exchange, segment: int) -> None:
@@ -151,7 +151,7 @@ def _a_lost_device_counts_wherever_it_is_lost(self: Exchange, segment: int) -> N
     if gone and self._contributors <= merged.contributors:
         everybody = merged.contributors | {each.contributor for each in gone}
         theta = merged.theta + sum(each.theta for each in gone)
-        self._merging[segment] = ModelDelta(merged.values, theta, everybody)
+        self._merging[segment] = msgspec.structs.replace(merged, theta=theta, contributors=everybody)
     _FINISH(self, segment)
 
 
@@ -195,7 +195,7 @@ def _check_that_a_restarted_process_is_another_one() -> None:
 
 
 def _check_that_pieces_are_of_the_own_delta() -> None:
-    part = Part(1, 1, frozenset([_ME, _OTHER]), holds={0: ModelDelta(_DELTA.values, 2.0, frozenset([_ME, _OTHER]))})
+    part = Part(1, 1, frozenset([_ME, _OTHER]), holds={0: sum_of([0.0, 0.0], [_ME, _OTHER])})
     assert part.own_hold(_ME) is None
 
 
@@ -206,10 +206,10 @@ def _hops() -> Hops:
 
 def _check_that_a_hop_waits_for_the_own_delta() -> None:
     both = frozenset([_ME, _OTHER])
-    part = Part(1, 1, both, announced_to=both, holds={0: _DELTA}, trained_from=_DELTA.values)
+    part = Part(1, 1, both, announced_to=both, holds={0: _DELTA}, trained_from=_ZEROS)
     part.spread.exchange = _exchange(is_in_place=True)
     wanted = DeltaWanted(1, 1, 0, 1)
-    assert _hops().serve(part, _OTHER, wanted) == [RecallDelta(1, _DELTA.values)]
+    assert _hops().serve(part, _OTHER, wanted) == [RecallDelta(1, _ZEROS, held_as=HeldAs(1.0, _ME, 0))]
     part.spread.exchange.take_own(_DELTA)
     assert [type(effect) for effect in _hops().serve(part, _OTHER, wanted)] == [Send]
 
@@ -250,7 +250,7 @@ def _check_that_a_cut_costs_segments_once() -> None:
 def _check_that_a_new_plan_makes_a_new_result() -> None:
     spread = Spread()
     order = BroadcastOrdered(1, 1, b"", 1, (_ME, _OTHER), 2.0, (_ME, _OTHER))
-    result = ModelDelta(_DELTA.values, 2.0, frozenset([_ME, _OTHER]))
+    result = sum_of([0.0, 0.0], [_ME, _OTHER])
     spread.follow(order, _ME, result, 0.0)
     (named,) = map(hash_delta, spread.name(spread.made))
     spread.take_name(named, 0.0)
@@ -260,7 +260,8 @@ def _check_that_a_new_plan_makes_a_new_result() -> None:
 
 
 _ME, _OTHER = Contributor("a", 1), Contributor("b", 1)
-_DELTA = ModelDelta(np.zeros(2, np.float32), 1.0, frozenset([_ME]))
+_ZEROS = np.zeros(2, np.float32)
+_DELTA = sum_of(_ZEROS, [_ME])
 
 # What plans do not bring out, since another rule makes up for it (docs/faults.md).
 RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {

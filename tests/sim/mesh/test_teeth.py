@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.agent.aggregation import OpenRound
@@ -39,7 +40,7 @@ from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.peers.roles.trainer.works import Work
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import run_guarded, run_plan
-from mdl.protocol.delta import Contributor, ModelDelta, digest_of, pair_aggregate
+from mdl.protocol.delta import Contributor, PartialSum, digest_of, pair_aggregate
 from mdl.protocol.hop_messages import HopOrdered, HopReleased
 from mdl.protocol.machine import Effect, LocalDeltaReady, Received
 from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMessage, PeerReport, RoundOpened
@@ -49,7 +50,7 @@ from mdl.scheduler.policies.registry import make_policy
 from mdl.sim.mesh.verdict import Verdict
 from mdl.sim.plans.draw_plan import draw_plan
 from mdl.sim.plans.fault_plan import FaultPlan, load_plan
-from tests.peers.roles.at_once import TrainerAtOnce, apply_at_once
+from tests.peers.roles.at_once import TrainerAtOnce, apply_at_once, sum_of
 
 # A plan takes about a twentieth of a second; a mutated machine may never return from an event.
 _LIMIT_S = 3.0
@@ -65,19 +66,19 @@ def run_silently(plan: FaultPlan) -> Verdict:
         return run_guarded(plan, _LIMIT_S)
 
 
-def _theta_is_not_added(mine: ModelDelta, theirs: ModelDelta, out: Any = None) -> ModelDelta:
+def _theta_is_not_added(mine: PartialSum, theirs: PartialSum, out: Any = None) -> PartialSum:
     merged = pair_aggregate(mine, theirs, out)
-    return ModelDelta(merged.values, mine.theta, merged.contributors)
+    return replace(merged, theta=mine.theta)
 
 
-def _plain_mean_of_two(mine: ModelDelta, theirs: ModelDelta, out: Any = None) -> ModelDelta:
-    values = ((mine.values + theirs.values) / 2).astype(np.float32)
-    return ModelDelta(values, mine.theta + theirs.theta, mine.contributors | theirs.contributors)
-
-
-def _contributors_are_forgotten(mine: ModelDelta, theirs: ModelDelta, out: Any = None) -> ModelDelta:
+def _plain_mean_of_two(mine: PartialSum, theirs: PartialSum, out: Any = None) -> PartialSum:
     merged = pair_aggregate(mine, theirs, out)
-    return ModelDelta(merged.values, merged.theta, mine.contributors)
+    return replace(merged, values=merged.values // 2)
+
+
+def _contributors_are_forgotten(mine: PartialSum, theirs: PartialSum, out: Any = None) -> PartialSum:
+    merged = pair_aggregate(mine, theirs, out)
+    return replace(merged, contributors=mine.contributors)
 
 
 def _a_sender_serves_any_hop(self: Part, segment: int, hop_id: int, receiver: Contributor) -> bool:
@@ -132,7 +133,7 @@ def _an_outdated_broadcast_is_followed(self: Spread, order: Any) -> bool:
     return False
 
 
-def _digests_are_not_compared(self: Spread, delta: ModelDelta, digest: bytes) -> bool:
+def _digests_are_not_compared(self: Spread, delta: PartialSum, digest: bytes) -> bool:
     return True
 
 
@@ -321,7 +322,7 @@ def _check_that_an_older_term_is_given_up_first() -> None:
 
 def _forked() -> Standing:
     standing = Standing(_ME, _START, history=History(_FORKS))
-    apply_at_once(standing, ModelDelta(_START + 1, 1.0, frozenset([_ME])))
+    apply_at_once(standing, sum_of(_START + 1, [_ME]))
     standing.add(Work(_START + 1, ((1, digest_of(_START)),), rounds=((_FORKS, 1),)))
     return standing
 
@@ -333,7 +334,7 @@ def _order(version: int, digest: bytes) -> BroadcastOrdered:
 _ME, _OTHER = Contributor("a", 1), Contributor("b", 1)
 _START = np.zeros(2, np.float32)
 _FORKS = (Fork(0, 2, "a.1.1"), Fork(0, 1, "a.1.2"))
-_DELTA = ModelDelta(np.zeros(2, np.float32), 1.0, frozenset([_ME]))
+_DELTA = sum_of([0.0, 0.0], [_ME])
 
 # What plans bring out too rarely, since another rule makes up for it: by these alone nothing is lost or counts twice.
 RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
