@@ -211,7 +211,7 @@ class FaultSection(Section, frozen=True):
 class DefenceSection(Section, frozen=True):
     """A device's defence against deltas that would spoil the model (docs/faults.md, "A member that lies").
 
-    check: partial means are judged before they are merged: by length, by angle, and by their effect on a loss.
+    check: partial sums are judged before they are merged: by length, by angle, and by their effect on a loss.
     test_windows: windows of this device's own for that loss; 0: no loss is taken.
     quarantine: a device that several others refuse is left out of rounds for a while; the agent's device decides.
     """

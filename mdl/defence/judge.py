@@ -1,4 +1,4 @@
-"""Judges a partial mean by limits that a mesh has learned: merge it, merge it in part, or refuse it. Pure.
+"""Judges a partial sum by limits that a mesh has learned: merge it, merge it in part, or refuse it. Pure.
 
 `mdl/defence/limits.py` has the limits; while they are not known this device's own delta is the measure.
 docs/design-notes.md gives the sources of the numbers.
@@ -25,7 +25,7 @@ _CLEARLY_AGAINST = -0.3
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The decision on a partial mean. scale: the part to merge; 1: as it is, 0: refused. reason: for a scale below 1.
+    """The decision on a partial sum. scale: the part to merge; 1: as it is, 0: refused. reason: for a scale below 1.
 
     blame: the weight of a refusal against its device, from 0 to 1.
     """

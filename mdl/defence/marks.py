@@ -1,4 +1,4 @@
-"""A receiver's measures of a partial mean before it merges it (MDLdroid 5). Knows vectors, and nothing of a mesh.
+"""A receiver's measures of a partial sum before it merges it (MDLdroid 5). Knows vectors, and nothing of a mesh.
 
 Lengths are of whole vectors. Angles are of values at secret places that the receiver has drawn. 64 Ki of them give a
 cosine to 0.4 % in a millisecond. An attacker that hides something among the other values has to guess the places.
@@ -19,10 +19,10 @@ MOST_PLACES = 1 << 16
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """The measures of one partial mean, or of a device's pieces of one. None: not known.
+    """The measures of one partial sum, or of a device's pieces of one. None: not known.
 
     norm: its length. own_norm: of the receiver's own delta of this round. contributors: how many are in it.
-    cosine: to the receiver's own partial mean. cosine_global: to the last global delta. rounds: the most work in it.
+    cosine: to the receiver's own partial sum. cosine_global: to the last global delta. rounds: the most work in it.
     loss: of the receiver's windows at w, in nats. loss_theirs: likewise after a step along this delta, or along its
     mean over its rounds. classes: of these windows.
     """

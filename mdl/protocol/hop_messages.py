@@ -15,14 +15,14 @@ NOTHING_CAME = "nothing came"
 
 
 class HopOrdered(AgentMessage, frozen=True):
-    """To the receiver of a hop: fetch the sender's partial mean and merge it.
+    """To the receiver of a hop: fetch the sender's partial sum and merge it.
 
     segment: of the model; 0 as long as a model is one.
     hop_id: unique in the mesh: a term's own numbers.
     sender: the process that is to be asked.
     limits: the limits that it is judged by, if it is.
     is_look: measure it and tell, and merge nothing of it.
-    theta: the weight that the sender has told for its partial mean; 0: not told.
+    theta: the weight that the sender has told for its partial sum; 0: not told.
     """
 
     segment: Segment
@@ -58,12 +58,12 @@ class HopReleased(AgentMessage, frozen=True):
 
 
 class DeltaWanted(Message, frozen=True):
-    """Receiver to sender: ready for your partial mean. Nothing is sent before this.
+    """Receiver to sender: ready for your partial sum. Nothing is sent before this.
 
     round_id: the open round.
     attempt: the term that opened it.
     segment: as in HopOrdered.
-    hop_id: the hop that the partial mean is given to, and to no other.
+    hop_id: the hop that the partial sum is given to, and to no other.
     """
 
     round_id: Round
@@ -73,7 +73,7 @@ class DeltaWanted(Message, frozen=True):
 
 
 class DeltaMessage(Message, frozen=True):
-    """Sender to receiver of a hop: the partial mean; carries values, float32, shape (P,).
+    """Sender to receiver of a hop: the partial sum; carries values, int32, shape (P,).
 
     round_id: the open round.
     segment: as in HopOrdered.

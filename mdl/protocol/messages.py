@@ -1,7 +1,7 @@
 """The messages of peers. Frozen structs: the decoder checks every type; random bytes do not become a message.
 
-Some messages announce bulk data (`CARRIERS`), which travels raw beside the header: little-endian float32, or packed
-bytes (`PACKED`).
+Some messages announce bulk data (`CARRIERS`), which travels raw beside the header: models as little-endian float32,
+sums as int32 (`mdl/protocol/grid.py`), coded means of segments, or packed bytes (`PACKED`).
 A report is the sender's whole state, not a change: a peer that missed ten reports knows everything after the eleventh.
 """
 
@@ -47,7 +47,7 @@ from mdl.protocol.sharing.messages import PartMessage, PartWanted, WindowsOffere
 from mdl.protocol.status_messages import MeshStatus, PageServed, StatusWanted
 from mdl.protocol.vocabulary import Message, Nonce, PeerInfo
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 
 
 class Hello(Message, frozen=True):

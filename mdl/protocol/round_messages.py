@@ -87,7 +87,7 @@ class PeerReport(Message, frozen=True):
     forgotten: its furthest point on its lineage, if it has lost that model; all such points, if it stands nowhere.
     goal: the run's last round as it was told; 0: open.
     incoming: the hop that it receives at the moment.
-    holdings: its partial means, by segment, also those it has given away.
+    holdings: its partial sums, by segment, also those it has given away.
     hops: its decisions as a receiver in the open round.
     staged: the result it has and has not applied.
     exchange: the exchange in segments that it takes part in; None: in none.
@@ -348,7 +348,7 @@ class GlobalTaken(Message, frozen=True):
 
 
 class GlobalMessage(Message, frozen=True):
-    """Parent to child in the broadcast tree: the global delta; carries float32 values, all or those asked for.
+    """Parent to child in the broadcast tree: the sum of all deltas; carries int32 values, all or those asked for.
 
     round_id: the round it is the result of.
     theta: summed weight of its contributors.

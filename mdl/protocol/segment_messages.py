@@ -60,7 +60,7 @@ class SegmentsReady(Message, frozen=True):
 
 
 class PieceMessage(Message, frozen=True):
-    """Contributor to owner: its own delta in one segment; carries values, float32, as many as the segment has.
+    """Contributor to owner: its own delta in one segment; carries int32 sums, or coded means, of its values.
 
     round_id: as in SegmentsReady.
     term: as in SegmentsReady.
@@ -77,7 +77,7 @@ class PieceMessage(Message, frozen=True):
 
 
 class SegmentMessage(Message, frozen=True):
-    """Owner to all: the global delta in one segment; carries values, float32, as many as the segment has.
+    """Owner to all: the result in one segment; carries int32 sums, or coded means, of its values.
 
     round_id: as in SegmentsReady.
     term: as in SegmentsReady.

@@ -217,7 +217,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
     activity: as it told last.
     round_id: of its model.
     heard_s_ago: seconds since its last report.
-    theta: of the partial mean that it holds; 0: none.
+    theta: of the partial sum that it holds; 0: none.
     resources: as it told last; None: not yet.
     transfer: the progress of the values that it waits for.
     loss: of its last training, in nats; None: not told.

@@ -256,7 +256,7 @@ class HopDecision(msgspec.Struct, frozen=True):
 
     segment: of the model.
     hop_id: as it was ordered.
-    sender: of the partial mean.
+    sender: of the partial sum.
     outcome: merged, aborted or looked-at.
     seconds: from asking for the values to the decision.
     size_bytes: of the values; 0: none were merged.
@@ -279,7 +279,7 @@ class Incoming(msgspec.Struct, frozen=True):
 
     segment: of the model.
     hop_id: as it was ordered.
-    sender: of the partial mean that it asks for.
+    sender: of the partial sum that it asks for.
     """
 
     segment: Segment
@@ -288,7 +288,7 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """The partial mean of one segment on one device.
+    """The partial sum of one segment on one device.
 
     segment: of the model.
     theta: summed weight of its contributors.

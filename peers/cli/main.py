@@ -117,7 +117,9 @@ def up(
     donors: Annotated[
         int | None, typer.Option(help="Give the cloud the data of so many training people; a quarter by default.")
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Check each round's result against a central mean.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check each round's result, to the bit, against a central sum.")
+    ] = False,
     web: Web = None,
     out: Out = None,
     config: ConfigFile = None,

@@ -107,12 +107,12 @@ class Narrator:
                 logger.info("round %d: trained on %s, loss %.3f", round_id, took, training.loss, extra=_STEP)
             case Received(sender=sender, message=DeltaMessage(round_id=round_id, theta=theta)):
                 logger.info(
-                    "round %d: received %s's partial mean, theta %g", round_id, sender.peer_id, theta, extra=_STEP
+                    "round %d: received %s's partial sum, theta %g", round_id, sender.peer_id, theta, extra=_STEP
                 )
             case Received(message=RoundOpened() as opened):
                 self._opened = opened
             case DeltasMerged(round_id=round_id, verdict=Verdict(reason=reason)) if reason:
-                logger.warning("round %d: a partial mean is suspect: %s", round_id, reason)
+                logger.warning("round %d: a partial sum is suspect: %s", round_id, reason)
             case Received(message=MemberQuarantined(round_id=round_id, reason=reason)):
                 logger.warning("round %d goes without this device's work: %s", round_id, reason)
             case Received(message=BroadcastOrdered() as order):

@@ -34,7 +34,7 @@ _LOOKS_A_TEMPERATURE = 10
 class MergeTimer:
     """Times `pair_aggregate`: the machine hears its rate with the resources.
 
-    losses: of this device's windows, to judge others' partial means by; None: they are not judged.
+    losses: of this device's windows, to judge others' partial sums by; None: they are not judged.
     """
 
     def __init__(self, losses: Losses | None = None) -> None:

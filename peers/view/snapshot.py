@@ -44,7 +44,7 @@ class DevicePart(msgspec.Struct, frozen=True):
     doing: the same in words, with why it is refused, revoked, quarantined or paused.
     round: the round of its model.
     silent_s: whole seconds since it was heard; 0 unless it is silent.
-    theta: of the partial mean that it holds.
+    theta: of the partial sum that it holds.
     loss: of its last training, in nats.
     arrived: share of the values it waits for that is here.
     arrives_from: the sender of those values.

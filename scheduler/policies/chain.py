@@ -89,7 +89,7 @@ class ChainView(msgspec.Struct, frozen=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """The sender gives its partial mean to the receiver (W(j,i): i sends, j receives).
+    """The sender gives its partial sum to the receiver (W(j,i): i sends, j receives).
 
     why: the comparisons that decided, where values were compared; `reason` tells them in words.
     """

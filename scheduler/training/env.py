@@ -40,7 +40,7 @@ _BOUND = 1e4
 
 
 class ChainEnv(gymnasium.Env[Floats, np.int64]):
-    """One iteration of a mesh: partial means pass from device to device until one device holds everything.
+    """One iteration of a mesh: partial sums pass from device to device until one device holds everything.
 
     ## Action space
     `Discrete(max_n + 1)`: pick device 0 to max_n - 1, or wait (max_n). A pair takes two picks: the sender, then the

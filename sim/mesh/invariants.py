@@ -22,7 +22,7 @@ from mdl.sim.mesh.accounts import Accounts, InvariantError, Model, model_at
 from mdl.sim.mesh.driver import SimMesh
 from mdl.sim.mesh.process import Holder, Keeper, Node, Part
 
-# Its own or a partial mean, and one that arrives or is the result: memory does not grow with the mesh (3.2.2).
+# Its own or a partial sum, and one that arrives or is the result: memory does not grow with the mesh (3.2.2).
 MOST_DELTAS = 2
 
 Attempt = tuple[int, int]
@@ -319,12 +319,12 @@ def obeyed_by(node: Node) -> object:
 
 
 def held_by(part: Part | None) -> PartialSum | None:
-    """Return the partial mean that this device answers for: None once it has been given away."""
+    """Return the partial sum that this device answers for: None once it has been given away."""
     return None if part is None or 0 in part.given else part.holds.get(0)
 
 
 def count_vectors(part: Part) -> int:
-    """Count the different vectors of partial means and results that a part of a round keeps alive."""
+    """Count the different vectors of partial sums and results that a part of a round keeps alive."""
     spread, exchange = part.spread, part.spread.exchange
     kept = *part.holds.values(), spread.staged, exchange.result if exchange else None, spread.gapped
     return len({id(each.values) for each in kept if each is not None})

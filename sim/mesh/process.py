@@ -87,7 +87,7 @@ class Part(Protocol):
 
 
 class Holder(Protocol):
-    """The part of a machine that holds partial means and applies rounds. attempt: (round, opening term).
+    """The part of a machine that holds partial sums and applies rounds. attempt: (round, opening term).
 
     carry: own work that is in no delta yet. kept_back: the share of it that coming rounds count by themselves.
     catching_up_to: the position of the mesh, while this device fetches the model; the fields above omit what it

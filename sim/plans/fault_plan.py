@@ -170,7 +170,7 @@ class Revoke(Fault, frozen=True):
 
 
 class Lie(Fault, frozen=True):
-    """This device gives its own partial means and pieces multiplied by so much."""
+    """This device gives its own partial sums and pieces multiplied by so much."""
 
     peer: str
     times: Annotated[float, Meta(ge=-1e6, le=1e6)]

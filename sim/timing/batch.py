@@ -83,7 +83,7 @@ class Batch:
 
     @property
     def theta(self) -> Doubles:
-        """(B, N): weight of the partial mean that a device holds."""
+        """(B, N): weight of the partial sum that a device holds."""
         return self._state.theta
 
     @property

@@ -102,7 +102,7 @@ class Aggregation:
         return bool(decided) or (is_taken and (is_first or change.is_progress))
 
     def advance(self, now: float) -> tuple[Holding | None, list[Effect]]:
-        """Return the last holder's partial mean, once everybody alive is in it, and the words to say until then.
+        """Return the last holder's partial sum, once everybody alive is in it, and the words to say until then.
 
         With a `plan`, return the mean that everybody's own delta is to become, once all hold one.
         """
@@ -319,7 +319,7 @@ class Aggregation:
             reach.fail(*ways, now)
 
     def _find_result(self) -> Holding | None:
-        """Return the last holder's partial mean, None while there are several, or if its theta is wrong."""
+        """Return the last holder's partial sum, None while there are several, or if its theta is wrong."""
         last = self._ledger.result()
         holding = self._ledger.holding(last) if last else None
         return holding if last and holding and self._check_theta(last, holding) else None

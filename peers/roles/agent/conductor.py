@@ -1,6 +1,6 @@
 """One open round, from RoundOpened until everybody alive has applied its result: the agent's part of Algorithm 1.
 
-aggregating: order pairs until one holder has everybody in it (3.2.2). broadcasting: its partial mean goes down the tree
+aggregating: order pairs until one holder has everybody in it (3.2.2). broadcasting: its partial sum goes down the tree
 (3.2.3) and is staged, not applied. closing: all that are waited for, and enough of the deciding devices, have it, so
 it stands and is applied. The next step follows from the ledger and the reports alone, and is said again until a
 report shows that it was heard. Knows nothing of other rounds.

@@ -48,7 +48,7 @@ HOP_MOVES: dict[HopState, dict[HopOutcome, HopState]] = {
 
 @dataclass
 class Hop:
-    """W(j,i): the sender's partial mean goes to the receiver. is_look: it is to be looked at there, and not merged."""
+    """W(j,i): the sender's partial sum goes to the receiver. is_look: it is to be looked at there, and not merged."""
 
     segment: int
     hop_id: int
@@ -174,7 +174,7 @@ class RoundLedger:
 
     @remembered
     def holders(self) -> list[Contributor]:
-        """Return live members that answer for a partial mean. A merged sender does not, even if its report is late."""
+        """Return live members that answer for a partial sum. A merged sender does not, even if its report is late."""
         carried = self._carried()
         return [member for member, held in self._held().items() if held.sent_hop is None and member not in carried]
 
@@ -238,7 +238,7 @@ class RoundLedger:
         return len(self._held()) == len(self.live()) and not self.undecided() and not self.to_release()
 
     def result(self) -> Contributor | None:
-        """Return the last holder, once its partial mean has every live member in it and nothing is under way."""
+        """Return the last holder, once its partial sum has every live member in it and nothing is under way."""
         holders = self.holders()
         if len(holders) != 1 or self.undecided():
             return None
@@ -278,7 +278,7 @@ class RoundLedger:
         aborted, odds = self._aborted(), self._at_odds()
         if not aborted and not odds:
             return {}
-        unable = {hop.sender: "its partial mean was refused" for hop in aborted if self._is_refused(hop)}
+        unable = {hop.sender: "its partial sum was refused" for hop in aborted if self._is_refused(hop)}
         unable |= odds
         free = sorted(self.free(), key=lambda peer: (-self._size(peer), peer)) if aborted else []
         if len(free) > 1 and self.failures(*(pair := self.next_try())) >= _TRIES:
@@ -311,7 +311,7 @@ class RoundLedger:
 
     @remembered
     def _at_odds(self) -> dict[Contributor, str]:
-        """Return the members, with the reason, that share contributors with a larger partial mean, and have others.
+        """Return the members, with the reason, that share contributors with a larger partial sum, and have others.
 
         A sender with a late report is none of them: all that it has is in its receiver's mean.
         """
@@ -325,7 +325,7 @@ class RoundLedger:
         for number, peer in enumerate(order):
             for larger in order[:number]:
                 if larger not in odds and held[peer] & held[larger] and not held[peer] <= held[larger]:
-                    odds[peer] = f"its partial mean overlaps with that of {larger.peer_id}"
+                    odds[peer] = f"its partial sum overlaps with that of {larger.peer_id}"
         return odds
 
     def _is_refused(self, hop: Hop) -> bool:

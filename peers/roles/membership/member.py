@@ -103,7 +103,7 @@ class Change(msgspec.Struct, frozen=True):
     open_round: bool = True
     # It does something else: trains, holds, receives.
     activity: bool = True
-    # Other contributors are in its partial mean, or it has given that away.
+    # Other contributors are in its partial sum, or it has given that away.
     holdings: bool = True
     # It has decided a hop.
     hops: bool = True

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Defence(msgspec.Struct, frozen=True):
-    """Settings of the judging. is_on: partial means are judged. tests: with windows of this device, too.
+    """Settings of the judging. is_on: partial sums are judged. tests: with windows of this device, too.
 
     seed: draws the places where angles are measured. clips: as in `Check`.
     """

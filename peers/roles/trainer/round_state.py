@@ -133,13 +133,13 @@ class Part:
         if order.segment not in self.holds:
             return "nothing to merge with yet"
         if order.segment in self.given:
-            return "its partial mean has been given away"
+            return "its partial sum has been given away"
         if self.incoming:
             return "one partner at a time"
         return ""
 
     def give(self, segment: int, hop_id: int, receiver: Contributor) -> bool:
-        """Commit the partial mean to this hop. Return False if it is not free, or the hop was released."""
+        """Commit the partial sum to this hop. Return False if it is not free, or the hop was released."""
         if (segment, hop_id) in self.released or segment not in self.holds or self.incoming or self.spread.has_result:
             return False
         if self.in_vain.get(receiver, 0) >= MOST_IN_VAIN:

@@ -209,7 +209,7 @@ class Trainer:
         return {"schema_hash": self._reports.schema_hash, "model": self._reports.model}
 
     def holdings(self) -> dict[int, PartialSum]:
-        """Return segment -> partial mean, for those that this device still answers for: not for those given away."""
+        """Return segment -> partial sum, for those that this device still answers for: not for those given away."""
         return self.part.free_holds() if self.part else {}
 
     def attempt(self) -> tuple[int, int]:

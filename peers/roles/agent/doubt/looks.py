@@ -1,6 +1,6 @@
 """An inspected round: each own delta is looked at by several devices before anything is merged. Pure.
 
-A receiver of a partial mean sees too few to tell a lie from other data, and may lie itself. A look is a hop that its
+A receiver of a partial sum sees too few to tell a lie from other data, and may lie itself. A look is a hop that its
 receiver aborts once it has measured what came: nothing is merged, and the sender holds again. w(t) draws the judges of
 each device, so that nobody chooses its own; `mdl/defence/inspection.py` decides by their words.
 """

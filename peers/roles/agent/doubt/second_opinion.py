@@ -1,4 +1,4 @@
-"""Refused partial means: the devices that judge them next, and when a sender is out of the round for it. Pure.
+"""Refused partial sums: the devices that judge them next, and when a sender is out of the round for it. Pure.
 
 A receiver may lie, too: others judge what one refuses, until more than a third of the members have refused it
 (`accusers_needed`). If two refuse each other, the one with more devices in its mean goes on, since these have judged
@@ -31,7 +31,7 @@ class SecondOpinion:
         self._unjudged = unjudged
 
     def refusals(self) -> Refusals:
-        """Return sender -> receivers that held its partial mean for poison."""
+        """Return sender -> receivers that held its partial sum for poison."""
         refused: Refusals = {}
         for hop in self._aborted():
             if is_refusal(hop):
@@ -48,7 +48,7 @@ class SecondOpinion:
             if len(left) < 2:
                 break
             if len(refused[peer]) >= needed or not self._may_be_judged(peer, left, refused):
-                out[peer] = f"its partial mean was refused by {', '.join(sorted(by.peer_id for by in refused[peer]))}"
+                out[peer] = f"its partial sum was refused by {', '.join(sorted(by.peer_id for by in refused[peer]))}"
         return out
 
     def is_doubted(self, peer: Contributor) -> bool:

@@ -62,7 +62,7 @@ def test_one_refusal_asks_for_a_second_opinion_and_the_second_one_ends_it() -> N
     again = next(hop for hop in desk.hops() if hop.sender == liar and hop is not first)
     assert desk.receiver_of(again) != refuser
     _refuse(desk, again)
-    assert desk.agent.ledger.lost[liar].startswith("its partial mean was refused by ")
+    assert desk.agent.ledger.lost[liar].startswith("its partial sum was refused by ")
     assert all(desk.receiver_of(hop) != liar for hop in desk.hops()[1:])  # it merges nothing any more
 
 
@@ -71,7 +71,7 @@ def test_of_two_devices_one_refusal_is_enough() -> None:
     hop = desk.hops()[0]
     refuser = _refuse(desk, hop)
     assert desk.agent.ledger is not None
-    assert desk.agent.ledger.lost == {hop.sender: f"its partial mean was refused by {refuser.peer_id}"}
+    assert desk.agent.ledger.lost == {hop.sender: f"its partial sum was refused by {refuser.peer_id}"}
     assert desk.last(BroadcastOrdered).contributors == (refuser,)
 
 

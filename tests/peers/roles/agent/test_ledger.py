@@ -381,7 +381,7 @@ def test_who_can_still_be_paired_with_another_is_not_out_of_reach() -> None:
 def test_whose_partial_mean_was_refused_is_lost() -> None:
     ledger = _ready(A, B)
     _failed(ledger, A, B, "refused: values that are not finite or beyond 1e+06")
-    assert ledger.lose_the_unable() == {A: "its partial mean was refused"}
+    assert ledger.lose_the_unable() == {A: "its partial sum was refused"}
     assert ledger.lose_the_unable() == {}
 
 
@@ -398,7 +398,7 @@ def test_of_two_holders_that_share_contributors_the_smaller_is_lost() -> None:
     _tell(ledger, D, (A,))
     _tell(ledger, A, (), sent_hop=1)
     _tell(ledger, C, (), sent_hop=2)
-    assert ledger.lose_the_unable() == {D: "its partial mean overlaps with that of b"}
+    assert ledger.lose_the_unable() == {D: "its partial sum overlaps with that of b"}
     assert ledger.holders() == [B]
     assert ledger.to_release() == []
 

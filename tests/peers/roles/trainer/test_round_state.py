@@ -78,7 +78,7 @@ def test_a_hop_released_before_it_was_served_is_never_served() -> None:
         ({"members": frozenset([ME])}, "the sender is no member of this round"),
         ({"spread": Spread(staged=_delta(ME))}, "it has the round's result already"),
         ({"holds": {}}, "nothing to merge with yet"),
-        ({"given": {0: (4, ANN)}}, "its partial mean has been given away"),
+        ({"given": {0: (4, ANN)}}, "its partial sum has been given away"),
         ({"incoming": HopOrdered(1, 1, 0, 4, ANN)}, "one partner at a time"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

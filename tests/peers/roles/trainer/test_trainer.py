@@ -469,7 +469,7 @@ def test_what_has_been_given_away_receives_nothing() -> None:
     _say(trainer, DeltaWanted(1, 1, 0, 20), 3.0, BOB)
     _say(trainer, HOP, 3.5)
     (decision,) = _report(trainer).hops
-    assert decision.reason == "its partial mean has been given away"
+    assert decision.reason == "its partial sum has been given away"
 
 
 # -- broadcast --------------------------------------------------------------------------------------------------------
