@@ -46,9 +46,14 @@ def sum_of(
     return PartialSum(sums, weight, contributors, room, partial)
 
 
-def on_way(mean: Vector | Sequence[float], theta: float = 1.0) -> Vector:
-    """Return such a sum as it travels: its integers seen as float32."""
-    return sum_of(mean, theta=theta).values.view(np.float32)
+def as_sent(held: PartialSum) -> Vector:
+    """Return a copy of a sum as it travels: its integers seen as float32."""
+    return held.values.copy().view(np.float32)
+
+
+def on_way(mean: Vector | Sequence[float], theta: float = 1.0, room: int = 0) -> Vector:
+    """Return the sum with this mean as it travels."""
+    return as_sent(sum_of(mean, theta=theta, room=room))
 
 
 def name_of(result: PartialSum) -> bytes:
