@@ -38,11 +38,15 @@ def sum_of(
     theta: float | None = None,
     partial: tuple[Partial, ...] = (),
     room: int = 0,
+    parameters: Vector | None = None,
 ) -> PartialSum:
-    """Return the sum with this mean, on the grid of parameters of at most 1. theta: one a contributor if None."""
+    """Return the sum with this mean. theta: one a contributor if None.
+
+    parameters: those with the grid, which is that of parameters below 1 if None.
+    """
     values, contributors = np.array(mean, np.float32), frozenset(who)
     weight = float(len(contributors) or 1) if theta is None else theta
-    sums = grid_of(values * 0, room).to_sums(values, weight)
+    sums = grid_of(values * 0 if parameters is None else parameters, room).to_sums(values, weight)
     return PartialSum(sums, weight, contributors, room, partial)
 
 
@@ -61,7 +65,7 @@ def name_of(result: PartialSum) -> bytes:
 
 
 def mean_of(held: PartialSum) -> Vector:
-    """Return the mean of a sum on the grid of parameters of at most 1."""
+    """Return the mean of a sum on the grid of parameters below 1."""
     return grid_of(np.zeros(held.values.size, np.float32), held.room).to_mean(held.values, held.theta)
 
 
