@@ -55,18 +55,21 @@ def as_sent(held: PartialSum) -> Vector:
     return held.values.copy().view(np.float32)
 
 
-def on_way(mean: Vector | Sequence[float], theta: float = 1.0, room: int = 0) -> Vector:
-    """Return the sum with this mean as it travels."""
-    return as_sent(sum_of(mean, theta=theta, room=room))
+def on_way(
+    mean: Vector | Sequence[float], theta: float = 1.0, room: int = 0, parameters: Vector | None = None
+) -> Vector:
+    """Return the sum with this mean as it travels. parameters: as in `sum_of`."""
+    return as_sent(sum_of(mean, theta=theta, room=room, parameters=parameters))
 
 
 def name_of(result: PartialSum) -> bytes:
     return digest_of_result(digest_of(result.values), result)
 
 
-def mean_of(held: PartialSum) -> Vector:
-    """Return the mean of a sum on the grid of parameters below 1."""
-    return grid_of(np.zeros(held.values.size, np.float32), held.room).to_mean(held.values, held.theta)
+def mean_of(held: PartialSum, parameters: Vector | None = None) -> Vector:
+    """Return the mean of a sum. parameters: as in `sum_of`."""
+    at = np.zeros(held.values.size, np.float32) if parameters is None else parameters
+    return grid_of(at, held.room).to_mean(held.values, held.theta)
 
 
 def apply_at_once(standing: Standing, result: PartialSum, eta: float = 1.0) -> None:
