@@ -80,19 +80,15 @@ def close_round(trainer: Trainer, contributors: tuple[Contributor, ...], *values
 
 
 def stage(
-    trainer: Trainer,
-    contributors: tuple[Contributor, ...],
-    *values: float,
-    term: int = 1,
-    lineage: Lineage | None = None,
+    trainer: Trainer, contributors: tuple[Contributor, ...], *values: float, lineage: Lineage | None = None
 ) -> bytes:
     """The round's result comes from bob; its name."""
     theta, round_id = float(len(contributors)), trainer.round_id + 1
     lineage = trainer.lineage if lineage is None else lineage
     result = sum_of(values, contributors, room=ROOM, parameters=trainer.parameters)
-    names = term, round_id, trainer.digest, 1, (BOB, ME), theta, contributors
+    names = 1, round_id, trainer.digest, 1, (BOB, ME), theta, contributors
     say(trainer, BroadcastOrdered(*names, lineage=lineage, room=ROOM), 5.0)
-    say(trainer, GlobalMessage(round_id, theta, contributors, term, 1), 5.1, BOB, as_sent(result))
+    say(trainer, GlobalMessage(round_id, theta, contributors, 1, 1), 5.1, BOB, as_sent(result))
     return name_of(result)
 
 
