@@ -118,7 +118,8 @@ def grid_of(parameters: Vector, room: int) -> Grid:
     whole = parameters.size // BLOCK
     blocks = parameters[: whole * BLOCK].reshape(whole, BLOCK)
     for first in range(0, whole, _AT_ONCE):
-        largest[first : first + _AT_ONCE] = np.abs(blocks[first : first + _AT_ONCE]).max(axis=1)
+        last = min(first + _AT_ONCE, whole)
+        largest[first:last] = np.abs(blocks[first:last]).max(axis=1)
     if count > whole:
         largest[whole] = np.abs(parameters[whole * BLOCK :]).max()
     exponents = np.maximum(np.frexp(largest)[1], _LEAST_EXPONENT)
