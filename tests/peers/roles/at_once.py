@@ -38,26 +38,38 @@ def sum_of(
     theta: float | None = None,
     partial: tuple[Partial, ...] = (),
     room: int = 0,
+    parameters: Vector | None = None,
 ) -> PartialSum:
-    """Return the sum with this mean, on the grid of parameters of at most 1. theta: one a contributor if None."""
+    """Return the sum with this mean. theta: one a contributor if None.
+
+    parameters: those with the grid, which is that of parameters below 1 if None.
+    """
     values, contributors = np.array(mean, np.float32), frozenset(who)
     weight = float(len(contributors) or 1) if theta is None else theta
-    sums = grid_of(values * 0, room).to_sums(values, weight)
+    sums = grid_of(values * 0 if parameters is None else parameters, room).to_sums(values, weight)
     return PartialSum(sums, weight, contributors, room, partial)
 
 
-def on_way(mean: Vector | Sequence[float], theta: float = 1.0) -> Vector:
-    """Return such a sum as it travels: its integers seen as float32."""
-    return sum_of(mean, theta=theta).values.view(np.float32)
+def as_sent(held: PartialSum) -> Vector:
+    """Return a copy of a sum as it travels: its integers seen as float32."""
+    return held.values.copy().view(np.float32)
+
+
+def on_way(
+    mean: Vector | Sequence[float], theta: float = 1.0, room: int = 0, parameters: Vector | None = None
+) -> Vector:
+    """Return the sum with this mean as it travels. parameters: as in `sum_of`."""
+    return as_sent(sum_of(mean, theta=theta, room=room, parameters=parameters))
 
 
 def name_of(result: PartialSum) -> bytes:
     return digest_of_result(digest_of(result.values), result)
 
 
-def mean_of(held: PartialSum) -> Vector:
-    """Return the mean of a sum on the grid of parameters of at most 1."""
-    return grid_of(np.zeros(held.values.size, np.float32), held.room).to_mean(held.values, held.theta)
+def mean_of(held: PartialSum, parameters: Vector | None = None) -> Vector:
+    """Return the mean of a sum. parameters: as in `sum_of`."""
+    at = np.zeros(held.values.size, np.float32) if parameters is None else parameters
+    return grid_of(at, held.room).to_mean(held.values, held.theta)
 
 
 def apply_at_once(standing: Standing, result: PartialSum, eta: float = 1.0) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
-from mdl.protocol.grid import Vector
+from mdl.protocol.grid import Vector, room_for
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopOrdered
 from mdl.protocol.machine import DeltaRecalled, Effect, LocalDeltaReady, RecallDelta, Received, Send
 from mdl.protocol.messages import Said
@@ -20,12 +20,14 @@ from mdl.protocol.round_messages import (
     RoundOpened,
 )
 from mdl.protocol.vocabulary import Ballot, Fork, History, Lineage, TrainingReport
-from tests.peers.roles.at_once import TrainerAtOnce, mean_of, name_of, on_way, sum_of
+from tests.peers.roles.at_once import TrainerAtOnce, as_sent, mean_of, name_of, on_way, sum_of
 
 AGENT = Contributor("agent", 1)
 ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)
 MEMBERS = (ANN, BOB, ME)
 ZEROS = np.zeros(4, np.float32)
+# Of the rounds' grids: each of three devices has a share of 8.
+ROOM = room_for(3.0)
 START = Fork(0, 3, "agent.1.1")
 SPLIT = Fork(1, 1, "me.1.9")
 ELSEWHERE = np.full(4, 9, np.float32)
@@ -54,7 +56,8 @@ def say(
 
 def open_round(trainer: Trainer, lineage: Lineage | None = None, attempt: int = 1) -> list[Effect]:
     lineage = trainer.standing.lineage if lineage is None else lineage
-    return say(trainer, RoundOpened(attempt, trainer.round_id + 1, trainer.digest, MEMBERS, attempt, lineage))
+    opened = RoundOpened(attempt, trainer.round_id + 1, trainer.digest, MEMBERS, attempt, lineage, room=ROOM)
+    return say(trainer, opened)
 
 
 def train(trainer: Trainer, *values: float, round_id: int | None = None) -> None:
@@ -67,17 +70,26 @@ def merge(trainer: Trainer, *values: float) -> None:
     """ann's delta comes in, and the own one is gone."""
     say(trainer, HopOrdered(1, trainer.round_id + 1, 0, 10, ANN), 3.0)
     message = DeltaMessage(trainer.round_id + 1, 0, 10, 1.0, (ANN,))
-    trainer.handle(Received(ANN, message, on_way(values)), 3.1)
+    trainer.handle(Received(ANN, message, on_way(values, 1.0, ROOM, trainer.parameters)), 3.1)
 
 
 def close_round(trainer: Trainer, contributors: tuple[Contributor, ...], *values: float) -> list[Effect]:
     """The round's result comes from bob and stands."""
-    result, theta = sum_of(values, contributors), float(len(contributors))
-    round_id = trainer.round_id + 1
-    here = trainer.digest, trainer.lineage
-    say(trainer, BroadcastOrdered(1, round_id, here[0], 1, (BOB, ME), theta, contributors, lineage=here[1]), 5.0)
-    say(trainer, GlobalMessage(round_id, theta, contributors, 1, 1), 5.1, BOB, result.values.view(np.float32))
-    return say(trainer, RoundClosed(1, round_id, name_of(result)), 5.2)
+    name = stage(trainer, contributors, *values)
+    return say(trainer, RoundClosed(1, trainer.round_id + 1, name), 5.2)
+
+
+def stage(
+    trainer: Trainer, contributors: tuple[Contributor, ...], *values: float, lineage: Lineage | None = None
+) -> bytes:
+    """The round's result comes from bob; its name."""
+    theta, round_id = float(len(contributors)), trainer.round_id + 1
+    lineage = trainer.lineage if lineage is None else lineage
+    result = sum_of(values, contributors, room=ROOM, parameters=trainer.parameters)
+    names = 1, round_id, trainer.digest, 1, (BOB, ME), theta, contributors
+    say(trainer, BroadcastOrdered(*names, lineage=lineage, room=ROOM), 5.0)
+    say(trainer, GlobalMessage(round_id, theta, contributors, 1, 1), 5.1, BOB, as_sent(result))
+    return name_of(result)
 
 
 def lose_round(trainer: Trainer, *values: float, is_recalled: bool = True) -> None:
@@ -105,7 +117,7 @@ def carry_of(trainer: Trainer) -> list[float] | None:
 
 
 def held_by(trainer: Trainer) -> list[float]:
-    return list(mean_of(trainer.holdings()[0]))
+    return list(mean_of(trainer.holdings()[0], trainer.parameters))
 
 
 def recalls_in(effects: list[Effect]) -> list[RecallDelta]:

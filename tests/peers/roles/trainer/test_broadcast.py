@@ -8,12 +8,13 @@ import pytest
 
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.broadcast import PATIENCE_S, Spread
-from mdl.protocol.delta import Contributor, ModelDelta, digest_of
-from mdl.protocol.grid import Vector
+from mdl.protocol.delta import Contributor, PartialSum
+from mdl.protocol.grid import Sums
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken, GlobalWanted
 from mdl.protocol.vector_work import hash_delta
 from mdl.protocol.vocabulary import Staged
+from tests.peers.roles.at_once import name_of, sum_of
 
 ME, ANN, BOB, CAT = (Contributor(name, 1) for name in ("me", "ann", "bob", "cat"))
 ORDER = BroadcastOrdered(7, 1, b"w0", 1, (ANN, ME, BOB, CAT), 2.0, (ANN, ME))
@@ -24,13 +25,12 @@ def _order(**changes: object) -> BroadcastOrdered:
     return msgspec.structs.replace(ORDER, **changes)
 
 
-def _result(value: float = 1.0, *who: Contributor) -> ModelDelta:
-    contributors = who or (ANN, ME)
-    return ModelDelta(np.full(2, value, np.float32), float(len(contributors)), frozenset(contributors))
+def _result(value: float = 1.0, *who: Contributor) -> PartialSum:
+    return sum_of(np.full(2, value), who or (ANN, ME))
 
 
 def _digest(value: float = 1.0) -> bytes:
-    return digest_of(_result(value).values)
+    return name_of(_result(value))
 
 
 def _staged(order: BroadcastOrdered = ORDER, value: float = 1.0) -> Spread:
@@ -47,7 +47,7 @@ def _name(spread: Spread, now: float = 0.0) -> bool:
     return spread.take_name(named, now)
 
 
-def _values(spread: Spread) -> Vector | None:
+def _values(spread: Spread) -> Sums | None:
     return spread.staged.values if spread.staged else None
 
 
@@ -64,6 +64,14 @@ def test_the_root_has_no_parent_and_stages_what_it_holds() -> None:
     assert (spread.staged, spread.has_result) == (None, True)  # nobody hears of it without its digest
     assert not _name(spread)
     assert (spread.parent, _values(spread) is not None, spread.digest) == (None, True, _digest())
+
+
+def test_what_it_holds_on_another_grid_is_not_the_result() -> None:
+    spread, other = Spread(), sum_of(np.ones(2), (ANN, ME), room=1)
+    assert spread.follow(_order(order=(ANN, ME)), ME, other, 0.0)
+    assert (spread.staged, spread.made) == (None, None)
+    assert not spread.follow(_order(version=2, order=(ME, ANN), room=1), ME, other, 0.0)
+    assert spread.made is other
 
 
 def test_what_it_holds_is_not_the_result_if_others_contributed_to_that() -> None:
@@ -103,7 +111,7 @@ def test_a_result_of_other_contributors_is_dropped_for_the_order_that_replaces_i
 
 
 def test_a_result_with_another_digest_than_the_orders_is_fetched_again() -> None:
-    """Two roots have merged the same deltas in another order: the last bits differ, and one of them must be it."""
+    """Two attempts may have two results of the same devices, as where one was coded: one of them must be it."""
     spread = _staged(value=1.0)
     assert spread.follow(_order(version=2, order=(BOB, ME), digest=_digest(2.0)), ME, None, 0.0)
     assert spread.staged is None
@@ -165,7 +173,7 @@ def test_only_the_result_of_the_order_that_is_followed_is_taken(message: GlobalM
 
 
 def test_an_order_without_a_digest_names_what_its_root_gives_and_no_other_mean_of_the_same_devices() -> None:
-    """Another fork or attempt has merged the same deltas in another order: a late copy of that, or a mean held here."""
+    """Another fork or attempt may have another result of the same devices: a late copy of that, or one held here."""
     late = GlobalMessage(1, 2.0, (ANN, ME), 5, 3)
     spread = Spread()
     assert spread.follow(ORDER, ME, _result(2.0), 0.0)
@@ -221,7 +229,7 @@ EIGHT = (ME, ANN, BOB, CAT, DAN, EVE, FAY, GUS)  # the root feeds ann (with cat,
 def _root(*link_mb_s: float, values: int = 2) -> Spread:
     """At the root of EIGHT with the result; nobody has asked yet."""
     spread = Spread()
-    hold = ModelDelta(np.ones(values, np.float32), 2.0, frozenset((ANN, ME)))
+    hold = sum_of(np.ones(values), (ANN, ME))
     spread.follow(_order(order=EIGHT, link_mb_s=link_mb_s), ME, hold, 0.0)
     _name(spread)
     assert spread.feed(0.0) == []
@@ -242,7 +250,13 @@ def test_children_are_served_when_the_result_has_come_and_whenever_they_ask_agai
     assert _fed(spread.feed(0.3)) == ["cat", "bob"]
     assert spread.feed(0.3) == []
     (send,) = spread.serve(CAT, WANTED, 0.6)
-    assert (send.message, send.values is _values(spread)) == (GlobalMessage(1, 2.0, (ANN, ME), 7, 1), True)
+    values = _values(spread)
+    assert send.message == GlobalMessage(1, 2.0, (ANN, ME), 7, 1)
+    assert isinstance(send.values, np.ndarray)
+    assert values is not None
+    assert send.values.dtype == np.float32
+    assert np.shares_memory(send.values, values)
+    assert send.values.tobytes() == values.tobytes()
 
 
 def test_children_with_equal_links_are_fed_one_after_the_other_the_largest_subtree_first() -> None:

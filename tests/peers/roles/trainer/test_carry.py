@@ -22,12 +22,12 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import (
     BroadcastOrdered,
     CatchUp,
-    GlobalMessage,
     ModelMessage,
     ModelWanted,
     RoundClosed,
     RoundOpened,
 )
+from mdl.protocol.vector_work import hold_own
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, TrainingReport
 from tests.peers.roles.trainer.own_work import (
     ANN,
@@ -37,6 +37,7 @@ from tests.peers.roles.trainer.own_work import (
     FORK,
     ME,
     MEMBERS,
+    ROOM,
     SPLIT,
     START,
     ZEROS,
@@ -51,6 +52,7 @@ from tests.peers.roles.trainer.own_work import (
     open_round,
     recalls_in,
     say,
+    stage,
     train,
     vector,
 )
@@ -170,17 +172,18 @@ def test_who_trains_may_add_the_earlier_work_up_unless_there_is_other_work_by_th
     trainer = a_trainer()
     lose_round(trainer, 1, 2, 3, 4)
     if comes_between:
-        lose_round(trainer, 7, 7, 7, 7, is_recalled=False)
+        lose_round(trainer, 2, 2, 2, 2, is_recalled=False)
     (work,) = open_round(trainer)
     assert isinstance(work, TrainLocally)
     assert [list(each) for each in work.earlier] == [[1, 2, 3, 4]]
     if comes_between:
-        trainer.handle(DeltaRecalled(2, vector(7, 7, 7, 7)), 2.0)
+        trainer.handle(DeltaRecalled(2, vector(2, 2, 2, 2)), 2.0)
     delta, report = ModelDelta(vector(1, 1, 1, 1), 1.0, frozenset([ME])), TrainingReport(0.5, 8, 1.0)
-    summed = vector(2, 3, 4, 5)
-    trainer.handle(LocalDeltaReady(work.round_id, delta, report, work.earlier, summed), 2.0)
-    assert held_by(trainer) == ([9, 10, 11, 12] if comes_between else [2, 3, 4, 5])
-    assert (trainer.holdings()[0].values is summed) is not comes_between
+    assert work.room == ROOM
+    held = hold_own(work.parameters, delta, work.room, work.earlier)
+    trainer.handle(LocalDeltaReady(work.round_id, delta, report, work.earlier, held), 2.0)
+    assert held_by(trainer) == ([4, 5, 6, 7] if comes_between else [2, 3, 4, 5])
+    assert (trainer.holdings()[0] is held.sum) is not comes_between
 
 
 def test_a_round_begun_afresh_brings_the_earlier_work_in_once() -> None:
@@ -276,10 +279,8 @@ def test_what_this_device_missed_was_only_the_word_so_it_applies_what_it_has_sta
     trainer = a_trainer()
     open_round(trainer)
     train(trainer, 1, 2, 3, 4)
-    result = vector(5, 5, 5, 5)
-    say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS, lineage=trainer.lineage), 5.0)
-    say(trainer, GlobalMessage(1, 3.0, MEMBERS, 1, 1), 5.1, BOB, result)
-    applied = apply_delta(ZEROS, result, 1.0)
+    stage(trainer, MEMBERS, 5, 5, 5, 5)
+    applied = apply_delta(ZEROS, vector(5, 5, 5, 5), 1.0)
     base = ("ann", "bob", "me")
     effects = say(trainer, CatchUp(1, 1, digest_of(applied), ANN, base=base), 6.0)
     assert not any(isinstance(effect, Send) for effect in effects)
@@ -291,8 +292,7 @@ def test_a_staged_result_of_other_contributors_is_not_applied_though_its_digest_
     trainer = a_trainer()
     open_round(trainer)
     train(trainer, 0, 0, 0, 0)
-    say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS, lineage=trainer.lineage), 5.0)
-    say(trainer, GlobalMessage(1, 3.0, MEMBERS, 1, 1), 5.1, BOB, ZEROS)
+    stage(trainer, MEMBERS, 0, 0, 0, 0)
     effects = say(trainer, CatchUp(1, 1, digest_of(ZEROS), ANN, base=("ann", "bob")), 6.0)
     assert [effect.message for effect in effects if isinstance(effect, Send)] == [ModelWanted(1)]
     assert trainer.round_id == 0
@@ -302,8 +302,7 @@ def test_a_staged_result_that_is_not_what_the_others_applied_is_not_applied() ->
     trainer = a_trainer()
     open_round(trainer)
     train(trainer, 1, 2, 3, 4)
-    say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS, lineage=trainer.lineage), 5.0)
-    say(trainer, GlobalMessage(1, 3.0, MEMBERS, 1, 1), 5.1, BOB, vector(5, 5, 5, 5))
+    stage(trainer, MEMBERS, 5, 5, 5, 5)
     move_on(trainer, 1, History((), ("ann", "bob"), (Counted(ANN, 1), Counted(BOB, 1))))
     assert (trainer.digest, carry_of(trainer)) == (digest_of(ELSEWHERE), [1, 2, 3, 4])
 
@@ -446,7 +445,8 @@ def _staged(trainer: Trainer) -> None:
     """It has the result of round 6, which is not closed."""
     open_round(trainer)
     train(trainer, 2, 0, 0, 0)
-    say(trainer, BroadcastOrdered(1, 6, trainer.digest, 1, (ME, BOB), 1.0, (ME,), lineage=trainer.lineage), 3.0)
+    order = BroadcastOrdered(1, 6, trainer.digest, 1, (ME, BOB), 1.0, (ME,), lineage=trainer.lineage, room=ROOM)
+    say(trainer, order, 3.0)
     assert trainer.report(1, "agent", 3.0).staged is not None
 
 
@@ -472,7 +472,7 @@ def test_a_promise_that_is_dropped_is_remembered_until_it_is_given_again() -> No
     assert (report.votes, report.accepted.round_id) == (True, 6)
     open_round(trainer, attempt=9)
     assert trainer.report(9, "agent", 5.0).accepted == report.accepted
-    order = BroadcastOrdered(9, 6, trainer.digest, 1, (ME, BOB), 1.0, (ME,), lineage=trainer.lineage)
+    order = BroadcastOrdered(9, 6, trainer.digest, 1, (ME, BOB), 1.0, (ME,), lineage=trainer.lineage, room=ROOM)
     say(trainer, order, 5.0)
     report = trainer.report(9, "agent", 5.0)
     assert report.staged is not None
@@ -578,7 +578,6 @@ def test_nor_when_it_is_opened_afresh_after_something_was_merged() -> None:
 def test_another_forks_result_staged_as_a_vote_here_would_count_work_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two starts of a mesh, at the same w; this device has gone over from one to the other when a late order comes."""
     here, there = (Fork(0, 3, "ann.1.1"),), (Fork(0, 3, "bob.1.2"),)
-    result = vector(5, 5, 5, 5)
     follow = Progress.take_place
 
     def close_theirs() -> Trainer:
@@ -586,9 +585,7 @@ def test_another_forks_result_staged_as_a_vote_here_would_count_work_twice(monke
         open_round(trainer, there)
         train(trainer, 1, 2, 3, 4)
         say(trainer, CatchUp(1, 0, trainer.digest, ANN, here, ("ann", "bob", "me")), 3.0)
-        say(trainer, BroadcastOrdered(1, 1, trainer.digest, 1, (BOB, ME), 3.0, MEMBERS, lineage=there), 4.0)
-        say(trainer, GlobalMessage(1, 3.0, MEMBERS, 1, 1), 4.1, BOB, result)
-        say(trainer, RoundClosed(1, 1, digest_of(result)), 4.2)
+        say(trainer, RoundClosed(1, 1, stage(trainer, MEMBERS, 5, 5, 5, 5, lineage=there)), 5.2)
         return trainer
 
     trainer = close_theirs()
@@ -617,7 +614,7 @@ def test_a_last_round_is_remembered_until_all_who_are_in_it_train_from_it_and_on
     train(trainer, 2, 2, 2, 2)
     assert RecallDelta in map(type, close_round(trainer, MEMBERS, 1, 1, 1, 1))
     trainer.handle(DeltaRecalled(6, vector(2, 2, 2, 2)), 5.3)
-    say(trainer, RoundOpened(2, 7, trainer.digest, members, 2, trainer.lineage))
+    say(trainer, RoundOpened(2, 7, trainer.digest, members, 2, trainer.lineage, room=ROOM))
     train(trainer, 3, 3, 3, 3)
     move_on(trainer, 6, History((START, Fork(5, 1, "bob.1.9")), ("bob",)))
     assert carry_of(trainer) == carry
@@ -631,7 +628,8 @@ def test_own_work_since_somebody_was_there_is_remembered_if_the_model_is_small(
     monkeypatch.setattr(model_state, "_SMALL_BYTES", small_bytes)
     trainer = a_trainer(5, History((START,), ("ann", "bob", "me")))
     for round_id, members in ((6, MEMBERS), (7, (ANN, ME)), (8, (ANN, ME))):
-        say(trainer, RoundOpened(round_id, round_id, trainer.digest, members, round_id, trainer.lineage))
+        here = trainer.digest, members, round_id, trainer.lineage
+        say(trainer, RoundOpened(round_id, round_id, *here, room=ROOM))
         train(trainer, *[float(round_id - 4)] * 4)
         close_round(trainer, (ANN, ME), 1, 1, 1, 1)
         trainer.handle(DeltaRecalled(round_id, vector(*[float(round_id - 4)] * 4)), 5.3)

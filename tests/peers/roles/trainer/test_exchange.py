@@ -1,4 +1,4 @@
-"""Exchanges that talk to each other: the result is the central mean on all, whatever is lost, late or twice."""
+"""Exchanges that talk to each other: the result is the sum of all on all, whatever is lost, late or twice."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from mdl.peers.roles.trainer.exchange import Exchange
 from mdl.peers.roles.trainer.gaps import MOST_AT_ONCE
 from mdl.peers.roles.trainer.lanes import Uplink
 from mdl.protocol.coding import Coding
-from mdl.protocol.delta import Contributor, ModelDelta, central_mean
-from mdl.protocol.grid import Vector
+from mdl.protocol.delta import Contributor, PartialSum
+from mdl.protocol.grid import Sums, Vector, grid_of, room_for, share_of
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import mask_of, places_of
 from mdl.sim.mesh.snapshot import copy_graph
+from tests.peers.roles.at_once import mean_of, on_way, sum_of
 from tests.peers.roles.trainer.talk import hear
 
 SIZE, VALUES = 100, 8
 RETRY_S = 0.5
+# Of the grid, where three devices contribute.
+ROOM = room_for(3.0)
+# A segment of a sum, whatever its values are.
+ONES = np.ones(VALUES, np.int32).view(np.float32)
 _READY = SegmentsReady(3, 7, 1)
 
 
@@ -34,7 +39,19 @@ def _order(
     peers = tuple(Contributor(name, 1) for name in names)
     those = tuple(peer for peer in peers if peer.peer_id in (contributors or names))
     total = theta or float(len(those))
-    return BroadcastOrdered(7, 3, b"w2", 1, peers, total, those, owns=owns, segment_values=VALUES, coding=coding)
+    room = room_for(total)
+    return BroadcastOrdered(
+        7, 3, b"w2", 1, peers, total, those, owns=owns, segment_values=VALUES, coding=coding, room=room
+    )
+
+
+def _own(order: BroadcastOrdered, peer: Contributor, value: float = 1.0, size: int = SIZE) -> PartialSum:
+    """A device's own delta, with this value everywhere."""
+    return sum_of(np.full(size, value), [peer], room=order.room)
+
+
+def _sum_of_all(order: BroadcastOrdered, own: dict[Contributor, PartialSum]) -> bytes:
+    return sum((own[peer].values for peer in order.contributors), np.zeros(SIZE, np.int32)).tobytes()
 
 
 class Net:
@@ -56,13 +73,15 @@ class Net:
         self.loss, self.twice, self.now = loss, twice, 0.0
         self.order = order
         values = deltas or self.rng.normal(size=(len(order.order), SIZE)).astype(np.float32)
+        theta = order.theta / len(order.contributors)
         self.own = {
-            peer: ModelDelta(values[place], order.theta / len(order.contributors), frozenset([peer]))
-            for place, peer in enumerate(order.order)
+            peer: sum_of(values[place], [peer], theta, room=order.room) for place, peer in enumerate(order.order)
         }
         self.in_place = in_place
+        grid = grid_of(np.zeros(SIZE, np.float32), order.room) if order.coding != "none" else None
         self.at = {
-            peer: Exchange(order, peer, self.again(peer), SIZE, RETRY_S, is_in_place=in_place) for peer in order.order
+            peer: Exchange(order, peer, self.again(peer), SIZE, RETRY_S, is_in_place=in_place, grid=grid)
+            for peer in order.order
         }
         self.by_id = {peer.peer_id: peer for peer in order.order}
         self.queue: list[tuple[Contributor, Contributor, object, Vector | None]] = []
@@ -70,9 +89,15 @@ class Net:
         for peer, exchange in self.at.items():
             self.post(peer, exchange.begin())
 
-    def again(self, peer: Contributor) -> ModelDelta:
+    def again(self, peer: Contributor) -> PartialSum:
         """Its own delta, as its trained model gives it."""
         return msgspec.structs.replace(self.own[peer], values=self.own[peer].values.copy())
+
+    def mean(self) -> Vector:
+        """That of the result."""
+        (exchange, *_) = self.at.values()
+        contributors = frozenset(self.order.contributors)
+        return mean_of(PartialSum(exchange.result.values, self.order.theta, contributors, self.order.room))
 
     def post(self, sender: Contributor, sends: list[Send]) -> None:
         for send in sends:
@@ -111,15 +136,14 @@ class Net:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("loss", "twice"), [(0.0, 0.0), (0.3, 0.2)])
 @pytest.mark.parametrize("in_place", [False, True])
-def test_all_have_the_same_bytes_and_they_are_the_central_mean(
+def test_all_have_the_same_bytes_and_they_are_the_sum_of_all(
     names: str, owns: tuple[int, ...], seed: int, loss: float, twice: float, in_place: bool
 ) -> None:
     net = Net(_order(names, owns), seed, loss, twice, in_place=in_place)
     net.run()
     results = [exchange.result.values for exchange in net.at.values()]
     assert all(exchange.is_whole for exchange in net.at.values())
-    assert len({result.tobytes() for result in results}) == 1
-    np.testing.assert_allclose(results[0], central_mean(net.own.values()), atol=1e-6)
+    assert {result.tobytes() for result in results} == {_sum_of_all(net.order, net.own)}
     for peer, own in net.own.items():  # nobody's own delta was touched: it can be brought in again
         assert own.contributors == {peer}
 
@@ -148,14 +172,13 @@ def test_a_device_without_a_share_sends_and_receives_the_model_once() -> None:
 def test_who_contributes_nothing_gets_the_result_all_the_same() -> None:
     net = Net(_order("abc", (7, 6, 0), contributors="ab"))
     net.run()
-    mean = central_mean([net.own[net.by_id["a"]], net.own[net.by_id["b"]]])
-    np.testing.assert_allclose(net.at[net.by_id["c"]].result.values, mean, atol=1e-6)
+    assert net.at[net.by_id["c"]].result.values.tobytes() == _sum_of_all(net.order, net.own)
 
 
 def test_nothing_is_sent_before_the_receiver_says_that_it_is_ready() -> None:
     order = _order("ab", (7, 6))
     me, other = order.order
-    exchange = Exchange(order, me, ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    exchange = Exchange(order, me, _own(order, me), SIZE, RETRY_S)
     assert exchange.begin() == [Send("b", SegmentsReady(3, 7, 1))]
     assert exchange.on_time(1.0) == [Send("b", SegmentsReady(3, 7, 1))]
     first, *pieces = exchange.hear_ready(other, _READY, 1.1)
@@ -167,57 +190,59 @@ def test_nothing_is_sent_before_the_receiver_says_that_it_is_ready() -> None:
 def test_a_piece_that_comes_twice_counts_once_and_is_confirmed_again() -> None:
     order = _order("abc", (13, 0, 0))
     me, bob, _ = order.order
-    exchange = Exchange(order, me, ModelDelta(np.zeros(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    exchange = Exchange(order, me, _own(order, me, 0.0), SIZE, RETRY_S)
     exchange.begin()
-    piece, values = PieceMessage(3, 7, 1, 0, 1.0), np.full(VALUES, 2.0, np.float32)
+    piece, values = PieceMessage(3, 7, 1, 0, 1.0), on_way(np.full(VALUES, 2.0), room=order.room)
     first = exchange.take_piece(bob, piece, values, 0.1)
     again = exchange.take_piece(bob, piece, values, 0.2)
     assert first[0] == again[0] == Send("b", SegmentTaken(3, 7, 1, 0))
-    np.testing.assert_array_equal(exchange.result.values[:VALUES], 1.0)  # (0 + 2) / 2, not (0 + 2 + 2) / 3
+    assert exchange.result.values[:VALUES].tolist() == values.view(np.int32).tolist()  # 0 + 2, not 0 + 2 + 2
 
 
 @pytest.mark.parametrize(
     ("values", "theta", "segment", "sender", "says"),
     [
-        (np.full(VALUES, np.nan, np.float32), 1.0, 0, "b", "not finite"),
-        (np.ones(VALUES - 1, np.float32), 1.0, 0, "b", "7 values"),
-        (np.ones(VALUES, np.float32), 0.0, 0, "b", "theta 0"),
-        (np.ones(VALUES, np.float32), 1.0, 12, "b", "not this device's"),
-        (np.ones(VALUES, np.float32), 1.0, 0, "d", "not this device's"),
-        (np.ones(VALUES, np.float32), 1.0, 0, "x", "not this device's"),
+        (np.full(VALUES, share_of(1.0, ROOM) + 2, np.int32), 1.0, 0, "b", "beyond the share of a weight of 1"),
+        (np.full(VALUES, -share_of(1.0, ROOM) - 2, np.int32), 1.0, 0, "b", "beyond the share of a weight of 1"),
+        (np.ones(VALUES - 1, np.int32), 1.0, 0, "b", "7 values"),
+        (np.ones(VALUES, np.int32), 0.0, 0, "b", "theta 0"),
+        (np.ones(VALUES, np.int32), 1.0, 12, "b", "not this device's"),
+        (np.ones(VALUES, np.int32), 1.0, 0, "d", "not this device's"),
+        (np.ones(VALUES, np.int32), 1.0, 0, "x", "not this device's"),
     ],
 )
 def test_a_piece_that_is_not_as_it_should_be_is_refused(
-    values: Vector, theta: float, segment: int, sender: str, says: str
+    values: Sums, theta: float, segment: int, sender: str, says: str
 ) -> None:
     order = _order("abcd", (7, 6, 0, 0), contributors="abc")
+    assert order.room == ROOM
     me = order.order[0]
-    exchange = Exchange(order, me, ModelDelta(np.zeros(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    exchange = Exchange(order, me, _own(order, me, 0.0), SIZE, RETRY_S)
     exchange.begin()
     with pytest.raises(RemoteProtocolError, match=says):
-        exchange.take_piece(Contributor(sender, 1), PieceMessage(3, 7, 1, segment, theta), values, 0.1)
+        exchange.take_piece(Contributor(sender, 1), PieceMessage(3, 7, 1, segment, theta), values.view(np.float32), 0.1)
     assert exchange.result.lacking == set(range(13))
 
 
 def test_a_segment_whose_theta_is_not_the_rounds_never_becomes_a_result() -> None:
     order = _order("ab", (13, 0))
     me, bob = order.order
-    exchange = Exchange(order, me, ModelDelta(np.zeros(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    exchange = Exchange(order, me, _own(order, me, 0.0), SIZE, RETRY_S)
     exchange.begin()
     with pytest.raises(RemoteProtocolError, match=r"theta 6\.0, not 2\.0"):
-        exchange.take_piece(bob, PieceMessage(3, 7, 1, 0, 5.0), np.ones(VALUES, np.float32), 0.1)
+        exchange.take_piece(bob, PieceMessage(3, 7, 1, 0, 5.0), ONES, 0.1)
     assert 0 in exchange.result.lacking
 
 
 def test_a_piece_of_another_weight_than_its_device_has_told_names_that_device() -> None:
     order = msgspec.structs.replace(_order("abc", (13, 0, 0)), thetas=(1.0, 1.0, 1.0))
     me, bob, cat = order.order
-    exchange = Exchange(order, me, ModelDelta(np.zeros(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    exchange = Exchange(order, me, _own(order, me, 0.0), SIZE, RETRY_S)
     exchange.begin()
-    exchange.take_piece(cat, PieceMessage(3, 7, 1, 0, 1.0), np.ones(VALUES, np.float32), 0.1)
+    exchange.take_piece(cat, PieceMessage(3, 7, 1, 0, 1.0), ONES, 0.1)
     with pytest.raises(RemoteProtocolError, match=r"a piece of b has theta 5, where it had told 1"):
-        exchange.take_piece(bob, PieceMessage(3, 7, 1, 0, 5.0), np.ones(VALUES, np.float32), 0.2)
-    exchange.take_piece(bob, PieceMessage(3, 7, 1, 0, 1.0), np.ones(VALUES, np.float32), 0.3)
+        exchange.take_piece(bob, PieceMessage(3, 7, 1, 0, 5.0), ONES, 0.2)
+    exchange.take_piece(bob, PieceMessage(3, 7, 1, 0, 1.0), ONES, 0.3)
     assert 0 not in exchange.result.lacking
 
 
@@ -225,7 +250,10 @@ def test_a_result_counts_from_its_owner_alone() -> None:
     order = _order("abc", (7, 6, 0))
     me, bob, cleo = order.order[2], order.order[1], order.order[0]
     exchange = Exchange(order, me, None, SIZE, RETRY_S)
-    values = np.ones(VALUES, np.float32)
+    values = ONES
+    beyond = np.full(VALUES, share_of(order.theta, order.room) + 2, np.int32).view(np.float32)
+    with pytest.raises(RemoteProtocolError, match="beyond the share of a weight of 3"):
+        exchange.take_result(cleo, SegmentMessage(3, 7, 1, 0), beyond, 0.0)
     with pytest.raises(RemoteProtocolError, match="does not own it"):
         exchange.take_result(bob, SegmentMessage(3, 7, 1, 0), values, 0.0)
     assert exchange.take_result(cleo, SegmentMessage(3, 7, 1, 0), values, 0.0) == [
@@ -248,7 +276,7 @@ def test_a_slow_way_gets_a_small_window_and_waits_longer_before_it_says_somethin
     order = BroadcastOrdered(
         7, 3, b"w2", 1, peers, 2.0, peers, link_mb_s=(1.0, 0.001), owns=(0, 13), segment_values=VALUES
     )
-    exchange = Exchange(order, peers[0], ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([peers[0]])), SIZE, 0.5)
+    exchange = Exchange(order, peers[0], _own(order, peers[0]), SIZE, 0.5)
     exchange.begin()
     _, first = exchange.hear_ready(peers[1], _READY, 0.0)
     assert isinstance(first.message, PieceMessage)  # one segment, more than 20 ms of this link
@@ -262,11 +290,11 @@ def test_on_a_crowded_link_what_one_device_does_not_use_is_for_the_others() -> N
     """Also where its result confirms what it was given, since the confirmation was lost."""
     order = msgspec.structs.replace(_order("abcde", (0, 1, 1, 1, 10)), link_mb_s=(1e-4,) * 5)
     me, *others = order.order
-    exchange = Exchange(order, me, ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    exchange = Exchange(order, me, _own(order, me), SIZE, RETRY_S)
     exchange.begin()
     first = [send for peer in others for send in exchange.hear_ready(peer, _READY, 0.0)]
     assert [send.receiver for send in first if isinstance(send.message, PieceMessage)] == ["b", "c", "d"]
-    sends = exchange.take_result(others[0], SegmentMessage(3, 7, 1, 0), np.ones(VALUES, np.float32), 0.1)
+    sends = exchange.take_result(others[0], SegmentMessage(3, 7, 1, 0), ONES, 0.1)
     assert [send.receiver for send in sends if isinstance(send.message, PieceMessage)] == ["e"]
 
 
@@ -276,7 +304,7 @@ def test_crowded_links_that_lose_and_repeat_give_the_mean(seed: int) -> None:
     assert all(exchange.uplink.is_crowded for exchange in net.at.values())
     net.run()
     for exchange in net.at.values():
-        np.testing.assert_allclose(exchange.result.values, central_mean(net.own.values()), rtol=1e-5, atol=1e-6)
+        assert exchange.result.values.tobytes() == _sum_of_all(net.order, net.own)
 
 
 @pytest.mark.parametrize(("coding", "off"), [("float16", 2e-3), ("int8", 0.05), ("int4", 0.5), ("ternary", 2.5)])
@@ -285,7 +313,7 @@ def test_coded_segments_are_the_same_bytes_on_all_and_near_the_mean(coding: Codi
     net.run()
     results = [exchange.result.values for exchange in net.at.values()]
     assert len({result.tobytes() for result in results}) == 1
-    np.testing.assert_allclose(results[0], central_mean(net.own.values()), atol=off)
+    np.testing.assert_allclose(net.mean(), np.mean([mean_of(own) for own in net.own.values()], axis=0), atol=off)
 
 
 @pytest.mark.parametrize("coding", ["float16", "int8", "int4", "ternary"])
@@ -300,7 +328,7 @@ def test_what_coding_rounds_off_comes_in_with_the_next_delta(coding: Coding) -> 
         deltas = [step + rest for step, rest in zip(steps, rounded, strict=True)]
         net = Net(_order("abc", (7, 6, 0), coding=coding), number, deltas=deltas)
         net.run()
-        total += net.at[net.by_id["a"]].result.values
+        total += net.mean()
         found = [exchange.rounded for exchange in net.at.values()]
         rounded = [rest for rest in found if rest is not None]
         assert len(rounded) == 3
@@ -312,9 +340,9 @@ def test_what_coding_rounds_off_comes_in_with_the_next_delta(coding: Coding) -> 
 def test_a_device_whose_readiness_was_lost_gets_its_results_when_it_says_so_again() -> None:
     order = _order("ab", (7, 6))
     me, bob = order.order
-    exchange = Exchange(order, me, ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([me])), SIZE, RETRY_S)
+    exchange = Exchange(order, me, _own(order, me), SIZE, RETRY_S)
     exchange.begin()
-    exchange.take_result(bob, SegmentMessage(3, 7, 1, 12), np.ones(4, np.float32), 0.0)  # so it follows the order
+    exchange.take_result(bob, SegmentMessage(3, 7, 1, 12), ONES[:4], 0.0)  # so it follows the order
     assert [type(send.message) for send in exchange.hear_ready(bob, _READY, 1.0)] == [PieceMessage] * 6
     assert exchange.hear_ready(bob, _READY, 1.1) == []
 
@@ -329,8 +357,8 @@ def test_windows_and_the_speed_of_a_link_are_of_bytes_that_travel() -> None:
         order = BroadcastOrdered(
             7, 3, b"w2", 1, peers, 2.0, peers, link_mb_s=(5.0, 5.0), owns=(0, 40), segment_values=values, coding=coding
         )
-        own = ModelDelta(np.ones(size, np.float32), 1.0, frozenset([peers[0]]))
-        exchange = Exchange(order, peers[0], own, size, RETRY_S)
+        own, grid = _own(order, peers[0], 1.0, size), grid_of(np.zeros(size, np.float32), order.room)
+        exchange = Exchange(order, peers[0], own, size, RETRY_S, grid=grid)
         exchange.begin()
         _, *sends = exchange.hear_ready(peers[1], _READY, 0.0)
         under_way[coding] = sum(send.values.nbytes for send in sends if isinstance(send.values, np.ndarray))
@@ -468,13 +496,11 @@ def test_if_devices_are_lost_the_others_agree_on_who_is_in_which_segment(
     partials = {exchange.partial for exchange in net.at.values()}
     assert len({result.tobytes() for result in results}) == len(partials) == 1
     (partial,) = partials
-    total = sum(own[peer].values.astype(np.float64) * own[peer].theta for peer in net.order.contributors)
-    thetas = np.full(SIZE, net.order.theta)
+    total = np.frombuffer(_sum_of_all(net.order, own), np.int32).copy()
     for each in partial:
-        counted = ~mask_of(each.lacks, VALUES, SIZE)
-        total += np.where(counted, own[each.contributor].values * each.theta, 0.0)
-        thetas += counted * each.theta
-    np.testing.assert_allclose(results[0], total / thetas, atol=1e-5)
+        assert each.theta == own[each.contributor].theta
+        total += np.where(mask_of(each.lacks, VALUES, SIZE), 0, own[each.contributor].values)
+    assert results[0].tobytes() == total.tobytes()
     for exchange in net.at.values():
         assert exchange.order == net.order
 
@@ -549,12 +575,12 @@ def test_a_large_result_comes_about_in_other_memory_a_few_segments_at_a_step(mon
     assert len(result.behind) == 11
     last = result.part(12)  # what is touched is there
     assert last.tobytes() == before[-last.size :].tobytes()
-    last[:] = 7.0
+    last[:] = 7
     steps = 1
     while result.follow():
         steps += 1
     assert steps == 5
-    assert result.values[-last.size :].tolist() == [7.0] * last.size
+    assert result.values[-last.size :].tolist() == [7] * last.size
     assert result.values[: -last.size].tobytes() == before[: -last.size].tobytes()
     assert before.tobytes() == was_there
 
@@ -571,11 +597,11 @@ def test_a_copy_of_an_exchange_whose_result_is_moving_changes_nothing_in_the_oth
     before = exchange.result.values.copy()
     exchange.go_on(net.order)
     twin = copy_graph(exchange)
-    for one, value in (twin, 7.0), (exchange, 9.0):
+    for one, value in (twin, 7), (exchange, 9):
         one.result.part(3)[:] = value
         while one.result.follow():
             pass
-    for one, value in (twin, 7.0), (exchange, 9.0):
+    for one, value in (twin, 7), (exchange, 9):
         bounds = one.bounds(3)
         assert (one.result.values[bounds] == value).all()
         rest = np.delete(np.arange(SIZE), np.r_[bounds])
@@ -594,7 +620,8 @@ def test_what_the_other_has_said_to_have_does_not_go_there_again(is_early: bool)
     if is_early:
         segment = next(segment for segment in net.at[bob]._owned if segment not in net.at[bob].result.lacking)
         result = SegmentMessage(7, 3, net.order.version, segment, ())
-        net.at[ann].take_result(bob, result, net.at[bob].result.values[net.at[bob].bounds(segment)], net.now)
+        values = net.at[bob].result.values[net.at[bob].bounds(segment)].view(np.float32)
+        net.at[ann].take_result(bob, result, values, net.now)
     pieces = [
         send.message.segment
         for send in net.at[ann].hear_ready(bob, begun[0].message, net.now)  # type: ignore[arg-type]
@@ -605,7 +632,7 @@ def test_what_the_other_has_said_to_have_does_not_go_there_again(is_early: bool)
 
 def test_a_coded_result_never_takes_the_own_deltas_place() -> None:
     order = _order("ab", (7, 6), coding="int8")
-    own = ModelDelta(np.ones(SIZE, np.float32), 1.0, frozenset([order.order[0]]))
+    own = _own(order, order.order[0])
     assert not Exchange(order, order.order[0], own, SIZE, RETRY_S, is_in_place=True).is_in_place
 
 

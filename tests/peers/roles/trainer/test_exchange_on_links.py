@@ -13,11 +13,13 @@ import pytest
 
 from mdl.peers.roles.trainer.exchange import Exchange
 from mdl.peers.roles.trainer.lanes import Uplink
-from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.delta import Contributor, PartialSum
+from mdl.protocol.grid import room_for
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segments import count_segments, segment_values
 from mdl.scheduler.plans.segment_plan import apportion, bandwidth_shares
+from tests.peers.roles.at_once import sum_of
 from tests.peers.roles.trainer.talk import hear
 
 RETRY_S, TICK_S, MOST_S = 0.5, 0.1, 120.0
@@ -57,10 +59,10 @@ class Links:
         """One more: the seconds until the last device has all of the result."""
         order = BroadcastOrdered(
             7, 3, b"w2", 1, self.peers, float(len(self.peers)), self.peers,
-            link_mb_s=self.told, owns=self.owns, segment_values=self.values,
+            link_mb_s=self.told, owns=self.owns, segment_values=self.values, room=room_for(len(self.peers)),
         )  # fmt: skip
         self._exchanges = [
-            Exchange(order, peer, self._own(peer), self.size, RETRY_S, uplink=uplink)
+            Exchange(order, peer, self._own(peer, order.room), self.size, RETRY_S, uplink=uplink)
             for peer, uplink in zip(self.peers, self.uplinks, strict=True)
         ]
         self._up, self._down = [0.0] * len(self.peers), [0.0] * len(self.peers)
@@ -76,11 +78,12 @@ class Links:
             for place, exchange in enumerate(self._exchanges):
                 self._post(place, exchange.on_time(tick_at), tick_at)
             tick_at += TICK_S
-        assert all((exchange.result.values == 1.0).all() for exchange in self._exchanges)
+        right = sum_of([1.0], self.peers, room=order.room).values[0]
+        assert all((exchange.result.values == right).all() for exchange in self._exchanges)
         return now
 
-    def _own(self, peer: Contributor) -> ModelDelta:
-        return ModelDelta(np.ones(self.size, np.float32), 1.0, frozenset([peer]))
+    def _own(self, peer: Contributor, room: int) -> PartialSum:
+        return sum_of(np.ones(self.size), [peer], room=room)
 
     def _post(self, sender: int, sends: list[Send], now: float) -> None:
         for send in sends:

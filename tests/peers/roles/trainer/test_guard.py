@@ -20,21 +20,22 @@ from mdl.protocol.machine import LocalDeltaReady, Received
 from mdl.protocol.round_messages import MemberQuarantined, PeerReport, RoundOpened
 from mdl.protocol.vector_work import MergeDeltas, merge_deltas
 from mdl.protocol.vocabulary import Activity, HopOutcome, TrainingReport
+from tests.peers.roles.at_once import mean_of, on_way
 
 AGENT = Contributor("agent", 1)
 ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)
 UNKNOWN = Limits()
-ZEROS, OWN = np.zeros(4, np.float32), np.array([1, 1, 1, 1], np.float32)
+ZEROS, OWN = np.zeros(4, np.float32), np.full(4, 0.125, np.float32)
 OPENED = RoundOpened(1, 1, digest_of(ZEROS), (ANN, BOB, ME), 1)
 
 
 class _Losses:
-    """As if a model far from -1 were bad at it."""
+    """As if a model far from -0.125 were bad at it."""
 
     classes = 2
 
     def __call__(self, parameters: Vector, keep: bool = False) -> float:
-        return float(np.abs(parameters + 1).max())
+        return float(np.abs(8 * parameters + 1).max())
 
 
 def _receive(
@@ -47,8 +48,8 @@ def _receive(
     trainer.handle(LocalDeltaReady(1, ModelDelta(OWN, 1.0, frozenset([ME])), TrainingReport(0.5, 100, 1.0)), 2.0)
     trainer.handle(Received(AGENT, HopOrdered(1, 1, 0, 10, ANN, limits, is_look)), 3.0)
     who = contributors or (ANN,)
-    delta = DeltaMessage(1, 0, 10, float(len(who)), who)
-    (merge,) = trainer.handle(Received(ANN, delta, values.astype(np.float32)), 4.0)
+    theta = float(len(who))
+    (merge,) = trainer.handle(Received(ANN, DeltaMessage(1, 0, 10, theta, who), on_way(values, theta)), 4.0)
     assert isinstance(merge, MergeDeltas)
     return trainer, merge
 
@@ -72,7 +73,7 @@ def test_what_is_held_for_poison_is_a_hop_that_is_aborted_and_nothing_of_it_is_m
     assert decision.reason.startswith(SUSPECT)
     assert (report.activity, report.holdings[0].contributors) == (Activity.HOLDING, (ME,))
     assert trainer.part is not None
-    np.testing.assert_array_equal(trainer.part.holds[0].values, OWN)
+    np.testing.assert_array_equal(mean_of(trainer.part.holds[0]), OWN)
     (accused,) = report.accused
     assert (accused.peer_id, accused.weight, accused.round_id) == ("ann", 1.0 if times < 0 else 0.3, 1)
     assert decision.reason == SUSPECT + accused.reason
@@ -84,10 +85,10 @@ def test_a_mean_of_two_makes_both_doubted() -> None:
 
 
 def test_the_length_that_the_order_names_counts_and_not_the_own_one() -> None:
-    trainer, merge = _receive(OWN * 5, limits=Limits(length=12.0))
+    trainer, merge = _receive(OWN * 5, limits=Limits(length=1.5))
     trainer.handle(merge_deltas(merge), 5.0)
     assert _report(trainer).hops[0].outcome is HopOutcome.MERGED
-    report = _refuse(*_receive(OWN * 2, limits=Limits(length=3.0)))
+    report = _refuse(*_receive(OWN * 2, limits=Limits(length=0.375)))
     assert report.hops[0].reason == f"{SUSPECT}it is 2 times as long as ours; the limit is 1.5"
 
 
@@ -104,7 +105,7 @@ def test_what_is_a_little_too_long_is_merged_in_part_and_the_hop_says_so() -> No
     trainer.handle(merge_deltas(merge), 5.0)
     assert trainer.part is not None
     hold = trainer.part.holds[0]
-    np.testing.assert_allclose(hold.values, (OWN + 4 * OWN) / 2)
+    np.testing.assert_allclose(mean_of(hold), (OWN + 4 * OWN) / 2)
     assert (hold.theta, hold.contributors) == (2.0, {ME, ANN})
     assert _report(trainer).hops[0].reason == "merged to 80%: it is 5 times as long as ours; the limit is 4"
     assert _report(trainer).accused == ()
@@ -116,7 +117,7 @@ def test_where_deltas_are_kept_to_be_compared_nothing_is_clipped() -> None:
 
 
 def test_what_is_looked_at_is_told_and_not_merged_and_accuses_nobody() -> None:
-    values = np.array([1.0, 1.0, 1.0, -2.5])
+    values = np.array([0.125, 0.125, 0.125, -0.3125])
     trainer, merge = _receive(values, tests=True, is_look=True)
     assert merge.is_tested
     trainer.handle(merge_deltas(merge, losses=_Losses()), 5.0)
@@ -126,7 +127,7 @@ def test_what_is_looked_at_is_told_and_not_merged_and_accuses_nobody() -> None:
     assert decision.seen == Seen(pytest.approx(2.5 / log(2.0)))
     assert (report.activity, report.holdings[0].contributors, report.accused) == (Activity.HOLDING, (ME,), ())
     assert trainer.part is not None
-    np.testing.assert_array_equal(trainer.part.holds[0].values, OWN)
+    np.testing.assert_array_equal(mean_of(trainer.part.holds[0]), OWN)
 
 
 def test_a_look_without_windows_tells_no_loss_and_one_of_a_device_that_does_not_judge_nothing() -> None:
@@ -138,7 +139,7 @@ def test_a_look_without_windows_tells_no_loss_and_one_of_a_device_that_does_not_
 
 
 def test_what_is_merged_is_not_tested_and_a_mean_tells_nothing_of_one_device() -> None:
-    trainer, merge = _receive(np.array([1.0, 1.0, 1.0, -2.5]), tests=True)
+    trainer, merge = _receive(np.array([0.125, 0.125, 0.125, -0.3125]), tests=True)
     assert not merge.is_tested
     trainer, merge = _receive(OWN, ANN, BOB, tests=True)
     trainer.handle(merge_deltas(merge, losses=_Losses()), 5.0)
@@ -162,8 +163,8 @@ def test_a_device_that_is_left_out_knows_why_until_it_takes_part_again() -> None
 
 def test_a_piece_that_is_too_long_is_not_merged_and_the_agent_hears_of_it_at_once() -> None:
     trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(defence=Defence(is_on=True)))
-    guard, own = trainer.guard, ModelDelta(OWN, 1.0, frozenset([ME]))
-    judge = guard.judge_pieces(own, [slice(0, 2)], UNKNOWN)
+    guard = trainer.guard
+    judge = guard.judge_pieces(OWN, [slice(0, 2)], UNKNOWN)
     assert guard.admits(judge, BOB, slice(0, 2), OWN[:2] * 2)
     trainer.report(1, "agent", 1.0)
     assert not guard.admits(judge, ANN, slice(0, 2), OWN[:2] * 100)

@@ -10,11 +10,12 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.peers.roles.trainer import model_state
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.works import Work, total
-from mdl.protocol.delta import Contributor, ModelDelta, Partial, apply_delta, digest_of
+from mdl.protocol.delta import Contributor, Partial, PartialSum, apply_delta, digest_of
+from mdl.protocol.grid import room_for
 from mdl.protocol.kept_ballot import doubted
 from mdl.protocol.round_messages import ModelMessage
 from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, Counted, Fork, History, Lineage, Reached
-from tests.peers.roles.at_once import apply_at_once
+from tests.peers.roles.at_once import apply_at_once, sum_of
 
 ME, ANN, BOB = (Contributor(name, 1) for name in ("me", "ann", "bob"))
 ZEROS = np.zeros(2, np.float32)
@@ -23,8 +24,11 @@ SPLIT = (*START, Fork(1, 2, "me.1.9"))
 NESTED = (*SPLIT, Fork(2, 1, "me.1.12"))
 
 
-def _delta(*who: Contributor, value: float = 1.0) -> ModelDelta:
-    return ModelDelta(np.full(2, value, np.float32), float(len(who)), frozenset(who))
+def _apply(standing: Standing, *who: Contributor, value: float = 1.0, eta: float = 1.0) -> None:
+    """Apply a result of these devices: the mean of their deltas is this value everywhere."""
+    at = standing.parameters
+    result = sum_of(np.full(at.size, value), who, room=room_for(len(who)), parameters=at)
+    apply_at_once(standing, result, eta)
 
 
 def _move(standing: Standing, round_id: int, history: History) -> None:
@@ -40,8 +44,8 @@ def _carry(standing: Standing) -> float | None:
 def test_a_result_is_applied_and_its_contributors_decide_on_the_next_round() -> None:
     standing = Standing(ME, ZEROS)
     before = standing.parameters
-    apply_at_once(standing, _delta(ANN, ME, value=3.0), eta=0.5)
-    expected = apply_delta(ZEROS, _delta(value=3.0).values, 0.5)
+    _apply(standing, ANN, ME, value=3.0, eta=0.5)
+    expected = apply_delta(ZEROS, np.full(2, 3.0, np.float32), 0.5)
     np.testing.assert_array_equal(standing.parameters, expected)
     np.testing.assert_array_equal(before, ZEROS)
     assert (standing.round_id, standing.digest, standing.base) == (1, digest_of(expected), ("ann", "me"))
@@ -51,8 +55,8 @@ def test_everybody_who_stands_there_says_the_same_history() -> None:
     mine, anns = Standing(ME, ZEROS), Standing(ANN, ZEROS)
     for standing in (mine, anns):
         standing.follow(START, ("ann", "bob", "me"))
-        apply_at_once(standing, _delta(ANN, BOB, ME), 1.0)
-        apply_at_once(standing, _delta(ANN, ME), 1.0)
+        _apply(standing, ANN, BOB, ME)
+        _apply(standing, ANN, ME)
     history = mine.history()
     assert history == anns.history()
     assert history == History(START, ("ann", "me"), (Counted(ANN, 2), Counted(BOB, 1), Counted(ME, 2)))
@@ -63,15 +67,15 @@ def test_of_two_starts_of_one_process_in_a_round_the_later_ones_work_is_told_to_
     for restarts in range(2, 12):
         later = Contributor("me", restarts)
         standing = Standing(later, ZEROS)
-        apply_at_once(standing, _delta(*(Contributor("me", number) for number in range(1, restarts + 1))), 1.0)
+        _apply(standing, *(Contributor("me", number) for number in range(1, restarts + 1)))
         assert standing.is_counted((), 1)
 
 
 def test_work_is_counted_up_to_the_last_round_this_very_process_contributed_to() -> None:
     standing = Standing(ME, ZEROS)
     assert not standing.is_counted((), 1)
-    apply_at_once(standing, _delta(ANN, ME), 1.0)
-    apply_at_once(standing, _delta(ANN), 1.0)
+    _apply(standing, ANN, ME)
+    _apply(standing, ANN)
     assert (standing.is_counted((), 1), standing.is_counted((), 2)) == (True, False)
     again = Standing(Contributor("me", 2), standing.parameters, 2, standing.history())
     assert not again.is_counted((), 1)
@@ -80,7 +84,7 @@ def test_work_is_counted_up_to_the_last_round_this_very_process_contributed_to()
 def test_who_knows_what_it_has_promised_votes() -> None:
     standing = Standing(ME, ZEROS)
     assert not standing.votes(has_staged=False)  # an earlier start of it may have promised anything
-    apply_at_once(standing, _delta(ANN, ME), 1.0)
+    _apply(standing, ANN, ME)
     assert standing.votes(has_staged=False)
     again = (Contributor("me", 2), standing.parameters, 1, standing.history())
     assert not Standing(*again).votes(has_staged=False)
@@ -92,7 +96,7 @@ def test_who_has_lost_a_result_tells_how_far_it_has_been() -> None:
     standing = Standing(ME, ZEROS)
     for lineage in (elsewhere, begun):
         standing.follow(lineage, ("ann", "me"))
-        apply_at_once(standing, _delta(ANN, ME), 1.0)
+        _apply(standing, ANN, ME)
     assert standing.forgotten() == ()  # the other one was left, not lost
     ballot = standing.ballot(term=1)
     emptied = Standing(Contributor("me", 2), ZEROS, ballot=ballot)
@@ -108,7 +112,7 @@ def test_a_ballot_that_was_lost_is_not_known_again_at_the_next_start() -> None:
     assert not lost.votes(has_staged=False)
     again = Standing(Contributor("me", 3), ZEROS, 4, history, lost.ballot(term=7))
     assert not again.votes(has_staged=False)
-    apply_at_once(again, _delta(ANN, Contributor("me", 3)), 1.0)
+    _apply(again, ANN, Contributor("me", 3))
     assert again.votes(has_staged=False)
     assert Standing(Contributor("me", 4), ZEROS, 5, again.history(), again.ballot(term=8)).votes(has_staged=False)
 
@@ -122,7 +126,7 @@ def test_who_has_lost_all_has_no_vote_before_its_new_work_is_counted_whatever_it
     for again in (incarnation + 1, 400):  # the clock is right again at the last start
         lost = Standing(Contributor("me", again), ZEROS, 4, history, lost.ballot(term=7))
         assert not lost.votes(has_staged=False)
-    apply_at_once(lost, _delta(ANN, Contributor("me", incarnation + 1)), 1.0)
+    _apply(lost, ANN, Contributor("me", incarnation + 1))
     assert lost.votes(has_staged=False)
 
 
@@ -190,9 +194,9 @@ def test_who_saw_a_fork_begin_has_its_vote_there_also_after_a_restart_and_on_its
 def test_who_lost_its_ballot_votes_after_a_round_that_holds_its_new_work_and_no_other() -> None:
     """A round that was decided before the loss can come again: whoever it holds may have voted on the next."""
     standing = Standing(Contributor("me", 2), ZEROS, 4, History(START, ("ann", "me"), (Counted(ME, 4),)))
-    apply_at_once(standing, _delta(ANN, ME), 1.0)
+    _apply(standing, ANN, ME)
     assert not standing.votes(has_staged=False)
-    apply_at_once(standing, _delta(ANN, Contributor("me", 2)), 1.0)
+    _apply(standing, ANN, Contributor("me", 2))
     assert standing.votes(has_staged=False)
 
 
@@ -213,7 +217,7 @@ def test_who_reads_an_older_disk_has_no_vote_where_a_round_holds_a_start_that_it
     other = History(START, ("ann", "me"), (Counted(Contributor("me", 2), 4),))
     again = Standing(Contributor("me", 3), ZEROS, 4, other, ballot)
     assert not again.votes(has_staged=False)
-    apply_at_once(again, _delta(ANN, Contributor("me", 3)), 1.0)
+    _apply(again, ANN, Contributor("me", 3))
     assert again.votes(has_staged=False)
     # Of an earlier fork nothing follows: where this one began, all was new.
     before = History((*START, Fork(4, 2, "ann.1.9")), ("ann", "me"), (Counted(Contributor("me", 2), 4),))
@@ -224,12 +228,12 @@ def test_who_reads_an_older_disk_has_no_vote_where_a_round_holds_a_start_that_it
 def test_a_ballot_that_may_be_an_older_one_gives_no_vote_until_new_work_is_counted() -> None:
     standing = Standing(ME, ZEROS)
     standing.follow(START, ("ann", "me"))
-    apply_at_once(standing, _delta(ANN, ME), 1.0)
+    _apply(standing, ANN, ME)
     kept = (Contributor("me", 2), standing.parameters, 1, standing.history())
     assert Standing(*kept, standing.ballot(term=1)).votes(has_staged=False)
     again = Standing(*kept, doubted(standing.ballot(term=1)))
     assert not again.votes(has_staged=False)
-    apply_at_once(again, _delta(ANN, Contributor("me", 2)), 1.0)
+    _apply(again, ANN, Contributor("me", 2))
     assert again.votes(has_staged=False)
 
 
@@ -264,12 +268,12 @@ def test_a_history_names_those_who_were_counted_last_and_can_be_read() -> None:
     """Containers come with ever new names; all who stand there forget the same ones."""
     mine = Standing(ME, ZEROS)
     for others in (_crowd(0, 3), _crowd(3, MAX_MEMBERS - 4), _crowd(2000, 2)):
-        apply_at_once(mine, _delta(ME, *others))
+        _apply(mine, ME, *others)
     before = mine.history()
     assert {entry.contributor for entry in before.counted} == {ME, *_crowd(2, MAX_MEMBERS - 3), *_crowd(2000, 2)}
     anns = Standing(ANN, mine.state, mine.round_id, before)
     for standing in (mine, anns):
-        apply_at_once(standing, _delta(ANN, BOB))
+        _apply(standing, ANN, BOB)
     assert mine.history() == anns.history()
     message = ModelMessage(mine.round_id, mine.digest, mine.history())
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=ModelMessage) == message
@@ -287,7 +291,7 @@ def test_work_whose_entry_may_have_made_room_for_others_is_not_brought_in_again(
 
 def test_uncounted_work_adds_up_without_changing_what_was_handed_over() -> None:
     standing = Standing(ME, ZEROS)
-    first, second = _delta(value=1.0).values, _delta(value=2.0).values
+    first, second = np.full(2, 1.0, np.float32), np.full(2, 2.0, np.float32)
     standing.add(Work(first))
     standing.add(Work(second))
     assert (_carry(standing), first[0], second[0]) == (3.0, 1.0, 2.0)
@@ -298,7 +302,7 @@ def _contribute(standing: Standing, own: float, *others: Contributor, fresh: boo
     here, trained = (standing.lineage, standing.round_id + 1), ((standing.round_id + 1, standing.digest),)
     standing.share()
     works = standing.take()
-    apply_at_once(standing, _delta(ME, *others, value=100.0 + standing.round_id), 1.0)
+    _apply(standing, ME, *others, value=1.0 + standing.round_id / 64)
     if fresh:
         works += (Work(np.full(2, own, np.float32), trained),)
     standing.add(*(work.given_in(here) for work in works))
@@ -311,7 +315,7 @@ def _split() -> Standing:
     _contribute(standing, 100.0, ANN, BOB)
     standing.follow(SPLIT, ("ann", "me"))
     _contribute(standing, 1.0, ANN)
-    apply_at_once(standing, _delta(ANN, value=10.0), 1.0)
+    _apply(standing, ANN, value=5.0)
     return standing
 
 
@@ -523,7 +527,7 @@ def test_of_what_is_left_in_the_middle_of_a_long_fork_the_rounds_of_one_sum_are_
 def test_memory_does_not_grow_however_often_a_device_is_left_out_or_away() -> None:
     standing = Standing(ME, ZEROS, 5, History(START, ("ann", "me")))
     for number in range(50):
-        apply_at_once(standing, _delta(ANN), 1.0)
+        _apply(standing, ANN)
         standing.add(*standing.take(), Work(ZEROS + 1, ((6 + number, b""),), rounds=((START, 6 + number),)))
     assert (_carry(standing), len(standing.uncounted), standing.uncounted[0].rounds) == (50.0, 1, ())
     standing = _split()
@@ -558,7 +562,7 @@ def _part_of_the_first_value(*, lacks: bytes = b"\x02") -> Partial:
     return Partial(ME, 1.0, 1, lacks)
 
 
-def _left_behind(result: ModelDelta, lineage: Lineage = ()) -> Standing:
+def _left_behind(result: PartialSum, lineage: Lineage = ()) -> Standing:
     """It gave its work to a round that went on without it, and hears of the result later."""
     standing, others = Standing(ME, ZEROS), Standing(ANN, ZEROS)
     for each in (standing, others):
@@ -570,26 +574,26 @@ def _left_behind(result: ModelDelta, lineage: Lineage = ()) -> Standing:
 
 
 def test_what_a_round_has_counted_in_some_segments_only_is_brought_in_in_the_others() -> None:
-    result = ModelDelta(np.ones(2, np.float32), 2.0, frozenset([ANN, BOB]), (_part_of_the_first_value(),))
+    result = sum_of(np.ones(2), (ANN, BOB), partial=(_part_of_the_first_value(),))
     standing = _left_behind(result)
     assert not standing.is_counted((), 1)
     carried = total(standing.uncounted)
     assert carried is not None
     np.testing.assert_array_equal(carried, [0.0, 5.0])
     assert standing.base == ("ann", "bob")  # who was lost does not decide on the next round
-    apply_at_once(standing, _delta(ANN, BOB, ME), 1.0)
+    _apply(standing, ANN, BOB, ME)
     assert Counted(ME, 2) in standing.history().counted
 
 
 def test_who_is_in_all_segments_is_counted_though_it_was_lost() -> None:
     partial = _part_of_the_first_value(lacks=b"")
-    standing = _left_behind(ModelDelta(np.ones(2, np.float32), 2.0, frozenset([ANN, BOB]), (partial,)))
+    standing = _left_behind(sum_of(np.ones(2), (ANN, BOB), partial=(partial,)))
     assert standing.is_counted((), 1)
     assert _carry(standing) is None
 
 
 def test_a_fork_that_is_left_gives_back_the_part_that_it_had_counted() -> None:
-    result = ModelDelta(np.ones(2, np.float32), 2.0, frozenset([ANN, BOB]), (_part_of_the_first_value(),))
+    result = sum_of(np.ones(2), (ANN, BOB), partial=(_part_of_the_first_value(),))
     standing = _left_behind(result, START)
     apart = (*START, Fork(0, 1, "bob.1.2"))
     _move(standing, 1, History(apart, ("bob",), ()))
@@ -603,10 +607,10 @@ def test_a_fork_that_is_left_gives_back_the_part_that_it_had_counted() -> None:
 
 
 def test_work_that_is_still_being_recalled_is_split_when_it_is_there() -> None:
-    result = ModelDelta(np.ones(2, np.float32), 2.0, frozenset([ANN, BOB]), (_part_of_the_first_value(),))
+    result = sum_of(np.ones(2), (ANN, BOB), partial=(_part_of_the_first_value(),))
     standing = _left_behind(result)
     fresh = standing.marked(Work(np.empty(0, np.float32), ((1, digest_of(ZEROS)),), (((), 1),)))
-    apply_at_once(standing, _delta(ANN, BOB, ME), 1.0)  # its entry in the history is of a later round now
+    _apply(standing, ANN, BOB, ME)  # its entry in the history is of a later round now
     standing.uncounted = ()
     standing.add(msgspec.structs.replace(fresh, values=np.array([7.0, 9.0], np.float32)))
     carried = total(standing.uncounted)

@@ -14,7 +14,7 @@ from mdl.protocol.machine import DeltaRecalled, PauseChanged, TrainLocally
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, GlobalMessage, ModelMessage, RoundClosed
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import Counted, Fork, History
-from tests.peers.roles.at_once import TrainerAtOnce
+from tests.peers.roles.at_once import TrainerAtOnce, as_sent, name_of, sum_of
 from tests.peers.roles.trainer.own_work import (
     ANN,
     BEFORE,
@@ -23,6 +23,7 @@ from tests.peers.roles.trainer.own_work import (
     FORK,
     ME,
     MEMBERS,
+    ROOM,
     START,
     ZEROS,
     a_trainer,
@@ -62,11 +63,11 @@ def _back_from_a_fork() -> Trainer:
 
 def test_late_training_of_another_forks_round_is_no_part_of_this_rounds_result() -> None:
     trainer = _back_from_a_fork()
-    here, result = (trainer.digest, trainer.lineage), vector(7, 0, 0, 0)
-    say(trainer, BroadcastOrdered(9, 6, here[0], 1, (BOB, ME), 3.0, MEMBERS, lineage=here[1]), 5.0)
+    here, result = (trainer.digest, trainer.lineage), sum_of((7, 0, 0, 0), MEMBERS, room=ROOM)
+    say(trainer, BroadcastOrdered(9, 6, here[0], 1, (BOB, ME), 3.0, MEMBERS, lineage=here[1], room=ROOM), 5.0)
     train(trainer, 0, 0, 0, 5, round_id=6)
-    say(trainer, GlobalMessage(6, 3.0, MEMBERS, 9, 1), 5.1, BOB, result)
-    say(trainer, RoundClosed(9, 6, digest_of(result)), 5.2)
+    say(trainer, GlobalMessage(6, 3.0, MEMBERS, 9, 1), 5.1, BOB, as_sent(result))
+    say(trainer, RoundClosed(9, 6, name_of(result)), 5.2)
     assert trainer.round_id == 6
     assert carry_of(trainer) == [0, 0, 0, 5]
 

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.peers.trials.campaign import Campaign, run_campaign
-from mdl.protocol.grid import Vector
 from mdl.protocol.machine import Effect, PauseChanged, RecallDelta, TrainingPaused, TrainLocally
 from mdl.protocol.round_messages import RoundOpened
 from mdl.protocol.vector_work import where_it_begins
@@ -22,6 +21,7 @@ from tests.peers.roles.trainer.own_work import (
     ZEROS,
     carry_of,
     close_round,
+    held_by,
     merge,
     move_on,
     open_round,
@@ -49,20 +49,16 @@ def _ready(trainer: Trainer, *values: float, round_id: int) -> list[tuple[int, l
     return _trained(effects)
 
 
-def _hold(trainer: Trainer) -> Vector:
-    return trainer.holdings()[0].values
-
-
 def test_a_device_trains_on_from_where_it_is_while_its_delta_travels() -> None:
     trainer = overlapping()
     assert _trained(open_round(trainer)) == [(5, [0, 0, 0, 0])]
     assert _ready(trainer, 1, 1, 1, 2, round_id=5) == [(6, [-1, -1, -1, -2])]
     assert _ready(trainer, 3, 3, 3, 3, round_id=6) == []  # one round ahead, and no more
-    assert list(_hold(trainer)) == [1, 1, 1, 2]
+    assert held_by(trainer) == [1, 1, 1, 2]
     effects = close_round(trainer, (BOB, ME), 2, 2, 2, 2)
     assert not [each for each in effects if isinstance(each, RecallDelta)]
     assert _trained(open_round(trainer, attempt=2)) == [(7, [-5, -5, -5, -5])]  # w(5) less what was trained for round 6
-    assert list(_hold(trainer)) == [3, 3, 3, 3]
+    assert held_by(trainer) == [3, 3, 3, 3]
     assert carry_of(trainer) is None
 
 
@@ -82,7 +78,7 @@ def test_what_is_still_being_trained_when_its_round_opens_is_waited_for() -> Non
     assert _trained(open_round(trainer, attempt=2)) == []
     assert trainer.holdings() == {}
     assert _ready(trainer, 4, 4, 4, 4, round_id=6) == [(7, [-6, -6, -6, -6])]
-    assert list(_hold(trainer)) == [4, 4, 4, 4]
+    assert held_by(trainer) == [4, 4, 4, 4]
 
 
 def test_a_round_that_goes_on_without_it_counts_its_work_in_the_next_one() -> None:
@@ -95,7 +91,7 @@ def test_a_round_that_goes_on_without_it_counts_its_work_in_the_next_one() -> No
     assert not [each for each in effects if isinstance(each, RecallDelta)]
     assert carry_of(trainer) == [4, 4, 4, 4]
     open_round(trainer, attempt=2)
-    assert list(_hold(trainer)) == [4, 4, 4, 4]
+    assert held_by(trainer) == [4, 4, 4, 4]
     assert carry_of(trainer) is None
 
 
@@ -106,7 +102,7 @@ def test_a_round_that_is_opened_anew_trains_nothing_twice() -> None:
     _ready(trainer, 3, 3, 3, 3, round_id=6)
     merge(trainer, 5, 5, 5, 5)
     assert _trained(open_round(trainer, attempt=9)) == []
-    assert list(_hold(trainer)) == [1, 1, 1, 1]
+    assert held_by(trainer) == [1, 1, 1, 1]
     assert carry_of(trainer) == [3, 3, 3, 3]
 
 
@@ -118,7 +114,7 @@ def test_what_was_trained_for_a_round_that_never_came_is_earlier_work() -> None:
     move_on(trainer, 8, History((START, Fork(4, 2, "ann.1.9")), ("ann", "bob")))
     assert carry_of(trainer) == [4, 4, 4, 4]
     assert _trained(open_round(trainer)) == []
-    assert list(_hold(trainer)) == [4, 4, 4, 4]
+    assert held_by(trainer) == [4, 4, 4, 4]
 
 
 def test_what_a_fork_has_trained_ahead_from_here_is_not_trained_ahead_once_more() -> None:
@@ -133,7 +129,7 @@ def test_what_a_fork_has_trained_ahead_from_here_is_not_trained_ahead_once_more(
     close_round(trainer, (ME,), 3, 3, 3, 3)
     move_on(trainer, 4, History((START,), ("ann", "bob", "me")), ZEROS)
     assert _trained(open_round(trainer, attempt=20)) == []
-    assert (list(_hold(trainer)), carry_of(trainer)) == ([1, 1, 1, 1], [3, 3, 3, 3])
+    assert (held_by(trainer), carry_of(trainer)) == ([1, 1, 1, 1], [3, 3, 3, 3])
     close_round(trainer, (BOB, ME), 2, 2, 2, 2)
     assert _trained(open_round(trainer, attempt=21)) == [(6, [-2, -2, -2, -2])]
 

@@ -21,14 +21,14 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import Activity, TrainingReport
-from tests.peers.roles.at_once import TrainerAtOnce
+from tests.peers.roles.at_once import TrainerAtOnce, as_sent, name_of, sum_of
 
 AGENT, ME, ANN = (Contributor(name, 1) for name in ("agent", "me", "ann"))
 ZEROS, ONES = np.zeros(4, np.float32), np.ones(4, np.float32)
 OPENED = RoundOpened(term=1, round_id=1, digest=digest_of(ZEROS), members=(ANN, ME), attempt=1, planned_rounds=3)
 AFRESH = RoundOpened(term=2, round_id=1, digest=digest_of(ZEROS), members=(ANN, ME), attempt=2, planned_rounds=3)
 READY = LocalDeltaReady(1, ModelDelta(ONES, 1.0, frozenset([ME])), TrainingReport(0.5, 100, 1.0))
-TRAIN = TrainLocally(1, ZEROS, 3)
+TRAIN = TrainLocally(1, ZEROS, 3, room=0)
 IN_USE, FREE, CUT_OFF = PauseChanged("in use"), PauseChanged(), TrainingPaused(1)
 OPEN, OPEN_AFRESH = Received(AGENT, OPENED), Received(AGENT, AFRESH)
 
@@ -92,8 +92,9 @@ def test_it_takes_and_applies_a_result_that_it_has_no_part_in_and_does_not_test_
     for event in (OPEN, IN_USE, CUT_OFF):
         trainer.handle(event, 1.0)
     trainer.handle(Received(AGENT, BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ANN, ME), 1.0, (ANN,))), 1.1)
-    trainer.handle(Received(ANN, GlobalMessage(1, 1.0, (ANN,), 1, 1), ONES), 1.2)
-    effects = trainer.handle(Received(AGENT, RoundClosed(1, 1, digest_of(ONES))), 1.3)
+    result = sum_of(ONES, [ANN])
+    trainer.handle(Received(ANN, GlobalMessage(1, 1.0, (ANN,), 1, 1), as_sent(result)), 1.2)
+    effects = trainer.handle(Received(AGENT, RoundClosed(1, 1, name_of(result))), 1.3)
     assert [type(effect) for effect in effects] == [SaveModel]
     assert trainer.round_id == 1
     trainer.handle(FREE, 1.4)

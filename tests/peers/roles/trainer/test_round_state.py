@@ -10,7 +10,7 @@ import pytest
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.broadcast import Spread
 from mdl.peers.roles.trainer.round_state import MOST_IN_VAIN, Part
-from mdl.protocol.delta import Contributor, ModelDelta
+from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.vocabulary import Activity, Incoming
 
@@ -18,8 +18,8 @@ ME, ANN, EVE = (Contributor(name, 1) for name in ("me", "ann", "eve"))
 ORDER = HopOrdered(1, 1, 0, 5, ANN)
 
 
-def _delta(*who: Contributor, theta: float = 1.0) -> ModelDelta:
-    return ModelDelta(np.zeros(2, np.float32), theta, frozenset(who))
+def _delta(*who: Contributor, theta: float = 1.0) -> PartialSum:
+    return PartialSum(np.zeros(2, np.int32), theta, frozenset(who))
 
 
 def _part() -> Part:
@@ -101,7 +101,7 @@ def test_a_device_says_why_it_cannot_receive(change: dict[str, object], reason: 
         (_delta(ANN, ME, theta=2.0), "me would count twice"),
     ],
 )
-def test_an_incoming_delta_that_breaks_an_invariant_is_refused(theirs: ModelDelta, reason: str) -> None:
+def test_an_incoming_delta_that_breaks_an_invariant_is_refused(theirs: PartialSum, reason: str) -> None:
     with pytest.raises(RemoteProtocolError, match=reason):
         _part().check_incoming(_delta(ME), theirs)
 
@@ -140,7 +140,7 @@ def test_a_restarted_peer_is_no_member_any_more() -> None:
 def test_a_report_does_not_keep_a_delta_that_the_part_let_go() -> None:
     """Else each device that has sent holds its own delta to the end of the round, beside the result and w(t+1)."""
     part = Part(1, 1, frozenset([Contributor("ann", 1)]))
-    part.holds[0] = ModelDelta(np.ones(4, np.float32), 1.0, frozenset([Contributor("ann", 1)]))
+    part.holds[0] = PartialSum(np.ones(4, np.int32), 1.0, frozenset([Contributor("ann", 1)]))
     own = weakref.ref(part.holds[0].values)
     told = part.report_holdings()
     assert part.report_holdings() is told

@@ -13,7 +13,7 @@ from mdl.protocol.hop_messages import DeltaMessage, HopOrdered
 from mdl.protocol.machine import DeltaRecalled, Event, LocalDeltaReady, RecallDelta, Received, Send
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, GlobalMessage, ModelMessage, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import Fork, History, Lineage, TrainingReport
-from tests.peers.roles.at_once import TrainerAtOnce
+from tests.peers.roles.at_once import TrainerAtOnce, as_sent, mean_of, name_of, on_way, sum_of
 
 SIZE, SEGMENT = 64, 16
 AGENT, ANN, BOB, CLEO = (Contributor(name, 1) for name in ("agent", "ann", "bob", "cleo"))
@@ -86,7 +86,7 @@ def _move(trainer: Trainer, round_id: int, lineage: Lineage) -> None:
 
 
 def _own(trainer: Trainer) -> Vector:
-    return trainer.holdings()[0].values
+    return mean_of(trainer.holdings()[0], trainer.parameters)
 
 
 def _rounded_off(trainer: Trainer) -> Vector:
@@ -105,7 +105,8 @@ def _in_w_or_to_come(pair: Pair) -> Vector:
 def _merge_cleos(trainer: Trainer) -> None:
     """Her delta comes by a hop, and the own one is gone."""
     trainer.handle(Received(AGENT, HopOrdered(11, 7, 0, 9, CLEO)), 2.0)
-    trainer.handle(Received(CLEO, DeltaMessage(7, 0, 9, 1.0, (CLEO,)), ZEROS + 3), 2.1)
+    hers = on_way(ZEROS + 3, parameters=trainer.parameters)
+    trainer.handle(Received(CLEO, DeltaMessage(7, 0, 9, 1.0, (CLEO,)), hers), 2.1)
     assert trainer.holdings()[0].contributors == {ANN, CLEO}
 
 
@@ -149,11 +150,11 @@ def test_it_comes_again_if_the_round_goes_on_without_an_own_delta_that_a_hop_has
     rounded = _rounded_off(ann)
     _open(pair, TRUNK, 11, ZEROS)
     _merge_cleos(ann)
-    result = ZEROS + 7
+    result = sum_of(ZEROS + 7, [BOB], parameters=ann.parameters)
     order = BroadcastOrdered(11, 7, ann.digest, 1, (BOB, ANN), 1.0, (BOB,), lineage=TRUNK)
     ann.handle(Received(AGENT, order), 5.0)
-    ann.handle(Received(BOB, GlobalMessage(7, 1.0, (BOB,), 11, 1), result), 5.1)
-    recalls = _hand({ANN: ann}, ANN, Received(AGENT, RoundClosed(11, 7, digest_of(result))))
+    ann.handle(Received(BOB, GlobalMessage(7, 1.0, (BOB,), 11, 1), as_sent(result)), 5.1)
+    recalls = _hand({ANN: ann}, ANN, Received(AGENT, RoundClosed(11, 7, name_of(result))))
     assert len(recalls) == 1
     ann.handle(DeltaRecalled(7, ZEROS.copy()), 5.3)
     np.testing.assert_allclose(ann.carry, rounded, atol=1e-6)

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
-from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
+from mdl.protocol.delta import Contributor, ModelDelta, PartialSum, apply_delta, digest_of
 from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaWanted, HopOrdered
 from mdl.protocol.machine import (
     DeltaRecalled,
     Event,
+    HeldAs,
     KeepDelta,
     LocalDeltaReady,
     RecallDelta,
@@ -23,11 +24,12 @@ from mdl.protocol.machine import (
     Send,
     Tick,
     TrainLocally,
+    hold_recalled,
 )
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, ModelWanted, RoundClosed, RoundOpened
 from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vocabulary import Accepted, Ballot, Fork, History, Lineage, Staged, TrainingReport
-from tests.peers.roles.at_once import TrainerAtOnce
+from tests.peers.roles.at_once import TrainerAtOnce, mean_of, on_way, sum_of
 
 SIZE = 64
 AGENT, ANN, BOB = (Contributor(name, 1) for name in ("agent", "ann", "bob"))
@@ -54,7 +56,7 @@ def _hand(
     return kept
 
 
-def _train(pair: dict[Contributor, Trainer], round_id: int, values: float) -> dict[Contributor, ModelDelta]:
+def _train(pair: dict[Contributor, Trainer], round_id: int, values: float) -> dict[Contributor, PartialSum]:
     base = pair[ANN].digest
     kept = {}
     for me in pair:
@@ -85,7 +87,7 @@ def test_what_coding_rounds_off_comes_in_with_the_next_own_delta_and_nothing_els
     assert pair[ANN].digest == pair[BOB].digest
     own = _train(pair, 2, 0.0)
     for me, delta in own.items():
-        np.testing.assert_allclose(delta.values, off[me], atol=1e-7)
+        np.testing.assert_allclose(mean_of(delta, pair[me].parameters), off[me], atol=1e-7)
 
 
 def _trained(settings: TrainerSettings) -> tuple[dict[Contributor, Trainer], BroadcastOrdered]:
@@ -111,7 +113,7 @@ def test_the_next_model_takes_the_results_memory_once_all_have_confirmed_it(lost
     assert part is not None
     assert part.spread.staged is not None
     result, digest = part.spread.staged.values, part.spread.digest
-    right = apply_delta(START, result, 1.0)
+    right = apply_delta(START, mean_of(part.spread.staged), 1.0)
     for me in pair:
         _hand(pair, me, Received(AGENT, RoundClosed(9, 1, digest)))
     assert np.shares_memory(pair[ANN].parameters, result) is (lost is None)
@@ -122,7 +124,7 @@ def test_the_next_model_takes_the_results_memory_once_all_have_confirmed_it(lost
 def test_the_next_model_leaves_alone_what_is_on_its_way_to_a_device_that_was_lost() -> None:
     """It may wake up, and take that for segments of the exchange which it still follows."""
     cleo = Contributor("cleo", 1)
-    three, piece = (ANN, BOB, cleo), np.ones(16, np.float32)
+    three, piece = (ANN, BOB, cleo), on_way(np.ones(16))
     pair, order = _trained(TrainerSettings())
     ann = pair[ANN]
     assert ann.part is not None
@@ -164,21 +166,30 @@ def _lent() -> tuple[dict[Contributor, Trainer], BroadcastOrdered]:
     [HopOrdered(9, 1, 0, 9_000_001, ANN), DeltaWanted(1, 9, 0, 9_000_001)],
     ids=["to receive another", "to give it away"],
 )
-def test_a_hop_waits_for_the_own_delta_whose_place_a_result_has_taken(message: Any) -> None:
+@pytest.mark.parametrize("has_sum", [False, True], ids=["as it was trained", "on the grid"])
+def test_a_hop_waits_for_the_own_delta_whose_place_a_result_has_taken(message: Any, has_sum: bool) -> None:
     pair, _ = _lent()
     bob, w = pair[BOB], pair[BOB].parameters
     sender = AGENT if isinstance(message, HopOrdered) else ANN
     asked = [effect for effect in bob.handle(Received(sender, message), 2.0) if not isinstance(effect, Send)]
-    assert asked == [RecallDelta(1, w)]
+    assert asked == [RecallDelta(1, w, held_as=HeldAs(1.0, BOB, 0))]
     assert asked[0].parameters is w
     assert [e for e in bob.handle(Received(sender, message), 2.1) if not isinstance(e, Send)] == []  # asked once
-    own = np.linspace(0.0, 1.0, SIZE, dtype=np.float32)
-    bob.handle(DeltaRecalled(1, own), 2.2)
+    answer = DeltaRecalled(1, np.linspace(0.0, 1.0, SIZE, dtype=np.float32))
+    if has_sum:
+        answer = hold_recalled(asked[0], answer)
+        assert answer.held is not None
+    bob.handle(answer, 2.2)
     assert bob.part is not None
-    assert bob.part.own_hold(BOB) == ModelDelta(own, 1.0, frozenset([BOB]))
+    own = bob.part.own_hold(BOB)
+    assert own is not None
+    assert (answer.held is not None and own is answer.held.sum) is has_sum
+    right = sum_of(np.linspace(0.0, 1.0, SIZE), [BOB])
+    assert (own.theta, own.contributors, own.values.tobytes()) == (1.0, {BOB}, right.values.tobytes())
     effects = bob.handle(Received(sender, message), 2.3)
     if isinstance(message, DeltaWanted):
-        assert any(isinstance(effect, Send) and effect.values is own for effect in effects)
+        given = [e.values for e in effects if isinstance(e, Send) and isinstance(e.values, np.ndarray)]
+        assert [np.shares_memory(values, own.values) for values in given] == [True]
     else:
         assert bob.part.incoming == message
 
@@ -188,7 +199,7 @@ def test_a_new_plan_waits_for_the_own_delta_whose_place_the_last_one_has_taken()
     bob = pair[BOB]
     again = replace(order, term=10, version=1)
     assert [e for e in bob.handle(Received(AGENT, again), 2.0) if not isinstance(e, Send)] == [
-        RecallDelta(1, bob.parameters)
+        RecallDelta(1, bob.parameters, held_as=HeldAs(1.0, BOB, 0))
     ]
     assert bob.exchange is None
     begun = bob.handle(DeltaRecalled(1, np.linspace(0.0, 1.0, SIZE, dtype=np.float32)), 2.1)
@@ -203,14 +214,16 @@ def test_who_alone_is_left_of_an_exchange_has_the_result_as_soon_as_its_own_delt
     lost = (Lost(BOB, 1.0, 1, 2),)
     alone = replace(order, version=2, began=1, order=(ANN,), contributors=(ANN,), theta=1.0, owns=(2,), lost=lost)
     asked = ann.handle(Received(AGENT, alone), 2.0)
-    assert [effect for effect in asked if not isinstance(effect, Send)] == [RecallDelta(1, ann.parameters)]
+    assert [effect for effect in asked if not isinstance(effect, Send)] == [
+        RecallDelta(1, ann.parameters, held_as=HeldAs(1.0, ANN, 0))
+    ]
     assert ann.part is not None
     assert ann.part.spread.staged is None
     own = np.linspace(0.0, 1.0, SIZE, dtype=np.float32)
     _hand(pair, ANN, DeltaRecalled(1, own))
     assert ann.part.spread.staged is not None
     assert ann.part.spread.staged.contributors == {ANN}
-    assert np.array_equal(ann.part.spread.staged.values, own)
+    assert np.array_equal(ann.part.spread.staged.values, sum_of(own).values)
 
 
 @pytest.mark.parametrize("is_wanted", [False, True])
@@ -279,7 +292,7 @@ def test_what_is_on_its_way_when_the_round_is_opened_anew_stays_as_it_was(lineag
 def test_who_hears_late_that_the_round_was_opened_has_the_segments_that_came_before() -> None:
     """Their owners know that they have arrived, and do not give them again."""
     cleo = Contributor("cleo", 1)
-    everybody, values = (ANN, BOB, cleo), np.ones(SIZE // 4, np.float32)
+    everybody, values = (ANN, BOB, cleo), on_way(np.ones(SIZE // 4))
     trainer = TrainerAtOnce(cleo, START, "schema", "model", TrainerSettings())
     order = BroadcastOrdered(9, 1, trainer.digest, 1, everybody, 2.0, (ANN, BOB), owns=(2, 2, 0), segment_values=16)
     trainer.handle(Received(AGENT, order), 1.0)
@@ -295,7 +308,7 @@ def test_what_cannot_be_had_again_is_trained_again() -> None:
     pair, _ = _lent()
     bob = pair[BOB]
     bob.handle(Received(ANN, DeltaWanted(1, 9, 0, 9_000_001)), 2.0)
-    assert TrainLocally(1, bob.parameters) in bob.handle(DeltaRecalled(1, None), 2.1)
+    assert TrainLocally(1, bob.parameters, room=0) in bob.handle(DeltaRecalled(1, None), 2.1)
     assert bob.holdings() == {}
 
 
@@ -340,7 +353,7 @@ def test_what_was_rounded_off_is_dropped_where_the_result_comes_whole() -> None:
         _hand(pair, me, Received(AGENT, RoundClosed(9, 1, digest)))
     assert pair[ANN].digest == pair[BOB].digest
     own = _train(pair, 2, 0.0)
-    assert np.array_equal(own[BOB].values, START)
+    assert not own[BOB].values.any()
 
 
 def test_a_vote_for_a_value_that_another_proposal_replaces_is_free_again() -> None:
@@ -354,7 +367,7 @@ def test_a_vote_for_a_value_that_another_proposal_replaces_is_free_again() -> No
         trainer.handle(Received(AGENT, BroadcastOrdered(*names, lineage=lineage)), 0.0)
 
     def stage(term: int, version: int, value: float) -> None:
-        trainer.handle(Received(ANN, GlobalMessage(1, 1.0, (ANN,), term, version), START + value), 0.0)
+        trainer.handle(Received(ANN, GlobalMessage(1, 1.0, (ANN,), term, version), on_way(START + value / 2)), 0.0)
 
     for term, replaces in ((9, (10, 1)), (10, (10, 2, b"another one"))):
         order(term, 1)
@@ -387,7 +400,7 @@ def test_a_vote_is_not_free_while_the_order_that_follows_may_be_of_the_same_resu
         assert trainer.standing.was_further() is (version == 2)
         accepted = trainer.report(9, "agent", 0.0).accepted  # its vote counts as one for what it had staged
         assert (accepted and accepted.version) == (1 if version == 2 else None)
-        trainer.handle(Received(ANN, GlobalMessage(1, 1.0, (ANN,), 9, version), START + 1.0), 0.0)
+        trainer.handle(Received(ANN, GlobalMessage(1, 1.0, (ANN,), 9, version), on_way(START + 1.0)), 0.0)
         assert trainer.standing.votes(has_staged=True)
 
 

@@ -13,8 +13,8 @@ import pytest
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.counts import no_evaluation
-from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
-from mdl.protocol.grid import Vector
+from mdl.protocol.delta import Contributor, ModelDelta, PartialSum, apply_delta, digest_of
+from mdl.protocol.grid import Vector, share_of
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import (
     DeltaRecalled,
@@ -63,7 +63,7 @@ from mdl.protocol.vector_work import (
     merge_deltas,
 )
 from mdl.protocol.vocabulary import Activity, Fork, History, HopOutcome, Incoming, ResourceState, Staged, TrainingReport
-from tests.peers.roles.at_once import TrainerAtOnce
+from tests.peers.roles.at_once import TrainerAtOnce, as_sent, mean_of, name_of, on_way, sum_of
 
 AGENT = Contributor("agent", 1)
 ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1)
@@ -74,14 +74,22 @@ HOP = HopOrdered(1, 1, 0, 10, ANN)
 CANCELLED = HopCancelled(1, 1, 0, 10, ANN)
 AFRESH = RoundOpened(2, 1, digest_of(ZEROS), MEMBERS, attempt=2)
 START = Fork(0, 3, "agent.1.1")
+RESULT = sum_of((0.25, 0.5, 0.75, 1.0), MEMBERS)
+OTHER = sum_of((2, 2, 2, 2), MEMBERS)
 
 
 def _vector(*values: float) -> Vector:
     return np.array(values, np.float32)
 
 
-def _trainer(keep_deltas: bool = False, parameters: Vector = ZEROS, round_id: int = 0) -> Trainer:
-    return TrainerAtOnce(ME, parameters, "schema", "lenet", TrainerSettings(keep_deltas=keep_deltas), round_id)
+def _integers(*sums: int) -> Vector:
+    """A sum as it travels."""
+    return np.array(sums, np.int32).view(np.float32)
+
+
+def _trainer(keep_deltas: bool = False, parameters: Vector = ZEROS, round_id: int = 0, theta: float = 1.0) -> Trainer:
+    settings = TrainerSettings(keep_deltas=keep_deltas, theta=theta)
+    return TrainerAtOnce(ME, parameters, "schema", "lenet", settings, round_id)
 
 
 def _say(trainer: Trainer, message: Said, now: float, sender: Contributor = AGENT, values: Vector | None = None):  # type: ignore[no-untyped-def]
@@ -108,7 +116,7 @@ def _receiving() -> Trainer:
 def _delta(
     values: Vector, contributors: Iterable[Contributor] = (ANN,), theta: float = 1.0, hop_id: int = 10
 ) -> tuple[DeltaMessage, Vector]:
-    return DeltaMessage(1, 0, hop_id, theta, tuple(contributors)), values
+    return DeltaMessage(1, 0, hop_id, theta, tuple(contributors)), on_way(values, theta)
 
 
 def _merge(trainer: Trainer, message: DeltaMessage, values: Vector, now: float = 4.0) -> list[Effect]:
@@ -119,14 +127,14 @@ def _broadcast(*order: Contributor, version: int = 1, term: int = 1) -> Broadcas
     return BroadcastOrdered(term, 1, digest_of(ZEROS), version, order, 3.0, MEMBERS)
 
 
-def _globally(values: Vector, theta: float = 3.0) -> tuple[GlobalMessage, Vector]:
-    return GlobalMessage(1, theta, MEMBERS, 1, 1), values
+def _globally(result: PartialSum, theta: float = 3.0) -> tuple[GlobalMessage, Vector]:
+    return GlobalMessage(1, theta, MEMBERS, 1, 1), as_sent(result)
 
 
 def _staged() -> Trainer:
     trainer = _holding()
     _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
-    trainer.handle(Received(ANN, *_globally(_vector(1, 2, 3, 4))), 6.0)
+    trainer.handle(Received(ANN, *_globally(RESULT)), 6.0)
     return trainer
 
 
@@ -215,7 +223,7 @@ def test_a_round_opened_afresh_uses_the_own_delta_if_nothing_was_merged_into_it(
     _say(trainer, DeltaWanted(1, 1, 0, 20), 3.0, BOB)
     assert _say(trainer, AFRESH, 5.0) == []
     assert trainer.attempt() == (1, 2)
-    np.testing.assert_array_equal(trainer.holdings()[0].values, _vector(1, 1, 1, 1))
+    np.testing.assert_array_equal(mean_of(trainer.holdings()[0]), _vector(1, 1, 1, 1))
     report = _report(trainer)
     assert (report.activity, report.hops, report.holdings[0].sent_hop) == (Activity.HOLDING, (), None)
 
@@ -231,7 +239,7 @@ def test_a_round_opened_afresh_recalls_the_own_delta_that_has_been_merged_away()
     trainer.handle(DeltaRecalled(1, _vector(1, 1, 1, 1)), 5.5)
     hold = trainer.holdings()[0]
     assert (hold.theta, hold.contributors) == (1.0, {ME})
-    np.testing.assert_array_equal(hold.values, _vector(1, 1, 1, 1))
+    np.testing.assert_array_equal(mean_of(hold), _vector(1, 1, 1, 1))
 
 
 def test_an_attempt_that_was_left_for_another_model_is_not_entered_again_but_a_later_one_is() -> None:
@@ -255,13 +263,13 @@ def test_nothing_is_given_to_who_is_in_no_round_of_the_agent_that_is_obeyed_now(
 
 
 def test_a_recalled_delta_keeps_the_weight_it_was_trained_with() -> None:
-    trainer = _trainer()
+    trainer = _trainer(theta=7.0)
     _say(trainer, OPENED, 1.0)
-    trainer.handle(_ready(_vector(1, 1, 1, 1), theta=7.0), 2.0)
+    trainer.handle(_ready(_vector(0.1, 0.1, 0.1, 0.1), theta=7.0), 2.0)
     _say(trainer, HOP, 3.0)
     _merge(trainer, *_delta(_vector(3, 3, 3, 3)))
     _say(trainer, AFRESH, 5.0)
-    trainer.handle(DeltaRecalled(1, _vector(1, 1, 1, 1)), 5.5)
+    trainer.handle(DeltaRecalled(1, _vector(0.1, 0.1, 0.1, 0.1)), 5.5)
     assert trainer.holdings()[0].theta == 7.0
 
 
@@ -283,14 +291,16 @@ def test_a_round_opened_afresh_while_it_trains_waits_for_that_training() -> None
 
 
 def test_theta_and_the_own_contribution_are_born_with_the_local_delta() -> None:
-    trainer = _trainer(keep_deltas=True)
+    trainer = _trainer(keep_deltas=True, theta=7.0)
     _say(trainer, OPENED, 1.0)
-    ready = _ready(_vector(1, 2, 3, 4), theta=7.0)
+    ready = _ready(_vector(0.25, 0.5, 0.75, 1), theta=7.0)
     (kept,) = trainer.handle(ready, 2.0)
     assert isinstance(kept, KeepDelta)
     assert (kept.round_id, kept.name, kept.delta.theta) == (1, "own", 7.0)
-    assert kept.delta.values.tolist() == [1, 2, 3, 4]
-    assert not np.shares_memory(kept.delta.values, ready.delta.values)  # where a result may come, while it is written
+    assert kept.delta.values.tolist() == [round(7 * value * 2**28) for value in (0.25, 0.5, 0.75, 1)]
+    held = trainer.holdings()[0].values  # where a result may come, while it is written
+    assert not np.shares_memory(kept.delta.values, held)
+    assert not np.shares_memory(kept.delta.values, ready.delta.values)
     (holding,) = _report(trainer).holdings
     assert (holding.theta, holding.contributors, holding.sent_hop) == (7.0, (ME,), None)
     assert _report(trainer).activity is Activity.HOLDING
@@ -320,10 +330,10 @@ def test_4_3_a_receiver_says_when_it_is_ready_and_asks_again_on_its_timer() -> N
 
 def test_3_2_2_theta_starts_from_1_and_adds_up() -> None:
     trainer = _receiving()
-    _merge(trainer, *_delta(_vector(4, 4, 4, 4), (ANN, BOB), theta=2.0))
+    _merge(trainer, *_delta(_vector(2.5, 2.5, 2.5, 2.5), (ANN, BOB), theta=2.0))
     hold = trainer.holdings()[0]
     assert (hold.theta, hold.contributors) == (3.0, frozenset(MEMBERS))
-    np.testing.assert_allclose(hold.values, _vector(3, 3, 3, 3), rtol=1e-6)
+    np.testing.assert_array_equal(mean_of(hold), _vector(2, 2, 2, 2))
 
 
 def test_a_receiver_decides_a_hop_once() -> None:
@@ -386,16 +396,17 @@ def test_a_delta_of_another_theta_than_its_sender_has_told_is_refused_and_names_
 @pytest.mark.parametrize(
     ("values", "contributors", "theta", "reason"),
     [
-        (_vector(1, np.nan, 1, 1), (ANN,), 1.0, "not finite"),
-        (_vector(1, np.inf, 1, 1), (ANN,), 1.0, "not finite"),
-        (_vector(1, -2e6, 1, 1), (ANN,), 1.0, "beyond 1e"),
-        (_vector(1, 1, 1), (ANN,), 1.0, "3 values where the model has 4"),
-        (_vector(1, 1, 1, 1), (Contributor("eve", 1),), 1.0, "eve is no member"),
-        (_vector(1, 1, 1, 1), (Contributor("ann", 2),), 1.0, "ann is no member"),
-        (_vector(1, 1, 1, 1), (ANN, ME), 2.0, "me would count twice"),
-        (_vector(1, 1, 1, 1), (ANN,), 0.0, "theta 0.0"),
-        (_vector(1, 1, 1, 1), (ANN,), float("nan"), "theta nan"),
-        (_vector(1, 1, 1, 1), (), 1.0, "0 contributors"),
+        (_integers(1, share_of(1.0, 0) + 2, 1, 1), (ANN,), 1.0, "beyond the share of a weight of 1"),
+        (_integers(1, -share_of(1.0, 0) - 2, 1, 1), (ANN,), 1.0, "beyond the share of a weight of 1"),
+        (_integers(1, -(2**31), 1, 1), (ANN,), 1.0, "beyond the share of a weight of 1"),
+        (_integers(1, share_of(0.5, 0) + 2, 1, 1), (ANN,), 0.5, "beyond the share of a weight of 0.5"),
+        (_integers(1, 1, 1), (ANN,), 1.0, "3 values where the model has 4"),
+        (_integers(1, 1, 1, 1), (Contributor("eve", 1),), 1.0, "eve is no member"),
+        (_integers(1, 1, 1, 1), (Contributor("ann", 2),), 1.0, "ann is no member"),
+        (_integers(1, 1, 1, 1), (ANN, ME), 2.0, "me would count twice"),
+        (_integers(1, 1, 1, 1), (ANN,), 0.0, "theta 0.0"),
+        (_integers(1, 1, 1, 1), (ANN,), float("nan"), "theta nan"),
+        (_integers(1, 1, 1, 1), (), 1.0, "0 contributors"),
     ],
 )
 def test_a_delta_that_would_poison_the_mean_aborts_its_hop_and_says_why(
@@ -403,13 +414,13 @@ def test_a_delta_that_would_poison_the_mean_aborts_its_hop_and_says_why(
 ) -> None:
     trainer = _receiving()
     with pytest.raises(RemoteProtocolError, match=reason):
-        _merge(trainer, *_delta(values, contributors, theta))
+        _merge(trainer, DeltaMessage(1, 0, 10, theta, contributors), values)
     (decision,) = _report(trainer).hops
     assert decision.outcome is HopOutcome.ABORTED
     assert reason in decision.reason
     hold = trainer.holdings()[0]
     assert (hold.theta, hold.contributors) == (1.0, {ME})
-    np.testing.assert_array_equal(hold.values, _vector(1, 1, 1, 1))
+    np.testing.assert_array_equal(mean_of(hold), _vector(1, 1, 1, 1))
 
 
 def test_a_delta_nobody_ordered_is_dropped() -> None:
@@ -477,7 +488,7 @@ def test_what_has_been_given_away_receives_nothing() -> None:
 
 def test_3_2_3_the_root_stages_what_it_holds_and_serves_whoever_waits() -> None:
     trainer = _receiving()
-    _merge(trainer, *_delta(_vector(4, 4, 4, 4), (ANN, BOB), theta=2.0))
+    _merge(trainer, *_delta(_vector(3, 3, 3, 3), (ANN, BOB), theta=2.0))
     assert _sent(_say(trainer, GlobalWanted(1), 4.5, BOB)) == []
     effects = _say(trainer, _broadcast(ME, ANN, BOB), 5.0)
     assert [(e.receiver, e.message) for e in effects] == [("bob", GlobalMessage(1, 3.0, MEMBERS, 1, 1))]  # type: ignore[union-attr]
@@ -496,9 +507,9 @@ def test_3_2_3_everyone_else_asks_its_parent_in_the_binomial_tree(order: tuple[C
 def test_whoever_has_the_result_tells_its_parent_that_the_next_childs_turn_has_come() -> None:
     trainer = _holding()
     _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
-    effects = trainer.handle(Received(ANN, *_globally(_vector(1, 2, 3, 4))), 5.5)
+    effects = trainer.handle(Received(ANN, *_globally(RESULT)), 5.5)
     assert effects == [Send("ann", GlobalTaken(1))]
-    named = msgspec.structs.replace(_broadcast(BOB, ME, version=2), digest=digest_of(_vector(1, 2, 3, 4)))
+    named = msgspec.structs.replace(_broadcast(BOB, ME, version=2), digest=name_of(RESULT))
     newer = _say(trainer, named, 6.0)
     assert newer == [Send("bob", GlobalTaken(1))]
     assert _say(trainer, named, 6.5) == []
@@ -506,7 +517,7 @@ def test_whoever_has_the_result_tells_its_parent_that_the_next_childs_turn_has_c
 
 def test_the_next_child_is_fed_when_the_one_before_it_has_the_result() -> None:
     trainer = _receiving()
-    _merge(trainer, *_delta(_vector(4, 4, 4, 4), (ANN, BOB), theta=2.0))
+    _merge(trainer, *_delta(_vector(3, 3, 3, 3), (ANN, BOB), theta=2.0))
     order = msgspec.structs.replace(_broadcast(ME, ANN, BOB), link_mb_s=(1.0, 1.0, 1.0))
     assert _say(trainer, order, 5.0) == []
     assert _say(trainer, GlobalWanted(1), 5.1, BOB) == []
@@ -534,30 +545,30 @@ def test_4_4_an_own_delta_that_counts_makes_room_before_the_next_model_is_comput
     assert trainer.part is not None
     own = weakref.ref(trainer.part.holds[0].values)
     _say(trainer, BroadcastOrdered(1, 6, digest_of(ZEROS), 1, (ANN, ME, BOB), 3.0, members), 5.0)
-    result = _vector(1, 2, 3, 4)
+    result = as_sent(RESULT)
     trainer.handle(Received(ANN, GlobalMessage(6, 3.0, members, 1, 1), result, digest_of(result)), 6.0)
 
     assert own() is not None
-    (apply,) = _say(trainer, RoundClosed(1, 6, digest_of(result)), 7.0)
+    (apply,) = _say(trainer, RoundClosed(1, 6, name_of(RESULT)), 7.0)
     assert isinstance(apply, ApplyDelta)
     assert own() is None
 
 
 def _applying(target: CatchUp | None = None) -> tuple[Trainer, ApplyDelta]:
     """It has heard that the round is closed, or where the mesh stands, and w(1) is being computed."""
-    trainer, result = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings()), _vector(1, 2, 3, 4)
+    trainer, result = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings()), as_sent(RESULT)
     _say(trainer, OPENED, 1.0)
     trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
     _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
     trainer.handle(Received(ANN, GlobalMessage(1, 3.0, MEMBERS, 1, 1), result, digest_of(result)), 6.0)
-    (apply,) = _say(trainer, target or RoundClosed(1, 1, digest_of(result)), 7.0)
+    (apply,) = _say(trainer, target or RoundClosed(1, 1, name_of(RESULT)), 7.0)
     assert isinstance(apply, ApplyDelta)
     return trainer, apply
 
 
 def test_until_the_next_model_is_there_a_device_reports_the_last_one_and_follows_no_order() -> None:
     trainer, apply = _applying()
-    assert _say(trainer, RoundClosed(1, 1, digest_of(_vector(1, 2, 3, 4))), 7.1) == []  # it is applied once
+    assert _say(trainer, RoundClosed(1, 1, name_of(RESULT)), 7.1) == []  # it is applied once
     assert _say(trainer, AFRESH, 7.1) == []
     assert _say(trainer, CatchUp(1, 4, digest_of(_vector(9, 9, 9, 9)), ANN), 7.2) == []
     report = _report(trainer)
@@ -571,18 +582,18 @@ def test_until_the_next_model_is_there_a_device_reports_the_last_one_and_follows
 
 def test_the_next_model_takes_the_memory_of_a_result_that_came_whole_unless_a_child_may_still_read_it() -> None:
     assert _applying()[1].in_place
-    trainer, result = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings()), _vector(1, 2, 3, 4)
+    trainer, result = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings()), as_sent(RESULT)
     cat = Contributor("cat", 1)
     _say(trainer, OPENED, 1.0)
     _say(trainer, _broadcast(ANN, ME, BOB, cat), 5.0)
     trainer.handle(Received(ANN, GlobalMessage(1, 3.0, MEMBERS, 1, 1), result, digest_of(result)), 6.0)
     (given,) = _say(trainer, GlobalWanted(1), 6.1, cat)
     assert isinstance(given, Send)
-    (apply,) = deepcopy(trainer).handle(Received(AGENT, RoundClosed(1, 1, digest_of(result))), 7.0)
+    (apply,) = deepcopy(trainer).handle(Received(AGENT, RoundClosed(1, 1, name_of(RESULT))), 7.0)
     assert isinstance(apply, ApplyDelta)
     assert not apply.in_place
     _say(trainer, GlobalTaken(1), 6.9, cat)
-    (apply,) = _say(trainer, RoundClosed(1, 1, digest_of(result)), 7.0)
+    (apply,) = _say(trainer, RoundClosed(1, 1, name_of(RESULT)), 7.0)
     assert isinstance(apply, ApplyDelta)
     assert apply.in_place
     assert _say(trainer, GlobalWanted(1), 7.1, cat) == []  # it is no result any more
@@ -596,7 +607,7 @@ def test_the_next_model_of_a_device_alone_leaves_it_its_own_delta() -> None:
     (asked,) = _say(trainer, BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ME,), 1.0, (ME,)), 5.0)
     assert isinstance(asked, HashDelta)
     trainer.handle(hash_delta(asked), 5.1)
-    (apply,) = _say(trainer, RoundClosed(1, 1, digest_of(_vector(1, 1, 1, 1))), 7.0)
+    (apply,) = _say(trainer, RoundClosed(1, 1, name_of(sum_of((1, 1, 1, 1), [ME]))), 7.0)
     assert isinstance(apply, ApplyDelta)
     assert not apply.in_place
 
@@ -624,14 +635,14 @@ def test_a_receiver_merges_beside_its_loop_and_decides_when_that_is_done() -> No
     trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
     _say(trainer, HOP, 3.0)
     delta = DeltaMessage(1, 0, 10, 1.0, (ANN,))
-    (merge,) = _say(trainer, delta, 4.0, ANN, _vector(3, 3, 3, 3))
+    (merge,) = _say(trainer, delta, 4.0, ANN, on_way((3, 3, 3, 3)))
     assert isinstance(merge, MergeDeltas)
-    assert _say(trainer, delta, 4.1, ANN, _vector(3, 3, 3, 3)) == []  # once
+    assert _say(trainer, delta, 4.1, ANN, on_way((3, 3, 3, 3))) == []  # once
     assert (_report(trainer).incoming, _report(trainer).hops) == (Incoming(0, 10, ANN), ())
     assert _sent(trainer.handle(Tick(), 9.0)) == []  # nothing more is asked for
     trainer.handle(merge_deltas(merge), 9.1)
     assert trainer.part is not None
-    assert trainer.part.holds[0].values.tolist() == [2, 2, 2, 2]
+    assert mean_of(trainer.part.holds[0]).tolist() == [2, 2, 2, 2]
     assert [decision.outcome for decision in _report(trainer).hops] == [HopOutcome.MERGED]
     trainer.handle(merge_deltas(merge), 9.2)
     assert trainer.part.holds[0].theta == 2.0
@@ -642,25 +653,25 @@ def test_a_hop_that_is_cancelled_while_it_merges_stays_cancelled() -> None:
     _say(trainer, OPENED, 1.0)
     trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
     _say(trainer, HOP, 3.0)
-    (merge,) = _say(trainer, DeltaMessage(1, 0, 10, 1.0, (ANN,)), 4.0, ANN, _vector(3, 3, 3, 3))
+    (merge,) = _say(trainer, DeltaMessage(1, 0, 10, 1.0, (ANN,)), 4.0, ANN, on_way((3, 3, 3, 3)))
     _say(trainer, HopCancelled(1, 1, 0, 10, ANN), 4.1)
     assert isinstance(merge, MergeDeltas)
     trainer.handle(merge_deltas(merge), 4.2)
     assert trainer.part is not None
-    assert (trainer.part.holds[0].theta, trainer.part.holds[0].values.tolist()) == (1.0, [1, 1, 1, 1])
+    assert (trainer.part.holds[0].theta, mean_of(trainer.part.holds[0]).tolist()) == (1.0, [1, 1, 1, 1])
     assert [decision.outcome for decision in _report(trainer).hops] == [HopOutcome.ABORTED]
 
 
 def test_a_result_is_staged_and_not_applied_until_the_round_is_closed() -> None:
     trainer = _staged()
-    digest = digest_of(_vector(1, 2, 3, 4))
+    digest = name_of(RESULT)
     report = _report(trainer)
     assert report.round_id == 0
     assert report.staged == Staged(digest, 3.0, MEMBERS, term=1, version=1)
     np.testing.assert_array_equal(trainer.parameters, ZEROS)
     assert _sent(_say(trainer, RoundClosed(1, 1, b"another result"), 7.1)) == []
     effects = _say(trainer, RoundClosed(1, 1, digest), 7.2)
-    expected = apply_delta(ZEROS, _vector(1, 2, 3, 4), 1.0)
+    expected = apply_delta(ZEROS, _vector(0.25, 0.5, 0.75, 1.0), 1.0)
     assert [type(effect) for effect in effects] == [SaveModel, Evaluate]
     np.testing.assert_array_equal(trainer.parameters, expected)
     report = _report(trainer)
@@ -673,25 +684,23 @@ def test_a_result_is_staged_and_not_applied_until_the_round_is_closed() -> None:
 def test_keeping_deltas_writes_the_global_delta_of_each_round() -> None:
     trainer = _holding(keep_deltas=True)
     _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
-    trainer.handle(Received(ANN, *_globally(_vector(1, 2, 3, 4))), 6.0)
+    trainer.handle(Received(ANN, *_globally(RESULT)), 6.0)
     (kept,) = (
-        effect
-        for effect in _say(trainer, RoundClosed(1, 1, digest_of(_vector(1, 2, 3, 4))), 7.0)
-        if isinstance(effect, KeepDelta)
+        effect for effect in _say(trainer, RoundClosed(1, 1, name_of(RESULT)), 7.0) if isinstance(effect, KeepDelta)
     )
     assert (kept.name, kept.delta.theta, kept.delta.contributors) == ("global", 3.0, frozenset(MEMBERS))
 
 
 def test_a_second_copy_of_the_result_changes_nothing() -> None:
     trainer = _staged()
-    assert trainer.handle(Received(ANN, *_globally(_vector(9, 9, 9, 9))), 6.1) == []
+    assert trainer.handle(Received(ANN, *_globally(OTHER)), 6.1) == []
     assert trainer.part is not None
-    assert trainer.part.spread.digest == digest_of(_vector(1, 2, 3, 4))
+    assert trainer.part.spread.digest == name_of(RESULT)
 
 
 @pytest.mark.parametrize(
     ("message", "values"),
-    [_globally(_vector(1, 2, 3)), _globally(_vector(1, 2, 3, 4), theta=4.0)],
+    [_globally(sum_of((0.25, 0.5, 0.75), MEMBERS)), _globally(RESULT, theta=4.0)],
     ids=["wrong size", "wrong theta"],
 )
 def test_a_result_that_cannot_be_right_is_refused(message: GlobalMessage, values: Vector) -> None:
@@ -705,9 +714,9 @@ def test_a_result_that_cannot_be_right_is_refused(message: GlobalMessage, values
 
 def test_a_result_before_its_order_or_of_other_contributors_is_dropped() -> None:
     trainer = _holding()
-    trainer.handle(Received(ANN, *_globally(_vector(1, 2, 3, 4))), 4.0)
+    trainer.handle(Received(ANN, *_globally(RESULT)), 4.0)
     _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
-    trainer.handle(Received(ANN, GlobalMessage(1, 3.0, (ANN, BOB), 1, 1), _vector(1, 2, 3, 4)), 5.1)
+    trainer.handle(Received(ANN, GlobalMessage(1, 3.0, (ANN, BOB), 1, 1), as_sent(RESULT)), 5.1)
     assert trainer.part is not None
     assert trainer.part.spread.staged is None
 
@@ -738,10 +747,10 @@ def test_a_device_that_was_too_late_for_a_round_takes_its_result_all_the_same() 
     trainer = _trainer()
     late = BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ANN, BOB, ME), 2.0, (ANN, BOB))
     assert _say(trainer, late, 5.0) == [Send("ann", GlobalWanted(1))]
-    result = _vector(1, 2, 3, 4)
-    trainer.handle(Received(ANN, GlobalMessage(1, 2.0, (ANN, BOB), 1, 1), result), 6.0)
+    result = sum_of((1, 2, 3, 3.5), (ANN, BOB))
+    trainer.handle(Received(ANN, GlobalMessage(1, 2.0, (ANN, BOB), 1, 1), as_sent(result)), 6.0)
     assert _report(trainer).activity is Activity.STAGED
-    _say(trainer, RoundClosed(1, 1, digest_of(result)), 7.0)
+    _say(trainer, RoundClosed(1, 1, name_of(result)), 7.0)
     assert (trainer.round_id, trainer.standing.base) == (1, ("ann", "bob"))
     assert not trainer.standing.knows_ballot()  # an earlier start of it may have voted on the next one
     assert trainer.carry is None
@@ -751,13 +760,13 @@ def test_a_device_that_was_too_late_for_a_round_takes_its_result_all_the_same() 
 def test_a_result_stays_when_the_device_only_then_hears_that_the_round_was_opened(term: int) -> None:
     trainer = _trainer()
     _say(trainer, BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ANN, BOB, ME), 2.0, (ANN, BOB)), 5.0)
-    result = _vector(1, 2, 3, 4)
-    trainer.handle(Received(ANN, GlobalMessage(1, 2.0, (ANN, BOB), 1, 1), result), 6.0)
+    result = sum_of((1, 2, 3, 3.5), (ANN, BOB))
+    trainer.handle(Received(ANN, GlobalMessage(1, 2.0, (ANN, BOB), 1, 1), as_sent(result)), 6.0)
     voted = _report(trainer).staged
     assert voted is not None
     _say(trainer, RoundOpened(term, 1, digest_of(ZEROS), MEMBERS, 1), 6.5)
     assert (trainer.attempt(), _report(trainer).staged) == ((1, 1), voted)
-    _say(trainer, RoundClosed(term, 1, digest_of(result)), 7.0)
+    _say(trainer, RoundClosed(term, 1, name_of(result)), 7.0)
     assert trainer.round_id == 1
 
 
@@ -765,7 +774,9 @@ def test_a_round_that_begins_anew_since_its_result_is_lost_is_trained_for() -> N
     """By the agent that had ordered the result: it came from an attempt that nobody else knows any more."""
     trainer = _trainer()
     _say(trainer, BroadcastOrdered(1, 1, digest_of(ZEROS), 1, (ANN, BOB, ME), 2.0, (ANN, BOB)), 5.0)
-    assert TrainLocally(1, trainer.parameters) in _say(trainer, RoundOpened(1, 1, digest_of(ZEROS), MEMBERS, 1), 6.0)
+    assert TrainLocally(1, trainer.parameters, room=0) in _say(
+        trainer, RoundOpened(1, 1, digest_of(ZEROS), MEMBERS, 1), 6.0
+    )
 
 
 def test_a_parent_is_asked_again_after_a_hop_came_between_two_orders() -> None:
