@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.peers.roles.agent.distribution import newest_staged
@@ -43,15 +43,15 @@ def open_ledger(
         may_train = [member for member in current if not member.report.away] or current
         admitted = distrust.admitted(may_train) if distrust else may_train
         members = frozenset(member.contributor for member in admitted)
-        return RoundLedger(round_id, members, term, opened_at=now, room=find_room(current))
+        return RoundLedger(round_id, members, term, opened_at=now, room=find_room(member.report for member in current))
     ledger = recover(round_id, attempt or term, term, reports, now)
     logger.info("round %d goes on with %d members", round_id, len(ledger.live()))
     return ledger
 
 
-def find_room(current: list[Member]) -> int:
+def find_room(reports: Iterable[PeerReport]) -> int:
     """Return the room of a round's grid for the weights of all these (`mdl/protocol/grid.py`)."""
-    return room_for(sum(member.report.theta for member in current))
+    return room_for(sum(report.theta for report in reports))
 
 
 def is_left_open(current: list[Member]) -> bool:
@@ -84,7 +84,7 @@ def recover(
     # A report may name invented devices: those that report themselves count first.
     named = sorted({*held, *partners} - reports.keys())[: max(0, MAX_MEMBERS - len(reports))]
     members = frozenset({*reports, *named})
-    room = max((report.room for report in ours.values()), default=0)
+    room = max((report.room for report in ours.values()), default=0) or find_room(reports.values())
     ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True, room=room)
     for member in ledger.members.difference(reports):
         ledger.lose(member, "not heard by the new agent")
@@ -96,11 +96,12 @@ def recover(
             ledger.lose(member, "it has left this attempt, which may have its work already")
     for member, report in ours.items():
         ledger.take(member, report, now)
-    weight = 2.0 * sum(report.theta for report in ours.values())
+    left = 2.0**room - 2.0 * sum(report.theta for report in ours.values())
     for member in sorted(reports.keys() - ours.keys()):
-        weight += 2.0 * reports[member].theta
-        if weight > 2.0**room:
+        if (most := 2.0 * reports[member].theta) > left:
             ledger.lose(member, "the round's grid has no room for its weight")
+        else:
+            left -= most
     return ledger
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import msgspec
 
@@ -631,3 +632,11 @@ def test_who_has_left_an_attempt_that_must_go_on_is_no_member_of_it_any_more() -
     away = msgspec.structs.replace(_says(B, attempt=0), entered=(ATTEMPT,))
     ledger = _recovered((A, _says(A, B)), (B, away), (C, _says(C, attempt=0)))
     assert (ledger.live(), set(ledger.lost)) == ([A, C], {B})
+
+
+def test_a_round_that_goes_on_takes_no_device_that_its_grid_has_no_room_for() -> None:
+    def says(who: Contributor, **told: Any) -> tuple[Contributor, PeerReport]:
+        return who, msgspec.structs.replace(_says(who, attempt=0), **told)
+
+    ledger = _recovered((A, msgspec.structs.replace(_says(A), room=2)), says(B, theta=1.5), says(C, theta=1.0), says(D))
+    assert (ledger.room, ledger.live(), set(ledger.lost)) == (2, [A, C], {B, D})
