@@ -84,7 +84,8 @@ def recover(
     # A report may name invented devices: those that report themselves count first.
     named = sorted({*held, *partners} - reports.keys())[: max(0, MAX_MEMBERS - len(reports))]
     members = frozenset({*reports, *named})
-    room = max((report.room for report in ours.values()), default=0)
+    to_come = room_for(sum(report.theta for report in reports.values()))
+    room = max((report.room for report in ours.values()), default=to_come)
     ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True, room=room)
     for member in ledger.members.difference(reports):
         ledger.lose(member, "not heard by the new agent")

@@ -9,11 +9,14 @@ import msgspec
 from mdl.peers.roles.agent.ledger import Hop, HopState, RoundLedger
 from mdl.peers.roles.agent.opening import has_been_left, recover
 from mdl.protocol.delta import Contributor
+from mdl.protocol.grid import room_for
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, Incoming, TrainingReport
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
 TERM = 3
+# Of the rounds' grids: for as many devices.
+ROOM = room_for(4.0)
 
 
 def _ledger(*members: Contributor) -> RoundLedger:
@@ -517,6 +520,7 @@ def _says(
         incoming=Incoming(0, *incoming) if incoming else None,
         holdings=(Holding(0, float(len(contributors)), contributors, hop_id, receiver),),
         hops=tuple(decisions),
+        room=ROOM,
     )
 
 
@@ -631,3 +635,17 @@ def test_who_has_left_an_attempt_that_must_go_on_is_no_member_of_it_any_more() -
     away = msgspec.structs.replace(_says(B, attempt=0), entered=(ATTEMPT,))
     ledger = _recovered((A, _says(A, B)), (B, away), (C, _says(C, attempt=0)))
     assert (ledger.live(), set(ledger.lost)) == ([A, C], {B})
+
+
+def test_who_comes_to_an_attempt_whose_grid_has_no_room_for_its_weight_is_no_member_of_it() -> None:
+    """Each weight may still double: in a room of 2^3 there are 4."""
+    late = [(peer, _says(peer, attempt=0)) for peer in (B, C, D)]
+    assert _recovered((A, _says(A)), *late).live() == [A, B, C, D]
+    heavy = (D, msgspec.structs.replace(late[2][1], theta=1.5))
+    ledger = _recovered((A, _says(A)), *late[:2], heavy)
+    assert (ledger.room, ledger.live(), set(ledger.lost)) == (ROOM, [A, B, C], {D})
+
+
+def test_where_nobody_is_in_the_round_any_more_its_grid_has_room_for_all_who_are_here() -> None:
+    ledger = _recovered(*((peer, _says(peer, attempt=0)) for peer in (A, B, C, D)))
+    assert (ledger.room, ledger.live()) == (ROOM, [A, B, C, D])
