@@ -109,8 +109,8 @@ class Change(msgspec.Struct, frozen=True):
     hops: bool = True
     # It has staged a result, under this order.
     staged: bool = True
-    # Anything else: a vote, the base, the goal, a loss, an evaluation, an announcement, an order heard, a pause, an
-    # accusation.
+    # Anything else: a vote, the base, the goal, a loss, a weight, an evaluation, an announcement, an order heard, a
+    # pause, an accusation.
     rest: bool = True
     # More values have come in.
     transfer: bool = True
@@ -163,6 +163,8 @@ def _compare(member: Member, before: PeerReport, stood_at: Position, report: Pee
         or report.forgotten != before.forgotten
         or report.open_as != before.open_as
         or report.training != before.training
+        or report.theta != before.theta
+        or report.room != before.room
         or report.evaluation != before.evaluation
         or report.incoming != before.incoming
         or report.entered != before.entered

@@ -10,11 +10,14 @@ import msgspec
 from mdl.peers.roles.agent.ledger import Hop, HopState, RoundLedger
 from mdl.peers.roles.agent.opening import has_been_left, recover
 from mdl.protocol.delta import Contributor
+from mdl.protocol.grid import room_for
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, Incoming, TrainingReport
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
 TERM = 3
+# Of the rounds' grids: for as many devices.
+ROOM = room_for(4.0)
 
 
 def _ledger(*members: Contributor) -> RoundLedger:
@@ -518,6 +521,7 @@ def _says(
         incoming=Incoming(0, *incoming) if incoming else None,
         holdings=(Holding(0, float(len(contributors)), contributors, hop_id, receiver),),
         hops=tuple(decisions),
+        room=ROOM,
     )
 
 

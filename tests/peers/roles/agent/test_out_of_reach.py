@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.protocol.delta import Contributor
+from mdl.protocol.grid import room_for
 from mdl.protocol.machine import Tick
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, PeerReport, RoundOpened
 from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding, Reached, Staged, Transfer
@@ -26,7 +27,7 @@ def _holding(peer: Contributor, attempt: int) -> PeerReport:
     if not attempt:
         return SETTLED
     part: dict[str, Any] = {"open_round": 5, "open_term": attempt, "open_as": attempt, "activity": Activity.HOLDING}
-    return replace(SETTLED, **part, holdings=(Holding(0, 1.0, (peer,)),))
+    return replace(SETTLED, **part, room=room_for(4.0), holdings=(Holding(0, 1.0, (peer,)),))
 
 
 def _stands_by_it(desk: Desk) -> dict[str, Any]:

@@ -58,6 +58,8 @@ FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "training": (TrainingReport(0.5, 8, 1.0), ("rest",)),
     "evaluation": (RoundEvaluation(3, Evaluation((1,), (0,), (0,), 0.5, 1)), ("rest",)),
     "open_as": (6, ("rest",)),
+    "room": (3, ("rest",)),
+    "theta": (2.0, ("rest",)),
     "entered": ((5,), ("rest",)),
     "exchange": (Exchanging(5, 1), ("rest",)),
     "model": ("lenet of another text", ("rest",)),
