@@ -96,7 +96,11 @@ def recover(
             ledger.lose(member, "it has left this attempt, which may have its work already")
     for member, report in ours.items():
         ledger.take(member, report, now)
-    left = 2.0**room - 2.0 * sum(report.theta for report in ours.values())
+    # The weights of those that are lost, and are in what others hold, are not known apart.
+    lost = [
+        held.theta for report in ours.values() for held in report.holdings if not ours.keys() >= {*held.contributors}
+    ]
+    left = 2.0**room - 2.0 * sum(report.theta for report in ours.values()) - sum(lost)
     for member in sorted(reports.keys() - ours.keys()):
         if (most := 2.0 * reports[member].theta) > left:
             ledger.lose(member, "the round's grid has no room for its weight")
