@@ -13,6 +13,10 @@ from hypothesis import settings
 
 from tests.leftovers import Belongings, left_since
 
+# Read by libraries at their import, also in processes that tests start. Several threads for a tiny model wait for each
+# other, and take six times the processor time where another program has a core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background has them ignore Ctrl-C, and every process that they start.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,6 +1,7 @@
 """Benchmarks in a short form: that they run to their end and print what they promise, not what they measure.
 
-Each takes seconds to half a minute here. What fits the device models runs whole in
+Each takes seconds to half a minute here; those that train whole meshes are marked `long`, and one of each kind is not:
+real processes, one process, simulated devices. What fits the device models runs whole in
 tests/sim/timing/test_device_models.py.
 """
 
@@ -66,6 +67,7 @@ def test_turnover_tells_the_phases_between_two_trainings(tmp_path: Path) -> None
     assert told["first begun"][0] <= told["whole"][0] <= told["cycle"][0]
 
 
+@pytest.mark.long
 def test_memory_tells_what_each_device_took_in_each_round(tmp_path: Path) -> None:
     small = ["--peers", 2, 3, "--rounds", 4, "--values", 10_000]
     told = _last(_run(tmp_path, "memory", *small))
@@ -77,6 +79,7 @@ def test_memory_tells_what_each_device_took_in_each_round(tmp_path: Path) -> Non
         assert mesh["round_s_median"] > 0.0
 
 
+@pytest.mark.long
 def test_a_fleet_of_devices_loses_nothing_with_a_cloud_that_is_killed_twice(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     rows = [f"u{user},i{(17 * user + at) % 220}" for user in range(16) for at in range(24)]
@@ -103,6 +106,7 @@ def test_simulated_meshes_are_measured_by_size_in_both_exchanges(tmp_path: Path)
     assert told["without_a_figure"] == []
 
 
+@pytest.mark.long
 def test_what_re_learning_takes_is_told_beside_what_a_peer_takes_anyway(tmp_path: Path) -> None:
     told = _last(_run(tmp_path, "relearning", "--peers", 2, "--seconds", 1))
     off, on = told["results"]
@@ -128,6 +132,7 @@ def test_an_accuracy_recipe_trains_a_mesh_in_one_process(tmp_path: Path) -> None
     assert (told["peers"], told["rounds"], told["windows"]["train"]) == (2, 1, 48)
 
 
+@pytest.mark.long
 def test_bare_rounds_run_on_loopback(tmp_path: Path) -> None:
     small = ["--mbit", 0, "--megabytes", 0.1, "--sizes", 2, "--rounds", 4, "--runs", 1]
     told = _last(_run(tmp_path, "bare_round", *small))
@@ -141,12 +146,14 @@ def test_each_way_over_the_wire_is_measured(tmp_path: Path) -> None:
         assert all(0.0 < low <= median <= high for median, low, high in found.values())
 
 
+@pytest.mark.long
 def test_a_mesh_is_measured_beside_devices_alone_and_all_data_in_one_place(tmp_path: Path) -> None:
     small = ["--data", _MOTION, "--peers", 2, "--epochs", 1, "--seeds", 0]
     told = _last(_run(tmp_path, "accuracy", *small))
     assert {"accuracy", "accuracy_alone", "accuracy_central"} < told["median"].keys() < told["runs"][0].keys()
 
 
+@pytest.mark.long
 def test_a_mesh_with_a_cloud_is_measured_beside_one_without(tmp_path: Path) -> None:
     out = tmp_path / "cloud.json"
     small = ["--data", _MOTION, "--split", "subject", "--peers", 2, "--epochs", 1, "--donors", 2, "--seeds", 0]
@@ -171,6 +178,7 @@ def test_an_arm_that_hears_of_no_cycle_uploads_nothing_whatever_all_arms_are_tol
     assert settings.cloud.upload_every > 1000
 
 
+@pytest.mark.long
 def test_a_mesh_under_faults_is_judged_round_by_round(tmp_path: Path) -> None:
     small = ["--data", _MOTION, "--peers", 3, "--kills", 1, "--stops", 1, "--planned-rounds", 10]
     small += ["--no-reference", "--plot", tmp_path / "chaos.svg"]
@@ -194,6 +202,7 @@ def test_what_followed_in_a_moment_like_the_asked_one_counts_most() -> None:
     assert counted[0, 2] == pytest.approx(0.1 * float(counted[0, 0]) * math.exp(2 / 200), rel=0.01)
 
 
+@pytest.mark.long
 def test_colla_is_compared_with_its_rivals_on_a_log_of_places(tmp_path: Path) -> None:
     """Ten people who go from home to work, to lunch, to a class, a gym and a shop, seen every half hour."""
 
@@ -256,6 +265,7 @@ def test_no_place_is_told_with_an_example(text: str) -> None:
         parse_case(text)
 
 
+@pytest.mark.long
 def test_a_round_is_timed_beside_others_on_loopback(tmp_path: Path) -> None:
     small = [
         "2@0.01",

@@ -76,6 +76,8 @@ def home(tmp_path_factory):
 @pytest.fixture(scope="module")
 def answers(home):
     """Two at a time."""
+    if home.preloaded:
+        home.preloaded.wait_until_ready()  # not in two threads: one would take the other one's answer for this
     with ThreadPoolExecutor(2) as pool:
         found = pool.map(lambda wrong: home.run(*wrong[0]), WRONG_LATER.values())
         return dict(zip(WRONG_LATER, found, strict=True))

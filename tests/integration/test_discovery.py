@@ -11,8 +11,6 @@ from mdl.transport.discovery.mdns import Discovery
 from tests.integration import product
 from tests.integration.conftest import signed
 
-pytestmark = pytest.mark.alone
-
 PATIENCE_S = 10.0
 
 

@@ -15,8 +15,6 @@ from mdl.transport.links.hub import Hub, Spoke
 from mdl.transport.trust.device_key import DeviceKey
 from mdl.transport.trust.names import Names
 
-pytestmark = pytest.mark.alone
-
 OWN = DeviceKey.of(bytes(range(32)))
 MODEL = Packed(random.Random(1).randbytes((1 << 22) - 1))  # 4 MiB, and no whole number of float32
 PATIENCE_S = 20.0

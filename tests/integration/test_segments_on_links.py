@@ -15,8 +15,6 @@ from mdl.protocol.segments import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES
 from mdl.protocol.status_messages import StatusWanted
 from mdl.transport.wire.codec import encode
 
-pytestmark = pytest.mark.alone
-
 MODEL = np.random.default_rng(2).standard_normal(5_000_003).astype(np.float32)  # 20 MB
 SHORT_S = 0.7
 

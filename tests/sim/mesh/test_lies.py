@@ -16,8 +16,9 @@ from mdl.sim.mesh.verdict import Verdict
 from mdl.sim.plans.draw_plan import draw_plan
 from mdl.sim.plans.fault_plan import Lie, dump_plan, load_plan
 from mdl.sim.plans.revocations import with_liars
+from tests.portions import in_portions
 
-_SEEDS = 60
+_SEEDS = in_portions(range(60), 5)
 
 
 def _run(seed: int, exchange: Exchange = "chain", level: str = "hard", peers: int = 6, liars: int = 2) -> Verdict:
@@ -25,14 +26,16 @@ def _run(seed: int, exchange: Exchange = "chain", level: str = "hard", peers: in
         return run_guarded(with_liars(draw_plan(seed, peers, 5, level, exchange=exchange), liars), 10.0)
 
 
+@pytest.mark.parametrize("seeds", _SEEDS)
 @pytest.mark.parametrize("exchange", ["chain", "shares"])
-def test_what_liars_give_is_never_merged_and_no_mesh_is_stuck(exchange: Exchange) -> None:
-    failed = [verdict for seed in range(_SEEDS) if (verdict := _run(seed, exchange)).kind]
+def test_what_liars_give_is_never_merged_and_no_mesh_is_stuck(exchange: Exchange, seeds: list[int]) -> None:
+    failed = [verdict for seed in seeds if (verdict := _run(seed, exchange)).kind]
     assert not failed
 
 
-def test_a_mesh_of_three_lives_with_one_liar() -> None:
-    assert not [verdict for seed in range(_SEEDS) if (verdict := _run(seed, peers=3, liars=1)).kind]
+@pytest.mark.parametrize("seeds", _SEEDS)
+def test_a_mesh_of_three_lives_with_one_liar(seeds: list[int]) -> None:
+    assert not [verdict for seed in seeds if (verdict := _run(seed, peers=3, liars=1)).kind]
 
 
 def test_liars_are_left_out_and_their_work_comes_when_they_are_honest_again() -> None:

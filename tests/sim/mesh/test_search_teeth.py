@@ -101,16 +101,16 @@ TEETH = {
         Bound(3, 1, kinds=("cut",)),
     ),
     "5: a promise outlives the process": Broken(
-        _a_restart_forgets_what_was_staged, ((Standing, "ballot"),), _ROUND_2, first=Crash(step=61, said=2, for_s=0.0)
+        _a_restart_forgets_what_was_staged, ((Standing, "ballot"),), _ROUND_2, first=Crash(step=64, said=2, for_s=0.0)
     ),
     "6: who has lost the value says its name": Broken(
-        _a_vote_is_kept_and_not_what_it_was_for, ((Reports, "make"),), _ROUND_2, first=Crash(step=61, said=2, for_s=0.0)
+        _a_vote_is_kept_and_not_what_it_was_for, ((Reports, "make"),), _ROUND_2, first=Crash(step=64, said=2, for_s=0.0)
     ),
     "7: who does not know its ballot has no vote": Broken(
         _who_has_lost_its_ballot_votes,
         ((Standing, "knows_ballot"),),
         Bound(2, 2, from_round=2, kinds=("crash", "forget")),
-        first=Crash(step=61, said=2, for_s=0.0),
+        first=Crash(step=64, said=2, for_s=0.0),
     ),
     "8: the base is part of the value": Broken(
         _who_is_here_decides,

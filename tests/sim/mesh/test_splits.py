@@ -13,19 +13,21 @@ from mdl.protocol.vocabulary import Lineage
 from mdl.sim.plans.draw_plan import draw_plan, draw_wide
 from mdl.sim.plans.fault_plan import Cut, FaultPlan, Split, Suspend
 from mdl.sim.plans.splits import with_splits
+from tests.portions import in_portions
 
 # Of each size as many; a third each by hops, in segments, and as `auto` has it.
-_SEEDS = 48
+_SEEDS = in_portions(range(0, 288, 7), 5)
 
 
-def test_whoever_is_apart_for_long_goes_on_and_nothing_is_lost_or_counted_twice() -> None:
+@pytest.mark.parametrize("seeds", _SEEDS)
+def test_whoever_is_apart_for_long_goes_on_and_nothing_is_lost_or_counted_twice(seeds: list[int]) -> None:
     campaign, rounds = Campaign(wide=True, splits=True, on_partition="continue", exchange="any"), 0
-    for seed in range(_SEEDS):
+    for seed in seeds:
         plan = campaign.plan(seed)
         verdict = run_guarded(plan)
         assert (seed, verdict.kind, verdict.lost, verdict.double) == (seed, "", 0, 0)
         rounds += verdict.rounds_closed - plan.rounds
-    assert rounds > 20 * _SEEDS  # forks have rounds of their own
+    assert rounds > 20 * len(seeds)  # forks have rounds of their own
 
 
 def test_drawn_splits_change_nothing_else_and_begin_when_the_mesh_is_one() -> None:
