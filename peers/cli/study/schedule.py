@@ -115,7 +115,7 @@ def compare(
 ) -> None:
     """Play the same scenarios under several policies.
 
-    It shows the makespan with spread and over the optimum, energy and losses.
+    It shows the time until all devices have the result, with spread and over the optimum, energy and losses.
     """
     from mdl.files.table import write_table
     from mdl.peers.view.compare import compare as compare_policies
