@@ -81,8 +81,8 @@ def describe_closed(before: Closed, after: Closed) -> dict[str, object]:
 def tell_closed(before: Closed, after: Closed) -> list[str]:
     """Tell the round without and with the changes, one line each; a single line if they are the same."""
     if before == after:
-        return [f"who takes part, as before: {_tell(before)}"]
-    return [f"who took part: {_tell(before)}", f"who takes part now: {_tell(after)}"]
+        return [f"the round, as before: {_tell(before)}"]
+    return [f"the round before: {_tell(before)}", f"the round now: {_tell(after)}"]
 
 
 def _tell(closed: Closed) -> str:

@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import stable_baselines3
 import torch
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch.nn import functional
 
-from mdl.scheduler.rounds.env import ROUNDS_ENV_ID, RoundsEnv
+from mdl.scheduler.rounds.env import RoundsEnv
 from mdl.scheduler.rounds.learned import Layer
 from mdl.scheduler.rounds.observation import COLUMNS, best_ratio_choices, valid_choices
 from mdl.scheduler.rounds.world import World
@@ -98,12 +97,6 @@ class RoundsDQN(MaskedDQN):
             torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
             self.policy.optimizer.step()
         self._n_updates += gradient_steps
-
-
-def describe_rounds_training(steps: int, seed: int) -> dict[str, object]:
-    """Describe the training for a policy file."""
-    told = f"stable-baselines3 {stable_baselines3.__version__} DQN, on {ROUNDS_ENV_ID}"
-    return {"trained_by": told, "steps": steps, "seed": seed}
 
 
 def train_rounds(

@@ -15,12 +15,14 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+import stable_baselines3
 
 from mdl.errors import MdlError
+from mdl.scheduler.rounds.env import ROUNDS_ENV_ID
 from mdl.scheduler.rounds.held_out import Cells, Reference, find_best_rule, less_time_than
 from mdl.scheduler.rounds.learned import Layer, save_rounds_policy
 from mdl.scheduler.rounds.world import World
-from mdl.scheduler.training.rounds_dqn import describe_rounds_training, rule_layers, train_rounds
+from mdl.scheduler.training.rounds_dqn import rule_layers, train_rounds
 from mdl.scheduler.training.train import Report
 from mdl.workers import Workers, result_of
 from mdl.writing import save_or_rescue
@@ -79,7 +81,7 @@ def train_rounds_policy(
 
         def keep(path: Path) -> None:
             told = {"command": command, "evaluation": best.figures, "compared_with": reference.rule}
-            save_rounds_policy(path, best.layers, n, describe_rounds_training(count, seed) | told)
+            save_rounds_policy(path, best.layers, n, _describe_training(count, seed) | told)
 
         def collect() -> None:
             for step, figures, is_better in best.collect():
@@ -111,6 +113,12 @@ def train_rounds_policy(
         collect()
         save_or_rescue(out, keep)
     return TrainedRounds(best.layers, reference.rule, count, count >= steps, best.layers is not first)
+
+
+def _describe_training(steps: int, seed: int) -> dict[str, object]:
+    """Describe the training for a policy file."""
+    told = f"stable-baselines3 {stable_baselines3.__version__} DQN, on {ROUNDS_ENV_ID}"
+    return {"trained_by": told, "steps": steps, "seed": seed}
 
 
 class _Best:

@@ -49,10 +49,10 @@ def test_a_device_that_dies_first_is_not_waited_for() -> None:
 
 def test_a_change_that_changes_nothing_is_one_line() -> None:
     before, after = (close_round(_scenario(1.0, 1.0, ready), "abc", RULE) for ready in (1.0, 30.0))
-    assert tell_closed(before, before) == ["who takes part, as before: closed at 1.0 s with 3 of 3"]
+    assert tell_closed(before, before) == ["the round, as before: closed at 1.0 s with 3 of 3"]
     was, now = tell_closed(before, after)
-    assert was == "who took part: closed at 1.0 s with 3 of 3"
-    assert now.startswith("who takes part now: closed at 3.0 s with 2 of 3: c needs about 27 s more")
+    assert was == "the round before: closed at 1.0 s with 3 of 3"
+    assert now.startswith("the round now: closed at 3.0 s with 2 of 3: c needs about 27 s more")
 
 
 def test_what_if_tells_whom_a_mesh_would_not_wait_for() -> None:
@@ -61,7 +61,7 @@ def test_what_if_tells_whom_a_mesh_would_not_wait_for() -> None:
     assert told["takes_part"]["before"]["left_out"] == []
     assert told["takes_part"]["after"]["left_out"] == ["2"]
     said = " ".join(CliRunner().invoke(app, words).stdout.split())
-    assert "who takes part now: closed at" in said
+    assert "the round now: closed at" in said
     assert "2 needs about" in said
 
 
