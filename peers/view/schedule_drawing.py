@@ -11,7 +11,7 @@ from mdl.scheduler.explain.chart import Chart, Exchanged, SeenDevice
 from mdl.scheduler.explain.device_table import ShownDevice, real_devices, scenario_devices
 from mdl.scheduler.explain.gantt_played import chart_play
 from mdl.scheduler.explain.gantt_recorded import chart_round
-from mdl.scheduler.explain.recorded_round import chart_real
+from mdl.scheduler.explain.recorded_round import chart_real, tell_lost
 from mdl.scheduler.explain.watched_play import Bench, check_policy, play_watched
 from mdl.scheduler.policies.registry import SHARES_BY
 from mdl.scheduler.study.segments import play_segments
@@ -19,13 +19,17 @@ from mdl.scheduler.study.segments import play_segments
 
 @dataclass(frozen=True)
 class Drawing:
-    """policy: the policy of the decisions, empty if unknown. estimates: the assumptions, in words."""
+    """policy: the policy of the decisions, empty if unknown. estimates: the assumptions, in words.
+
+    lost: the devices that a real round went on without, and why.
+    """
 
     chart: Chart
     policy: str
     devices: tuple[ShownDevice, ...]
     is_recorded: bool
     estimates: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
 
 
 def draw_subject(subject: Subject, policy: str | Own | None, usual_policy: str) -> Drawing:
@@ -34,7 +38,7 @@ def draw_subject(subject: Subject, policy: str | Own | None, usual_policy: str) 
     A real round is played as the scenario that it is rebuilt as. Raises ConfigError if there is no such policy.
     """
     if policy is None and not isinstance(subject, Playable):
-        return Drawing(chart_real(subject), subject.policy, real_devices(subject), True)
+        return Drawing(chart_real(subject), subject.policy, real_devices(subject), True, lost=tell_lost(subject))
     scene, shown = as_playable(subject), policy or usual_policy
     chart = _chart(scene, shown)
     devices = scenario_devices(scene.scenario, scene.names, chart.exchange.owns if chart.exchange else None)

@@ -18,6 +18,7 @@ from mdl.scheduler.explain.recorded_round import (
     read_policy,
     read_real_rounds,
     rebuild,
+    tell_lost,
 )
 from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
@@ -35,12 +36,17 @@ _LONGEST_PATH = 4096
 
 @dataclass(frozen=True)
 class Playable:
-    """A scenario with its title and names. estimates: the assumptions, if it was rebuilt from a real round."""
+    """A scenario with its title and names. estimates: the assumptions, if it was rebuilt from a real round.
+
+    number: of that round. lost: the devices that it went on without, and why.
+    """
 
     title: str
     scenario: Scenario
     names: tuple[str, ...]
     estimates: tuple[str, ...] = ()
+    number: int = 1
+    lost: tuple[str, ...] = ()
 
 
 # The subject of a drawing: a real round, finished or open, or a scenario.
@@ -81,7 +87,8 @@ def as_playable(subject: Subject) -> Playable:
     if isinstance(subject, Playable):
         return subject
     rebuilt = rebuild(subject)
-    return Playable(f"rebuilt from {subject.title}", rebuilt.scenario, rebuilt.names, rebuilt.estimates)
+    title = f"rebuilt from {subject.title}"
+    return Playable(title, rebuilt.scenario, rebuilt.names, rebuilt.estimates, subject.number, tell_lost(subject))
 
 
 def looker(

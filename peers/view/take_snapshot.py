@@ -33,7 +33,7 @@ from mdl.peers.view.snapshot import (
     State,
 )
 from mdl.protocol.counts import MEASURES
-from mdl.protocol.status_messages import DeviceRecord, MemberStatus, MeshStatus, RoundSummary
+from mdl.protocol.status_messages import LEFT_OUT, DeviceRecord, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.scheduler.explain.chart import Chart, Span, SpanKind
 from mdl.scheduler.explain.recorded_round import chart_real, finished_round, live_round
@@ -279,7 +279,7 @@ def _make_point(summary: RoundSummary, before: RoundSummary | None) -> RoundPoin
     return RoundPoint(
         *(summary.loss, summary.accuracy, summary.macro_f1, len(summary.contributors), summary.bytes),
         {phase: round(value, 6) for phase, value in summary.seconds.items()},
-        tuple(summary.tell_lost()),
+        _tell_lost(summary),
         {each.peer_id: each.loss for each in summary.devices if each.loss is not None},
         {each.peer_id: each.accuracy for each in summary.devices if each.accuracy is not None},
         summary.score,
@@ -288,6 +288,13 @@ def _make_point(summary: RoundSummary, before: RoundSummary | None) -> RoundPoin
         LabellingPart(*msgspec.structs.astuple(summary.labelling)) if summary.labelling else None,
         tell_changed(before.present, summary.present) if before else "",
     )
+
+
+def _tell_lost(summary: RoundSummary) -> tuple[str, ...]:
+    """Tell the devices that the round went on without: "bob (later: it needs about 14.0 s more; ...)"."""
+    whys = {f"{each.peer_id} (later)": each.lost.removeprefix(LEFT_OUT) for each in summary.devices}
+    told = ((text, whys.get(text, "")) for text in summary.tell_lost())
+    return tuple(f"{text[:-1]}: {why})" if why else text for text, why in told)
 
 
 def tell_changed(before: tuple[str, ...], now: tuple[str, ...]) -> str:

@@ -163,6 +163,11 @@ def chart_real(real: RealRound) -> Chart:
     return replace(chart, why_hops=real.why_hops)
 
 
+def tell_lost(real: RealRound) -> tuple[str, ...]:
+    """Tell each device that the round went on without, and why: "e: left out: 5 of 9 were ready after 4.1 s, ..."."""
+    return tuple(f"{each.peer_id}: {each.lost}" for each in real.devices if each.lost)
+
+
 def rebuild(real: RealRound) -> Rebuilt:
     """Rebuild the round as a scenario of the timing model. Raises DataError if too little was recorded."""
     if real.exchange:

@@ -89,6 +89,14 @@ def valid_choices(observations: Floats) -> npt.NDArray[np.bool_]:
     return np.concatenate([np.ones_like(best), closes, best], axis=1)
 
 
+def best_ratio_choices(observations: Floats) -> npt.NDArray[np.int64]:
+    """Return the choices (B,) of the rule `best-ratio` in a batch of observations: the best set, or a wait for one."""
+    table = observations.reshape(len(observations), -1, len(COLUMNS))
+    waits = table[:, 0, COLUMNS.index("best_later_in_s")] > 0.0
+    closes = valid_choices(observations)[:, -1] & ~waits
+    return np.where(closes, table.shape[1] + 1, 0).astype(np.int64)
+
+
 def _describe(device: DeviceSeen, closes: bool, most: float) -> tuple[float, ...]:
     is_busy = device.busy_for_s > 0.0
     return (

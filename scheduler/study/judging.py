@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan, sqrt
 from statistics import fmean, stdev
@@ -29,6 +29,8 @@ FIRST_VERDICT_SEED = 600_000
 WATCHED = (("paper", 9), ("hetero", 9), ("dynamic", 9), ("dynamic", 16))
 # The cells that compare two networks: they include empty batteries, and ways of drawing that vary by scenario.
 COMPARED = (*WATCHED, ("dying", 9), ("varied", 9))
+# Scenarios to compare on, by the name of their kind.
+Cells = Mapping[str, Sequence[Scenario]]
 # Rows of a batch, so that memory stays small for large N.
 _ROWS = 100
 
@@ -80,29 +82,31 @@ def compare_networks(
 
     count: scenarios of each cell; their seeds begin with first_seed.
     """
-    found = {}
-    for family, n in COMPARED:
-        scenarios = [draw_scenario(family, n, first_seed + number) for number in range(count)]
-        found[f"{family} {n}"] = less_time(
-            judge_network("one", one, scenarios), judge_network("other", other, scenarios)
-        )
-    return found
+    return compare_on(one, other, _draw_cells(COMPARED, count, first_seed))
 
 
-def tell_verdict(less: dict[str, tuple[float, float]]) -> tuple[str, str]:
-    """Return "better", "level" or "worse" than greedy, and one sentence on whether to use the network.
+def compare_on(one: NumpyQ, other: NumpyQ | None, cells: Cells) -> dict[str, tuple[float, float]]:
+    """Do the same on given scenarios by cell."""
+    return {
+        cell: less_time(judge_network("one", one, scenarios), judge_network("other", other, scenarios))
+        for cell, scenarios in cells.items()
+    }
 
-    less: of `compare_networks`, with greedy. Worse: beyond the 95 % interval of one cell. Better: beyond that of the
+
+def tell_verdict(less: dict[str, tuple[float, float]], rule: str = "the greedy rule") -> tuple[str, str]:
+    """Return "better", "level" or "worse" than a rule, and one sentence on whether to use the network.
+
+    less: of `compare_networks`, with the rule. Worse: beyond the 95 % interval of one cell. Better: beyond that of the
     cells' mean.
     """
     mean = fmean(gain for gain, _ in less.values())
     half = sqrt(sum(each**2 for _, each in less.values())) / len(less)
     if worse := worse_cells(less):
         cell = min(worse, key=lambda name: less[name][0])
-        return "worse", f"do not use it: on {cell} rounds take {-less[cell][0]:.1f} % longer than by the greedy rule"
+        return "worse", f"do not use it: on {cell} rounds take {-less[cell][0]:.1f} % longer than by {rule}"
     if mean > half:
-        return "better", f"use it: rounds take {mean:.1f} +- {half:.1f} % less time than by the greedy rule"
-    return "level", f"it is level with the greedy rule ({mean:+.1f} +- {half:.1f} % less time): no reason to use it"
+        return "better", f"use it: rounds take {mean:.1f} +- {half:.1f} % less time than by {rule}"
+    return "level", f"it is level with {rule} ({mean:+.1f} +- {half:.1f} % less time): no reason to use it"
 
 
 def worse_cells(less: dict[str, tuple[float, float]]) -> list[str]:
@@ -141,12 +145,13 @@ def judge_policy(name: str, make: Callable[[], Policy], scenarios: Sequence[Scen
     )
 
 
-def watch(count: int) -> Callable[[NumpyQ], dict[str, float]]:
+def watched_cells(count: int) -> Cells:
+    """Draw so many scenarios of each cell of `WATCHED`."""
+    return _draw_cells(WATCHED, count, FIRST_TUNING_SEED)
+
+
+def watch(cells: Cells) -> Callable[[NumpyQ], dict[str, float]]:
     """Return a function that tells by what percent a network's rounds are shorter than the greedy rule's, by cell."""
-    cells = {
-        f"{family} {n}": [draw_scenario(family, n, FIRST_TUNING_SEED + number) for number in range(count)]
-        for family, n in WATCHED
-    }
     greedy = {cell: judge_network("greedy", None, scenarios).mean_s for cell, scenarios in cells.items()}
 
     def gain(network: NumpyQ) -> dict[str, float]:
@@ -156,3 +161,10 @@ def watch(count: int) -> Callable[[NumpyQ], dict[str, float]]:
         }
 
     return gain
+
+
+def _draw_cells(cells: Sequence[tuple[str, int]], count: int, first_seed: int) -> Cells:
+    return {
+        f"{family} {n}": [draw_scenario(family, n, first_seed + number) for number in range(count)]
+        for family, n in cells
+    }

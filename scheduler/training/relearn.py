@@ -27,7 +27,7 @@ from mdl.scheduler.policies.qnet_numpy import (
     save_weights,
     set_aside,
 )
-from mdl.scheduler.study.judging import judge_network
+from mdl.scheduler.study.judging import Cells, judge_network
 from mdl.scheduler.training.labels import train_on_labels
 from mdl.sim.timing.scenario import vary_scenario
 
@@ -91,6 +91,13 @@ def divide(seen: Sequence[Scenario]) -> tuple[list[Scenario], list[Scenario]]:
     held_out = list(seen[::_HELD_OUT])
     learned = [scenario for index, scenario in enumerate(seen) if index % _HELD_OUT]
     return learned or held_out, held_out
+
+
+def vary_cells(held_out: Sequence[Scenario], count: int, seed: int) -> Cells:
+    """Return about so many variants of the rounds held out, as a cell to compare networks on."""
+    rng = np.random.default_rng([seed, 0x4E1E])
+    each = max(1, count // len(held_out))
+    return {"recorded": [vary_scenario(scenario, rng) for scenario in held_out[:count] for _ in range(each)]}
 
 
 def load_current(directory: Path, told: list[str]) -> Weights:

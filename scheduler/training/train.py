@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError, MdlError
 from mdl.scheduler.policies.learned import load_shipped
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, Weights, load_weights, save_weights
-from mdl.scheduler.study.judging import watch
+from mdl.scheduler.study.judging import Cells, watch, watched_cells
 from mdl.scheduler.training.labels import Progress, train_on_labels
 from mdl.writing import save_or_rescue
 
@@ -32,13 +33,14 @@ _WATCHED_SCENARIOS = 60
 
 @dataclass(frozen=True)
 class Report:
-    """The progress of training. figures: if measured, the percent by which rounds beat the greedy rule, by cell."""
+    """The progress of training. figures: if measured, the percent by which rounds take less time than by `rule`."""
 
     stage: str
     step: int
     steps: int
     loss: float | None
     figures: dict[str, float] | None
+    rule: str = "the greedy rule"
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ def train_policy(
     *,
     resume: bool = False,
     from_scratch: bool = False,
+    seen: tuple[Scenario, ...] = (),
+    watched: Cells | None = None,
     on_report: Callable[[Report], None] = lambda report: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Trained:
@@ -69,10 +73,11 @@ def train_policy(
 
     The same steps, seed and processes give the same policy on the same machine, unless it was stopped and resumed.
     It begins with the shipped policy. resume: with that of `out`; its weights are kept, not the labels. from_scratch:
-    with random weights. Raises ConfigError if `out` has all the steps.
+    with random weights. seen: see `train_on_labels`. watched: scenarios to compare with the greedy rule on; by default
+    those of `WATCHED`. Raises ConfigError if `out` has all the steps.
     """
     start, done = _resume(out, steps) if resume else (None if from_scratch else load_shipped()[0], 0)
-    gain = watch(_WATCHED_SCENARIOS)
+    gain = watch(watched_cells(_WATCHED_SCENARIOS) if watched is None else watched)
     every = max(1, (steps - done) // _EVALUATIONS)
     best = _Best()
     count = done
@@ -104,7 +109,7 @@ def train_policy(
         best.offer(start, gain(NumpyQ(start)))
         on_report(Report("labels", done, steps, None, best.figures))
     # A resumed training must not see the labels of its beginning again.
-    train_on_labels(steps - done, seed + done, processes, start=start, on_progress=follow)
+    train_on_labels(steps - done, seed + done, processes, start=start, seen=seen, on_progress=follow)
     save_or_rescue(out, keep)
     return Trained(best.network, count, count == steps)
 
@@ -121,7 +126,9 @@ class _Best:
             self.network, self.figures = network, figures
 
 
-def plan_steps(minutes: float, seed: int, processes: int, clock: Callable[[], float]) -> int:
+def plan_steps(
+    minutes: float, seed: int, processes: int, clock: Callable[[], float], seen: tuple[Scenario, ...] = ()
+) -> int:
     """Estimate the steps that fit in so many minutes here, by trying a few with the shipped policy. clock: seconds.
 
     An untrained network would not do: it waits so often that its rollouts take many times as long.
@@ -130,7 +137,7 @@ def plan_steps(minutes: float, seed: int, processes: int, clock: Callable[[], fl
         raise ConfigError(f"--minutes {minutes}: must be above 0")
     start, _ = load_shipped()
     began_s = clock()
-    train_on_labels(_TRIAL_STEPS, seed, processes, start=start)
+    train_on_labels(_TRIAL_STEPS, seed, processes, start=start, seen=seen)
     trial_s = clock() - began_s
     left_s = 60.0 * minutes - trial_s
     return max(_TRIAL_STEPS, int(_PLANNED_SHARE * left_s / trial_s * _TRIAL_STEPS))

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from mdl.own import Own
     from mdl.peers.view.schedule_drawing import Drawing
+    from mdl.scheduler.rounds.participation import ParticipationRule
 
 app = App("Show, compare and change the order of aggregations.")
 
@@ -115,7 +116,7 @@ def compare(
 ) -> None:
     """Play the same scenarios under several policies.
 
-    It shows the makespan with spread and over the optimum, energy and losses.
+    It shows the time until all devices have the result, with spread and over the optimum, energy and losses.
     """
     from mdl.files.table import write_table
     from mdl.peers.view.compare import compare as compare_policies
@@ -201,8 +202,12 @@ def what_if(
     wait: Wait = 5.0,
     as_json: AsJson = False,
 ) -> None:
-    """Change devices of a scenario, and see the schedule change."""
+    """Change devices of a scenario, and see the schedule change.
+
+    The orders are those of all devices. A last line tells which of them a mesh would not wait for, and why.
+    """
     from mdl.peers.view.schedule_source import as_playable, find_subject, looker
+    from mdl.scheduler.explain.taking_part import close_round, describe_closed, tell_closed
     from mdl.scheduler.explain.what_if import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
 
     names = _parse_policies(policies or f"{_usual_policy()},{SHARES}")
@@ -211,12 +216,18 @@ def what_if(
     changes = parse_changes(assign or [], subject.names)
     changed = apply_changes(subject.scenario, changes)
     outcomes = play_both(subject.scenario, changed, names, subject.names)
+    rule = _usual_rule()
+    before, after = (close_round(each, subject.names, rule, subject.number) for each in (subject.scenario, changed))
     if as_json:
         told = describe_outcomes(subject.title, changes, outcomes, subject.names)
+        told |= {"takes_part": describe_closed(before, after), "lost": list(subject.lost)}
         print_json(told | {"estimated": list(subject.estimates)})
         return
     console = _console()
     show_outcomes(subject.title, changes, outcomes, subject.names, console)
+    console.print()
+    for text in [*(f"recorded without {text}" for text in subject.lost), *tell_closed(before, after)]:
+        console.print(text)
     for text in subject.estimates:
         console.print(f"estimated: {text}", style="dim")
 
@@ -308,7 +319,11 @@ def _describe(drawn: Drawing) -> dict[str, object]:
     import msgspec
 
     told: dict[str, object] = {"policy": drawn.policy, "recorded": drawn.is_recorded}
-    told |= {"estimated": list(drawn.estimates), "devices": msgspec.to_builtins(drawn.devices)}
+    told |= {
+        "lost": list(drawn.lost),
+        "estimated": list(drawn.estimates),
+        "devices": msgspec.to_builtins(drawn.devices),
+    }
     return {**told, **msgspec.to_builtins(drawn.chart)}
 
 
@@ -319,6 +334,8 @@ def _print_drawing(drawn: Drawing) -> None:
     console = _console()
     show_chart(drawn.chart, console)
     console.print()
+    for text in drawn.lost:
+        console.print(f"without {text}")
     console.print(draw_devices(drawn.devices))
     for text in drawn.estimates:
         console.print(f"estimated: {text}", style="dim")
@@ -336,6 +353,15 @@ def _usual_policy() -> str:
     from mdl.config import RoundSection
 
     return RoundSection().policy
+
+
+def _usual_rule() -> ParticipationRule:
+    """Return the rule by which a mesh closes its rounds by default."""
+    from mdl.config import RoundSection
+    from mdl.scheduler.rounds.shipped import Bounds, mesh_rule
+
+    usual = RoundSection()
+    return mesh_rule(usual.rule, Bounds(usual.wait_for, usual.grace_s, float(usual.left_out_at_most)))
 
 
 def _check_run(run: Path) -> None:

@@ -23,6 +23,9 @@ from mdl.writing import check_writable, save_or_rescue
 if TYPE_CHECKING:
     from types import FrameType
 
+    from mdl.devices.scenario import Scenario
+    from mdl.scheduler.rounds.own_log import Logged
+    from mdl.scheduler.study.judging import Cells
     from mdl.scheduler.training.train import Report, Trained
 
 logger = logging.getLogger(__name__)
@@ -33,8 +36,12 @@ app = App("Train the scheduler, and evaluate what it learned.")
 _VERDICTS = ("worse", "level", "better")
 # Scenarios of each cell that compare a network with greedy, or DQN with its start.
 _COMPARED = 150
-# A learned rule of rounds is compared with the rule `third` on so many worlds of each family, and this size of a delta.
-_ROUNDS_WORLDS, _ROUNDS_MB = 10, 10.0
+# Variants of a log's rounds that compare a network with greedy while it trains.
+_WATCHED_RECORDED = 60
+# Worlds of each family that compare a learned rule of rounds with the best shipped one: on the way, and at the end.
+_ROUNDS_WATCHED, _ROUNDS_JUDGED = 12, 24
+# The most devices that a rule of rounds is learned for.
+_MOST_LEARNED = 9
 # Picks of DQN from one checkpoint to the next: about half a minute on one core.
 _TOLD_EVERY = 5_000
 
@@ -47,7 +54,7 @@ def train(
     steps: Annotated[
         int | None,
         typer.Option(
-            help="Train on so many batches of labels; with another --variant, so many picks.", min=1, max=MANY
+            help="Train on so many batches of labels; with another --variant, so many decisions.", min=1, max=MANY
         ),
     ] = None,
     minutes: Annotated[
@@ -60,11 +67,19 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the policy in --out.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, and set aside what is in --out.")] = False,
     from_scratch: Annotated[
-        bool, typer.Option("--from-scratch", help="Start from random weights, not from the shipped policy.")
+        bool, typer.Option("--from-scratch", help="Start from random weights, not from what mdl comes with.")
     ] = False,
     require: Annotated[
         str | None,
-        typer.Option(help="Demand better or level, compared with the greedy rule; end with exit code 4 if it is less."),
+        typer.Option(
+            help="Demand better or level, compared with the best shipped rule; end with exit code 4 if it is less."
+        ),
+    ] = None,
+    scenarios: Annotated[
+        str | None,
+        typer.Option(
+            help="Train on your own mesh: recorded:FILE, a run directory or its metrics.jsonl. Default: simulated."
+        ),
     ] = None,
     finetune: Annotated[
         int, typer.Option(help="Train so many steps of DQN afterwards (needs mdl[train]).", min=0, max=MANY)
@@ -79,7 +94,9 @@ def train(
     start: Annotated[
         Path | None, typer.Option(help="Start --variant dqn from this policy file; by default from the shipped one.")
     ] = None,
-    n: Annotated[int, typer.Option(help="Train --variant paper or rounds for so many devices.", min=3, max=9)] = 9,
+    n: Annotated[
+        int, typer.Option(help="Train --variant paper or rounds for so many devices.", min=3, max=_MOST_LEARNED)
+    ] = 9,
     exploration: Annotated[str, typer.Option(help="Explore by tdge, dge or tge, with --variant paper.")] = "tdge",
     log_level: LogLevel = None,
     quiet: Quiet = False,
@@ -87,18 +104,19 @@ def train(
 ) -> None:
     """Train a policy; Ctrl-C saves it as it is.
 
-    With --steps, the same seed gives the same policy on this machine.
+    While it runs it shows how far it is from the best shipped rule. It keeps the best, and ends with one sentence that
+    says whether to use it. With --steps, the same seed gives the same policy on this machine.
     """
     log_at(log_level, quiet)
     _check_beginning(variant, start, resume, fresh)
-    _check_verdict(variant, require, from_scratch, resume)
+    _check_verdict(variant, require, from_scratch, resume, scenarios)
     _check_target(out)
     if variant == "paper":
         _make_room(out, fresh)
         _train_paper(out, steps, minutes, seed, n, exploration, as_json)
         return
     if variant == "rounds":
-        _train_rounds(out, steps, minutes, seed, n, fresh, as_json)
+        _train_rounds(out, steps, minutes, seed, processes, n, from_scratch, scenarios, fresh, require, as_json)
         return
     if variant == "dqn":
         _train_dqn(out, steps, minutes, seed, start, fresh, as_json)
@@ -109,7 +127,7 @@ def train(
         _need_learning("--finetune")
     if not resume:
         _make_room(out, fresh)
-    _train_chain(out, steps, minutes, seed, processes, (resume, from_scratch), finetune, require, as_json)
+    _train_chain(out, steps, minutes, seed, processes, (resume, from_scratch), scenarios, finetune, require, as_json)
 
 
 @app.command("eval")
@@ -161,11 +179,11 @@ def _check_beginning(variant: str, start: Path | None, resume: bool, fresh: bool
         raise ConfigError("--resume goes on, --fresh starts anew: give one of them")
 
 
-def _check_verdict(variant: str, require: str | None, from_scratch: bool, resume: bool) -> None:
+def _check_verdict(variant: str, require: str | None, from_scratch: bool, resume: bool, scenarios: str | None) -> None:
     if require not in (None, *_VERDICTS[1:]):
         raise ConfigError(f"--require {require!r}: expected better or level")
-    if variant != "chain" and (require or from_scratch):
-        raise ConfigError("--require and --from-scratch are for --variant chain")
+    if variant not in ("chain", "rounds") and (require or from_scratch or scenarios):
+        raise ConfigError("--require, --from-scratch and --scenarios are for --variant chain and rounds")
     if resume and from_scratch:
         raise ConfigError("--resume goes on from what is in --out, --from-scratch begins anew: give one of them")
 
@@ -196,21 +214,24 @@ def _train_chain(
     seed: int,
     processes: int,
     begin: tuple[bool, bool],
+    scenarios: str | None,
     finetune: int,
     require: str | None,
     as_json: bool,
 ) -> None:
     from mdl.scheduler.policies.qnet_numpy import NumpyQ
-    from mdl.scheduler.study.judging import FIRST_VERDICT_SEED, compare_networks, tell_verdict
+    from mdl.scheduler.study.judging import FIRST_VERDICT_SEED, compare_networks, compare_on, tell_verdict
     from mdl.scheduler.training.train import plan_steps, train_policy
 
+    seen, watched, judged = _read_scenarios(scenarios, seed) if scenarios else ((), None, None)
     began_s, (resume, from_scratch) = time.monotonic(), begin
     with _stopping() as stopped:
         if steps is None:
             assert minutes is not None
-            steps = plan_steps(minutes, seed, processes, time.monotonic)
+            steps = plan_steps(minutes, seed, processes, time.monotonic, seen)
             logger.info("%d steps fit into %g minutes here", steps, minutes)
         command = f"mdl scheduler train --steps {steps} --seed {seed} --processes {processes}"
+        command += f" --scenarios {scenarios}" if scenarios else ""
         with _bar() as show:
             trained = train_policy(
                 steps,
@@ -220,6 +241,8 @@ def _train_chain(
                 command,
                 resume=resume,
                 from_scratch=from_scratch,
+                seen=seen,
+                watched=watched,
                 on_report=show,
                 should_stop=lambda: stopped() or _is_late(began_s, minutes),
             )
@@ -233,10 +256,28 @@ def _train_chain(
         "seconds": round(time.monotonic() - began_s, 1),
     }
     if not stopped():
-        less = compare_networks(NumpyQ(trained.network), None, _COMPARED, FIRST_VERDICT_SEED)
+        network = NumpyQ(trained.network)
+        if judged is None:
+            less = compare_networks(network, None, _COMPARED, FIRST_VERDICT_SEED)
+        else:
+            less = compare_on(network, None, judged)
         verdict, told = tell_verdict(less)
         result |= {"less_than_greedy_percent": less, "verdict": verdict, "told": told}
     _end_training(result, stopped(), as_json, require)
+
+
+def _read_scenarios(text: str, seed: int) -> tuple[tuple[Scenario, ...], Cells, Cells]:
+    """Return a log's rounds to learn from, variants of others to watch, and of still others to judge by."""
+    from mdl.errors import DataError
+    from mdl.peers.view.own_log import parse_recorded, recorded_scenarios
+    from mdl.scheduler.training.relearn import divide, vary_cells
+
+    path = parse_recorded(text)
+    learned, held_out = divide(recorded_scenarios(path))
+    if len(held_out) < 2:
+        raise DataError(f"{path}: {len(learned)} rounds to learn from; expected 4 rounds or more")
+    watched = vary_cells(held_out[::2], _WATCHED_RECORDED, seed)
+    return tuple(learned), watched, vary_cells(held_out[1::2], _COMPARED, seed + 1)
 
 
 def _finetune(
@@ -340,48 +381,89 @@ def _train_paper(
 
 
 def _train_rounds(
-    out: Path, steps: int | None, minutes: float | None, seed: int, n: int, fresh: bool, as_json: bool
+    out: Path,
+    steps: int | None,
+    minutes: float | None,
+    seed: int,
+    processes: int,
+    n: int,
+    from_scratch: bool,
+    scenarios: str | None,
+    fresh: bool,
+    require: str | None,
+    as_json: bool,
 ) -> None:
     _need_learning("--variant rounds")
-    if steps is None or minutes is not None:
-        raise ConfigError("--variant rounds: give --steps (decisions), such as 150000")
-    from mdl.scheduler.rounds.judge import describe_cell, judge_cell
-    from mdl.scheduler.rounds.learned import save_rounds_policy
-    from mdl.scheduler.rounds.registry import make_rule
-    from mdl.scheduler.rounds.world import FAMILIES, draw_world
-    from mdl.scheduler.study.judging import FIRST_VERDICT_SEED
-    from mdl.scheduler.training.rounds_dqn import describe_rounds_training, train_rounds
-    from mdl.scheduler.training.train import Report
+    if (steps is None) == (minutes is None):
+        raise ConfigError("--variant rounds: give either --steps (decisions), such as 150000, or --minutes")
+    from mdl.scheduler.rounds.held_out import drawn_cells, less_time_than, logged_cells, play_rule
+    from mdl.scheduler.rounds.own_log import draw_logged_world
+    from mdl.scheduler.study.judging import FIRST_TUNING_SEED, FIRST_VERDICT_SEED, tell_verdict
+    from mdl.scheduler.training.rounds_train import train_rounds_policy
 
+    if scenarios:
+        learned, kept, last = _read_log(scenarios)
+        n = len(learned.devices)
+        watched, judged = logged_cells(kept, _ROUNDS_WATCHED, seed), logged_cells(last, _ROUNDS_JUDGED, seed + 1)
+    else:
+        learned = None
+        watched = drawn_cells(n, _ROUNDS_WATCHED, FIRST_TUNING_SEED)
+        judged = drawn_cells(n, _ROUNDS_JUDGED, FIRST_VERDICT_SEED)
     _make_room(out, fresh)
     began_s = time.monotonic()
-    with _stopping() as stopped, _bar() as show:
+    length = f"--steps {steps}" if steps else f"--minutes {minutes:g}"
+    command = f"mdl scheduler train --variant rounds --n {n} {length} --seed {seed}"
+    command += (" --from-scratch" if from_scratch else "") + (f" --scenarios {scenarios}" if scenarios else "")
+    with _stopping() as stopped, _bar(minutes) as show:
+        trained = train_rounds_policy(
+            n,
+            steps or MANY,
+            seed,
+            out,
+            command,
+            watched=watched,
+            processes=processes,
+            from_scratch=from_scratch,
+            draw=None if learned is None else lambda rng: draw_logged_world(learned, rng),
+            share=None if minutes is None else lambda: (time.monotonic() - began_s) / (60.0 * minutes),
+            on_report=show,
+            should_stop=lambda: stopped() or _is_late(began_s, minutes),
+        )
+    ended = trained.ended or (minutes is not None and not stopped())
+    result: dict[str, object] = {"out": str(out), "steps": trained.steps, "seed": seed, "ended": ended}
+    result["seconds"] = round(time.monotonic() - began_s, 1)
+    if not stopped():
+        less = less_time_than(play_rule(judged, trained.rule), trained.layers, n, judged)
+        verdict, told = tell_verdict(less, f"the rule {trained.rule}")
+        result |= {"rule": trained.rule, "less_than_rule_percent": less, "verdict": verdict, "told": told}
+    _end_training(result, stopped(), as_json, require, f"the rule {trained.rule}")
 
-        def tell(step: int) -> bool:
-            if step % 1000 == 0:
-                show(Report("rounds", step, steps, None, None))
-            return stopped()
 
-        layers, done = train_rounds(n, steps, seed, on_step=tell)
-    command = f"mdl scheduler train --variant rounds --n {n} --steps {steps} --seed {seed}"
-    told = describe_rounds_training(done, seed) | {"command": command}
-    save_or_rescue(out, lambda path: save_rounds_policy(path, layers, n, told))
-    result: dict[str, object] = {"out": str(out), "steps": done, "seed": seed, "ended": done >= steps}
-    for family in FAMILIES if not stopped() else ():
-        worlds = [draw_world(family, n, _ROUNDS_MB, FIRST_VERDICT_SEED + at) for at in range(_ROUNDS_WORLDS)]
-        judged = describe_cell(judge_cell(family, ["third", str(out)], worlds, make_rule))
-        result[f"over_third_{family}_percent"] = judged["rules"][1]["over_percent"]
-    _end_training(result | {"seconds": round(time.monotonic() - began_s, 1)}, stopped(), as_json)
+def _read_log(text: str) -> tuple[Logged, Logged, Logged]:
+    from mdl.peers.view.own_log import parse_recorded, recorded_rounds
+    from mdl.scheduler.rounds.own_log import split_log
+
+    path = parse_recorded(text)
+    parts = split_log(recorded_rounds(path), str(path))
+    if (count := len(parts[0].devices)) > _MOST_LEARNED:
+        raise ConfigError(f"--scenarios {text[:80]!r}: {count} devices; a rule is learned for at most {_MOST_LEARNED}")
+    return parts
 
 
-def _end_training(result: dict[str, object], stopped: bool, as_json: bool, require: str | None = None) -> None:
+def _end_training(
+    result: dict[str, object],
+    stopped: bool,
+    as_json: bool,
+    require: str | None = None,
+    rule: str = "the greedy rule",
+) -> None:
     if not as_json:
         for name, value in result.items():
             print(f"{name:<26} {value}")
     if stopped:
         raise UnfinishedError(f"interrupted, what was learned is in {result['out']}", 130, result)
     if require and _VERDICTS.index(str(result["verdict"])) < _VERDICTS.index(require):
-        told = f"--require {require}: compared with the greedy rule, the policy is {result['verdict']}"
+        told = f"--require {require}: compared with {rule}, the policy is {result['verdict']}"
         raise UnfinishedError(told, 4, result)
     if as_json:
         print(json.dumps(result))
@@ -418,14 +500,18 @@ def _stopping() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[Report], None]]:
-    """Show a bar for each stage; log the figures of evaluations."""
+def _bar(minutes: float | None = None) -> Iterator[Callable[[Report], None]]:
+    """Show a bar for each stage, of steps or of the minutes from now on; log the figures of evaluations."""
+    began_s = time.monotonic()
     with progress_bar() as show:
 
         def tell_report(report: Report) -> None:
-            show(report.stage, report.step, report.steps)
+            if minutes is None:
+                show(report.stage, report.step, report.steps)
+            else:
+                show(report.stage, round(time.monotonic() - began_s), round(60.0 * minutes))
             if report.figures is not None:
                 figures = ", ".join(f"{cell} {value:+.1f} %" for cell, value in report.figures.items())
-                logger.info("step %d: less than the greedy rule: %s", report.step, figures)
+                logger.info("step %d: less time than by %s: %s", report.step, report.rule, figures)
 
         yield tell_report

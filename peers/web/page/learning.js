@@ -94,7 +94,7 @@ export function learningView({ now, redraw }) {
 		stats(
 			stat(measure, told(last.score, score), beside(last)),
 			stat("loss", told(last.loss, plain), `in training, ${targets === "numbers" ? "of spread 1" : "nats"}`),
-			stat("devices merged", whole(last.contributors), last.lost.length ? `without ${last.lost.join(", ")}` : "nobody was lost", last.lost.some((name) => !name.endsWith("(later)")) ? "warn" : ""),
+			stat("devices merged", whole(last.contributors), last.lost.length ? `without ${last.lost.join(", ")}` : "nobody was lost", last.lost.some((name) => !name.includes("(later")) ? "warn" : ""),
 			stat("a round", seconds(last.seconds.total ?? 0), `${bytes(last.bytes)} of model values`),
 		),
 		h(
