@@ -75,9 +75,10 @@ class Nursery:
 
     def wait_until_ready(self) -> None:
         """Wait until the modules are imported, or the process has ended."""
-        if not self._is_ready:
-            self._ours.recv(32)
-            self._is_ready = True
+        with self._asking:  # else one thread would take the answer that another one waits for
+            if not self._is_ready:
+                self._ours.recv(32)
+                self._is_ready = True
 
     def start(
         self,
