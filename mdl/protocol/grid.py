@@ -154,6 +154,5 @@ def change_room(sums: Sums, before: int, after: int) -> Sums:
     """Return sums of a grid with the room `before` on the same grid with the room `after`, rounded if it is coarser."""
     if before == after:
         return sums
-    moved = sums.copy()
-    scale_sums(moved, 2.0 ** (before - after))
-    return moved
+    most = share_of(2.0**after, after)
+    return np.rint(np.clip(sums * 2.0 ** (before - after), -most, most)).astype(np.int32)

@@ -37,7 +37,8 @@ class Exchange:
     of the own delta. lacks_own: it waits for that (`take_own`). result: as far as it is here.
     grid: of the round; None: neither coding nor judging needs it.
 
-    Raises RemoteProtocolError for an order with other segments than those of a model of `size` values.
+    Raises RemoteProtocolError for an order with other segments than those of a model of `size` values, or another grid
+    than the own delta's.
     """
 
     def __init__(
@@ -54,6 +55,8 @@ class Exchange:
         grid: Grid | None = None,
     ) -> None:
         self._own = own if me in order.contributors else None
+        if self._own and self._own.room != order.room:
+            raise RemoteProtocolError(f"an exchange on a grid with room {order.room}, not {self._own.room}")
         self.is_in_place = is_in_place and self._own is not None and order.coding == "none"
         self.lacks_own = self._goes_on = False
         self.uplink = uplink or Uplink()

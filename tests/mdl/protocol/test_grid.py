@@ -89,6 +89,7 @@ def test_a_finer_grid_keeps_values_and_a_coarser_one_rounds_them() -> None:
     assert change_room(sums, 2, 2) is sums
     assert change_room(sums, 3, 1).tolist() == [24, -20, 12]
     assert change_room(sums, 1, 2).tolist() == [3, -2, 2]
+    assert np.abs(change_room(np.array([2**30, -(2**30)], np.int32), 9, 1)).tolist() == [share_of(2.0, 1)] * 2
     scale_sums(sums, 0.5)
     assert sums.tolist() == [3, -2, 2]
 

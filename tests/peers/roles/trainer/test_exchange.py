@@ -650,6 +650,13 @@ def test_pieces_that_a_lost_device_gave_are_not_asked_for_again() -> None:
     assert net.said["PieceMessage"] - said <= 2 * 13 - merged * 2 / 3 + 2 * 3
 
 
+def test_an_exchange_on_another_grid_than_the_own_deltas_is_refused() -> None:
+    order = _order("abc", (5, 4, 4))
+    me = order.order[0]
+    with pytest.raises(RemoteProtocolError, match=f"a grid with room {ROOM + 1}, not {ROOM}"):
+        Exchange(msgspec.structs.replace(order, room=ROOM + 1), me, _own(order, me), SIZE, 1.0)
+
+
 def test_what_goes_on_must_be_the_same_exchange() -> None:
     net = LossyNet(_order("abc", (5, 4, 4)))
     first = net.order
