@@ -19,6 +19,7 @@ from mdl.scheduler.training import train
 from mdl.scheduler.training.exploration import Exploration
 from mdl.scheduler.training.labels import Progress
 from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
+from mdl.sim.timing.scenario import draw_scenario
 
 pytest.importorskip("stable_baselines3")
 
@@ -171,8 +172,12 @@ class _Labels:
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, int, bool]] = []
+        self.seen: tuple[Any, ...] = ()
 
-    def __call__(self, steps: int, seed: int, processes: int, *, start: Any = None, on_progress: Any = None) -> Any:
+    def __call__(
+        self, steps: int, seed: int, processes: int, *, start: Any = None, seen: Any = (), on_progress: Any = None
+    ) -> Any:
+        self.seen = seen
         self.calls.append((steps, seed, start is not None))
         network = QNetwork(seed).weights()
         for step in range(1, steps + 1):
@@ -267,6 +272,16 @@ def test_resuming_needs_a_file(labels: _Labels, tmp_path: Path) -> None:
 def test_minutes_become_steps_by_trying_a_few(labels: _Labels) -> None:
     ticks = iter([100.0, 108.0])
     assert train.plan_steps(2.0, 0, 0, lambda: next(ticks)) == int(0.9 * 112.0 / 8.0 * 8)
+
+
+def test_rounds_of_a_mesh_are_learned_from_and_others_watched(labels: _Labels, tmp_path: Path) -> None:
+    seen = (draw_scenario("hetero", 4, 1),)
+    train.train_policy(4, 0, 0, tmp_path / "p.safetensors", "", seen=seen, watched={"recorded": seen})
+    assert labels.seen == seen
+    labels.seen = ()
+    ticks = iter([100.0, 108.0])
+    train.plan_steps(2.0, 0, 0, lambda: next(ticks), seen)
+    assert labels.seen == seen
 
 
 def test_without_the_learning_libraries_one_line_says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
