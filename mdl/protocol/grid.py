@@ -155,4 +155,5 @@ def change_room(sums: Sums, before: int, after: int) -> Sums:
     if before == after:
         return sums
     most = share_of(2.0**after, after)
-    return np.rint(np.clip(sums * 2.0 ** (before - after), -most, most)).astype(np.int32)
+    moved: Sums = np.rint(np.clip(sums * 2.0 ** (before - after), -most, most)).astype(np.int32)
+    return moved

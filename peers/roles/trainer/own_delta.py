@@ -11,8 +11,8 @@ A device that overlaps (communication under the next local steps, one round late
 soon as its own delta of a round is there. That gives its own delta of the next round. Its model holds other values
 then, so it keeps the own delta itself: two vectors more, and the one that it trains from.
 
-What a device gives to a round is its delta on the round's grid, times its weight (`mdl/protocol/grid.py`). A part that
-its share of the sum cut off is own work of that round, and comes with the next delta.
+A device gives its delta to a round on the round's grid, times its weight (`mdl/protocol/grid.py`). A part that its
+share of the sum cut off is own work of that round, and comes with the next delta.
 """
 
 from __future__ import annotations
