@@ -255,7 +255,12 @@ class TrainLocally(msgspec.Struct, frozen=True):
 
 
 class HeldAs(msgspec.Struct, frozen=True):
-    """theta: weight of an own delta. me: its device. room: of the round's grid."""
+    """How a recalled own delta is held on the round's grid.
+
+    theta: its weight.
+    me: its device.
+    room: of the grid.
+    """
 
     theta: Theta
     me: Contributor
