@@ -251,11 +251,13 @@ class Held(msgspec.Struct, frozen=True):
     sum: on the round's grid.
     grid: of the round.
     clipped: the part that its share of int32 has cut off, float32 (P,), in the measure of a delta; None: nothing.
+    clipped_values: number of values that are cut off.
     """
 
     sum: PartialSum
     grid: Grid
     clipped: Vector | None = None
+    clipped_values: int = 0
 
 
 def hold_own(parameters: Vector, delta: ModelDelta, room: int, earlier: Sequence[Vector] = ()) -> Held:
@@ -263,7 +265,8 @@ def hold_own(parameters: Vector, delta: ModelDelta, room: int, earlier: Sequence
     whole = msgspec.structs.replace(delta, values=sum_up(delta.values, earlier))
     grid = grid_of(parameters, room)
     own = own_sum(whole, grid)
-    return Held(own, grid, grid.clipped(whole.values, own.values, own.theta))
+    clipped = grid.clipped(whole.values, own.values, own.theta)
+    return Held(own, grid, clipped, 0 if clipped is None else int(np.count_nonzero(clipped)))
 
 
 def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate, losses: Losses | None = None) -> DeltasMerged:

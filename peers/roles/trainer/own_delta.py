@@ -323,3 +323,6 @@ class OwnWork:
             delta = ModelDelta(fresh, self._theta, frozenset([self._me]))
             held = hold_own(self._standing.parameters, delta, part.room, earlier)
         part.holds, part.grid, part.clipped = {0: held.sum}, held.grid, held.clipped
+        if held.clipped is not None:
+            told = "round %d: %d of %d values are beyond their share of the sum; the rest comes with the next delta"
+            logger.info(told, part.round_id, held.clipped_values, held.sum.values.size)

@@ -68,6 +68,7 @@ def test_what_a_share_cuts_off_is_own_work_and_nothing_is_lost() -> None:
     assert held.clipped is not None
     given_now = held.grid.to_mean(held.sum.values, 1.0)
     np.testing.assert_allclose(given_now + held.clipped, values, rtol=1e-6)
+    assert held.clipped_values == 2
     assert held.clipped[[0, 2, 4, 5]].tolist() == [0.0, 0.0, 0.0, 0.0]
     assert hold_own(parameters, ModelDelta(values * 0, 1.0, frozenset()), 2).clipped is None
 
