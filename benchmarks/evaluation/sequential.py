@@ -20,7 +20,7 @@ from benchmarks.evaluation.accuracy import Get
 from benchmarks.tool.table import show
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.protocol.delta import Contributor, PartialSum, pair_aggregate
-from mdl.protocol.grid import Vector
+from mdl.protocol.grid import Grid, Vector, grid_of, room_for
 
 VALUES = 11_610_000  # 46.4 MB, the paper's CNN-LSTM
 PAPER = {8: (160, 47307)}
@@ -64,17 +64,20 @@ def add_up(held: Sequence[Vector]) -> Vector:
 def merge(sources: Sequence[Callable[[], Vector]], is_timed: bool) -> tuple[float, Vector]:
     """(processor seconds of all merges, with those of the sources if these are timed; the mean)."""
     merged: PartialSum | None = None
+    grid: Grid | None = None
     total = 0.0
     for number, source in enumerate(sources):
         started = time.process_time()
         values = source()
         if not is_timed:
             started = time.process_time()
-        own = PartialSum(values.view(np.int32), 1.0, frozenset([Contributor(str(number), 1)]))
+        grid = grid or grid_of(np.zeros_like(values), room_for(float(len(sources))))
+        own = PartialSum(grid.to_sums(values, 1.0), 1.0, frozenset([Contributor(str(number), 1)]), grid.room)
         merged = own if merged is None else pair_aggregate(merged, own, out=own.values)
         total += time.process_time() - started
     assert merged is not None
-    return total, merged.values.view(np.float32)
+    assert grid is not None
+    return total, grid.to_mean(merged.values, merged.theta)
 
 
 def _draw(number: int, values: int) -> Vector:
