@@ -95,8 +95,8 @@ Percent: TypeAlias = Annotated[float, Meta(ge=0.0, le=100.0)]
 # A working sensor's value: no computer is colder or hotter.
 Celsius: TypeAlias = Annotated[float, Meta(ge=-100.0, le=300.0)]
 RateMBs: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_RATE_MB_S)]
-# The sum of a round's weights is at most 2^room: 1,024 of the largest.
-MAX_ROOM = 64
+# The room of a round's grid (`mdl/protocol/grid.py`).
+MAX_ROOM = 127
 Room: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ROOM)]
 Theta: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_THETA)]
 Loss: TypeAlias = Annotated[float, Meta(ge=-MAX_LOSS, le=MAX_LOSS)]

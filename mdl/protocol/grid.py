@@ -7,6 +7,9 @@ device rounds theta_i * delta_i to multiples of it, once. Sums of these are sums
 A device gives each coordinate its share of int32, in proportion to its weight. So no sum overflows, whatever the values
 are. The part of a value beyond that share is clipped: it is own work, and comes with a later delta. The share is 8
 times the block's largest parameter, or more.
+
+In a mesh's first round nothing is known of the sizes: statistics that begin at zero jump to those of the data. Its grid
+is wide: each block is taken to have a parameter of 4,096.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.bounds import MAX_ROOM
 from mdl.errors import RemoteProtocolError
 
 Vector: TypeAlias = NDArray[np.float32]
@@ -28,8 +30,11 @@ Sums: TypeAlias = NDArray[np.int32]
 BLOCK = 1024
 # The unit of a mean is 2^-28 of its block's largest parameter, rounded up to a power of two: 2^3 of these fit in int32.
 _PRECISION = 28
-# Blocks of smaller parameters (biases that begin at zero) have the unit of 2^0: their deltas need room, too.
-_LEAST_EXPONENT = 0
+# Blocks of smaller parameters (biases that begin at zero) have the unit of 2^0: their deltas need room, too. On a wide
+# grid they have that of 2^12.
+_LEAST_EXPONENT, _WIDE_EXPONENT = 0, 12
+# A room of so much more is that of a wide grid.
+WIDE = 64
 # The share of int32 that is given out: the rest is for the rounding of the shares.
 _SHARED = 2.0**31 * (1.0 - 2.0**-20)
 # Vectors are converted in pieces of so many blocks, so that temporaries stay in the processor's cache.
@@ -37,10 +42,10 @@ _AT_ONCE = 64
 
 
 class Grid(msgspec.Struct, frozen=True, eq=False):
-    """The units of one round: of block b it is 2^(exponents[b] + room).
+    """The units of one round: of block b it is 2^(max(exponents[b], least) - 28 + room).
 
-    exponents: int16, shape (ceil(P / BLOCK),).
-    room: the sum of the weights is at most 2^room.
+    exponents: of each block's largest parameter, int16, shape (ceil(P / BLOCK),).
+    room: the sum of the weights is at most 2^room; WIDE more on a wide grid.
     """
 
     exponents: NDArray[np.int16]
@@ -78,7 +83,7 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
         """Return sums / theta at these places, float32; None: everywhere."""
         if places is None:
             return self.to_mean(sums, theta)
-        units = np.exp2(self.exponents[places // BLOCK].astype(np.float64) + self.room)
+        units = self._units(self.exponents[places // BLOCK])
         return (sums[places] * units / theta).astype(np.float32)
 
     def length(self, sums: Sums, theta: float) -> float:
@@ -99,13 +104,17 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
             return None
         return np.where(np.abs(own) >= limit, values - self.to_mean(own, theta), np.float32(0.0))
 
+    def _units(self, exponents: NDArray[np.int16]) -> NDArray[np.float64]:
+        least = _WIDE_EXPONENT if self.room >= WIDE else _LEAST_EXPONENT
+        return np.exp2(np.maximum(exponents, least).astype(np.float64) - _PRECISION + self.room % WIDE)
+
     def _parts(self, start: int, size: int) -> list[tuple[slice, NDArray[np.float64]]]:
         """Return slices of `size` values, of which the first is coordinate `start`, and the unit of each value."""
         parts, at = [], 0
         while at < size:
             first = (start + at) // BLOCK
-            blocks = self.exponents[first : first + _AT_ONCE].astype(np.float64) + self.room
-            units = np.repeat(np.exp2(blocks), BLOCK)[start + at - first * BLOCK :][: size - at]
+            blocks = self._units(self.exponents[first : first + _AT_ONCE])
+            units = np.repeat(blocks, BLOCK)[start + at - first * BLOCK :][: size - at]
             parts.append((slice(at, at + units.size), units))
             at += units.size
         return parts
@@ -122,18 +131,23 @@ def grid_of(parameters: Vector, room: int) -> Grid:
         largest[some] = np.abs(blocks[some]).max(axis=1)
     if count > whole:
         largest[whole] = np.abs(parameters[whole * BLOCK :]).max()
-    exponents = np.maximum(np.frexp(largest)[1], _LEAST_EXPONENT)
-    return Grid((exponents - _PRECISION).astype(np.int16), room)
+    return Grid(np.frexp(largest)[1].astype(np.int16), room)
 
 
-def room_for(theta: float) -> int:
-    """Return the room for weights of this sum, each of which may still double."""
-    return min(MAX_ROOM, ceil(log2(max(theta, 2.0**-10))) + 1) if theta > 0.5 else 0
+def room_for(theta: float, is_first: bool = False) -> int:
+    """Return the room for weights of this sum, each of which may still double. is_first: in a mesh's first round."""
+    room = min(WIDE - 1, ceil(log2(theta)) + 1) if theta > 0.5 else 0
+    return WIDE + room if is_first else room
+
+
+def weights_in(room: int) -> float:
+    """Return the sum of the weights that a room is for."""
+    return 2.0 ** (room % WIDE)
 
 
 def share_of(theta: float, room: int) -> int:
     """Return the largest integer that a sum of this weight may have: its share of int32."""
-    return int(min(_SHARED * theta / 2.0**room, _SHARED))
+    return int(min(_SHARED * theta / weights_in(room), _SHARED))
 
 
 def check_sums(sums: Sums, theta: float, room: int) -> None:
@@ -154,6 +168,6 @@ def change_room(sums: Sums, before: int, after: int) -> Sums:
     """Return sums of a grid with the room `before` on the same grid with the room `after`, rounded if it is coarser."""
     if before == after:
         return sums
-    most = share_of(2.0**after, after)
+    most = share_of(weights_in(after), after)
     moved: Sums = np.rint(np.clip(sums * 2.0 ** (before - after), -most, most)).astype(np.int32)
     return moved

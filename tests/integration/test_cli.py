@@ -89,6 +89,7 @@ def test_a_mistake_is_answered_in_one_line(home, mistake, monkeypatch, capsys):
     monkeypatch.chdir(home.folder)
     for name in ("HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, home.environment[name])
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # a line of its own says so
     monkeypatch.setattr("sys.argv", ["mdl", *map(str, words)])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -21,7 +21,7 @@ from mdl.peers.roles.agent.ledger import (
 from mdl.peers.roles.membership.member import Member
 from mdl.peers.roles.membership.suspicion import Distrust
 from mdl.protocol.delta import Contributor
-from mdl.protocol.grid import room_for
+from mdl.protocol.grid import room_for, weights_in
 from mdl.protocol.round_messages import PeerReport
 
 logger = logging.getLogger(__name__)
@@ -43,15 +43,17 @@ def open_ledger(
         may_train = [member for member in current if not member.report.away] or current
         admitted = distrust.admitted(may_train) if distrust else may_train
         members = frozenset(member.contributor for member in admitted)
-        return RoundLedger(round_id, members, term, opened_at=now, room=find_room(member.report for member in current))
+        return RoundLedger(
+            round_id, members, term, opened_at=now, room=find_room(round_id, (member.report for member in current))
+        )
     ledger = recover(round_id, attempt or term, term, reports, now)
     logger.info("round %d goes on with %d members", round_id, len(ledger.live()))
     return ledger
 
 
-def find_room(reports: Iterable[PeerReport]) -> int:
+def find_room(round_id: int, reports: Iterable[PeerReport]) -> int:
     """Return the room of a round's grid for the weights of all these (`mdl/protocol/grid.py`)."""
-    return room_for(sum(report.theta for report in reports))
+    return room_for(sum(report.theta for report in reports), round_id == 1)
 
 
 def is_left_open(current: list[Member]) -> bool:
@@ -84,7 +86,7 @@ def recover(
     # A report may name invented devices: those that report themselves count first.
     named = sorted({*held, *partners} - reports.keys())[: max(0, MAX_MEMBERS - len(reports))]
     members = frozenset({*reports, *named})
-    room = max((report.room for report in ours.values()), default=0) or find_room(reports.values())
+    room = max((report.room for report in ours.values()), default=0) or find_room(round_id, reports.values())
     ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True, room=room)
     for member in ledger.members.difference(reports):
         ledger.lose(member, "not heard by the new agent")
@@ -100,7 +102,7 @@ def recover(
     lost = [
         held.theta for report in ours.values() for held in report.holdings if not ours.keys() >= {*held.contributors}
     ]
-    left = 2.0**room - 2.0 * sum(report.theta for report in ours.values()) - sum(lost)
+    left = weights_in(room) - 2.0 * sum(report.theta for report in ours.values()) - sum(lost)
     for member in sorted(reports.keys() - ours.keys()):
         if (most := 2.0 * reports[member].theta) > left:
             ledger.lose(member, "the round's grid has no room for its weight")

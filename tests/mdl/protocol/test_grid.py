@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, ModelDelta
-from mdl.protocol.grid import BLOCK, change_room, check_sums, grid_of, room_for, scale_sums, share_of
+from mdl.protocol.grid import BLOCK, WIDE, change_room, check_sums, grid_of, room_for, scale_sums, share_of
 from mdl.protocol.vector_work import hold_own
 
 SIZE = 3 * BLOCK + 17
@@ -31,8 +31,8 @@ def test_any_part_is_rounded_as_in_the_whole_and_by_half_a_unit_at_most(seed: in
     np.testing.assert_array_equal(grid.to_sums(values[start:], theta, start), sums[start:])
     mean = grid.to_mean(sums, theta)
     np.testing.assert_array_equal(grid.to_mean(sums[start:], theta, start), mean[start:])
-    blocks = np.repeat(grid.exponents.astype(float), BLOCK)[:SIZE]
-    unit = 2.0 ** (blocks + grid.room) / theta
+    blocks = np.repeat(np.maximum(grid.exponents, 0).astype(float), BLOCK)[:SIZE]
+    unit = 2.0 ** (blocks - 28 + grid.room) / theta
     assert (np.abs(mean - values) <= 0.5 * unit + np.abs(values) * 2.0**-24).all()
     # float32's own spacing at the largest parameter of a block is four units of the whole mean or more.
     largest = np.repeat([np.abs(parameters[at : at + BLOCK]).max() for at in range(0, SIZE, BLOCK)], BLOCK)[:SIZE]
@@ -82,7 +82,17 @@ def test_earlier_work_is_in_the_integers() -> None:
 def test_the_room_is_for_weights_that_double() -> None:
     assert [room_for(theta) for theta in (1.0, 2.0, 3.0, 4.0, 5.0, 1000.0)] == [1, 2, 3, 3, 4, 11]
     assert room_for(0.0) == 0
-    assert room_for(1e30) == 64
+    assert room_for(1e30) == 63
+    assert room_for(3.0, is_first=True) == WIDE + 3
+
+
+def test_in_a_first_round_statistics_may_jump_from_zero_to_thousands() -> None:
+    zeros, values = np.zeros(3, np.float32), np.array([5000.0, -30000.0, 0.01], np.float32)
+    delta = ModelDelta(values, 1.0, frozenset())
+    first, later = (hold_own(zeros, delta, room_for(4.0, is_first)) for is_first in (True, False))
+    assert (first.clipped, later.clipped_values) == (None, 2)
+    np.testing.assert_allclose(first.grid.to_mean(first.sum.values, 1.0), values, atol=2.0**-13)
+    assert share_of(1.0, first.sum.room) == share_of(1.0, later.sum.room)
 
 
 def test_a_finer_grid_keeps_values_and_a_coarser_one_rounds_them() -> None:
