@@ -255,7 +255,7 @@ class TrainLocally(msgspec.Struct, frozen=True):
 
 
 class HeldAs(msgspec.Struct, frozen=True):
-    """How a recalled own delta is held on the round's grid.
+    """The form in which a recalled own delta is held on the round's grid.
 
     theta: its weight.
     me: its device.
