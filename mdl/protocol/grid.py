@@ -14,6 +14,7 @@ is wide: each block is taken to have a parameter of 4,096.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil, log2, sqrt
 from typing import TypeAlias
 
@@ -58,12 +59,13 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
         of the values.
         """
         sums = np.empty(values.size, np.int32) if out is None else out
-        limit = np.float64(share_of(theta, self.room))
+        limit = np.float32(share_of(theta, self.room))
         for part, units in self._parts(start, values.size):
-            scaled = values[part] * (theta / units)
+            with np.errstate(over="ignore"):  # it is clipped
+                scaled = values[part].reshape(len(units), -1) * (theta / units).astype(np.float32)
             np.rint(scaled, out=scaled)
             np.clip(scaled, -limit, limit, out=scaled)
-            sums[part] = scaled
+            sums[part] = scaled.reshape(-1)
         return sums
 
     def to_mean(self, sums: Sums, theta: float | Vector, start: int = 0, out: Vector | None = None) -> Vector:
@@ -74,9 +76,10 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
         """
         values = np.empty(sums.size, np.float32) if out is None else out
         for part, units in self._parts(start, sums.size):
-            mean = sums[part] * units
-            mean /= theta if isinstance(theta, float) else theta[part]
-            values[part] = mean
+            mean = sums[part].astype(np.float32).reshape(len(units), -1)
+            mean *= units.astype(np.float32)
+            values[part] = mean.reshape(-1)
+            values[part] /= np.float32(theta) if isinstance(theta, float) else theta[part]
         return values
 
     def mean_at(self, sums: Sums, theta: float, places: NDArray[np.int64] | None) -> Vector:
@@ -84,13 +87,14 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
         if places is None:
             return self.to_mean(sums, theta)
         units = self._units(self.exponents[places // BLOCK])
-        return (sums[places] * units / theta).astype(np.float32)
+        mean: Vector = sums[places].astype(np.float32) * units.astype(np.float32) / np.float32(theta)
+        return mean
 
     def length(self, sums: Sums, theta: float) -> float:
         """Return the Euclidean length of sums / theta."""
         squares = 0.0
         for part, units in self._parts(0, sums.size):
-            mean = sums[part] * units
+            mean = sums[part].reshape(len(units), -1) * units
             squares += float(np.vdot(mean, mean))
         return sqrt(squares) / theta
 
@@ -108,16 +112,18 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
         least = _WIDE_EXPONENT if self.room >= WIDE else _LEAST_EXPONENT
         return np.exp2(np.maximum(exponents, least).astype(np.float64) - _PRECISION + self.room % WIDE)
 
-    def _parts(self, start: int, size: int) -> list[tuple[slice, NDArray[np.float64]]]:
-        """Return slices of `size` values, of which the first is coordinate `start`, and the unit of each value."""
-        parts, at = [], 0
+    def _parts(self, start: int, size: int) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+        """Yield slices of `size` values, of which the first is coordinate `start`, and the units of their blocks.
+
+        A slice is of whole blocks, or of values of one block. units: shape (blocks, 1).
+        """
+        at = 0
         while at < size:
-            first = (start + at) // BLOCK
-            blocks = self._units(self.exponents[first : first + _AT_ONCE])
-            units = np.repeat(blocks, BLOCK)[start + at - first * BLOCK :][: size - at]
-            parts.append((slice(at, at + units.size), units))
-            at += units.size
-        return parts
+            first, ahead = divmod(start + at, BLOCK)
+            whole = 0 if ahead else min((size - at) // BLOCK, _AT_ONCE)
+            stop = at + whole * BLOCK if whole else min(at + BLOCK - ahead, size)
+            yield slice(at, stop), self._units(self.exponents[first : first + max(whole, 1)])[:, None]
+            at = stop
 
 
 def grid_of(parameters: Vector, room: int) -> Grid:
@@ -146,13 +152,19 @@ def weights_in(room: int) -> float:
 
 
 def share_of(theta: float, room: int) -> int:
-    """Return the largest integer that a sum of this weight may have: its share of int32."""
-    return int(min(_SHARED * theta / weights_in(room), _SHARED))
+    """Return the largest integer that a sum of this weight may have: its share of int32, a float32, too."""
+    share = _share(theta, room)
+    rounded = np.float32(share)
+    return int(rounded if float(rounded) <= share else np.nextafter(rounded, np.float32(0.0)))
+
+
+def _share(theta: float, room: int) -> float:
+    return min(_SHARED * theta / weights_in(room), _SHARED)
 
 
 def check_sums(sums: Sums, theta: float, room: int) -> None:
     """Raise RemoteProtocolError for a sum beyond the share of its weight: further ones could overflow with it."""
-    limit = share_of(theta, room) + 1  # several shares are each rounded down
+    limit = int(_share(theta, room)) + 1
     if sums.size and (int(sums.max()) > limit or int(sums.min()) < -limit):
         raise RemoteProtocolError(f"values beyond the share of a weight of {theta:g}")
 
