@@ -50,11 +50,6 @@ def draw_places(size: int, rng: np.random.Generator) -> Places | None:
     return np.unique(rng.integers(0, size, MOST_PLACES))
 
 
-def look_at(values: Values, places: Places | None) -> Values:
-    """Return the values at these places; a view if that is everywhere."""
-    return values if places is None else values[places]
-
-
 def length(values: Values) -> float:
     """Return the Euclidean length; inf or nan if the values contain one."""
     return sqrt(float(np.vdot(values, values)))

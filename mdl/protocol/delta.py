@@ -99,10 +99,10 @@ def weight_of(theta: float) -> float:
     return max(round(theta * _THETA_STEPS), 1) / _THETA_STEPS
 
 
-def own_sum(delta: ModelDelta, grid: Grid, out: Sums | None = None) -> PartialSum:
-    """Return the partial sum of one device's own delta, rounded to the grid. out: as in `Grid.to_sums`."""
+def own_sum(delta: ModelDelta, grid: Grid) -> PartialSum:
+    """Return the partial sum of one device's own delta, rounded to the grid."""
     theta = weight_of(delta.theta)
-    return PartialSum(grid.to_sums(delta.values, theta, out=out), theta, delta.contributors, grid.room)
+    return PartialSum(grid.to_sums(delta.values, theta), theta, delta.contributors, grid.room)
 
 
 def apply_delta(parameters: Vector, delta: Vector, eta: float, out: Vector | None = None) -> Vector:

@@ -52,13 +52,12 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
     exponents: NDArray[np.int16]
     room: int
 
-    def to_sums(self, values: Vector, theta: float, start: int = 0, out: Sums | None = None) -> Sums:
+    def to_sums(self, values: Vector, theta: float, start: int = 0) -> Sums:
         """Round theta * values to the grid: int32, as long as the values; clipped to the share of this weight.
 
-        values: float32, finite, of the coordinates from `start` on. out: where the integers go; it may be the memory
-        of the values.
+        values: float32, finite, of the coordinates from `start` on.
         """
-        sums = np.empty(values.size, np.int32) if out is None else out
+        sums = np.empty(values.size, np.int32)
         limit = np.float32(share_of(theta, self.room))
         for part, units in self._parts(start, values.size):
             with np.errstate(over="ignore"):  # it is clipped
@@ -69,7 +68,7 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
         return sums
 
     def to_mean(self, sums: Sums, theta: float | Vector, start: int = 0, out: Vector | None = None) -> Vector:
-        """Return sums / theta as float32: the mean, rounded once.
+        """Return sums / theta, the mean, in float32: the same bytes on every device.
 
         theta: weight behind all the sums, or behind each. start: coordinate of the first. out: where the values go; it
         may be the memory of the sums.

@@ -69,6 +69,11 @@ class MaskedDQN(DQN):
             draws = np.where(self._valid(seen), draws, -1.0)
         return np.asarray(draws.argmax(axis=1), np.int64)
 
+    def _pick(self, network: Any, seen: torch.Tensor) -> torch.Tensor:
+        """Return the action (B, 1) that a network picks, int64."""
+        best: torch.Tensor = network(seen).argmax(dim=1, keepdim=True)
+        return best
+
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """Train like the base class, but let the network pick the next action and the target network value it."""
         if not self._double:
@@ -80,7 +85,7 @@ class MaskedDQN(DQN):
         for _ in range(gradient_steps):
             sample = self.replay_buffer.sample(batch_size)
             with torch.no_grad():
-                best = self.q_net(sample.next_observations).argmax(dim=1, keepdim=True)
+                best = self._pick(self.q_net, sample.next_observations)
                 following = self.q_net_target(sample.next_observations).gather(1, best)
                 target = sample.rewards + (1 - sample.dones) * self.gamma * following
             current = self.q_net(sample.observations).gather(1, sample.actions.long())

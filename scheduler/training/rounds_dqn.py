@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv
-from torch.nn import functional
 
 from mdl.scheduler.rounds.env import RoundsEnv
 from mdl.scheduler.rounds.learned import Layer
@@ -79,24 +78,6 @@ class RoundsDQN(MaskedDQN):
         ruled = torch.from_numpy(best_ratio_choices(array)).reshape(-1, 1)
         best: torch.Tensor = values.scatter_add(1, ruled, torch.full(ruled.shape, self._margin)).argmax(1, keepdim=True)
         return best
-
-    def train(self, gradient_steps: int, batch_size: int = 100) -> None:
-        """Train by Double-DQN; the next choice of a target is the one that would really be made."""
-        assert self.replay_buffer is not None
-        self.policy.set_training_mode(True)
-        for _ in range(gradient_steps):
-            sample = self.replay_buffer.sample(batch_size)
-            with torch.no_grad():
-                pick = self._pick(self.q_net, sample.next_observations)
-                following = self.q_net_target(sample.next_observations).gather(1, pick)
-                target = sample.rewards + (1 - sample.dones) * self.gamma * following
-            current = self.q_net(sample.observations).gather(1, sample.actions.long())
-            loss = functional.smooth_l1_loss(current, target)
-            self.policy.optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.max_grad_norm)
-            self.policy.optimizer.step()
-        self._n_updates += gradient_steps
 
 
 def train_rounds(

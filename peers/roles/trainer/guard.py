@@ -7,7 +7,7 @@ remembers from one round to the next. It decides nothing about a round: a refuse
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import log
 
 import msgspec
@@ -22,7 +22,7 @@ from mdl.defence.reputation import Accusation, Suspects
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.voice import Voice
 from mdl.protocol.delta import Contributor, PartialSum
-from mdl.protocol.grid import Grid, Vector, grid_of
+from mdl.protocol.grid import Vector
 from mdl.protocol.vector_work import Check, DeltasMerged
 
 logger = logging.getLogger(__name__)
@@ -59,25 +59,19 @@ class Guard:
         return self._settings.is_on
 
     def check(
-        self,
-        grid_at: Callable[[Vector], Grid],
-        contributors: frozenset[Contributor],
-        is_own: bool,
-        limits: Limits,
-        is_look: bool = False,
+        self, room: int, contributors: frozenset[Contributor], is_own: bool, limits: Limits, is_look: bool = False
     ) -> Check | None:
         """Return the criteria that judge a partial sum of these contributors; None: it is not judged.
 
-        grid_at: gives the round's grid at w. is_own: this device holds its own delta alone. limits: as the agent tells
-        them. is_look: with own windows, too.
+        room: of the round's grid. is_own: this device holds its own delta alone. limits: as the agent tells them.
+        is_look: with own windows, too.
         """
         standing, round_id = self._standing, self._standing.round_id + 1
         own_norm = self._own_norm[1] if self._own_norm[0] == round_id else None
         if not self._settings.is_on or (own_norm is None and not is_own):
             return None
         rounds = max(standing.rounds_since_counted(each.peer_id) for each in contributors)
-        parameters = standing.parameters if is_look and self._settings.tests else None
-        grid = grid_at(standing.parameters)
+        grid, parameters = standing.grid(room), standing.parameters if is_look and self._settings.tests else None
         return Check(grid, limits, rounds, own_norm, self._places, self._last, parameters, self._settings.clips)
 
     def note(self, contributors: frozenset[Contributor], done: DeltasMerged) -> None:
@@ -125,7 +119,7 @@ class Guard:
     def note_global(self, result: PartialSum) -> None:
         """Keep marks of the result that is about to be applied: the next one is compared with it."""
         if self._settings.is_on:
-            grid = grid_of(self._standing.parameters, result.room)
+            grid = self._standing.grid(result.room)
             self._last = grid.mean_at(result.values, result.theta, self._places)
 
     def accusations(self) -> tuple[Accusation, ...]:

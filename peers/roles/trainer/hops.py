@@ -91,7 +91,7 @@ class Hops:
         part.is_merging, part.theirs = True, theirs.contributors
         self._voice.stop_asking()
         is_own, limits = len(mine.contributors) == 1, order.limits
-        check = self._guard.check(part.grid_at, theirs.contributors, is_own, limits, order.is_look)
+        check = self._guard.check(part.room, theirs.contributors, is_own, limits, order.is_look)
         return [MergeDeltas(part.round_id, order.segment, order.hop_id, mine, theirs, check, order.is_look)]
 
     def take_merged(self, part: Part | None, done: DeltasMerged, now: float) -> None:

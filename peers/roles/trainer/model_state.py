@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from mdl.bounds import MAX_MEMBERS
 from mdl.peers.roles.trainer.works import Round, Work, add_up_counted, add_up_plain, total
 from mdl.protocol.delta import Contributor, PartialSum, digest_of
-from mdl.protocol.grid import Vector
+from mdl.protocol.grid import Grid, Vector, grid_of
 from mdl.protocol.segments import split_values
 from mdl.protocol.vector_work import Outer
 from mdl.protocol.vocabulary import (
@@ -56,6 +56,7 @@ class Standing:
     ) -> None:
         self.outer = outer or Outer()
         self.round_id = round_id
+        self._grid: Grid | None = None  # the one at this w, once something needed it
         self._take_state(state, digest or digest_of(state))
         self.uncounted: tuple[Work, ...] = ()
         before = [each for each in ballot.starts if each != me.incarnation] if ballot else []
@@ -291,6 +292,12 @@ class Standing:
         self._shared_round = self.round_id - _SMALL_ROUNDS * self.is_small
         self._settle()
 
+    def grid(self, room: int) -> Grid:
+        """Return the grid of the round that begins at this w, with this room."""
+        if self._grid is None:
+            self._grid = grid_of(self.parameters, room)
+        return self._grid if self._grid.room == room else replace(self._grid, room=room)
+
     def _reach(self, lineage: Lineage) -> int:
         """Return the last round on this lineage that w holds; -1 if it holds none."""
         if self.lineage[: len(lineage)] != lineage:
@@ -331,6 +338,7 @@ class Standing:
 
     def _take_state(self, state: Vector, digest: bytes) -> None:
         self.state, self.digest, self.is_given = state, digest, False
+        self._grid = None
         self.parameters, self.momentum = self.outer.split(state)
         self.is_small = self.parameters.nbytes <= _SMALL_BYTES
 

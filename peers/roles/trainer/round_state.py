@@ -10,7 +10,7 @@ from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.broadcast import Spread
 from mdl.peers.roles.trainer.works import Work
 from mdl.protocol.delta import Contributor, PartialSum
-from mdl.protocol.grid import Grid, Vector, grid_of
+from mdl.protocol.grid import Grid, Vector
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import HeldAs, RecallDelta
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, Incoming
@@ -29,7 +29,7 @@ _SENT, _STAGED = Activity.SENT, Activity.STAGED
 class Part:
     """State of one device in one round. holds: segment -> partial sum, kept after it has been given away.
 
-    room: of the round's grid. grid: that grid, once something needed it. clipped: the part of the own delta that its
+    room: of the round's grid. grid: that grid, once the own delta is on it. clipped: the part of the own delta that its
     share of the sum has cut off; None: nothing.
 
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
@@ -87,12 +87,6 @@ class Part:
         left, and is in no round of the agent that this device obeys.
         """
         return round_id == self.round_id and peer in self.announced_to
-
-    def grid_at(self, parameters: Vector) -> Grid:
-        """Return the round's grid. parameters: w(round_id - 1)."""
-        if self.grid is None or self.grid.room != self.room:
-            self.grid = grid_of(parameters, self.room)
-        return self.grid
 
     def free_holds(self) -> dict[int, PartialSum]:
         return {segment: hold for segment, hold in self.holds.items() if segment not in self.given}

@@ -14,7 +14,7 @@ from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.round_state import Part
 from mdl.peers.roles.trainer.voice import Voice
 from mdl.protocol.delta import Contributor, PartialSum, check_size, digest_of_result
-from mdl.protocol.grid import Sums, Vector, grid_of
+from mdl.protocol.grid import Sums, Vector
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
@@ -182,7 +182,7 @@ class Staging:
         # The own delta is not lent while pieces of an exchange that was left may still be read from it, on their way.
         retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges and part.spread.is_handed_on()
         needs_grid = order.coding != "none" or guard.judges
-        grid = grid_of(self._standing.parameters, order.room) if needs_grid else None
+        grid = self._standing.grid(order.room) if needs_grid else None
         exchange = Exchange(order, self._me, own, size, retry_s, most, self.uplink, guard, lends, grid)
         part.spread.exchange = exchange
         return [*exchange.begin(), *self._name_if_whole(part, exchange)]

@@ -112,6 +112,7 @@ def test_places_and_lengths_are_those_of_the_mean() -> None:
     sums = grid.to_sums(values, 3.0)
     places = np.array([0, 5, BLOCK, SIZE - 1])
     np.testing.assert_array_equal(grid.mean_at(sums, 3.0, places), grid.to_mean(sums, 3.0)[places])
+    np.testing.assert_array_equal(grid.mean_at(sums, 3.0, None), grid.to_mean(sums, 3.0))
     assert grid.length(sums, 3.0) == pytest.approx(float(np.linalg.norm(values)), rel=1e-5)
 
 
