@@ -5,6 +5,9 @@ import pytest
 from tests.integration import lan
 from tests.integration.test_faults import MBIT, SLOW_VALUES, Mesh, needs_lan, speed_up
 
+# To each device the other processes of this machine are somebody's work: that must make nobody a leaf.
+EXCHANGE = {"round__min_peers": 3, "round__exchange": "shares", "busy__cpu_percent": 100}
+
 
 @pytest.fixture
 def slow_net():
@@ -17,9 +20,8 @@ def slow_net():
 @pytest.mark.parametrize("victim", ["an owner", "the agent", "a device that leads", "an owner, and all train ahead"])
 def test_whoever_is_killed_in_the_middle_of_an_exchange_the_round_ends_and_counts_each_once(tmp_path, slow_net, victim):
     """Each device owns a share; of 8 MB a quarter has come when one dies."""
-    settings = {"round__min_peers": 3, "round__exchange": "shares"}
-    settings["training__overlap"] = "true" if victim.endswith("ahead") else "false"
-    with Mesh(tmp_path, slow_net, SLOW_VALUES, **settings) as mesh:
+    overlap = "true" if victim.endswith("ahead") else "false"
+    with Mesh(tmp_path, slow_net, SLOW_VALUES, training__overlap=overlap, **EXCHANGE) as mesh:
         mesh.start(*(["agent"] if victim != "a device that leads" else []), "p1", "p2", "p3")
         _, owner, line = mesh.wait_for(lambda name, line: "exchanges" in line and not line["whole"])
         killed = owner if victim.startswith("an owner") else mesh.nodes[mesh.leader()[0]]
@@ -41,9 +43,7 @@ def test_a_leaf_that_is_killed_in_the_middle_counts_with_what_it_gave_and_nobody
     """Somebody uses p3, so that it owns no segment: it gives its 8 MB and gets them."""
     used = tmp_path / "used"
     used.touch()
-    settings = {"round__min_peers": 3, "round__exchange": "shares"}
-    settings["busy__cpu_percent"] = 100  # a machine that has other work makes nobody else a leaf
-    with Mesh(tmp_path, slow_net, SLOW_VALUES, **settings) as mesh:
+    with Mesh(tmp_path, slow_net, SLOW_VALUES, **EXCHANGE) as mesh:
         mesh.start("agent", "p1", "p2")
         mesh.options.append(f"device.in_use_file={used}")
         mesh.start("p3")
