@@ -1,6 +1,7 @@
 """Steps that only pass segments on, as rows of a story's line: a round has hundreds of them, all alike.
 
-A row is a list: [at_s, sender, its incarnation, [kind of message, its fields...], size of its values or null, effects].
+A row is a list: [at_s, sender, its incarnation, [kind of message, its fields...], size of its values or null, their
+checksum, effects].
 An effect is [receiver, [kind, fields...], size or null]. Nothing is left out: `unpack_row` returns what a separate line
 would hold.
 """
@@ -17,7 +18,7 @@ from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentT
 
 KINDS = {kind.__name__: kind for kind in (PieceMessage, SegmentMessage, SegmentTaken)}
 _PASSED = tuple(KINDS.values())
-Row: TypeAlias = tuple[float, str, int, list[Any], int | None, list[tuple[str, list[Any], int | None]]]
+Row: TypeAlias = tuple[float, str, int, list[Any], int | None, int, list[tuple[str, list[Any], int | None]]]
 
 
 def pack_row(now: float, event: Event, effects: list[Effect]) -> Row | None:
@@ -29,14 +30,16 @@ def pack_row(now: float, event: Event, effects: list[Effect]) -> Row | None:
         if type(effect) is not Send or type(effect.message) not in _PASSED:
             return None
         said.append((effect.receiver, _fields(effect.message), _size(effect.values)))
-    return now, event.sender.peer_id, event.sender.incarnation, _fields(event.message), _size(event.values), said
+    sender, size = event.sender, _size(event.values)
+    return now, sender.peer_id, sender.incarnation, _fields(event.message), size, event.checksum, said
 
 
 def unpack_row(row: Row) -> tuple[float, dict[str, Any], list[dict[str, Any]]]:
     """Return time, event and effects as in a separate line. Raises ValueError if there are no such messages."""
-    at_s, peer_id, incarnation, message, size, said = row
+    at_s, peer_id, incarnation, message, size, checksum, said = row
     sender = {"peer_id": peer_id, "incarnation": incarnation}
-    heard = {"sender": sender, "message": _message(message), "values": _described(size), "digest": ""}
+    values = _described(size)
+    heard = {"sender": sender, "message": _message(message), "values": values, "digest": "", "checksum": checksum}
     effects = [
         {"Send": {"receiver": receiver, "message": _message(sent), "values": _described(sent_size)}}
         for receiver, sent, sent_size in said

@@ -22,6 +22,8 @@ HALF_LIFE = 10
 SUSPECTED, STILL, DOUBTED, FAINT = 0.5, 0.25, 0.2, 0.05
 # The beginning of the reason where devices have got different results of a round: the named one's work is not in doubt.
 DIFFERS = "results differ: "
+# The beginning of the reason where what it gives is not the sum of the deltas in it, by their checksums.
+ALTERED = "not the sum of its deltas: "
 # Devices that one device suspects at a time; the least suspected are forgotten.
 MOST_SUSPECTS = 64
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mdl.bounds import HopId, Round, Segment, Term, Theta
+from mdl.bounds import Checksum, HopId, Round, Segment, Term, Theta
 from mdl.defence.limits import Limits
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import AgentMessage
@@ -23,6 +23,7 @@ class HopOrdered(AgentMessage, frozen=True):
     limits: the limits that it is judged by, if it is.
     is_look: measure it and tell, and merge nothing of it.
     theta: the weight that the sender has told for its partial sum; 0: not told.
+    checksum: of that sum, as its contributors have told theirs; None: not all have.
     """
 
     segment: Segment
@@ -31,6 +32,7 @@ class HopOrdered(AgentMessage, frozen=True):
     limits: Limits = Limits()
     is_look: bool = False
     theta: Theta = 0.0
+    checksum: Checksum | None = None
 
 
 class HopCancelled(AgentMessage, frozen=True):

@@ -12,7 +12,7 @@ from typing import Annotated, Protocol, TypeAlias
 
 import msgspec
 
-from mdl.bounds import PeerId, Room, Seconds, Text, Theta
+from mdl.bounds import Checksum, PeerId, Room, Seconds, Text, Theta
 from mdl.protocol.bulk import Bulk
 from mdl.protocol.cloud_work import CloudEffect, CloudEvent
 from mdl.protocol.counts import Evaluation
@@ -41,12 +41,14 @@ class Received(msgspec.Struct, frozen=True):
     values: announced by a carrier message, owned by the machine from now on: float32 (P,), or packed bytes if it is
         one of PACKED. Those of one of SEGMENTS are read-only: they lie in the memory of the message.
     digest: of the values, if messages of this kind are compared with one (DIGESTED): they are finite then; else empty.
+    checksum: of the values, if they are (a part of) a sum that came as integers (SUMMED).
     """
 
     sender: Contributor
     message: Said
     values: Bulk | None = None
     digest: bytes = b""
+    checksum: Checksum = 0
 
 
 class PeerFound(msgspec.Struct, frozen=True):

@@ -120,6 +120,8 @@ Said: TypeAlias = (
 )
 # Carriers with values that the receiver compares with a digest: they are hashed on arrival, and never again.
 DIGESTED = (GlobalMessage, ModelMessage)
+# Carriers of integers that are a sum, or a part of one, of which the receiver knows the checksum.
+SUMMED = (GlobalMessage, PieceMessage, SegmentMessage)
 # Carriers of bytes; those of a mesh carry float32 values.
 PACKED = (LessonMessage, UpdateMessage, PartMessage)
 CARRIERS = (DeltaMessage, GlobalMessage, ModelMessage, *PACKED)

@@ -10,6 +10,7 @@ from mdl.bounds import (
     MAX_HOPS,
     MAX_MEMBERS,
     Bytes,
+    Checksum,
     Count,
     Digest,
     PeerId,
@@ -104,6 +105,7 @@ class PeerReport(Message, frozen=True):
     unheard: some of the peers that it does not hear for a while, since messages of theirs met a bug.
     channels: of its training windows, to one significant digit; (): it does not tell (`data.tell_values`).
     accepted: the result of the round after w(t) that it has staged last, and has no more; None: it has it, or none.
+    checksum: of its own delta of the open round, as integers; None: it has none yet.
     """
 
     sequence: Count
@@ -144,6 +146,7 @@ class PeerReport(Message, frozen=True):
     unheard: Annotated[tuple[PeerId, ...], Meta(max_length=MOST_UNHEARD)] = ()
     channels: Told = ()
     accepted: Accepted | None = None
+    checksum: Checksum | None = None
 
 
 class AgentMessage(Message, frozen=True):
@@ -230,6 +233,7 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     disputed_term: of an earlier order under which devices have staged this result, and others another one; 0: none.
     disputed: the version of that order.
     room: of the result's grid.
+    checksum: of the sum of its contributors' deltas, where the result is that; None: not known.
     """
 
     base_digest: Digest
@@ -251,6 +255,7 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     disputed_term: Term = 0
     disputed: Count = 0
     room: Room = 0
+    checksum: Checksum | None = None
 
 
 def exchanging(order: BroadcastOrdered) -> Exchanging:

@@ -6,7 +6,20 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from mdl.bounds import MAX_MEMBERS, Count, Place, Round, SegmentBits, SegmentCount, SegmentNumber, Term, Theta
+from mdl.bounds import (
+    MAX_MEMBERS,
+    MAX_SEGMENTS,
+    Checksum,
+    Count,
+    Place,
+    Round,
+    SegmentBits,
+    SegmentCount,
+    SegmentNumber,
+    Term,
+    Theta,
+    ValueCount,
+)
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import Message
 
@@ -51,12 +64,14 @@ class SegmentsReady(Message, frozen=True):
     version: of the order.
     has: one bit for each segment, 1 if it need not come again. It is one of this device's own that has the other's
         piece, or one of the other's with its result here.
+    checksums: of its own delta in each segment; (): it gives none, or coded ones.
     """
 
     round_id: Round
     term: Term
     version: Count
     has: SegmentBits = b""
+    checksums: Annotated[tuple[Checksum, ...], Meta(max_length=MAX_SEGMENTS)] = ()
 
 
 class PieceMessage(Message, frozen=True):
@@ -67,6 +82,7 @@ class PieceMessage(Message, frozen=True):
     version: as in SegmentsReady.
     segment: of the model.
     theta: the weight of the sender's own delta.
+    start: coordinate of the first value.
     """
 
     round_id: Round
@@ -74,6 +90,7 @@ class PieceMessage(Message, frozen=True):
     version: Count
     segment: SegmentNumber
     theta: Theta
+    start: ValueCount = 0
 
 
 class SegmentMessage(Message, frozen=True):
@@ -84,6 +101,7 @@ class SegmentMessage(Message, frozen=True):
     version: as in SegmentsReady.
     segment: of the model.
     without: contributors with no piece in it, by their number among those that the order has lost.
+    start: coordinate of the first value.
     """
 
     round_id: Round
@@ -91,6 +109,7 @@ class SegmentMessage(Message, frozen=True):
     version: Count
     segment: SegmentNumber
     without: Annotated[tuple[Place, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    start: ValueCount = 0
 
 
 class SegmentTaken(Message, frozen=True):

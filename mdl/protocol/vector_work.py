@@ -9,15 +9,18 @@ is told apart by one digest, kept in one file and given to a newcomer in one pie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
 
+from mdl.bounds import MAX_SEGMENTS, Checksum
 from mdl.defence.judge import Verdict, judge, rounds_allowed, without_clipping
 from mdl.defence.limits import Limits
 from mdl.defence.marks import Marks, Places, cosine
+from mdl.defence.reputation import ALTERED
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.checksum import checksum_of, checksums_by_piece
 from mdl.protocol.delta import ModelDelta, PartialSum, apply_delta, check_size, digest_of, own_sum, pair_aggregate
 from mdl.protocol.grid import Grid, Sums, Vector, check_sums, grid_of, scale_sums
 from mdl.protocol.segments import theta_by_value
@@ -184,6 +187,7 @@ class MergeDeltas(msgspec.Struct, frozen=True):
     theirs: as it came, not looked at yet.
     check: the criteria that judge it; None: it is not judged.
     is_look: nothing is merged, measurements are told.
+    checksum: that of the sum of its contributors' deltas; None: not known.
     """
 
     round_id: int
@@ -193,6 +197,7 @@ class MergeDeltas(msgspec.Struct, frozen=True):
     theirs: PartialSum
     check: Check | None = None
     is_look: bool = False
+    checksum: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -214,6 +219,7 @@ class DeltasMerged(msgspec.Struct, frozen=True):
     problem: the fault of these values, in words.
     marks: measurements of them; None: they were not judged.
     verdict: the judgement by the marks.
+    is_altered: it is not the sum of its contributors' deltas.
     """
 
     round_id: int
@@ -223,6 +229,7 @@ class DeltasMerged(msgspec.Struct, frozen=True):
     problem: str = ""
     marks: Marks | None = None
     verdict: Verdict = Verdict()
+    is_altered: bool = False
 
 
 def hash_delta(effect: HashDelta) -> DeltaHashed:
@@ -252,12 +259,14 @@ class Held(msgspec.Struct, frozen=True):
     grid: of the round.
     clipped: the part that its share of int32 has cut off, float32 (P,), in the measure of a delta; None: nothing.
     clipped_values: number of values that are cut off.
+    checksums: of the sum's pieces (`mdl/protocol/checksum.py`).
     """
 
     sum: PartialSum
     grid: Grid
     clipped: Vector | None = None
     clipped_values: int = 0
+    checksums: Annotated[tuple[Checksum, ...], msgspec.Meta(max_length=MAX_SEGMENTS)] = ()
 
 
 def hold_own(parameters: Vector, delta: ModelDelta, room: int, earlier: Sequence[Vector] = ()) -> Held:
@@ -266,7 +275,8 @@ def hold_own(parameters: Vector, delta: ModelDelta, room: int, earlier: Sequence
     grid = grid_of(parameters, room)
     own = own_sum(whole, grid)
     clipped = grid.clipped(whole.values, own.values, own.theta)
-    return Held(own, grid, clipped, 0 if clipped is None else int(np.count_nonzero(clipped)))
+    count = 0 if clipped is None else int(np.count_nonzero(clipped))
+    return Held(own, grid, clipped, count, checksums_by_piece(own.values))
 
 
 def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate, losses: Losses | None = None) -> DeltasMerged:
@@ -278,6 +288,8 @@ def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate, losses: Los
     mine, theirs = effect.mine, effect.theirs
     try:
         check_size(theirs.values, mine.values.size)
+        if effect.checksum not in (None, checksum_of(theirs.values)):
+            return DeltasMerged(*hop, None, f"{ALTERED}its partial sum", is_altered=True)
         if effect.is_look:
             return DeltasMerged(*hop, None, "", look_at_incoming(mine, theirs, effect.check, losses))
         marks, verdict = judge_incoming(mine, theirs, effect.check) if effect.check else (None, Verdict())

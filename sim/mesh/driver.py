@@ -30,13 +30,14 @@ from mdl.protocol.machine import (
     Tick,
     TransferProgressed,
 )
+from mdl.protocol.messages import SUMMED
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from mdl.sim.mesh.accounts import Accounts, InvariantError
 from mdl.sim.mesh.network import Network
 from mdl.sim.mesh.own_work import as_delivered, begin_work, note_delivered
 from mdl.sim.mesh.process import BACKLOG, Disk, Node
-from mdl.sim.mesh.transfers import Transfers
+from mdl.sim.mesh.transfers import Transfers, with_checksum, without_checksums
 from mdl.sim.mesh.watch import Gate, StoryStep, Watch
 
 _DISCOVERY_S = 0.05
@@ -65,7 +66,8 @@ class SimMesh:
     """See the module. check: called after each event with the process that handled it. messages: the number sent.
 
     The network has its own rates and faults. lies: peer id -> the factor on its deltas as they leave it. two_faced:
-    peer id -> the peers that it gives another result than its own, and the amount added to that.
+    peer id -> the peers that it gives another result than its own, and the amount added to that. alters: the peers that
+    alter each sum of several deltas that they give on. hides: those that tell no checksums. liars: all that have lied.
     story: None unless `record` is set. most_events: of a run.
     """
 
@@ -85,6 +87,9 @@ class SimMesh:
         self.starts: dict[Contributor, object] = {}
         self.lies: dict[str, float] = {}
         self.two_faced: dict[str, tuple[frozenset[str], float]] = {}
+        self.alters: set[str] = set()
+        self.hides: set[str] = set()
+        self.liars: set[str] = set()
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
         self.disks: dict[str, Disk] = {}
@@ -104,7 +109,7 @@ class SimMesh:
         self.bugs = 0
         self._out: dict[tuple[str, str], float] = {}
         self._count = 0
-        self._transfers = Transfers(network, size_bytes, accounts.size, self.lies, self.two_faced)
+        self._transfers = Transfers(network, size_bytes, accounts.size, self.lies, self.two_faced, self.alters)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -267,6 +272,8 @@ class SimMesh:
         if type(event) is not Received:
             event = as_delivered(node, event)
             self._note(node, event)
+        elif type(event.message) in SUMMED:
+            event = with_checksum(event)
         if self.unheard_s and type(event) is Received and self._is_out(node, event.sender):
             return
         try:
@@ -369,7 +376,8 @@ class SimMesh:
             return
         arrivals = self.network.deliver(node.peer_id, receiver, 0, self.now)
         if arrivals:
-            event = Received(node.contributor, send.message)
+            message = without_checksums(send.message) if node.peer_id in self.hides else send.message
+            event = Received(node.contributor, message)
             for arrival in arrivals:
                 self._count += 1
                 heapq.heappush(self._queue, (arrival, self._count, receiver, event))

@@ -17,6 +17,7 @@ from mdl.sim.plans.fault_plan import (
     ANYBODY,
     ITSELF,
     OFFICE,
+    Alters,
     Burst,
     ClockJump,
     Clone,
@@ -149,10 +150,18 @@ class Injector(Watch):
                 mesh.gate.revoke(by, peer, heeds)
             case Lie(peer=peer, times=times, for_s=for_s):
                 mesh.lies[peer] = times
+                mesh.hides.add(peer)
+                mesh.liars.add(peer)
                 mesh.at(mesh.now + for_s, partial(self._end_lie, peer))
             case TwoFaced(peer=peer, to=to, more=more, for_s=for_s):
                 mesh.two_faced[peer] = frozenset(to), more
+                mesh.hides.add(peer)
+                mesh.liars.add(peer)
                 mesh.at(mesh.now + for_s, partial(mesh.two_faced.update, {peer: (frozenset(), 0.0)}))
+            case Alters(peer=peer, for_s=for_s):
+                mesh.alters.add(peer)
+                mesh.liars.add(peer)
+                mesh.at(mesh.now + for_s, partial(mesh.alters.discard, peer))
             case _:
                 raise LocalProtocolError(f"a fault of an unknown kind: {type(fault).__name__}")
 
@@ -320,4 +329,6 @@ def _describe(fault: TimedFault) -> str:
             return f"{peer} gives {times:g} times what it should for {for_s:g} s"
         case TwoFaced(peer=peer, to=to, more=more, for_s=for_s):
             return f"{peer} gives {', '.join(to)} a result that is {more:g} more than its own for {for_s:g} s"
+        case Alters(peer=peer, for_s=for_s):
+            return f"{peer} alters a value of each sum that it gives on for {for_s:g} s"
     raise LocalProtocolError(f"a fault of an unknown kind: {type(fault).__name__}")

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mdl.defence.reputation import ALTERED
 from mdl.protocol.coding import decode
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.hop_messages import DeltaMessage, HopReleased
 from mdl.protocol.machine import KeepDelta, Send
-from mdl.protocol.round_messages import BroadcastOrdered
+from mdl.protocol.round_messages import BroadcastOrdered, PeerReport
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
 from mdl.protocol.vocabulary import HopDecision
 from mdl.sim.mesh.accounts import Accounts, InvariantError, Model, model_at
@@ -115,10 +116,18 @@ class Invariants:
             check_freed(mesh, node.keeper, send.receiver, message)
         elif message.__class__ is PieceMessage or message.__class__ is SegmentMessage:
             self._check_segment(node, message, send.values)
+        elif message.__class__ is PeerReport and message.accused:
+            self._check_accused(mesh, node, message)
         elif message.__class__ is BroadcastOrdered and message.owns:
             weight = sum(mesh.nodes[who.peer_id].theta for who in message.contributors)
             if abs(message.theta - weight) > 1e-9 * weight:
                 raise InvariantError("theta", f"{node.peer_id} orders theta {message.theta} where it is {weight}")
+
+    def _check_accused(self, mesh: SimMesh, node: Node, report: PeerReport) -> None:
+        """Check that no device's sums are held to be altered but those of a device that lies."""
+        for each in report.accused:
+            if each.reason.startswith(ALTERED) and not mesh.liars & {each.peer_id, node.peer_id}:
+                raise InvariantError("accused", f"{node.peer_id} says of {each.peer_id}: {each.reason}")
 
     def _check_segment(self, node: Node, message: PieceMessage | SegmentMessage, values: Any) -> None:
         holder = node.holder

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from types import MappingProxyType
 
 import msgspec
 import numpy as np
 
+from mdl.protocol.checksum import checksum_of
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.grid import Sums, Vector
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Event, Received, ResourcesSampled, Send, TransferProgressed
 from mdl.protocol.messages import DIGESTED, SEGMENTS, Said
-from mdl.protocol.round_messages import GlobalMessage
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
+from mdl.protocol.round_messages import GlobalMessage, PeerReport
+from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady
 from mdl.protocol.vocabulary import ResourceState
 from mdl.sim.mesh.network import Network
 
@@ -26,7 +27,7 @@ _PROGRESS_S = 1.0
 class Transfers:
     """All values of one mesh that are under way. size_bytes: the network's charge for the whole model's `size`.
 
-    lies, two_faced: see `SimMesh`.
+    lies, two_faced, alters: see `SimMesh`.
     """
 
     def __init__(
@@ -36,7 +37,9 @@ class Transfers:
         size: int,
         lies: Mapping[str, float] = MappingProxyType({}),
         two_faced: Mapping[str, tuple[frozenset[str], float]] = MappingProxyType({}),
+        alters: Set[str] = frozenset(),
     ) -> None:
+        self._alters = alters
         self._lies = lies
         self._two_faced = two_faced
         self._network = network
@@ -55,6 +58,9 @@ class Transfers:
         victims, more = self._two_faced.get(sender.peer_id, ((), 0.0))
         if send.receiver in victims and isinstance(send.message, GlobalMessage | SegmentMessage):
             values = _altered(values, 1.0, more)
+        if sender.peer_id in self._alters and _is_of_several(send.message):
+            values = values.copy()
+            values.view(np.int32)[-1] += 1
         if isinstance(send.message, SEGMENTS):
             yield from self._begin_segment(sender, send, values, now)
             return
@@ -94,6 +100,27 @@ class Transfers:
     def _merged(self, receiver: str, resources: ResourceState) -> Event:
         """Tell how fast the device merges: it reports so after a merge, which here is over when the values arrive."""
         return ResourcesSampled(msgspec.structs.replace(resources, merge_mb_s=self._network.merge_mb_s[receiver]))
+
+
+def with_checksum(event: Received) -> Received:
+    """Return the event with the checksum of its values, as they are on arrival."""
+    assert isinstance(event.values, np.ndarray)
+    start = 0 if type(event.message) is GlobalMessage else event.message.start  # type: ignore[union-attr]
+    return msgspec.structs.replace(event, checksum=checksum_of(event.values.view(np.int32), start))
+
+
+def without_checksums(message: Said) -> Said:
+    """Return the message as a device says it that tells no checksum of its own delta."""
+    if type(message) is PeerReport:
+        return msgspec.structs.replace(message, checksum=None)
+    return msgspec.structs.replace(message, checksums=()) if type(message) is SegmentsReady else message
+
+
+def _is_of_several(message: Said) -> bool:
+    """Return True if it carries a sum of several devices' deltas, or a part of one."""
+    if isinstance(message, DeltaMessage):
+        return len(message.contributors) > 1
+    return isinstance(message, GlobalMessage | SegmentMessage)
 
 
 def _altered(values: Vector, times: float, more: float) -> Vector:

@@ -170,7 +170,7 @@ class Revoke(Fault, frozen=True):
 
 
 class Lie(Fault, frozen=True):
-    """This device gives its own partial sums and pieces multiplied by so much."""
+    """This device gives its own partial sums and pieces multiplied by so much, and hides its checksums."""
 
     peer: str
     times: Annotated[float, Meta(ge=-1e6, le=1e6)]
@@ -178,11 +178,18 @@ class Lie(Fault, frozen=True):
 
 
 class TwoFaced(Fault, frozen=True):
-    """This device gives the devices `to` a result of a round that is larger than its own by so much."""
+    """This device gives the devices `to` a result that is larger than its own by so much, and hides its checksums."""
 
     peer: str
     to: Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)]
     more: Annotated[float, Meta(ge=-1e6, le=1e6)]
+    for_s: Seconds
+
+
+class Alters(Fault, frozen=True):
+    """One value of each sum of several deltas is larger by 1 when this device gives it on."""
+
+    peer: str
     for_s: Seconds
 
 
@@ -227,6 +234,7 @@ TimedFault: TypeAlias = (
     | Revoke
     | Lie
     | TwoFaced
+    | Alters
 )
 # The process is gone; a restart brings it back.
 ENDS = Crash | PowerCut | Leave
@@ -366,6 +374,7 @@ def names_of(fault: AnyFault) -> tuple[str, ...]:
             | Clone(peer=peer)
             | Starve(peer=peer)
             | Lie(peer=peer)
+            | Alters(peer=peer)
             | CrashOn(peer=peer)
         ):
             return (peer,)

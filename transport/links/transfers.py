@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import zmq
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.bulk import Bulk, Packed
+from mdl.protocol.checksum import checksum_of
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import ASKS, CARRIERS, PACKED, SEGMENTS, Said
 from mdl.transport.loglimit import LogLimit
@@ -83,7 +85,8 @@ class Transfers:
                 if reason := self._outgoing.on_ended(sender, ended):
                     self._lines.warning(now, sender.peer_id, "%s refused a transfer: %s", sender.peer_id, reason)
             case body if isinstance(body, SEGMENTS):
-                return [Received(sender, body, read_segment(frames[1].buffer))]
+                values = read_segment(frames[1].buffer)
+                return [Received(sender, body, values, checksum=checksum_of(values.view(np.int32), body.start))]
             case body if isinstance(body, CARRIERS):
                 raise RemoteProtocolError(f"{type(body).__name__} without its values")
             case RosterTold() | CodeTold() | FlowOffered() | FlowAnswered():

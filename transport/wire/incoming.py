@@ -289,8 +289,10 @@ class IncomingTransfers:
         self._arrived.append(key)
         sender, transfer_id = key
         done = Outgoing(sender.peer_id, TransferEnded(transfer_id))
-        digest = receiving.hash.digest() if receiving.hash is not None else b""
-        return [done, Received(sender, receiving.message, receiving.values(), digest)]
+        digest, checksum = b"", 0
+        if receiving.hash is not None:
+            digest, checksum = receiving.hash.digest(), receiving.hash.checksum
+        return [done, Received(sender, receiving.message, receiving.values(), digest, checksum)]
 
     def _progress(self, sender: Contributor, receiving: _Receiving, now: float) -> list[Step]:
         if now - receiving.reported_at < PROGRESS_S:

@@ -124,11 +124,12 @@ class Aggregation:
         term, round_id, limits = self._ledger.term, self._ledger.round_id, self._judging.limits
         effects: list[Effect] = []
         for hop in self._ledger.undecided():
-            held = self._ledger.holding(hop.sender, hop.segment)
-            theta = held.theta if held else 0.0
-            order = HopOrdered(term, round_id, hop.segment, hop.hop_id, hop.sender, limits, hop.is_look, theta)
-            order = self._orders.setdefault((hop.segment, hop.hop_id), order)  # by what is known now, for good
-            effects += self._repeater.say(hop.receiver, order, now)
+            key = hop.segment, hop.hop_id
+            if key not in self._orders:  # by what is known now, for good
+                held = self._ledger.holding(hop.sender, hop.segment)
+                told = (held.theta, self._ledger.checksum(held.contributors)) if held else (0.0, None)
+                self._orders[key] = HopOrdered(term, round_id, *key, hop.sender, limits, hop.is_look, *told)
+            effects += self._repeater.say(hop.receiver, self._orders[key], now)
         return effects
 
     def _is_inspected(self, now: float) -> bool:

@@ -228,6 +228,9 @@ class Conductor:
                 distribution.order(now)  # devices that have all of it give it to the others
         elif not distribution.sources():
             return self._lose_result(now)
+        elif distribution.is_refused():
+            holders = [member for member in recipients if distribution.has(member)]
+            return self._leave_the_staged_behind(holders, now, "its result is not the sum of its deltas")
         if distribution.leave_the_stalled_behind(recipients, now):
             self.progressed_at = now  # at most twice a device
         order, late = distribution.order_late(now)
@@ -302,7 +305,7 @@ class Conductor:
         if not self._has_majority(voters(staged), now):
             deaf = [member for member in self._following() if member.contributor in self._distribution.left_behind]
             if has_quorum(self._opened.base, voters(deaf)):
-                return self._leave_the_staged_behind(staged, now)
+                return self._leave_the_staged_behind(staged, now, "its partners are out of its reach")
             return []
         plan = self._distribution.plan
         for member in staged:
@@ -318,12 +321,12 @@ class Conductor:
         self._enter(CLOSING, now)
         return []
 
-    def _leave_the_staged_behind(self, staged: list[Member], now: float) -> list[Effect]:
-        """Go on without the result and those that have it: a majority of the others is out of their reach."""
+    def _leave_the_staged_behind(self, staged: list[Member], now: float, why: str) -> list[Effect]:
+        """Go on without the result and those that have it: a majority of the others cannot have it, or refuses it."""
         effects = self._lose_result(now)
         self.lacking_since = None  # a majority is here
         for member in staged:
-            self.ledger.lose(member.contributor, "its partners are out of its reach")
+            self.ledger.lose(member.contributor, why)
             self._distribution.left_behind.add(member.contributor)
         return effects
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from mdl.bounds import first_few
 from mdl.defence.limits import Limits
-from mdl.defence.reputation import DIFFERS
+from mdl.defence.reputation import ALTERED, DIFFERS
 from mdl.peers.roles.agent.aggregation import OpenRound
 from mdl.peers.roles.agent.broadcast_order import around_cuts, order_broadcast
 from mdl.peers.roles.membership.majority import has_quorum
@@ -57,6 +57,7 @@ class Distribution:
         self._began = (0, 0)
         self._thetas: dict[Contributor, float] = {}
         self._lost: tuple[Lost, ...] = ()
+        self._checksum: int | None = None  # of the result, if it is the sum of own deltas
         self._disputed = (0, 0)  # under this order devices have staged this result, and others another one
         self._since = 0  # the version from which on orders name this result
         self._doubted: frozenset[str] = frozenset()  # devices held to give another result, in this round
@@ -82,6 +83,8 @@ class Distribution:
         """
         self.result, self.digest, self._disputed = result, b"", (0, 0)
         self.later = frozenset() if self._is_for_all else self._find_later()
+        is_merged = plan is None and isinstance(result, Holding)
+        self._checksum = self._ledger.checksum(result.contributors) if is_merged else None
         if isinstance(result, Staged):
             self._note_dispute(self._staged(), result.digest)
             self.digest = result.digest
@@ -253,6 +256,7 @@ class Distribution:
             self._told_thetas() if plan else (),
             *self._disputed,
             self.result.room if isinstance(self.result, Staged) else self._ledger.room,
+            self._checksum,
         )
         return self.last
 
@@ -277,6 +281,19 @@ class Distribution:
             self.digest = digest
             if len(set(staged.values())) > 1 or self._version > self._since:
                 self._since = self._version + 1
+
+    def is_refused(self) -> bool:
+        """Return True if the devices that get the result from its root, at least two, refuse it by its checksum."""
+        root = self._find_root()
+        if root is None or self.last is None:
+            return False
+        order, here = self.last.order, {member.contributor: member for member in self.recipients()}
+        fed = [here[order[place]] for place in tree_children(0, len(order)) if order[place] in here]
+        return len(fed) > 1 and all(not self.has(member) and self._refuses(member, root) for member in fed)
+
+    def _refuses(self, member: Member, root: Contributor) -> bool:
+        accused = [each for each in member.report.accused if each.peer_id == root.peer_id]
+        return any(each.round_id == self._ledger.round_id and each.reason.startswith(ALTERED) for each in accused)
 
     def _find_doubted(self, recipients: list[Member]) -> frozenset[str]:
         """Return the peer ids that these accuse, in this round, of giving another result."""

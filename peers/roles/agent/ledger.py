@@ -15,6 +15,7 @@ from functools import wraps
 from typing import TypeVar
 
 from mdl.peers.roles.membership.member import Change
+from mdl.protocol.checksum import add_up
 from mdl.protocol.delta import THETA_ROUNDING, Contributor
 from mdl.protocol.hop_messages import SUSPECT
 from mdl.protocol.round_messages import PeerReport
@@ -253,6 +254,16 @@ class RoundLedger:
         if len(weights) < len(holding.contributors):
             return True  # a contributor that is lost by now never told its own
         return abs(holding.theta - sum(weights)) <= THETA_ROUNDING * holding.theta
+
+    def checksum(self, contributors: Collection[Contributor]) -> int | None:
+        """Return the checksum of the sum of these members' own deltas; None if it is not known.
+
+        It is not if one of them has not told its own, or what a device merged may have been scaled down.
+        """
+        told = [report.checksum for peer in contributors if (report := self.reports.get(peer))]
+        known = [checksum for checksum in told if checksum is not None]
+        is_scaled = any(hop.state is MERGED and hop.decision and hop.decision.reason for hop in self.hops.values())
+        return None if self.is_recovered or is_scaled or len(known) < len(contributors) else add_up(known)
 
     def failures(self, one: Contributor, other: Contributor) -> int:
         """Return how often hops between these two were tried in vain, either way."""

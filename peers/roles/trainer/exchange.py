@@ -4,7 +4,8 @@ Each contributor gives the owner of a segment its piece. The owner merges the pi
 gives the mean to all, while pieces of the next segment come in. If the trained model can give the own delta again, the
 result takes its place, segment by segment: its piece is not needed once the segment's result is here. Else the own
 delta stays whole, and the result grows beside it. Parcels for another device wait in a lane, with a window of bytes
-under way; what is not confirmed is sent again. If a contributor is lost, the others go on: in the segments that have
+under way; what is not confirmed is sent again. All tell each other the checksums of their pieces, so that each result
+is checked (`mdl/protocol/checksum.py`). If a contributor is lost, the others go on: in the segments that have
 its piece its work counts, and the others come about without it (`go_on`). Pure.
 """
 
@@ -16,10 +17,12 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec.structs import replace
 
+from mdl.defence.reputation import ALTERED
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.gaps import GrowingResult, join_gaps
 from mdl.peers.roles.trainer.guard import Guard
 from mdl.peers.roles.trainer.lanes import MOST_UNDER_WAY, Lane, Parcel, Uplink, window_of
+from mdl.protocol.checksum import add_up, checksums_by_segment
 from mdl.protocol.coding import RoundedOff, coded_size, decode
 from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum, check_size, check_values, pair_aggregate
 from mdl.protocol.grid import Grid, Sums, Vector, check_sums
@@ -35,7 +38,7 @@ class Exchange:
 
     guard: judges the pieces that come to this owner; None: they are not judged. is_in_place: the result takes the place
     of the own delta. lacks_own: it waits for that (`take_own`). result: as far as it is here.
-    grid: of the round; None: neither coding nor judging needs it.
+    grid: of the round; None: neither coding nor judging needs it. checksums: of the own delta's pieces; (): not known.
 
     Raises RemoteProtocolError for an order with other segments than those of a model of `size` values, or another grid
     than the own delta's.
@@ -53,6 +56,7 @@ class Exchange:
         guard: Guard | None = None,
         is_in_place: bool = False,
         grid: Grid | None = None,
+        checksums: tuple[int, ...] = (),
     ) -> None:
         self._own = own if me in order.contributors else None
         if self._own and self._own.room != order.room:
@@ -65,6 +69,9 @@ class Exchange:
         self._guard = guard
         self._retry_s, self._most_under_way = retry_s, most_under_way
         self._follow(order, size)
+        is_exact = self._own is not None and order.coding == "none"
+        self._checksums = checksums_by_segment(checksums, size, order.segment_values) if is_exact else ()
+        self._told = {me: self._checksums} if self._checksums else {}
         values = self._own.values if self._own and self.is_in_place else np.empty(size, np.int32)
         self.result = GrowingResult(values, self._cut)
         self._merging: dict[int, PartialSum] = {}
@@ -160,13 +167,22 @@ class Exchange:
         lane = self._lanes.get(sender)
         if lane is None or self.lacks_own:
             return []
+        if message.checksums and len(message.checksums) != self._cut.segments:
+            raise RemoteProtocolError(f"{len(message.checksums)} checksums of {self._cut.segments} segments")
+        if message.checksums:
+            self._told.setdefault(sender, message.checksums)
         again = [] if lane.is_heard or lane.is_ready else [Send(sender.peer_id, self._ready(sender))]
         if message.has or not lane.is_ready:  # its values may have come before its word that it is ready
             lane.begin(message.has)
         return again + self._fill(lane, now)
 
-    def take_piece(self, sender: Contributor, message: PieceMessage, values: Vector, now: float) -> list[Send]:
-        """Merge a contributor's piece (as owner). Raises RemoteProtocolError for one that is not as it should be."""
+    def take_piece(
+        self, sender: Contributor, message: PieceMessage, values: Vector, now: float, checksum: int | None = None
+    ) -> list[Send]:
+        """Merge a contributor's piece (as owner). Raises RemoteProtocolError for one that is not as it should be.
+
+        checksum: of its values; None: it is not checked.
+        """
         lane, segment = self._lanes.get(sender), message.segment
         if self.lacks_own:
             return []
@@ -178,6 +194,7 @@ class Exchange:
         if self._has_piece(sender, segment):
             return [taken]  # it was confirmed before, and that was lost
         self._check_theta(sender, message.theta)
+        self._check_sum(sender, message, [sender], checksum)
         sums, part = self._read(values, segment, message.theta), self.result.part(segment)
         if not self._admits(sender, segment, sums, message.theta):
             return []
@@ -193,8 +210,10 @@ class Exchange:
             return [taken, *self._fill(lane, now)]
         return [taken, *self._fill_all(now)]
 
-    def take_result(self, sender: Contributor, message: SegmentMessage, values: Vector, now: float) -> list[Send]:
-        """Take a segment's result from its owner, which has this device's piece then.
+    def take_result(
+        self, sender: Contributor, message: SegmentMessage, values: Vector, now: float, checksum: int | None = None
+    ) -> list[Send]:
+        """Take a segment's result from its owner, which has this device's piece then. checksum: as in `take_piece`.
 
         Raises RemoteProtocolError for one that is not as it should be.
         """
@@ -207,6 +226,9 @@ class Exchange:
             raise RemoteProtocolError(f"segment {segment} without a device that nobody has lost")
         if self.lacks_own:
             return []
+        if segment in self.result.lacking:
+            lost = [each.contributor for n, each in enumerate(self.order.lost) if n not in message.without]
+            self._check_sum(sender, message, [*self.order.contributors, *lost], checksum)
         has_piece = self._confirm(lane, (False, segment), now)
         if segment in self.result.lacking:
             theta = self._theta_without(message.without)
@@ -234,6 +256,28 @@ class Exchange:
                 sends.append(Send(lane.peer.peer_id, self._ready(lane.peer)))
             sends += [self._parcel(lane, parcel) for parcel in lane.take_late(self._retry_s, now)]
         return sends if self.lacks_own else sends + self._fill_all(now)
+
+    def _check_sum(
+        self,
+        sender: Contributor,
+        message: PieceMessage | SegmentMessage,
+        contributors: list[Contributor],
+        checksum: int | None,
+    ) -> None:
+        """Raise RemoteProtocolError for values that are not the sum of these devices' pieces; accuse the sender.
+
+        As far as these have told the checksums of their pieces.
+        """
+        told = [self._told[peer][message.segment] for peer in contributors if peer in self._told]
+        if checksum is None or len(told) < len(contributors):
+            return
+        bounds = self._cut.bounds(message.segment)
+        if message.start == bounds.start and checksum == add_up(told):
+            return
+        problem = f"{ALTERED}its part of round {self.order.round_id}'s exchange"
+        if self._guard:
+            self._guard.accuse([sender], problem)
+        raise RemoteProtocolError(problem)
 
     def _check_theta(self, sender: Contributor, theta: float) -> None:
         """Raise RemoteProtocolError for another theta than the sender has told the agent; accuse the sender."""
@@ -370,15 +414,16 @@ class Exchange:
         is_result, segment = parcel
         peer_id = lane.peer.peer_id
         if is_result:
-            result, coded = SegmentMessage(*self._ballot, segment, self._without.get(segment, ())), self._coded
+            without, coded = self._without.get(segment, ()), self._coded
+            result = SegmentMessage(*self._ballot, segment, without, self._cut.bounds(segment).start)
             if segment in coded:
                 return Send(peer_id, result, coded[segment])
             return Send(peer_id, result, self.result.part(segment).view(np.float32))
         assert self._own is not None
-        piece, sums = PieceMessage(*self._ballot, segment, self._own.theta), self._piece(segment)
+        bounds, sums = self._cut.bounds(segment), self._piece(segment)
+        piece = PieceMessage(*self._ballot, segment, self._own.theta, bounds.start)
         if self._grid is None or self.order.coding == "none":
             return Send(peer_id, piece, sums.view(np.float32))
-        bounds = self._cut.bounds(segment)
         own = self._grid.to_mean(sums, self._own.theta, bounds.start)
         return Send(peer_id, piece, self._rounded.encode(own, bounds)[0])
 
@@ -400,7 +445,7 @@ class Exchange:
             here = [segment for segment in self._owned_by[peer] if segment not in self.result.lacking]
             merged = [segment for segment in self._owned if self._has_piece(peer, segment)]
             has = to_bits(here + merged, self._cut.segments)
-        return SegmentsReady(*self._ballot, has)
+        return SegmentsReady(*self._ballot, has, self._checksums)
 
     def _taken(self, sender: Contributor, segment: int, is_result: bool) -> Send:
         return Send(sender.peer_id, SegmentTaken(*self._ballot, segment, is_result))

@@ -92,7 +92,8 @@ class Hops:
         self._voice.stop_asking()
         is_own, limits = len(mine.contributors) == 1, order.limits
         check = self._guard.check(part.room, theirs.contributors, is_own, limits, order.is_look)
-        return [MergeDeltas(part.round_id, order.segment, order.hop_id, mine, theirs, check, order.is_look)]
+        hop = part.round_id, order.segment, order.hop_id
+        return [MergeDeltas(*hop, mine, theirs, check, order.is_look, order.checksum)]
 
     def take_merged(self, part: Part | None, done: DeltasMerged, now: float) -> None:
         """Hold the sum of both from here on (as receiver). Raises RemoteProtocolError for what is refused."""
@@ -106,7 +107,10 @@ class Hops:
             self._decide(part, order, HopOutcome.LOOKED, now, "", seen=seen)
             return
         if done.merged is None:
-            reason = f"{SUSPECT if done.verdict.is_refused else 'refused: '}{done.problem}"
+            if done.is_altered:
+                self._guard.accuse([order.sender], done.problem)
+            is_suspect = done.verdict.is_refused or done.is_altered
+            reason = f"{SUSPECT if is_suspect else 'refused: '}{done.problem}"
             self._decide(part, order, HopOutcome.ABORTED, now, reason, seen=seen)
             raise RemoteProtocolError(done.problem)
         part.holds[order.segment] = done.merged

@@ -27,6 +27,7 @@ from mdl.bounds import MAX_LENGTH, MAX_LOSS, within
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.round_state import Part
 from mdl.peers.roles.trainer.works import AHEAD_OF, Round, Work, total
+from mdl.protocol.checksum import checksums_by_piece
 from mdl.protocol.delta import Contributor, ModelDelta, weight_of
 from mdl.protocol.grid import Vector, change_room
 from mdl.protocol.machine import (
@@ -105,6 +106,7 @@ class OwnWork:
                 values = change_room(own.values, own.room, part.room)
                 part.holds = {0: replace(own, values=values, room=part.room)}
                 part.grid = replace(before.grid, room=part.room) if before.grid else None
+                part.checksums = before.checksums if part.room == before.room else checksums_by_piece(values)
                 part.is_empty, part.clipped, here = before.is_empty, before.clipped, (lineage, before.round_id)
                 part.works = tuple(work.given_in(here) for work in before.works)
                 part.fresh = before.fresh.given_in(here) if before.fresh else None
@@ -323,6 +325,7 @@ class OwnWork:
             delta = ModelDelta(fresh, self._theta, frozenset([self._me]))
             held = hold_own(self._standing.parameters, delta, part.room, earlier)
         part.holds, part.grid, part.clipped = {0: held.sum}, held.grid, held.clipped
+        part.checksums = held.checksums
         if held.clipped is not None:
             told = "round %d: %d of %d values are beyond their share of the sum; the rest comes with the next delta"
             logger.info(told, part.round_id, held.clipped_values, held.sum.values.size)

@@ -13,6 +13,7 @@ from mdl.peers.roles.trainer.guard import Guard
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.round_state import Part
 from mdl.peers.roles.trainer.voice import Voice
+from mdl.protocol.checksum import add_up
 from mdl.protocol.machine import Evaluated, ResourcesSampled
 from mdl.protocol.round_messages import ATTEMPTS_TOLD, MOST_UNHEARD, MeshFinished, PeerReport, RoundOpened, exchanging
 from mdl.protocol.vocabulary import Activity, Lineage, ResourceState, RoundEvaluation, TrainingReport
@@ -164,5 +165,6 @@ def _add_round(report: PeerReport, part: Part) -> PeerReport:
         hops=tuple(part.decisions.values()),
         staged=part.spread.report(),
         exchange=exchanging(exchange.order) if exchange else None,
+        checksum=add_up(part.checksums) if part.checksums else None,
         lacking=exchange.lacking() if exchange and not exchange.is_whole else (),
     )

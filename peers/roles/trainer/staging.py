@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mdl.defence.reputation import DIFFERS
+from mdl.defence.reputation import ALTERED, DIFFERS
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.exchange import Exchange
 from mdl.peers.roles.trainer.guard import Guard
@@ -102,9 +102,13 @@ class Staging:
         message: GlobalMessage,
         values: Vector,
         digest: bytes,
+        checksum: int,
         now: float,
     ) -> list[Effect]:
-        """Take the result, or a gap of it. Raises RemoteProtocolError if it is not what the order says."""
+        """Take the result, or a gap of it. Raises RemoteProtocolError if it is not what the order says.
+
+        digest, checksum: of the values.
+        """
         if part is None or message.round_id != part.round_id or not part.spread.check(sender, message):
             return []
         sums = values.view(np.int32)
@@ -112,6 +116,9 @@ class Staging:
             return [*self._fill_gap(part, message, sums, now)]
         check_size(sums, self._standing.parameters.size)
         assert part.spread.order is not None
+        if part.spread.order.checksum not in (None, checksum) and part.spread.is_of_order(message):
+            self._guard.accuse([sender], altered := f"{ALTERED}its result of round {part.round_id}")
+            raise RemoteProtocolError(altered)
         room = part.spread.order.room
         result = PartialSum(sums, message.theta, frozenset(message.contributors), room, message.partial)
         try:
@@ -137,9 +144,12 @@ class Staging:
         return part.spread.name(PartialSum(gapped.values, message.theta, contributors, order.room, message.partial))
 
     def hear_segment(
-        self, part: Part | None, sender: Contributor, message: Said, values: Vector | None, now: float
+        self, part: Part | None, sender: Contributor, message: Said, values: Vector | None, checksum: int, now: float
     ) -> list[Effect]:
-        """Hear a word of this device's exchange. Raises RemoteProtocolError if it is not what it should be."""
+        """Hear a word of this device's exchange. Raises RemoteProtocolError if it is not what it should be.
+
+        checksum: of the values.
+        """
         exchange = part.spread.exchange if part else None
         if part is None or exchange is None or message.round_id != part.round_id:
             return []
@@ -151,10 +161,10 @@ class Staging:
             return [*exchange.hear_taken(sender, message, now)]
         assert values is not None
         if type(message) is PieceMessage:
-            sends = exchange.take_piece(sender, message, values, now)
+            sends = exchange.take_piece(sender, message, values, now, checksum)
         else:
             assert type(message) is SegmentMessage
-            sends = exchange.take_result(sender, message, values, now)
+            sends = exchange.take_result(sender, message, values, now, checksum)
         self._voice.transfer = Transfer(sender.peer_id, exchange.result.received_bytes, exchange.result.values.nbytes)
         return [*sends, *self._name_if_whole(part, exchange)]
 
@@ -183,7 +193,8 @@ class Staging:
         retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges and part.spread.is_handed_on()
         needs_grid = order.coding != "none" or guard.judges
         grid = self._standing.grid(order.room) if needs_grid else None
-        exchange = Exchange(order, self._me, own, size, retry_s, most, self.uplink, guard, lends, grid)
+        checks = order, self._me, own, size, retry_s, most, self.uplink, guard, lends, grid
+        exchange = Exchange(*checks, part.checksums)
         part.spread.exchange = exchange
         return [*exchange.begin(), *self._name_if_whole(part, exchange)]
 

@@ -317,9 +317,11 @@ class Trainer:
             message.check(self.parameters.size)
             return [*self.part.spread.serve(sender, message, now)]
         if type(message) in _SEGMENTED:
-            return self._staging.hear_segment(self.part, sender, message, segment_of(event), now)  # type: ignore[arg-type]
+            values, checksum = segment_of(event), event.checksum
+            return self._staging.hear_segment(self.part, sender, message, values, checksum, now)  # type: ignore[arg-type]
         if type(message) is GlobalMessage:
-            return self._staging.take_result(self.part, sender, message, values_of(event), digest_of(event), now)
+            values, name = values_of(event), (digest_of(event), event.checksum)
+            return self._staging.take_result(self.part, sender, message, values, *name, now)
         if type(message) is DeltaMessage:
             return self._hops.merge(self.part, sender, message, values_of(event), now)
         if type(message) is ModelMessage:

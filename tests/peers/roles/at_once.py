@@ -12,8 +12,9 @@ from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.protocol.delta import Contributor, Partial, PartialSum, digest_of, digest_of_result
 from mdl.protocol.grid import Vector, grid_of
 from mdl.protocol.machine import Effect, Event, Received
-from mdl.protocol.messages import DIGESTED
+from mdl.protocol.messages import DIGESTED, SUMMED
 from mdl.protocol.vector_work import VECTOR_WORK, ApplyDelta, Outer, apply_result
+from mdl.sim.mesh.transfers import with_checksum
 
 
 class TrainerAtOnce(Trainer):
@@ -22,6 +23,8 @@ class TrainerAtOnce(Trainer):
     def handle(self, event: Event, now: float) -> list[Effect]:
         if isinstance(event, Received) and isinstance(event.message, DIGESTED) and event.values is not None:
             event = msgspec.structs.replace(event, digest=event.digest or digest_of(event.values))
+        if isinstance(event, Received) and type(event.message) in SUMMED and event.values is not None:
+            event = with_checksum(event)
         effects, events = [], [event]
         for each in events:
             for effect in super().handle(each, now):

@@ -69,6 +69,7 @@ FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "channels": ((ChannelValues(1, 2, 3, 4),), ("rest",)),
     "lacking": (("bob",), ("rest",)),
     "accepted": (Accepted("x", 4, b"r", 5, 1), ("rest",)),
+    "checksum": (7, ()),
     "bugs": (1, ()),
     "unheard": (("bob",), ()),
     "resources": (ResourceState(1, 1.0), ()),

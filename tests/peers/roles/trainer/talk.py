@@ -6,6 +6,7 @@ import numpy as np
 
 from mdl.peers.roles.trainer.exchange import Exchange
 from mdl.protocol.bulk import Bulk
+from mdl.protocol.checksum import checksum_of
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Send
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
@@ -17,7 +18,8 @@ def hear(exchange: Exchange, sender: Contributor, message: object, values: Bulk 
     if isinstance(message, SegmentTaken):
         return exchange.hear_taken(sender, message, now)
     assert isinstance(values, np.ndarray)
+    assert isinstance(message, PieceMessage | SegmentMessage)
+    checksum = checksum_of(values.view(np.int32), message.start)
     if isinstance(message, PieceMessage):
-        return exchange.take_piece(sender, message, values, now)
-    assert isinstance(message, SegmentMessage)
-    return exchange.take_result(sender, message, values, now)
+        return exchange.take_piece(sender, message, values, now, checksum)
+    return exchange.take_result(sender, message, values, now, checksum)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -13,6 +14,7 @@ from mdl.peers.roles.trainer import gaps
 from mdl.peers.roles.trainer.exchange import Exchange
 from mdl.peers.roles.trainer.gaps import MOST_AT_ONCE
 from mdl.peers.roles.trainer.lanes import Uplink
+from mdl.protocol.checksum import checksum_of, checksums_by_piece
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Sums, Vector, grid_of, room_for, share_of
@@ -80,8 +82,10 @@ class Net:
         self.in_place = in_place
         grid = grid_of(np.zeros(SIZE, np.float32), order.room) if order.coding != "none" else None
         self.at = {
-            peer: Exchange(order, peer, self.again(peer), SIZE, RETRY_S, is_in_place=in_place, grid=grid)
+            peer: Exchange(order, peer, own, SIZE, RETRY_S, is_in_place=in_place, grid=grid, checksums=checksums)
             for peer in order.order
+            for own in (self.again(peer),)
+            for checksums in (checksums_by_piece(own.values),)
         }
         self.by_id = {peer.peer_id: peer for peer in order.order}
         self.queue: list[tuple[Contributor, Contributor, object, Vector | None]] = []
@@ -146,6 +150,51 @@ def test_all_have_the_same_bytes_and_they_are_the_sum_of_all(
     assert {result.tobytes() for result in results} == {_sum_of_all(net.order, net.own)}
     for peer, own in net.own.items():  # nobody's own delta was touched: it can be brought in again
         assert own.contributors == {peer}
+
+
+@pytest.mark.parametrize("kind", [PieceMessage, SegmentMessage])
+@pytest.mark.parametrize("seed", range(4))
+def test_who_alters_what_it_gives_is_accused_by_each_device_that_gets_it(
+    kind: type[PieceMessage | SegmentMessage], seed: int
+) -> None:
+    net = Net(_order("abcd", (4, 3, 3, 3)), seed)
+    liar, accused = net.by_id["b"], Counter[str]()
+    guards = {peer: Mock(judges=False) for peer in net.order.order}
+    for peer, exchange in net.at.items():
+        exchange._guard = guards[peer]
+    for _ in range(20_000):
+        if not net.queue:
+            break
+        sender, receiver, message, values = net.queue.pop(0)
+        if sender == liar and isinstance(message, kind) and isinstance(values, np.ndarray):
+            (changed := values.view(np.int32).copy())[-1] += 1
+            values = changed.view(np.float32)
+            with pytest.raises(RemoteProtocolError, match="not the sum of its deltas"):
+                hear(net.at[receiver], sender, message, values, net.now)
+            accused[receiver.peer_id] += 1
+        else:
+            net.post(receiver, hear(net.at[receiver], sender, message, values, net.now))
+    assert set(accused) == {"a", "c", "d"}
+    for peer, guard in guards.items():
+        assert {call.args[0][0] for call in guard.accuse.call_args_list} == ({liar} if peer != liar else set())
+
+
+def test_a_result_is_taken_unchecked_while_a_contributor_has_told_no_checksums() -> None:
+    net = Net(_order("abc", (7, 6, 0)))
+    one, other, leaf = net.order.order
+    exchange = net.at[one]
+    exchange.hear_ready(other, SegmentsReady(3, 7, 1, b"", net.at[other]._checksums), 0.1)
+    wrong = SegmentMessage(3, 7, 1, 7, (), 7 * VALUES)
+    assert exchange.take_result(other, wrong, ONES, 0.1, checksum_of(np.ones(VALUES, np.int32), 7 * VALUES))
+    exchange.hear_ready(leaf, SegmentsReady(3, 7, 1, b"", net.at[leaf]._checksums), 0.1)
+    with pytest.raises(RemoteProtocolError, match="not the sum of its deltas"):
+        exchange.take_result(other, SegmentMessage(3, 7, 1, 8, (), 8 * VALUES), ONES, 0.1, 5)
+
+
+def test_checksums_of_other_segments_are_refused() -> None:
+    net = Net(_order("ab", (7, 6)))
+    with pytest.raises(RemoteProtocolError, match="2 checksums of 13 segments"):
+        net.at[net.by_id["a"]].hear_ready(net.by_id["b"], SegmentsReady(3, 7, 1, b"", (1, 2)), 0.1)
 
 
 def test_each_value_travels_as_often_as_the_bound_says() -> None:
@@ -282,8 +331,8 @@ def test_a_slow_way_gets_a_small_window_and_waits_longer_before_it_says_somethin
     assert isinstance(first.message, PieceMessage)  # one segment, more than 20 ms of this link
     assert len(exchange.hear_taken(peers[1], SegmentTaken(3, 7, 1, 0), 2.0)) == 1
     assert [send.message for send in exchange.on_time(5.0)] == [SegmentsReady(3, 7, 1)]  # a confirmation took 2 s
-    assert PieceMessage(3, 7, 1, 1, 1.0) in [send.message for send in exchange.on_time(10.1)]
-    assert PieceMessage(3, 7, 1, 1, 1.0) not in [send.message for send in exchange.on_time(18.0)]
+    assert PieceMessage(3, 7, 1, 1, 1.0, VALUES) in [send.message for send in exchange.on_time(10.1)]
+    assert PieceMessage(3, 7, 1, 1, 1.0, VALUES) not in [send.message for send in exchange.on_time(18.0)]
 
 
 def test_on_a_crowded_link_what_one_device_does_not_use_is_for_the_others() -> None:

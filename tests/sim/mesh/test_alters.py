@@ -1,0 +1,62 @@
+"""A member alters one value of what it merges, alike for all: it is found in that round, and the mesh goes on."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from mdl.config import Exchange
+from mdl.peers.trials.campaign import silent_machines
+from mdl.peers.trials.run_plan import run_guarded, run_plan
+from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.plans.draw_plan import draw_plan
+from mdl.sim.plans.fault_plan import Alters, FaultPlan, dump_plan, load_plan
+from tests.portions import in_portions
+
+_LIAR = "p0"
+
+
+def _plan(seed: int, peers: int = 4, level: str = "none", exchange: Exchange = "shares", rounds: int = 5) -> FaultPlan:
+    drawn = draw_plan(seed, peers, rounds, level, has_agent=True, exchange=exchange)
+    return replace(drawn, faults=(Alters(at_s=0.0, peer=_LIAR, for_s=2.0 * rounds), *drawn.faults))
+
+
+def _run(plan: FaultPlan) -> tuple[Verdict, SimMesh]:
+    with silent_machines():
+        return run_plan(plan)
+
+
+@pytest.mark.parametrize("exchange", ["shares", "chain"])
+@pytest.mark.parametrize("peers", [3, 4, 6, 9])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_device_that_alters_sums_is_found_and_no_round_has_its_values(
+    exchange: Exchange, peers: int, seed: int
+) -> None:
+    verdict, mesh = _run(_plan(seed, peers, exchange=exchange))
+    assert not verdict.kind, verdict.problem  # each round's result is the sum, on all devices
+    assert len(mesh.rounds) >= 5
+    accused = {
+        each.peer_id
+        for node in mesh.nodes.values()
+        if node.holder is not None
+        for each in node.machine.trainer.guard.accusations()
+    }
+    assert accused <= {_LIAR}
+    if exchange == "shares":
+        assert accused
+
+
+@pytest.mark.parametrize("seeds", in_portions(range(20), 4))
+@pytest.mark.parametrize("exchange", ["shares", "chain", "auto"])
+def test_among_other_faults_no_mesh_is_stuck_and_what_is_applied_is_the_sum(
+    exchange: Exchange, seeds: list[int]
+) -> None:
+    with silent_machines():
+        verdicts = [run_guarded(_plan(seed, 6, "mild", exchange), 10.0) for seed in seeds]
+    assert not [verdict for verdict in verdicts if verdict.kind]
+
+
+def test_the_plan_survives_its_file() -> None:
+    plan = _plan(1)
+    assert load_plan(dump_plan(plan)) == plan
