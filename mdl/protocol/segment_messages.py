@@ -65,6 +65,7 @@ class SegmentsReady(Message, frozen=True):
     has: one bit for each segment, 1 if it need not come again. It is one of this device's own that has the other's
         piece, or one of the other's with its result here.
     checksums: of its own delta in each segment; (): it gives none, or coded ones.
+    asks: it has not heard the checksums of the other one yet.
     """
 
     round_id: Round
@@ -72,6 +73,7 @@ class SegmentsReady(Message, frozen=True):
     version: Count
     has: SegmentBits = b""
     checksums: Annotated[tuple[Checksum, ...], Meta(max_length=MAX_SEGMENTS)] = ()
+    asks: bool = False
 
 
 class PieceMessage(Message, frozen=True):

@@ -127,7 +127,9 @@ class Aggregation:
             key = hop.segment, hop.hop_id
             if key not in self._orders:  # by what is known now, for good
                 held = self._ledger.holding(hop.sender, hop.segment)
-                told = (held.theta, self._ledger.checksum(held.contributors)) if held else (0.0, None)
+                told = (
+                    (held.theta, self._ledger.checksum(held.contributors, self._judging.is_on)) if held else (0.0, None)
+                )
                 self._orders[key] = HopOrdered(term, round_id, *key, hop.sender, limits, hop.is_look, *told)
             effects += self._repeater.say(hop.receiver, self._orders[key], now)
         return effects

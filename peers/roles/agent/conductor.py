@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 
 from mdl.bounds import first_few
+from mdl.defence.reputation import accusers_needed
 from mdl.errors import LocalProtocolError
 from mdl.peers.roles.agent.aggregation import Aggregation, OpenRound
 from mdl.peers.roles.agent.distribution import Distribution, newest_staged
@@ -213,9 +214,12 @@ class Conductor:
         if not recipients:
             return self._abandon(now, "nobody is left")
         if distribution.is_exchanging:
-            if self._is_poisoned() and not distribution.sources():
+            holders = [member for member in recipients if distribution.has(member)]
+            if self._is_poisoned() and all(map(self._is_refused, holders)):
                 self._aggregation.is_whole = True  # by hops, where whole deltas are judged
-                return self._lose_result(now)
+                if not holders:
+                    return self._lose_result(now)
+                return self._leave_the_staged_behind(holders, now, "others refuse its part of the segments")
             if slow := self._find_slow(recipients, now):
                 distribution.left_behind.add(slow.contributor)
             lost, stands_still = distribution.lost_contributors(), distribution.is_at_a_standstill(now)
@@ -299,6 +303,12 @@ class Conductor:
         return any(
             each.round_id == self.ledger.round_id for member in self._following() for each in member.report.accused
         )
+
+    def _is_refused(self, holder: Member) -> bool:
+        """Return True if enough devices refuse, in this round, what this one gives."""
+        refused = holder.peer_id, self.ledger.round_id
+        said = [{(each.peer_id, each.round_id) for each in member.report.accused} for member in self._following()]
+        return sum(refused in each for each in said) >= accusers_needed(len(self.ledger.members))
 
     def _decide(self, staged: list[Member], now: float) -> list[Effect]:
         """Decide the round, if a majority of the deciding devices has the result; everybody alive has it."""

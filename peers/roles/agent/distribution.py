@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from mdl.bounds import first_few
 from mdl.defence.limits import Limits
-from mdl.defence.reputation import ALTERED, DIFFERS
+from mdl.defence.reputation import DIFFERS
 from mdl.peers.roles.agent.aggregation import OpenRound
 from mdl.peers.roles.agent.broadcast_order import around_cuts, order_broadcast
 from mdl.peers.roles.membership.majority import has_quorum
@@ -84,7 +84,7 @@ class Distribution:
         self.result, self.digest, self._disputed = result, b"", (0, 0)
         self.later = frozenset() if self._is_for_all else self._find_later()
         is_merged = plan is None and isinstance(result, Holding)
-        self._checksum = self._ledger.checksum(result.contributors) if is_merged else None
+        self._checksum = self._ledger.checksum(result.contributors, self._judging.is_on) if is_merged else None
         if isinstance(result, Staged):
             self._note_dispute(self._staged(), result.digest)
             self.digest = result.digest
@@ -283,17 +283,17 @@ class Distribution:
                 self._since = self._version + 1
 
     def is_refused(self) -> bool:
-        """Return True if the devices that get the result from its root, at least two, refuse it by its checksum."""
+        """Return True if the devices that are to get the result from its root, at least two, refuse what it gives."""
         root = self._find_root()
-        if root is None or self.last is None:
+        if root is None or self.last is None or root not in self._staged():
             return False
         order, here = self.last.order, {member.contributor: member for member in self.recipients()}
         fed = [here[order[place]] for place in tree_children(0, len(order)) if order[place] in here]
         return len(fed) > 1 and all(not self.has(member) and self._refuses(member, root) for member in fed)
 
     def _refuses(self, member: Member, root: Contributor) -> bool:
-        accused = [each for each in member.report.accused if each.peer_id == root.peer_id]
-        return any(each.round_id == self._ledger.round_id and each.reason.startswith(ALTERED) for each in accused)
+        refused = root.peer_id, self._ledger.round_id
+        return any((each.peer_id, each.round_id) == refused for each in member.report.accused)
 
     def _find_doubted(self, recipients: list[Member]) -> frozenset[str]:
         """Return the peer ids that these accuse, in this round, of giving another result."""

@@ -255,15 +255,17 @@ class RoundLedger:
             return True  # a contributor that is lost by now never told its own
         return abs(holding.theta - sum(weights)) <= THETA_ROUNDING * holding.theta
 
-    def checksum(self, contributors: Collection[Contributor]) -> int | None:
+    def checksum(self, contributors: Collection[Contributor], is_judged: bool) -> int | None:
         """Return the checksum of the sum of these members' own deltas; None if it is not known.
 
-        It is not if one of them has not told its own, or what a device merged may have been scaled down.
+        It is not if one of them has not told its own, or if a part of the sum may have been scaled down. is_judged:
+        devices judge, and scale down what is too long.
         """
         told = [report.checksum for peer in contributors if (report := self.reports.get(peer))]
         known = [checksum for checksum in told if checksum is not None]
         is_scaled = any(hop.state is MERGED and hop.decision and hop.decision.reason for hop in self.hops.values())
-        return None if self.is_recovered or is_scaled or len(known) < len(contributors) else add_up(known)
+        is_scaled |= is_judged and self.is_recovered  # who scaled it down may be lost
+        return None if is_scaled or len(known) < len(contributors) else add_up(known)
 
     def failures(self, one: Contributor, other: Contributor) -> int:
         """Return how often hops between these two were tried in vain, either way."""

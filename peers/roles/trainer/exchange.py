@@ -71,7 +71,11 @@ class Exchange:
         self._follow(order, size)
         is_exact = self._own is not None and order.coding == "none"
         self._checksums = checksums_by_segment(checksums, size, order.segment_values) if is_exact else ()
-        self._told = {me: self._checksums} if self._checksums else {}
+        self._told = {me: self._checksums}
+        # (contributor, or None of a result; segment) -> what came before its checksum could be judged, and by whom.
+        self._unchecked: dict[
+            tuple[Contributor | None, int], tuple[Contributor, PieceMessage | SegmentMessage, int]
+        ] = {}
         values = self._own.values if self._own and self.is_in_place else np.empty(size, np.int32)
         self.result = GrowingResult(values, self._cut)
         self._merging: dict[int, PartialSum] = {}
@@ -87,6 +91,11 @@ class Exchange:
     def is_whole(self) -> bool:
         """True once all of the result is here."""
         return self.result.is_whole
+
+    @property
+    def is_checked(self) -> bool:
+        """True unless the result has to wait for checksums of contributors."""
+        return not self._lacks_checksums()
 
     @property
     def partial(self) -> Partials:
@@ -109,7 +118,7 @@ class Exchange:
 
     def is_over(self) -> bool:
         """Return True once the result is whole here and every peer has its part of it from this device."""
-        return self.is_whole and all(lane.is_done() for lane in self._lanes.values())
+        return self.is_whole and self.is_checked and all(lane.is_done() for lane in self._lanes.values())
 
     def begin(self) -> list[Send]:
         """Merge the own pieces of the segments it owns, and tell the others that it is ready for theirs."""
@@ -138,8 +147,10 @@ class Exchange:
         for segment in range(before.segments):
             if self._cut.owner(segment) != before.owner(segment):
                 self.result.lacking.add(segment)
+                self._unchecked.pop((None, segment), None)
                 for known_of in (self._merging, self._coded, self._without):
                     known_of.pop(segment, None)
+        self._look_again()  # of those that are lost nobody tells any more
         for lane in self._lanes.values():
             lane.results.extend(segment for segment in self._owned if segment not in self.result.lacking)
         return [] if self.lacks_own else self.begin()
@@ -169,9 +180,12 @@ class Exchange:
             return []
         if message.checksums and len(message.checksums) != self._cut.segments:
             raise RemoteProtocolError(f"{len(message.checksums)} checksums of {self._cut.segments} segments")
-        if message.checksums:
-            self._told.setdefault(sender, message.checksums)
-        again = [] if lane.is_heard or lane.is_ready else [Send(sender.peer_id, self._ready(sender))]
+        if sender not in self._told:
+            self._told[sender] = message.checksums
+            self._look_again()
+        again = (
+            [] if (lane.is_heard or lane.is_ready) and not message.asks else [Send(sender.peer_id, self._ready(sender))]
+        )
         if message.has or not lane.is_ready:  # its values may have come before its word that it is ready
             lane.begin(message.has)
         return again + self._fill(lane, now)
@@ -194,7 +208,7 @@ class Exchange:
         if self._has_piece(sender, segment):
             return [taken]  # it was confirmed before, and that was lost
         self._check_theta(sender, message.theta)
-        self._check_sum(sender, message, [sender], checksum)
+        self._check_sum(message, sender, checksum)
         sums, part = self._read(values, segment, message.theta), self.result.part(segment)
         if not self._admits(sender, segment, sums, message.theta):
             return []
@@ -227,8 +241,7 @@ class Exchange:
         if self.lacks_own:
             return []
         if segment in self.result.lacking:
-            lost = [each.contributor for n, each in enumerate(self.order.lost) if n not in message.without]
-            self._check_sum(sender, message, [*self.order.contributors, *lost], checksum)
+            self._check_sum(message, sender, checksum)
         has_piece = self._confirm(lane, (False, segment), now)
         if segment in self.result.lacking:
             theta = self._theta_without(message.without)
@@ -251,33 +264,54 @@ class Exchange:
     def on_time(self, now: float) -> list[Send]:
         """Say again what may have been lost; its room on a crowded link is for the others."""
         sends: list[Send] = []
+        lacking = self._lacks_checksums()
         for lane in () if self.lacks_own else self._lanes.values():
-            if not lane.is_heard and self._needs(lane.peer):
-                sends.append(Send(lane.peer.peer_id, self._ready(lane.peer)))
+            if lane.peer in lacking or (not lane.is_heard and self._needs(lane.peer)):
+                sends.append(Send(lane.peer.peer_id, self._ready(lane.peer, lane.peer in lacking)))
             sends += [self._parcel(lane, parcel) for parcel in lane.take_late(self._retry_s, now)]
         return sends if self.lacks_own else sends + self._fill_all(now)
 
-    def _check_sum(
-        self,
-        sender: Contributor,
-        message: PieceMessage | SegmentMessage,
-        contributors: list[Contributor],
-        checksum: int | None,
-    ) -> None:
-        """Raise RemoteProtocolError for values that are not the sum of these devices' pieces; accuse the sender.
+    def _check_sum(self, message: PieceMessage | SegmentMessage, giver: Contributor, checksum: int | None) -> None:
+        """Raise RemoteProtocolError for an altered sum; or note that it is to be checked."""
+        if checksum is None:
+            return
+        is_altered = self._is_altered(message, giver, checksum)
+        if is_altered:
+            raise RemoteProtocolError(f"{ALTERED}its part of round {self.order.round_id}'s exchange")
+        if is_altered is None:
+            key = giver if isinstance(message, PieceMessage) else None
+            self._unchecked[key, message.segment] = giver, message, checksum
 
-        As far as these have told the checksums of their pieces.
+    def _is_altered(self, message: PieceMessage | SegmentMessage, giver: Contributor, checksum: int) -> bool | None:
+        """Return True if these values are not the sum that they should be, by their checksum; accuse the giver.
+
+        None: that is not known before other contributors tell their checksums. If one of them tells none, no sum can be
+        checked. Neither can coded ones.
         """
-        told = [self._told[peer][message.segment] for peer in contributors if peer in self._told]
-        if checksum is None or len(told) < len(contributors):
-            return
-        bounds = self._cut.bounds(message.segment)
-        if message.start == bounds.start and checksum == add_up(told):
-            return
-        problem = f"{ALTERED}its part of round {self.order.round_id}'s exchange"
+        summed: tuple[Contributor, ...] = (giver,)
+        lost: tuple[Contributor, ...] = ()
+        if isinstance(message, SegmentMessage):
+            summed = self.order.contributors
+            lost = tuple(each.contributor for n, each in enumerate(self.order.lost) if n not in message.without)
+        if self.order.coding != "none" or any(peer not in self._told for peer in lost):
+            return False
+        if any(peer not in self._told for peer in summed):
+            return None
+        told, start = [self._told[peer] for peer in (*summed, *lost)], self._cut.bounds(message.segment).start
+        if not all(told) or (message.start, checksum) == (start, add_up(each[message.segment] for each in told)):
+            return False
         if self._guard:
-            self._guard.accuse([sender], problem)
-        raise RemoteProtocolError(problem)
+            self._guard.accuse([giver], f"{ALTERED}its part of round {self.order.round_id}'s exchange")
+        return True
+
+    def _look_again(self) -> None:
+        """Check what has come before the checksums of all its contributors were known."""
+        for parcel, (giver, message, checksum) in list(self._unchecked.items()):
+            is_altered = self._is_altered(message, giver, checksum)
+            if is_altered is not None:
+                del self._unchecked[parcel]
+            if is_altered and isinstance(message, SegmentMessage):
+                self.result.lacking.add(message.segment)
 
     def _check_theta(self, sender: Contributor, theta: float) -> None:
         """Raise RemoteProtocolError for another theta than the sender has told the agent; accuse the sender."""
@@ -439,13 +473,18 @@ class Exchange:
             self.uplink.note(size_bytes, now)
         return is_news
 
-    def _ready(self, peer: Contributor) -> SegmentsReady:
+    def _lacks_checksums(self) -> list[Contributor]:
+        """Return the contributors that must tell their checksums before the result can be named."""
+        unchecked = any(peer is None for peer, _ in self._unchecked)
+        return [peer for peer in self.order.contributors if peer not in self._told] if unchecked else []
+
+    def _ready(self, peer: Contributor, asks: bool = False) -> SegmentsReady:
         has = b""
         if self._goes_on:  # else it has nothing yet
             here = [segment for segment in self._owned_by[peer] if segment not in self.result.lacking]
             merged = [segment for segment in self._owned if self._has_piece(peer, segment)]
             has = to_bits(here + merged, self._cut.segments)
-        return SegmentsReady(*self._ballot, has, self._checksums)
+        return SegmentsReady(*self._ballot, has, self._checksums, asks)
 
     def _taken(self, sender: Contributor, segment: int, is_result: bool) -> Send:
         return Send(sender.peer_id, SegmentTaken(*self._ballot, segment, is_result))

@@ -156,7 +156,7 @@ class Staging:
         if (message.term, message.version) != (exchange.order.term, exchange.order.version):
             return []
         if type(message) is SegmentsReady:
-            return [*exchange.hear_ready(sender, message, now)]
+            return [*exchange.hear_ready(sender, message, now), *self._name_if_whole(part, exchange)]
         if type(message) is SegmentTaken:
             return [*exchange.hear_taken(sender, message, now)]
         assert values is not None
@@ -199,7 +199,11 @@ class Staging:
         return [*exchange.begin(), *self._name_if_whole(part, exchange)]
 
     def _name_if_whole(self, part: Part, exchange: Exchange) -> list[HashDelta]:
-        if not exchange.is_whole or part.spread.has_result or exchange.order != part.spread.order:
+        if (
+            not (exchange.is_whole and exchange.is_checked)
+            or part.spread.has_result
+            or exchange.order != part.spread.order
+        ):
             return []  # the last case: an order that goes on with it has been refused
         order, partial = exchange.order, exchange.partial
         contributors = frozenset(order.contributors)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
+from mdl.protocol.checksum import checksums_by_piece
 from mdl.protocol.delta import Contributor, ModelDelta, PartialSum, apply_delta, digest_of
 from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaWanted, HopOrdered
@@ -271,6 +272,7 @@ def test_what_is_on_its_way_when_the_round_is_opened_anew_stays_as_it_was(lineag
     ann, bobs = pair[ANN], pair[BOB].part
     assert bobs is not None
     bobs.holds[0] = replace(bobs.holds[0], values=bobs.holds[0].values * 3)  # so that the mean is not ann's own delta
+    bobs.checksums = checksums_by_piece(bobs.holds[0].values)
     ask: Any = DeltaWanted(1, 9, 0, 9_000_001)
     if how == "in pieces":
         cleo = Contributor("cleo", 1)
@@ -301,6 +303,11 @@ def test_who_hears_late_that_the_round_was_opened_has_the_segments_that_came_bef
             trainer.handle(Received(AGENT, RoundOpened(9, 1, trainer.digest, everybody, 9)), 2.0)
         trainer.handle(Received(owner, SegmentMessage(1, 9, 1, segment), values), 2.1)
     assert trainer.part is not None
+    assert trainer.part.spread.staged is None  # nobody has told checksums
+    asks = [effect.message for effect in trainer.handle(Tick(), 9.0) if isinstance(effect, Send)]
+    assert [message.asks for message in asks if isinstance(message, SegmentsReady)] == [True, True]
+    for owner in (ANN, BOB):
+        trainer.handle(Received(owner, SegmentsReady(1, 9, 1)), 9.1)
     assert trainer.part.spread.staged is not None
 
 
