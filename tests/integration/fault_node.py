@@ -42,10 +42,11 @@ from mdl.protocol.machine import (
     RecordRound,
     SaveBallot,
     SaveModel,
+    Send,
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.round_messages import BroadcastOrdered
+from mdl.protocol.round_messages import BroadcastOrdered, PeerReport
 from mdl.protocol.segment_messages import SegmentMessage
 from mdl.protocol.segments import SMALLEST_SEGMENT_BYTES, mask_of
 from mdl.protocol.vocabulary import History, TrainingReport
@@ -122,7 +123,7 @@ class Teller:
     """`observe` of the runtime: who leads, and how far what arrives has come."""
 
     def __init__(self, machine):
-        self.machine, self.leads, self.half_way = machine, False, (None, 0)
+        self.machine, self.leads, self.half_way, self.accused = machine, False, (None, 0), {}
 
     def look(self, now, event, effects):
         if (self.machine.agent is not None) != self.leads:
@@ -141,6 +142,11 @@ class Teller:
         for effect in effects:
             if isinstance(effect, Finish):
                 tell(ends=effect.exit_code, problem=effect.problem)
+            if isinstance(effect, Send) and isinstance(effect.message, PeerReport):
+                accused = {each.peer_id: (each.round_id, each.reason) for each in effect.message.accused}
+                if accused != self.accused:
+                    self.accused = accused
+                    tell(accuses=accused)
 
     def tell_segments(self):
         """Of a round in segments: each order, and when another quarter is here."""

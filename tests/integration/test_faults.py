@@ -83,8 +83,12 @@ class Mesh:
                 pipe.close()
 
     def start(self, *names):
+        self.start_as([NODE], *names)
+
+    def start_as(self, program, *names):
+        """Start nodes by this program, with its first words."""
         for name in names:
-            own = [NODE, self.code, name, self.folder, *(["--agent"] if name == "agent" else []), *self.options]
+            own = [*program, self.code, name, self.folder, *(["--agent"] if name == "agent" else []), *self.options]
             host = list(self.nodes).index(name) if name in self.nodes else len(self.nodes)
             if self.net:
                 process = self.net.start(host, *own)
