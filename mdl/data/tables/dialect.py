@@ -34,6 +34,10 @@ _LONGEST_MARK = 64
 _NOTHING = frozenset(
     ("", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing", "#value!", "#div/0!")
 )
+# Their usual forms, for a reader that knows cells by their bytes; `is_nothing` takes all forms.
+WORDS_FOR_NOTHING = sorted(
+    {form for word in _NOTHING for form in (word, word.upper(), word.capitalize())} | {"NaN", "#N/A", "#n/a"}
+)
 # The name of the column of times that a rate stands for.
 CLOCK = "time"
 _NO_TABLES = (

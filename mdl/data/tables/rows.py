@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.data.readers.archive import TextBlocks, open_blocks
-from mdl.data.tables.blocks import Block, Cells, take_apart
+from mdl.data.tables.blocks import Block, Cells, join_strings, take_apart
 from mdl.data.tables.dialect import Dialect, is_nothing
 from mdl.data.tally import Tally
 from mdl.errors import DataError
@@ -65,8 +65,9 @@ def read_rows(
             pass
         # One row is kept back, since a short row may be the last one.
         held: _Part | None = None
-        own = sorted({place - shift for place in numbers if place >= shift})
-        for taken in _by_count(_read_pieces(file, lines, width, dialect, own)):
+        own = {place - shift for place in wanted if place >= shift}
+        read = {place - shift for place in numbers} & own
+        for taken in _by_count(_read_pieces(file, lines, width, dialect, read, own - read)):
             parts = taken if held is None else [held, *taken]
             piece, first, last = parts.pop()
             held = (piece, last - 1, last)
@@ -174,12 +175,14 @@ def _join(parts: Sequence[_Part], column: int, count: int) -> Sequence[str]:
             cells += _texts(piece, column)[first:last]
         return cells
 
-    found = [(piece.values(column), first, last) for piece, first, last in parts if isinstance(piece, Block)]
-    values = [made[first:last] for made, first, last in found if made is not None]
-    if len(values) < len(parts):
+    blocks = [(piece, slice(first, last)) for piece, first, last in parts if isinstance(piece, Block)]
+    if len(blocks) < len(parts):
         return tuple(read())
-    is_plain = all(isinstance(piece, Block) and piece.is_plain for piece, _, _ in parts)
-    return Cells(count, read, np.concatenate(values), is_plain)
+    values = [made[rows] for block, rows in blocks if (made := block.values(column)) is not None]
+    if len(values) == len(parts):
+        return Cells(count, read, np.concatenate(values), all(block.is_plain for block, _ in blocks))
+    strings = [made[rows] for block, rows in blocks if (made := block.strings(column)) is not None]
+    return Cells(count, read, strings=join_strings(strings)) if len(strings) == len(parts) else tuple(read())
 
 
 def _texts(piece: _Piece, column: int) -> list[str]:
@@ -189,17 +192,18 @@ def _texts(piece: _Piece, column: int) -> list[str]:
 
 
 def _read_pieces(
-    file: Path, lines: TextBlocks, width: int, dialect: Dialect, numbers: Collection[int]
+    file: Path, lines: TextBlocks, width: int, dialect: Dialect, numbers: Collection[int], texts: Collection[int]
 ) -> Iterator[_Piece]:
     """Yield the rows of each block of lines: as a whole if it is regular, else one by one, in pieces of some size."""
     done = 0
     while lines.fill():
         text = lines.look()
-        if text and (block := take_apart(text, dialect, width)) is not None:
+        if text and (block := take_apart(text, dialect, width, numbers, texts)) is not None:
             lines.skip(block.lines)
-            block.read_numbers(numbers)
             done += len(block)
             yield block
+            continue
+        if text and lines.narrow():
             continue
         rows: list[list[str]] = []
         try:

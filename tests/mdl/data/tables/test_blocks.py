@@ -6,6 +6,7 @@ import csv
 import io
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ def dialect(width: int, delimiter: str = ",", row_end: str = "") -> Dialect:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Borders of blocks everywhere."""
     monkeypatch.setattr(archive, "_BLOCK_BYTES", 700)
+    monkeypatch.setattr(archive, "_NARROW_CHARACTERS", 200)
     monkeypatch.setattr(rows, "ROWS_AT_ONCE", 50)
 
 
@@ -44,8 +46,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
     """The blocks that were read as a whole."""
     found: list[Block] = []
 
-    def take(text: str, form: Dialect, width: int) -> Block | None:
-        if (block := take_apart(text, form, width)) is not None:
+    def take(*given: Any) -> Block | None:
+        if (block := take_apart(*given)) is not None:
             found.append(block)
         return block
 
@@ -84,9 +86,9 @@ def test_a_polluted_table_is_read_as_it_is_row_by_row(
 
 def values_of(texts: list[str], together: bool) -> np.ndarray:
     """The numbers of one column, read with its neighbour or by itself."""
-    block = take_apart("".join(f"{text};5\n" for text in texts), dialect(2, ";"), 2)
+    lines = "".join(f"{text};5\n" for text in texts)
+    block = take_apart(lines, dialect(2, ";"), 2, [0, 1] if together else [0])
     assert block is not None
-    block.read_numbers([0, 1] if together else [0])
     values = block.values(0)
     assert values is not None
     return values
@@ -163,7 +165,7 @@ def test_only_the_block_with_an_unusual_row_is_read_row_by_row(tmp_path: Path) -
     file = tmp_path / "t.csv"
     file.write_text("".join(lines))
     with archive.open_blocks(file, "utf-8") as source:
-        pieces = list(rows._read_pieces(file, source, 2, dialect(2), [0, 1]))
+        pieces = list(rows._read_pieces(file, source, 2, dialect(2), [0, 1], []))
     slow = [piece for piece in pieces if isinstance(piece, list)]
     assert sum(map(len, pieces)) == 2000
     assert 2 < sum(map(len, slow)) < 300
@@ -189,9 +191,8 @@ def test_a_line_too_long_is_told_by_its_number_in_the_file(tmp_path: Path) -> No
 
 
 def test_quotes_around_whole_cells_are_part_of_a_block() -> None:
-    block = take_apart('"a,b",1\n"","2"\nc,3\n', dialect(2), 2)
+    block = take_apart('"a,b",1\n"","2"\nc,3\n', dialect(2), 2, [1], [0])
     assert block is not None
-    block.read_numbers([1])
     assert block.texts(0) == ["a,b", "", "c"]
     values = block.values(1)
     assert values is not None
@@ -204,9 +205,8 @@ def test_lines_that_are_not_one_row_each_are_no_block(text: str) -> None:
 
 
 def test_rows_with_a_mark_at_their_end_are_a_block() -> None:
-    block = take_apart("1,walk,2.5;\n2,run,3;3,run,4,;\n\n", dialect(3, row_end=";"), 3)
+    block = take_apart("1,walk,2.5;\n2,run,3;3,run,4,;\n\n", dialect(3, row_end=";"), 3, [0, 2])
     assert block is not None
-    block.read_numbers([0, 2])
     assert [block.texts(column) for column in range(3)] == [["1", "2", "3"], ["walk", "run", "run"], ["2.5", "3", "4"]]
     assert block.lines == 3
 
