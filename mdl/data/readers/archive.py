@@ -285,7 +285,7 @@ class TextBlocks:
         self._source, self._file, self._most = source, file, most
         decoder = codecs.getincrementaldecoder(encoding)("replace")
         self._decoder = io.IncrementalNewlineDecoder(decoder, translate=True)
-        # The text that was read, the places of the next line and of the block's end in it, and the text's last, open line.
+        # The text that was read, the places of the next line and of the block's end in it, and its last, open line.
         self._text, self._at, self._end, self._left = "", 0, 0, ""
         self._is_narrow = False
         self._total, self._number, self._ended = 0, 0, False

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pa_compute
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
@@ -29,12 +30,14 @@ _NEWLINE, _QUOTE = b'\n"'
 _MARK = "\N{BYTE ORDER MARK}"
 # A refusal names a column so. pyarrow does not promise it: with other words a block is read row by row.
 _REFUSED = re.compile(r"In CSV column #(\d+)")
-# Tries to read a block's numbers, with a refused column less in each; then none is read.
+# Tries to read a block's numbers, with a refused column as texts in each; then all are texts.
 _MOST_TRIES = 4
 # More than a block has: it is one piece for the reader.
 _LARGEST_BYTES = 1 << 30
 # Options of the reader that are kept: of the files that are open at a time.
 _MOST_OPTIONS = 64
+# Microseconds are exact in float64 up to this number of them: in the years 1684 to 2255.
+_LAST_US = 1 << 53
 # A block takes milliseconds: an interrupt can wait for Python.
 pa.enable_signal_handlers(False)
 
@@ -102,6 +105,7 @@ class Block:
         self._texts: dict[int, list[str]] = {}
         self._strings: dict[int, Strings] = {}
         self._values: dict[int, Floats64] = {}
+        self._tried: set[int] = set()
 
     def __len__(self) -> int:
         return self._count
@@ -124,29 +128,36 @@ class Block:
 
     def read(self, numbers: Collection[int], texts: Collection[int]) -> bool:
         """Read these columns, the numbers as far as they are. Return False if some row has other cells."""
-        wanted = tuple(sorted(texts))
         if self.is_plain or not numbers:
-            return self._take(self._raw, tuple(sorted(numbers)), wanted)
+            return self._take(self._raw, {*numbers}, {*texts})
         # No comma parts the columns: in a number it is a point.
         pointed = self._raw.replace(b",", b".")
-        return self._take(pointed, tuple(sorted(numbers)), ()) and (not wanted or self._take(self._raw, (), wanted))
+        return self._take(pointed, {*numbers}, set()) and self._take(self._raw, set(), {*texts, *self._refused})
 
-    def _take(self, raw: bytes, numbers: tuple[int, ...], texts: tuple[int, ...]) -> bool:
+    @property
+    def _refused(self) -> set[int]:
+        """The columns that are no numbers."""
+        return self._tried - self._values.keys()
+
+    def _take(self, raw: bytes, numbers: set[int], texts: set[int]) -> bool:
+        self._tried |= numbers
         for left in range(_MOST_TRIES, -1, -1):
             try:
-                found = _parse(raw, self._form, numbers, texts)
+                found = _parse(raw, self._form, tuple(sorted(numbers)), tuple(sorted(texts)))
                 break
             except pa.ArrowInvalid as error:
-                refused = _REFUSED.search(str(error))
-                if refused is None or not numbers:
+                match = _REFUSED.search(str(error))
+                if match is None or not numbers:
                     return False
-                numbers = tuple(column for column in numbers if left > 1 and column != int(refused[1]))
+                refused = {int(match[1])} if left > 1 else numbers
+                numbers, texts = numbers - refused, texts | refused
         if any(len(column) != self._count for column in found.values()):
             return False
         for column in numbers:
             if (values := _to_floats(found[column])) is not None:
                 self._values[column] = values
-        self._strings |= {column: found[column] for column in texts}
+        if raw is self._raw:
+            self._strings |= {column: found[column] for column in texts}
         return True
 
 
@@ -195,9 +206,22 @@ def take_apart(
 
 def to_texts(strings: Strings) -> list[str]:
     """Return the texts; one that comes again is made once."""
+    words, places = _encode(strings)
+    return [words[place] for place in places.tolist()]
+
+
+def distinct(cells: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the different texts in the order in which they come, and each cell's place among them."""
+    if isinstance(cells, Cells) and cells.strings is not None:
+        return _encode(cells.strings)
+    places: dict[str, int] = {}
+    found = np.array([places.setdefault(cell, len(places)) for cell in cells], np.int64)
+    return list(places), found
+
+
+def _encode(strings: Strings) -> tuple[list[str], NDArray[np.int64]]:
     found = strings.combine_chunks().dictionary_encode()
-    words = found.dictionary.to_pylist()
-    return [words[place] for place in found.indices.to_numpy().tolist()]
+    return found.dictionary.to_pylist(), found.indices.to_numpy().astype(np.int64)
 
 
 def join_strings(parts: Sequence[Strings]) -> Strings:
@@ -235,6 +259,26 @@ def _options(form: _Form, numbers: tuple[int, ...], texts: tuple[int, ...]) -> t
             null_values=WORDS_FOR_NOTHING,
         ),
     )
+
+
+def read_instants(strings: Strings) -> Floats64 | None:
+    """Return UNIX seconds of ISO dates and times, NaN for a word for nothing; None if pyarrow does not read them all.
+
+    A time without a zone is UTC. Each is what `datetime.fromisoformat` gives: pyarrow reads none that it does not.
+    """
+    is_nothing = pa_compute.is_in(strings, pa.array(WORDS_FOR_NOTHING))
+    full = pa_compute.if_else(is_nothing, pa.scalar(None, pa.string()), strings)
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        try:
+            microseconds = full.cast(kind).cast(pa.int64())
+        except pa.ArrowInvalid:
+            continue
+        found = pa_compute.min_max(microseconds).as_py()
+        if found["min"] is None or not -_LAST_US <= found["min"] <= found["max"] <= _LAST_US:
+            return None
+        seconds: Floats64 = microseconds.to_numpy() / 1e6
+        return seconds
+    return None
 
 
 def _to_floats(column: Strings) -> Floats64 | None:
