@@ -377,7 +377,9 @@ def _encoding_of(source: BinaryIO, most: int | None) -> str:
     decoder, total = codecs.getincrementaldecoder("utf-8")(), 0
     while piece and (most is None or total <= most):
         try:
-            decoder.decode(piece)
+            # ASCII needs no decoding, unless a letter was cut before it.
+            if decoder.getstate()[0] or not piece.isascii():
+                decoder.decode(piece)
         except UnicodeDecodeError:
             return "cp1252"
         total += len(piece)

@@ -344,9 +344,7 @@ class _Reader:
             elif word:
                 name = name_from_path(word, self._path, table.file)
                 keys[:, place] = numbering.number([name], table.file, 1, word)
-        self._meet_unlabelled(
-            table, rows, keys[:, 0], list(rows.columns[channels]) if columns.label is not None else []
-        )
+        self._meet_unlabelled(table, rows, keys[:, 0], rows.columns[channels] if columns.label is not None else ())
         if not self._labelled:
             keys[:, 0] = np.maximum(keys[:, 0], 0)
         return keys
