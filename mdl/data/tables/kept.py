@@ -57,7 +57,7 @@ class KeptRows:
             return
         tally = Tally()
         with _Writer(self._open()) as writer:
-            for rows in read_table(file, dialect, wanted, tally, numbers=numbers, last=time):
+            for rows in read_table(file, dialect, wanted, tally, numbers=numbers, cut_before=time):
                 writer.add(rows)
                 yield Rows(rows.first, rows.columns[-1:])
             if tally.samples():

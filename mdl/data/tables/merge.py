@@ -31,11 +31,11 @@ def read_table(
     tally: Tally | None = None,
     *,
     numbers: Collection[int] = (),
-    last: int | None = None,
+    cut_before: int | None = None,
 ) -> Iterator[Rows]:
     """Yield rows like `read_rows`, from a file or from a recording in parts."""
     if not dialect.parts:
-        yield from read_rows(file, dialect, wanted, tally, numbers=numbers, last=last)
+        yield from read_rows(file, dialect, wanted, tally, numbers=numbers, cut_before=cut_before)
         return
     base = dialect.parts[dialect.base]
     followers = [

@@ -59,13 +59,13 @@ def read_rows(
     tally: Tally | None = None,
     *,
     numbers: Collection[int] = (),
-    last: int | None = None,
+    cut_before: int | None = None,
 ) -> Iterator[Rows]:
     """Yield the wanted columns of all rows. tally: counts a last row that is cut off, which is left out.
 
-    numbers: those of the columns that `to_numbers` will read; it is quicker for these. last: a last row is cut off if
-    it ends before this column; by default, before any that is wanted. Raises DataError if there are no rows, or one has
-    more cells than the header.
+    numbers: those of the columns that `to_numbers` will read; it is quicker for these. cut_before: a last row is cut
+    off if it ends before this column; by default, before any that is wanted. Raises DataError if there are no rows, or
+    one has more cells than the header.
     """
     shift = bool(dialect.clock)
     width, done = len(dialect.header) - shift, 0
@@ -85,7 +85,7 @@ def read_rows(
             if parts:
                 yield _make_rows(parts, wanted, dialect, done)
                 done += sum(last - first for _, first, last in parts)
-        if held is not None and _is_cut_off(held, width, (max(wanted) if last is None else last) - shift):
+        if held is not None and _is_cut_off(held, width, (max(wanted) if cut_before is None else cut_before) - shift):
             held = None
             if tally is not None:
                 tally.see()
