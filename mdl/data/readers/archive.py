@@ -40,8 +40,10 @@ _END_RECORD_BYTES = 22 + (1 << 16)
 LONGEST_LINE = 1 << 17
 
 _PIECE_BYTES = 1 << 20
-# Lines parsed as a whole: their arrays stay in a processor's cache, and are less than what malloc maps anew each time.
-_BLOCK_BYTES = 1 << 17
+# Lines parsed as a whole: enough that a call costs little beside its lines.
+_BLOCK_BYTES = 1 << 20
+# Lines parsed as a whole where a block has an unusual row: few enough that the others in it cost little.
+_NARROW_CHARACTERS = 1 << 16
 # The share of zeros in every second byte of UTF-16 text in the west; a few letters are beyond the first 256.
 _MOSTLY = 0.8
 
@@ -283,14 +285,15 @@ class TextBlocks:
         self._source, self._file, self._most = source, file, most
         decoder = codecs.getincrementaldecoder(encoding)("replace")
         self._decoder = io.IncrementalNewlineDecoder(decoder, translate=True)
-        # The block, the place of the next line in it, and the beginning of the next block.
-        self._text, self._at, self._left = "", 0, ""
+        # The text that was read, the places of the next line and of the block's end in it, and its last, open line.
+        self._text, self._at, self._end, self._left = "", 0, 0, ""
+        self._is_narrow = False
         self._total, self._number, self._ended = 0, 0, False
 
     @property
     def is_between(self) -> bool:
         """True if all lines of the block have been given."""
-        return self._at == len(self._text)
+        return self._at == self._end
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -306,6 +309,8 @@ class TextBlocks:
 
     def fill(self) -> bool:
         """Have lines to give: read a block if there are none. Return False at the end of the file."""
+        if self.is_between and self._end < len(self._text):
+            self._cut()
         while self.is_between and not self._ended:
             piece = self._source.read(_BLOCK_BYTES)
             self._ended = not piece
@@ -313,20 +318,31 @@ class TextBlocks:
             cut = len(text) if self._ended else text.rfind("\n") + 1
             if not cut and len(text) > LONGEST_LINE:
                 cut = len(text)  # `next` refuses it
-            self._text, self._left, self._at = text[:cut], text[cut:], 0
+            self._text, self._left, self._at, self._end, self._is_narrow = text[:cut], text[cut:], 0, cut, False
         return not self.is_between
+
+    def narrow(self) -> bool:
+        """Cut what was read into smaller blocks, from the next line on. Return False if it was cut already."""
+        if self._is_narrow:
+            return False
+        self._is_narrow = True
+        self._cut()
+        return True
+
+    def _cut(self) -> None:
+        self._end = self._text.find("\n", self._at + _NARROW_CHARACTERS) + 1 or len(self._text)
 
     def look(self) -> str:
         """Return the block's lines that have not been given; "" if they unpack to too much, of which `next` tells."""
-        text = self._text[self._at :] if self._at else self._text
+        text = self._text[self._at : self._end]
         if self._most is not None and self._total + len(text) > self._most:
             return ""
         return text
 
     def skip(self, lines: int) -> None:
         """Count the block's lines as given."""
-        self._total, self._number = self._total + len(self._text) - self._at, self._number + lines
-        self._at = len(self._text)
+        self._total, self._number = self._total + self._end - self._at, self._number + lines
+        self._at = self._end
 
 
 @contextmanager
@@ -361,7 +377,9 @@ def _encoding_of(source: BinaryIO, most: int | None) -> str:
     decoder, total = codecs.getincrementaldecoder("utf-8")(), 0
     while piece and (most is None or total <= most):
         try:
-            decoder.decode(piece)
+            # ASCII needs no decoding, unless a letter was cut before it.
+            if decoder.getstate()[0] or not piece.isascii():
+                decoder.decode(piece)
         except UnicodeDecodeError:
             return "cp1252"
         total += len(piece)

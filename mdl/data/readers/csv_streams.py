@@ -83,7 +83,7 @@ def read_csv(
     with _place_for_rows(scratch) as folder:
         rows = folder / "rows.f32"
         with open_private(rows, "xb") as into:
-            streams = read_streams(path, files, options, into, labelled)
+            streams = read_streams(path, files, options, into, labelled, scratch=folder)
         try:
             return _cut(
                 path, replace(streams, notes=[*filter(None, [split]), *streams.notes]), options, rows, len(files), sides

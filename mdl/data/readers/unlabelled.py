@@ -67,7 +67,9 @@ def read_unlabelled(
     with TemporaryDirectory(dir=cache_dir) as folder:
         rows = Path(folder) / "rows.f32"
         with open_private(rows, "xb") as into:
-            streams = read_streams(path, files, options, into, labelled=False, units=channel_units)
+            streams = read_streams(
+                path, files, options, into, labelled=False, units=channel_units, scratch=Path(folder)
+            )
         step = options.step or options.window
         width = len(streams.channels) + (len(streams.classes) if options.targets != "classes" else 0)
         starts, stretch = window_starts(streams.stretches, options.window, step)

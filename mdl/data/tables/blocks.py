@@ -1,46 +1,63 @@
-"""A block of a table's lines taken apart as a whole, by numpy, and its numbers read by msgspec's parser of JSON.
+"""A block of a table's lines taken apart by pyarrow's reader of CSV: cells, numbers and texts, a column at a time.
 
-A block is regular if each line has the same cells and each quote encloses a whole cell. A number that JSON has is the
-number that Python reads. All else is None here, and is read row by row: `mdl.data.tables.rows`.
+A block is regular if each line has the same cells and each quote encloses a whole cell. pyarrow reads no number that
+Python does not, and rounds each as Python does (`tests/mdl/data/tables/test_blocks.py`). All else is None here, and is
+read row by row: `mdl.data.tables.rows`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import overload
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias, overload
 
-import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pa_compute
+import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
 from mdl.data.readers.archive import LONGEST_LINE
-from mdl.data.tables.dialect import Dialect, is_nothing
+from mdl.data.tables.dialect import WORDS_FOR_NOTHING, Dialect, parse_line
 
 Floats64 = NDArray[np.float64]
-Bytes = NDArray[np.uint8]
-Places = NDArray[np.int64]
+# The cells of a column in pyarrow's memory: a pyarrow.ChunkedArray.
+Strings: TypeAlias = Any
 
-# Names of classes and stamps of time are shorter; a column of longer cells costs a pass for each of their bytes.
-_LONGEST_CELL = 64
-# Words for nothing, such as #div/0!; and how many different ones, with other texts, a block is searched for.
-_LONGEST_WORD, _MOST_WORDS = 8, 64
-_NEWLINE, _QUOTE, _SPACE, _TAB, _COMMA, _MINUS, _POINT, _ZERO, _NINE, _OPEN, _CLOSE = b'\n" \t,-.09[]'
-# Cells are picked as if each had the length of the longest.
-_PADDING = b"\n" * (_LONGEST_CELL + 2)
-_decode = msgspec.json.Decoder(list[float]).decode
+_NEWLINE, _QUOTE = b'\n"'
+# The reader drops this mark where it begins a text; a block may begin with it, too.
+_MARK = "\N{BYTE ORDER MARK}"
+# A refusal names a column so. pyarrow does not promise it: with other words a block is read row by row.
+_REFUSED = re.compile(r"In CSV column #(\d+)")
+# Tries to read a block's numbers, with a refused column as texts in each; then all are texts.
+_MOST_TRIES = 4
+# More than a block has: it is one piece for the reader.
+_LARGEST_BYTES = 1 << 30
+# Options of the reader that are kept: of the files that are open at a time.
+_MOST_OPTIONS = 64
+# Microseconds are exact in float64 up to this number of them: in the years 1684 to 2255.
+_LAST_US = 1 << 53
+# A block takes milliseconds: an interrupt can wait for Python.
+pa.enable_signal_handlers(False)
 
 
 class Cells(Sequence[str]):
     """The cells of one column. Their texts are made when somebody asks for them.
 
     values: their numbers, NaN for an empty cell; None if they were not read as numbers. is_plain: False if some of the
-    numbers have a decimal comma.
+    numbers may have a decimal comma. strings: the texts in pyarrow's memory; None if they are not there.
     """
 
     def __init__(
-        self, count: int, read: Callable[[], Sequence[str]], values: Floats64 | None = None, is_plain: bool = True
+        self,
+        count: int,
+        read: Callable[[], Sequence[str]],
+        values: Floats64 | None = None,
+        is_plain: bool = True,
+        strings: Strings | None = None,
     ) -> None:
-        self.values, self.is_plain = values, is_plain
+        self.values, self.is_plain, self.strings = values, is_plain, strings
         self._count, self._read = count, read
         self._texts: Sequence[str] | None = None
 
@@ -70,150 +87,88 @@ class Cells(Sequence[str]):
         return Cells(len(rows), lambda: [self.texts[row] for row in rows], values, self.is_plain)
 
 
+class _Form(NamedTuple):
+    """delimiter, is_quoted: of the rows. cells: in each, with an empty one behind a last delimiter."""
+
+    delimiter: str
+    is_quoted: bool
+    cells: int
+
+
 class Block:
     """Rows of as many cells each. lines: of the file. is_plain: as of `Cells`."""
 
-    def __init__(self, data: Bytes, starts: Places, ends: Places, delimiter: int, lines: int, is_quoted: bool) -> None:
-        """Begin. data: the lines, and behind them some bytes. starts, ends: of the cells, without their quotes,
-        int64 (rows, cells).
-        """
-        self.lines = lines
-        self._data, self._starts, self._ends = data, starts, ends
-        self._delimiter, self._is_quoted = delimiter, is_quoted
-        self.is_plain = delimiter == _COMMA or not (data == _COMMA).any()
+    def __init__(self, raw: bytes, form: _Form, count: int, lines: int, is_plain: bool) -> None:
+        """Begin. raw: the rows, each with the end of a line. count: of them."""
+        self.lines, self.is_plain = lines, is_plain
+        self._raw, self._form, self._count = raw, form, count
         self._texts: dict[int, list[str]] = {}
+        self._strings: dict[int, Strings] = {}
         self._values: dict[int, Floats64] = {}
+        self._tried: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return self._count
 
     def texts(self, column: int) -> list[str]:
         """Return the cells of a column."""
         if column not in self._texts:
-            self._texts[column] = self._read_texts(column)
+            if column not in self._strings:
+                self._strings |= _parse(self._raw, self._form, (), (column,))
+            self._texts[column] = to_texts(self._strings[column])
         return self._texts[column]
 
+    def strings(self, column: int) -> Strings | None:
+        """Return the cells of a column that was read as texts; None if it was not."""
+        return self._strings.get(column)
+
     def values(self, column: int) -> Floats64 | None:
-        """Return the numbers of a column that `read_numbers` read; None if it could not."""
+        """Return the numbers of a column that was read as numbers; None if it could not be."""
         return self._values.get(column)
 
-    def read_numbers(self, columns: Collection[int]) -> None:
-        """Read these columns as numbers, as far as JSON and the words for nothing have them."""
-        if 2 * len(columns) >= self._starts.shape[1] and self._read_together(columns):
-            return
-        for column in columns:
-            self._read_alone(column)
+    def read(self, numbers: Collection[int], texts: Collection[int]) -> bool:
+        """Read these columns, the numbers as far as they are. Return False if some row has other cells."""
+        if self.is_plain or not numbers:
+            return self._take(self._raw, {*numbers}, {*texts})
+        # No comma parts the columns: in a number it is a point.
+        pointed = self._raw.replace(b",", b".")
+        return self._take(pointed, {*numbers}, set()) and self._take(self._raw, set(), {*texts, *self._refused})
 
-    def _read_texts(self, column: int) -> list[str]:
-        starts, ends = self._starts[:, column], self._ends[:, column]
-        if (width := int((ends - starts).max())) > _LONGEST_CELL:
-            return [self._text(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-        # A label stays for many rows: each run of cells that are alike is decoded once.
-        words = _pick(self._data, starts, ends, -(-max(1, width) // 8) * 8).view(np.uint64)
-        is_new = np.zeros(len(starts), np.bool_)
-        is_new[0] = True
-        for each in (ends - starts, *words.T):
-            is_new[1:] |= each[1:] != each[:-1]
-        firsts = np.flatnonzero(is_new)
-        texts: list[str] = []
-        for first, count in zip(firsts.tolist(), np.diff(firsts, append=len(starts)).tolist(), strict=True):
-            texts += [self._text(int(starts[first]), int(ends[first]))] * count
-        return texts
+    @property
+    def _refused(self) -> set[int]:
+        """The columns that are no numbers."""
+        return self._tried - self._values.keys()
 
-    def _text(self, start: int, end: int) -> str:
-        return self._data[start:end].tobytes().decode("utf-8")
-
-    def _read_together(self, columns: Collection[int]) -> bool:
-        """Read the whole block as one list of numbers, with 0 for the cells of other columns."""
-        starts, ends = self._starts, self._ends
-        others = [column for column in range(starts.shape[1]) if column not in columns]
-        if (ends[:, others] - starts[:, others]).max(initial=0) > _LONGEST_CELL:
+    def _take(self, raw: bytes, numbers: set[int], texts: set[int]) -> bool:
+        self._tried |= numbers
+        for left in range(_MOST_TRIES, -1, -1):
+            try:
+                found = _parse(raw, self._form, tuple(sorted(numbers)), tuple(sorted(texts)))
+                break
+            except pa.ArrowInvalid as error:
+                match = _REFUSED.search(str(error))
+                if match is None or not numbers:
+                    return False
+                refused = {int(match[1])} if left > 1 else numbers
+                numbers, texts = numbers - refused, texts | refused
+        if any(len(column) != self._count for column in found.values()):
             return False
-        last = int(ends[-1, -1]) + int(self._data[ends[-1, -1]] == _QUOTE)
-        text = np.empty(last + 2, np.uint8)
-        text[0] = _OPEN
-        data = text[1:]
-        data[:] = self._data[: last + 1]
-        if not self.is_plain:
-            data[data == _COMMA] = _POINT
-        if self._is_quoted:
-            data[data == _QUOTE] = _SPACE
-            is_closed = self._data[ends] == _QUOTE
-            data[ends[is_closed & (starts == ends)]] = _ZERO
-            data[ends + is_closed] = _COMMA
-        else:
-            after = ends[:, -1] if self._delimiter == _COMMA else ends
-            data[after] = _COMMA
-        for column in others:
-            _blank(data, starts[:, column], ends[:, column])
-        data[last] = _CLOSE
-        # Most blocks lack no value.
-        values = None if self._is_quoted else _to_numbers(text.tobytes(), starts.size)
-        span, nothing = slice(min(columns), max(columns) + 1), None
-        if values is None:
-            nothing = self._find_nothing(span)
-            _blank(data, starts[:, span][nothing], ends[:, span][nothing])
-            values = _to_numbers(_fill_holes(text.tobytes()), starts.size)
-        if values is None:
-            return False
-        values = values.reshape(starts.shape)
-        self._finish(values[:, span], span, nothing)
-        self._values.update({column: values[:, column] for column in columns})
+        for column in numbers:
+            if (values := _to_floats(found[column])) is not None:
+                self._values[column] = values
+        if raw is self._raw:
+            self._strings |= {column: found[column] for column in texts}
         return True
 
-    def _read_alone(self, column: int) -> None:
-        starts, ends = self._starts[:, column], self._ends[:, column]
-        if (width := max(1, int((ends - starts).max()))) > _LONGEST_CELL:
-            return
-        span, nothing = slice(column, column + 1), None
-        text = np.full((len(starts), width + 2), _SPACE, np.uint8)
-        text[:, 1:-1] = _pick(self._data, starts, ends, width)
-        if not self.is_plain:
-            text[text == _COMMA] = _POINT
-        text[:, 0] = _COMMA
-        text[0, 0], text[-1, -1] = _OPEN, _CLOSE
-        if (values := _to_numbers(text.tobytes(), len(starts))) is None:
-            nothing = self._find_nothing(span)
-            text[nothing[:, 0], 1:-1] = _SPACE
-            text[nothing[:, 0], 1] = _ZERO
-            values = _to_numbers(text.tobytes(), len(starts))
-        if values is not None:
-            self._finish(values[:, None], span, nothing)
-            self._values[column] = values
 
-    def _find_nothing(self, span: slice) -> NDArray[np.bool_]:
-        """Return True for each cell that holds no value, or a word for that, as far as these are few and short."""
-        starts, ends = self._starts[:, span], self._ends[:, span]
-        length, first = ends - starts, self._data[starts]
-        nothing: NDArray[np.bool_] = length == 0
-        is_odd = (first < _ZERO) | (first > _NINE)
-        is_odd &= ((first != _MINUS) | (length == 1)) & (first != _SPACE) & (length <= _LONGEST_WORD) & ~nothing
-        rows = np.nonzero(is_odd)
-        if not len(rows[0]):
-            return nothing
-        picked = _pick(self._data, starts[rows], ends[rows], _LONGEST_WORD)
-        words, which = np.unique(picked.view(np.uint64).reshape(-1), return_inverse=True)
-        if len(words) <= _MOST_WORDS:
-            holds = np.array([is_nothing(word.tobytes().decode("utf-8", "replace")) for word in words])
-            nothing[rows] = holds[which.reshape(-1)]
-        return nothing
+def take_apart(
+    text: str, dialect: Dialect, width: int, numbers: Collection[int] = (), texts: Collection[int] = ()
+) -> Block | None:
+    """Return whole lines as a block of rows with `width` cells; None if they are not regular.
 
-    def _finish(self, values: Floats64, span: slice, nothing: NDArray[np.bool_] | None) -> None:
-        """Give -0 its sign, which JSON's whole numbers lack, and NaN to cells without a value."""
-        zeros = np.nonzero(values == 0)
-        if len(zeros[0]):
-            at, end = self._starts[:, span][zeros], self._ends[:, span][zeros]
-            while (is_blank := (at < end) & ((self._data[at] == _SPACE) | (self._data[at] == _TAB))).any():
-                at = at + is_blank
-            is_negative = (at < end) & (self._data[at] == _MINUS)
-            values[zeros[0][is_negative], zeros[1][is_negative]] = -0.0
-        if nothing is not None:
-            values[nothing] = np.nan
-
-
-def take_apart(text: str, dialect: Dialect, width: int) -> Block | None:
-    """Return whole lines as a block of rows with `width` cells; None if they are not regular."""
-    delimiter, lines = ord(dialect.delimiter), None
+    numbers, texts: columns that will be asked for, as numbers and as texts.
+    """
+    lines = None
     if dialect.row_end:
         parts = text.split("\n")
         if '"' in text or max(map(len, parts)) >= LONGEST_LINE:
@@ -221,44 +176,60 @@ def take_apart(text: str, dialect: Dialect, width: int) -> Block | None:
         lines = len(parts) - text.endswith("\n")
         rows = [row.strip().rstrip(dialect.delimiter) for line in parts for row in line.split(dialect.row_end)]
         text = "\n".join(filter(None, rows))
-    raw = text.encode("utf-8")
-    is_quoted = b'"' in raw
-    if delimiter == _SPACE:
+    is_quoted = '"' in text
+    if dialect.delimiter == " ":
         if is_quoted:
             return None
-        while b"  " in raw:
-            raw = raw.replace(b"  ", b" ")
-        raw = raw.replace(b"\n ", b"\n").lstrip(b" ")
-    raw += b"" if raw.endswith(b"\n") else b"\n"
-    padded = np.frombuffer(raw + _PADDING, np.uint8)
-    data = padded[: len(raw)]
-    is_end = data == _NEWLINE
-    found = np.flatnonzero(is_end | (data == delimiter))
-    if is_quoted:
-        quotes = np.flatnonzero(data == _QUOTE)
-        if not _enclose(data, quotes, delimiter):
-            return None
-        # A delimiter between quotes ends no cell.
-        found = found[np.searchsorted(quotes, found) % 2 == 0]
-    count = int(np.count_nonzero(is_end))
-    cells, rest = divmod(len(found), count)
-    if rest or cells not in (width, width + 1):
+        while "  " in text:
+            text = text.replace("  ", " ")
+        text = text.replace("\n ", "\n").lstrip(" ")
+    text += "" if text.endswith("\n") else "\n"
+    cells = len(parse_line(text[: text.index("\n")], dialect.delimiter))
+    if cells not in (width, width + 1) or text.startswith(_MARK):
         return None
-    ends = found.reshape(-1, cells)
-    starts = np.concatenate([[0], found[:-1] + 1]).reshape(-1, cells)
-    length = ends[:, -1] - starts[:, 0]
+    raw = text.encode("utf-8")
+    data = np.frombuffer(raw, np.uint8)
+    ends = np.flatnonzero(data == _NEWLINE)
+    length = np.diff(ends, prepend=-1)
     # An empty line is no row, also in a table of one column.
-    if not is_end[ends[:, -1]].all() or length.min() == 0 or length.max() >= LONGEST_LINE:
+    if length.min() == 1 or length.max() > LONGEST_LINE:
         return None
-    if cells > width and (ends[:, -1] > starts[:, -1]).any():
+    if is_quoted and not _enclose(data, np.flatnonzero(data == _QUOTE), ord(dialect.delimiter)):
         return None
-    if is_quoted:
-        has_quote = (data[starts] == _QUOTE) & (ends > starts)
-        starts, ends = starts + has_quote, ends - has_quote
-    return Block(padded, starts, ends, delimiter, lines or count, is_quoted)
+    is_plain = dialect.delimiter == "," or "," not in text
+    block = Block(raw, _Form(dialect.delimiter, is_quoted, cells), len(ends), lines or len(ends), is_plain)
+    beyond = range(width, cells)
+    if not block.read(numbers, {*texts, *beyond}) or any(any(block.texts(column)) for column in beyond):
+        return None
+    return block
 
 
-def _enclose(data: Bytes, quotes: Places, delimiter: int) -> bool:
+def to_texts(strings: Strings) -> list[str]:
+    """Return the texts; one that comes again is made once."""
+    words, places = _encode(strings)
+    return [words[place] for place in places.tolist()]
+
+
+def distinct(cells: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the different texts in the order in which they come, and each cell's place among them."""
+    if isinstance(cells, Cells) and cells.strings is not None:
+        return _encode(cells.strings)
+    places: dict[str, int] = {}
+    found = np.array([places.setdefault(cell, len(places)) for cell in cells], np.int64)
+    return list(places), found
+
+
+def _encode(strings: Strings) -> tuple[list[str], NDArray[np.int64]]:
+    found = strings.combine_chunks().dictionary_encode()
+    return found.dictionary.to_pylist(), found.indices.to_numpy().astype(np.int64)
+
+
+def join_strings(parts: Sequence[Strings]) -> Strings:
+    """Return the cells of several blocks, one after the other."""
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.string())
+
+
+def _enclose(data: NDArray[np.uint8], quotes: NDArray[np.int64], delimiter: int) -> bool:
     """Return True if each pair of quotes begins and ends a cell. data: ends with the end of a line."""
     if len(quotes) % 2:
         return False
@@ -267,35 +238,52 @@ def _enclose(data: Bytes, quotes: Places, delimiter: int) -> bool:
     return bool(((around == delimiter) | (around == _NEWLINE)).all())
 
 
-def _pick(data: Bytes, starts: Places, ends: Places, width: int) -> Bytes:
-    """Return the bytes of cells of at most `width`, filled up with spaces, (cells, width)."""
-    if not width:
-        return np.zeros((len(starts), 0), np.uint8)
-    picked = np.ndarray((len(data) - width + 1, width), np.uint8, data, strides=(1, 1))[starts]
-    length = ends - starts
-    if length.min() < width:
-        picked[np.arange(width) >= length[:, None]] = _SPACE
-    return picked
+def _parse(raw: bytes, form: _Form, numbers: tuple[int, ...], texts: tuple[int, ...]) -> dict[int, Strings]:
+    """Return these columns, or the first one if none is wanted. Raises pyarrow.ArrowInvalid."""
+    read, parse, convert = _options(form, numbers, texts if texts or numbers else (0,))
+    table = pa_csv.read_csv(pa.BufferReader(raw), read, parse, convert)
+    return {int(name): column for name, column in zip(table.column_names, table.columns, strict=True)}
 
 
-def _blank(data: Bytes, starts: Places, ends: Places) -> None:
-    """Write 0 into cells that have a byte for it, and spaces behind."""
-    length = ends - starts
-    for place in range(int(length.max(initial=0))):
-        data[starts[length > place] + place] = _SPACE if place else _ZERO
+@lru_cache(_MOST_OPTIONS)
+def _options(form: _Form, numbers: tuple[int, ...], texts: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    names = [str(column) for column in range(form.cells)]
+    types = {str(column): pa.float64() for column in numbers} | {str(column): pa.string() for column in texts}
+    return (
+        pa_csv.ReadOptions(use_threads=False, block_size=_LARGEST_BYTES, column_names=names),
+        pa_csv.ParseOptions(delimiter=form.delimiter, quote_char='"' if form.is_quoted else False),
+        pa_csv.ConvertOptions(
+            check_utf8=False,
+            column_types=types,
+            include_columns=[str(column) for column in sorted({*numbers, *texts})],
+            null_values=WORDS_FOR_NOTHING,
+        ),
+    )
 
 
-def _fill_holes(text: bytes) -> bytes:
-    """Return a list of JSON with 0 for what lacks between its commas."""
-    text = text.replace(b",,", b",0,").replace(b",,", b",0,")
-    text = b"[0" + text[1:] if text.startswith(b"[,") else text
-    return text[:-1] + b"0]" if text.endswith(b",]") else text
+def read_instants(strings: Strings) -> Floats64 | None:
+    """Return UNIX seconds of ISO dates and times, NaN for a word for nothing; None if pyarrow does not read them all.
+
+    A time without a zone is UTC. Each is what `datetime.fromisoformat` gives: pyarrow reads none that it does not.
+    """
+    is_nothing = pa_compute.is_in(strings, pa.array(WORDS_FOR_NOTHING))
+    full = pa_compute.if_else(is_nothing, pa.scalar(None, pa.string()), strings)
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
+        try:
+            microseconds = full.cast(kind).cast(pa.int64())
+        except pa.ArrowInvalid:
+            continue
+        found = pa_compute.min_max(microseconds).as_py()
+        if found["min"] is None or not -_LAST_US <= found["min"] <= found["max"] <= _LAST_US:
+            return None
+        seconds: Floats64 = microseconds.to_numpy() / 1e6
+        return seconds
+    return None
 
 
-def _to_numbers(text: bytes, count: int) -> Floats64 | None:
-    """Return so many numbers of a list of JSON; None if it has others."""
-    try:
-        values = _decode(text)
-    except (msgspec.MsgspecError, RecursionError):
+def _to_floats(column: Strings) -> Floats64 | None:
+    """Return float64, NaN for a word for nothing; None if a cell is infinite, or a NaN by another word."""
+    values: Floats64 = column.to_numpy()
+    if np.isinf(values).any() or np.count_nonzero(np.isnan(values)) != column.null_count:
         return None
-    return np.fromiter(values, np.float64, count) if len(values) == count else None
+    return values

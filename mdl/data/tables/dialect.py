@@ -34,6 +34,10 @@ _LONGEST_MARK = 64
 _NOTHING = frozenset(
     ("", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "-", "--", "?", "missing", "#value!", "#div/0!")
 )
+# Their usual forms, for a reader that knows cells by their bytes; `is_nothing` takes all forms.
+WORDS_FOR_NOTHING = sorted(
+    {form for word in _NOTHING for form in (word, word.upper(), word.capitalize())} | {"NaN", "#N/A", "#n/a"}
+)
 # The name of the column of times that a rate stands for.
 CLOCK = "time"
 _NO_TABLES = (
@@ -189,7 +193,8 @@ def is_nothing(cell: str) -> bool:
 def parse_line(line: str, delimiter: str) -> list[str]:
     """Return the cells of one line. A quote that does not end is taken to end with the line."""
     line = line.strip("\r\n")
-    if delimiter != " " and 0 < len(line) < LONGEST_LINE and not any(mark in line for mark in '"\r\n'):
+    is_odd = '"' in line or "\r" in line or "\n" in line
+    if delimiter != " " and 0 < len(line) < LONGEST_LINE and not is_odd:
         return line.split(delimiter)
     try:
         return next(csv.reader([line], delimiter=delimiter, skipinitialspace=delimiter == " "), [])
@@ -265,18 +270,21 @@ def _no_table(file: Path, sample: Sequence[str]) -> MdlError:
 def _find_header(sample: Sequence[str], wanted: set[str]) -> tuple[str, int] | None:
     """Return the delimiter and the line of the header: the one that most rows below fit, then the widest; else None."""
     found: list[tuple[tuple[bool, bool, float, int, int], str, int]] = []
-    absent = [delimiter for delimiter in _DELIMITERS if not any(delimiter in line for line in sample)]
+    whole = "".join(sample)
+    absent = [delimiter for delimiter in _DELIMITERS if delimiter not in whole]
     for delimiter in (*(each for each in _DELIMITERS if each not in absent), *absent[:1]):
         # Those that are nowhere part a line alike: into one cell, which is less than a header of several.
         if delimiter in absent and found and max(found)[0] > (bool(wanted), True):
             break
         rows = [parse_line(line, delimiter) for line in sample]
+        has_text = [_has_text(row) for row in rows]
         # Rows below by their number of cells.
-        below = Counter(len(row) for row in rows if _has_text(row))
+        below = Counter(map(len, itertools.compress(rows, has_text)))
+        total = sum(has_text)
         for at, row in enumerate(rows):
-            if _has_text(row):
+            if has_text[at]:
                 below[len(row)] -= 1
-            total = below.total()
+                total -= 1
             like = (below[len(row)] + below[len(row) + 1]) / max(1, total)
             alone = len(row) == 1 and any(other in row[0] for other in _DELIMITERS[:4])
             fits = like >= _LEAST_LIKE and not alone and (len(row) > 1 or total > 0)
@@ -293,7 +301,7 @@ def _find_header(sample: Sequence[str], wanted: set[str]) -> tuple[str, int] | N
 
 
 def _has_text(row: Sequence[str]) -> bool:
-    return any(cell.strip() for cell in row)
+    return bool("".join(row).strip())
 
 
 def _names(row: Sequence[str], wanted: set[str]) -> bool:

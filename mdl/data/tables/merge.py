@@ -25,11 +25,17 @@ _MOST_WAITING = 1 << 20
 
 
 def read_table(
-    file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally | None = None, *, numbers: Collection[int] = ()
+    file: Path,
+    dialect: Dialect,
+    wanted: Sequence[int],
+    tally: Tally | None = None,
+    *,
+    numbers: Collection[int] = (),
+    cut_before: int | None = None,
 ) -> Iterator[Rows]:
     """Yield rows like `read_rows`, from a file or from a recording in parts."""
     if not dialect.parts:
-        yield from read_rows(file, dialect, wanted, tally, numbers=numbers)
+        yield from read_rows(file, dialect, wanted, tally, numbers=numbers, cut_before=cut_before)
         return
     base = dialect.parts[dialect.base]
     followers = [

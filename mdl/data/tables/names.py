@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.data.spec import split_names
+from mdl.data.tables.blocks import distinct
 from mdl.data.tables.dialect import is_nothing
 from mdl.data.tables.options import CsvOptions
 from mdl.data.tables.stretches import UNLABELLED
@@ -48,10 +49,11 @@ class Numbering:
     def number(self, cells: Sequence[str], file: Path, first: int, column: str) -> Integers:
         """Return int64, one a cell. Raises DataError naming the row of a text that is no name, or not declared."""
         known = self._of_cell
-        for cell in dict.fromkeys(cells):
-            if cell not in known:
-                known[cell] = self._learn(cell, f"{file}: data row {first + cells.index(cell)}: column {column!r}")
-        return np.fromiter(map(known.__getitem__, cells), np.int64, len(cells))
+        words, places = distinct(cells)
+        for word in words:
+            if word not in known:
+                known[word] = self._learn(word, f"{file}: data row {first + cells.index(word)}: column {column!r}")
+        return np.array([known[word] for word in words], np.int64)[places]
 
     def is_nothing(self, cell: str) -> bool:
         """Return True for a cell that names none, among those that `number` took."""

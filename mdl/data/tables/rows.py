@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.data.readers.archive import TextBlocks, open_blocks
-from mdl.data.tables.blocks import Block, Cells, take_apart
+from mdl.data.tables.blocks import Block, Cells, join_strings, take_apart
 from mdl.data.tables.dialect import Dialect, is_nothing
 from mdl.data.tally import Tally
 from mdl.errors import DataError
@@ -26,11 +26,13 @@ from mdl.reading import shorten
 
 # Rows parsed together: with 10 cells of 60 bytes as Python's texts they take some 10 MB.
 ROWS_AT_ONCE = 16_384
+# After so many blocks of no numbers, one after the other, a column is taken as texts: dates, for example.
+_MOST_REFUSED = 3
 Floats64 = NDArray[np.float64]
 
-# The valid forms of a time.
+# The valid forms of a time, and the largest number.
 TIME_EXAMPLES = "a number, 2026-05-04T12:00:00.020 or 12:00:00.020"
-_LARGEST = float(np.finfo(np.float32).max)
+LARGEST_NUMBER = float(np.finfo(np.float32).max)
 _LIKE_A_TIME = re.compile(r"\d:\d\d|\d{2,4}[-/]\d\d?[-/]\d|\d\.\d\d?\.\d{2}")
 
 
@@ -51,12 +53,19 @@ _Part: TypeAlias = tuple[_Piece, int, int]
 
 
 def read_rows(
-    file: Path, dialect: Dialect, wanted: Sequence[int], tally: Tally | None = None, *, numbers: Collection[int] = ()
+    file: Path,
+    dialect: Dialect,
+    wanted: Sequence[int],
+    tally: Tally | None = None,
+    *,
+    numbers: Collection[int] = (),
+    cut_before: int | None = None,
 ) -> Iterator[Rows]:
     """Yield the wanted columns of all rows. tally: counts a last row that is cut off, which is left out.
 
-    numbers: those of the columns that `to_numbers` will read; it is quicker for these. Raises DataError if there are
-    no rows, or one has more cells than the header.
+    numbers: those of the columns that `to_numbers` will read; it is quicker for these. cut_before: a last row is cut
+    off if it ends before this column; by default, before any that is wanted. Raises DataError if there are no rows, or
+    one has more cells than the header.
     """
     shift = bool(dialect.clock)
     width, done = len(dialect.header) - shift, 0
@@ -65,8 +74,9 @@ def read_rows(
             pass
         # One row is kept back, since a short row may be the last one.
         held: _Part | None = None
-        own = sorted({place - shift for place in numbers if place >= shift})
-        for taken in _by_count(_read_pieces(file, lines, width, dialect, own)):
+        own = {place - shift for place in wanted if place >= shift}
+        read = {place - shift for place in numbers} & own
+        for taken in _by_count(_read_pieces(file, lines, width, dialect, read, own - read)):
             parts = taken if held is None else [held, *taken]
             piece, first, last = parts.pop()
             held = (piece, last - 1, last)
@@ -75,7 +85,7 @@ def read_rows(
             if parts:
                 yield _make_rows(parts, wanted, dialect, done)
                 done += sum(last - first for _, first, last in parts)
-        if held is not None and _is_cut_off(held, width, max(wanted) - shift):
+        if held is not None and _is_cut_off(held, width, (max(wanted) if cut_before is None else cut_before) - shift):
             held = None
             if tally is not None:
                 tally.see()
@@ -96,7 +106,7 @@ def to_numbers(
     """
     if isinstance(cells, Cells) and cells.values is not None:
         is_usual = cells.is_plain and np.isfinite(cells.values).all()
-        if is_usual or not (np.abs(cells.values) > _LARGEST).any():
+        if is_usual or not (np.abs(cells.values) > LARGEST_NUMBER).any():
             return cells.values
     try:
         values = np.fromiter(map(float, cells), np.float64, len(cells))
@@ -127,7 +137,7 @@ def _to_number(cell: str, file: Path, row: int, column: str, dialect: Dialect, a
         raise DataError(
             f"{file}: data row {row}: column {column!r} is {shorten(repr(cell.strip()))}; expected {expected}"
         ) from None
-    if not abs(value) <= _LARGEST:
+    if not abs(value) <= LARGEST_NUMBER:
         raise DataError(f"{file}: data row {row}: column {column!r} is {cell.strip()[:40]}; expected a finite number")
     return value
 
@@ -174,12 +184,14 @@ def _join(parts: Sequence[_Part], column: int, count: int) -> Sequence[str]:
             cells += _texts(piece, column)[first:last]
         return cells
 
-    found = [(piece.values(column), first, last) for piece, first, last in parts if isinstance(piece, Block)]
-    values = [made[first:last] for made, first, last in found if made is not None]
-    if len(values) < len(parts):
+    blocks = [(piece, slice(first, last)) for piece, first, last in parts if isinstance(piece, Block)]
+    if len(blocks) < len(parts):
         return tuple(read())
-    is_plain = all(isinstance(piece, Block) and piece.is_plain for piece, _, _ in parts)
-    return Cells(count, read, np.concatenate(values), is_plain)
+    values = [made[rows] for block, rows in blocks if (made := block.values(column)) is not None]
+    if len(values) == len(parts):
+        return Cells(count, read, np.concatenate(values), all(block.is_plain for block, _ in blocks))
+    strings = [made[rows] for block, rows in blocks if (made := block.strings(column)) is not None]
+    return Cells(count, read, strings=join_strings(strings)) if len(strings) == len(parts) else tuple(read())
 
 
 def _texts(piece: _Piece, column: int) -> list[str]:
@@ -189,17 +201,22 @@ def _texts(piece: _Piece, column: int) -> list[str]:
 
 
 def _read_pieces(
-    file: Path, lines: TextBlocks, width: int, dialect: Dialect, numbers: Collection[int]
+    file: Path, lines: TextBlocks, width: int, dialect: Dialect, numbers: Collection[int], texts: Collection[int]
 ) -> Iterator[_Piece]:
     """Yield the rows of each block of lines: as a whole if it is regular, else one by one, in pieces of some size."""
-    done = 0
+    done, refused = 0, Counter[int]()
     while lines.fill():
         text = lines.look()
-        if text and (block := take_apart(text, dialect, width)) is not None:
+        likely = [column for column in numbers if refused[column] < _MOST_REFUSED]
+        others = [*texts, *(column for column in numbers if column not in likely)]
+        if text and (block := take_apart(text, dialect, width, likely, others)) is not None:
             lines.skip(block.lines)
-            block.read_numbers(numbers)
+            for column in likely:
+                refused[column] = 0 if block.values(column) is not None else refused[column] + 1
             done += len(block)
             yield block
+            continue
+        if text and lines.narrow():
             continue
         rows: list[list[str]] = []
         try:

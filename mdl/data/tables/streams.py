@@ -1,5 +1,7 @@
 """Files of one set of channels read into stretches, in bounded memory: each file's times first, then all its rows.
 
+A file is read once: its rows are kept on the disk while its times are looked for (`mdl.data.tables.kept`).
+
 Facts that were found out and not given by the user go into notes. Channels are brought to the unit that mdl keeps for
 their quantity. Two files of one set may differ in nothing else (channels, rates, quantities, spellings of a class): the
 error then says what to do.
@@ -7,7 +9,8 @@ error then says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -22,6 +25,7 @@ from mdl.data.readers.clock import RATE_TOLERANCE, UNITS_S, is_time_name
 from mdl.data.spec import split_names
 from mdl.data.tables.columns import NO_TIME, Columns, ask_for_label, choose_columns, from_path, read_map, rename_columns
 from mdl.data.tables.dialect import Dialect, without_unit
+from mdl.data.tables.kept import KeptRows
 from mdl.data.tables.labels import part_labels, read_flags
 from mdl.data.tables.merge import read_table
 from mdl.data.tables.missing import Filler, Settled
@@ -86,21 +90,25 @@ def read_streams(
     into: IO[bytes],
     labelled: bool,
     units: Sequence[str] | None = None,
+    scratch: Path | None = None,
 ) -> Streams:
     """Read all rows of all files. into: takes the rows, float32. labelled: False takes rows without a class too.
+
+    scratch: a folder on a disk, for rows between their two uses; None reads files with times twice.
 
     units: a model's units of its channels, "" for an unknown one; None for the units that mdl keeps.
 
     Raises ConfigError or DataError naming the file and the column or row.
     """
-    tables = look_at_tables(files, options)
-    rate = _grid_rate(tables, options)
-    if labelled and not options.is_labelled:
-        raise ask_for_label(files[0], tables[0].dialect)
-    reader = _Reader(path, options, into, tables[0], labelled, units)
-    for number, table in enumerate(tables):
-        reader.read(table, number, rate)
-    reader.writer.end()
+    with KeptRows(scratch) as kept:
+        tables = look_at_tables(files, options, kept)
+        rate = _grid_rate(tables, options)
+        if labelled and not options.is_labelled:
+            raise ask_for_label(files[0], tables[0].dialect)
+        reader = _Reader(path, options, into, tables[0], labelled, units)
+        for number, table in enumerate(tables):
+            reader.read(table, number, rate, kept)
+        reader.writer.end()
     refuse_one_class_by_two_names(reader.classes.names, path)
     tally = reader.count()
     return Streams(
@@ -124,8 +132,8 @@ def read_streams(
     )
 
 
-def look_at_tables(files: Sequence[Path], options: CsvOptions) -> list[Table]:
-    """Find header and clock of each file. Raises DataError if their channels differ, or their rates do."""
+def look_at_tables(files: Sequence[Path], options: CsvOptions, kept: KeptRows | None = None) -> list[Table]:
+    """Find header and clock of each file. kept: keeps the rows. Raises DataError if channels or rates differ."""
     wanted = [
         name for name in (options.label, options.subject, options.time) if not from_path(name) and name != NO_TIME
     ]
@@ -139,7 +147,7 @@ def look_at_tables(files: Sequence[Path], options: CsvOptions) -> list[Table]:
         like = tables[0] if tables else None
         channels = None if like is None else [name for name, _ in like.columns.channels]
         columns = choose_columns(file, dialect, options, channels, like.file if like else None)
-        tables.append(_with_time(Table(file, choose_base(dialect, columns), columns, None), options))
+        tables.append(_with_time(Table(file, choose_base(dialect, columns), columns, None), options, kept))
     rates = sorted((table for table in tables if table.time), key=_rate_of)
     if rates and options.rate is None and _rate_of(rates[-1]) > RATE_TOLERANCE * _rate_of(rates[0]):
         slow, fast = rates[0], rates[-1]
@@ -150,12 +158,26 @@ def look_at_tables(files: Sequence[Path], options: CsvOptions) -> list[Table]:
     return tables
 
 
-def _with_time(table: Table, options: CsvOptions) -> Table:
+def _wanted(table: Table, options: CsvOptions, time: int | None) -> tuple[list[int], set[int], int]:
+    """Return (columns to read in their order, those that are numbers, count of channels and targets among the first).
+
+    time: the column of the times, which comes last.
+    """
+    channels, targets = table.columns.channels, table.columns.targets
+    # Labels that share a cell are one column here.
+    wanted = [place for _, place in channels] + list(dict.fromkeys(place for _, place in targets))
+    extra = [place for place in (table.columns.label, table.columns.subject, time) if place is not None]
+    numbers = {place for _, place in (*channels, *(targets if options.target else ()))}
+    return [*wanted, *extra], numbers, len(wanted)
+
+
+def _with_time(table: Table, options: CsvOptions, kept: KeptRows | None) -> Table:
     """Add the table's time. One that the user named must be valid; one found by its name is used if it is."""
     why = ""
     for place in table.columns.times:
         try:
-            time = find_time(table.file, table.dialect, place, options)
+            with _reading_times(table, place, options, kept) as read:
+                time = find_time(table.file, table.dialect, place, options, read)
             return Table(table.file, table.dialect, table.columns, time)
         except UnsortedError:
             raise
@@ -164,6 +186,21 @@ def _with_time(table: Table, options: CsvOptions) -> Table:
                 raise
             why = why or str(error)
     return Table(table.file, table.dialect, table.columns, None, why)
+
+
+@contextmanager
+def _reading_times(
+    table: Table, place: int, options: CsvOptions, kept: KeptRows | None
+) -> Iterator[Iterator[Rows] | None]:
+    """Yield rows of the times, which are kept meanwhile; None if they are not to be kept."""
+    wanted, numbers, _ = _wanted(table, options, place)
+    numbers.add(place)
+    # A column that is read both as numbers and as names is needed as it was written.
+    if kept is None or numbers & {table.columns.label, table.columns.subject}:
+        yield None
+        return
+    with closing(kept.read_times(table.file, table.dialect, place, wanted, numbers)) as read:
+        yield read
 
 
 def _is_time(table: Table, place: int, options: CsvOptions) -> bool:
@@ -225,8 +262,8 @@ class _Reader:
         """True if a channel was written in another unit."""
         return bool(self._converted)
 
-    def read(self, table: Table, number: int, rate: float | None) -> None:
-        """Read all rows of one recording."""
+    def read(self, table: Table, number: int, rate: float | None, kept: KeptRows) -> None:
+        """Read all rows of one recording. kept: may have them."""
         options, step_s = self._options, 1 / _rate_of(table) if table.time else 0.0
         usual = _GAP_STEPS * step_s if rate is None else max(_GAP_S, _GAP_STEPS * step_s)
         gap_s = options.fill_s or options.max_gap or usual
@@ -235,19 +272,17 @@ class _Reader:
         filler = Filler(len(channels) + len(targets), gap_s) if options.missing == "interpolate" else None
         scale: tuple[Floats64, Floats64] | None = None
         last = np.nan
-        # Labels that share a cell are one column here.
-        wanted = [place for _, place in channels] + list(dict.fromkeys(place for _, place in targets))
-        extra = [place for place in (table.columns.label, table.columns.subject) if place is not None]
-        extra += [table.time.place] if table.time else []
-        numbers = {place for _, place in (*channels, *(targets if options.target else ()))}
+        time = table.time.place if table.time else None
+        wanted, numbers, count = _wanted(table, options, time)
         numbers |= {table.time.place} if table.time and table.time.parser is None else set()
-        for rows in read_table(table.file, table.dialect, [*wanted, *extra], self._tally, numbers=numbers):
+        found = None if time is None else kept.read(table.file, table.dialect, time, wanted)
+        for rows in found or read_table(table.file, table.dialect, wanted, self._tally, numbers=numbers):
             self._tally.see(len(rows))
             values = self._values(table, rows)
             if scale is None:
                 scale = self._scale(table, values)
             values[:, : len(channels)] = values[:, : len(channels)] * scale[0] + scale[1]
-            keys = self._keys(table, rows, len(wanted))
+            keys = self._keys(table, rows, count)
             times = None
             if table.time:
                 times = table.time.read(rows.columns[-1], table.file, rows.first, table.dialect)
@@ -309,9 +344,7 @@ class _Reader:
             elif word:
                 name = name_from_path(word, self._path, table.file)
                 keys[:, place] = numbering.number([name], table.file, 1, word)
-        self._meet_unlabelled(
-            table, rows, keys[:, 0], list(rows.columns[channels]) if columns.label is not None else []
-        )
+        self._meet_unlabelled(table, rows, keys[:, 0], rows.columns[channels] if columns.label is not None else ())
         if not self._labelled:
             keys[:, 0] = np.maximum(keys[:, 0], 0)
         return keys

@@ -6,7 +6,7 @@ A file's times are read once before all else: their steps give unit and rate, an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from mdl.data.readers.clock import UNITS_S, Clock, find_clock
-from mdl.data.tables.blocks import Cells
+from mdl.data.tables.blocks import Cells, read_instants
 from mdl.data.tables.dialect import Dialect, is_nothing
 from mdl.data.tables.merge import read_table
 from mdl.data.tables.options import CsvOptions
-from mdl.data.tables.rows import TIME_EXAMPLES, Floats64, to_numbers
+from mdl.data.tables.rows import TIME_EXAMPLES, Floats64, Rows, to_numbers
 from mdl.errors import DataError
 from mdl.reading import shorten
 
@@ -60,13 +60,18 @@ class TimeColumn:
         return _parse(self.parser, cells, file, first, self.name)
 
 
-def find_time(file: Path, dialect: Dialect, place: int, options: CsvOptions) -> TimeColumn:
-    """Read the column to its end; return it with its unit and its rate. Raises DataError if it holds no times."""
+def find_time(
+    file: Path, dialect: Dialect, place: int, options: CsvOptions, read: Iterable[Rows] | None = None
+) -> TimeColumn:
+    """Read the column to its end; return it with its unit and its rate. Raises DataError if it holds no times.
+
+    read: gives the rows of the column; by default the file is read.
+    """
     name, parser = dialect.header[place], None
     parts: list[Floats64] = []
     stride, backwards, steps, seen = 1, 0, 0, 0
     last = np.nan
-    for number, rows in enumerate(read_table(file, dialect, [place], numbers=[place])):
+    for number, rows in enumerate(read or read_table(file, dialect, [place], numbers=[place])):
         if number == 0:
             parser = _choose_parser(rows.columns[0])
         if parser is None:
@@ -140,6 +145,9 @@ def _choose_parser(cells: Sequence[str]) -> _Parser | None:
 
 
 def _parse(parser: _Parser, cells: Sequence[str], file: Path, first: int, name: str) -> Floats64:
+    strings = cells.strings if parser is _iso_seconds and isinstance(cells, Cells) else None
+    if strings is not None and (instants := read_instants(strings)) is not None:
+        return instants
     times = np.empty(len(cells), np.float64)
     for row, cell in enumerate(cells):
         time = np.nan if is_nothing(cell) else parser(cell.strip())

@@ -5,21 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import struct
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.data.readers import archive
 from mdl.data.readers.csv_streams import CsvOptions, read_csv
-from mdl.data.tables import rows
-from mdl.data.tables.blocks import Block, Cells, take_apart
-from mdl.data.tables.dialect import Dialect, parse_line
+from mdl.data.tables import kept, rows
+from mdl.data.tables.blocks import Block, Cells, read_instants, take_apart
+from mdl.data.tables.dialect import Dialect, is_nothing, parse_line
 from mdl.data.tables.merge import read_table
 from mdl.data.tables.recordings import look_at_recording
 from mdl.data.tables.rows import read_rows, to_numbers
+from mdl.data.tables.times import _iso_seconds
 from mdl.errors import MdlError
 from tests.mdl.data.tables.polluted import NOTHING, ODD_NUMBERS, draw_file
 
@@ -36,6 +40,7 @@ def dialect(width: int, delimiter: str = ",", row_end: str = "") -> Dialect:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Borders of blocks everywhere."""
     monkeypatch.setattr(archive, "_BLOCK_BYTES", 700)
+    monkeypatch.setattr(archive, "_NARROW_CHARACTERS", 200)
     monkeypatch.setattr(rows, "ROWS_AT_ONCE", 50)
 
 
@@ -44,8 +49,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Block]:
     """The blocks that were read as a whole."""
     found: list[Block] = []
 
-    def take(text: str, form: Dialect, width: int) -> Block | None:
-        if (block := take_apart(text, form, width)) is not None:
+    def take(*given: Any) -> Block | None:
+        if (block := take_apart(*given)) is not None:
             found.append(block)
         return block
 
@@ -79,14 +84,14 @@ def test_a_polluted_table_is_read_as_it_is_row_by_row(
             assert as_blocks == read(path, options), (seed, drawn.kinds)
         good += isinstance(as_blocks, tuple)
     assert good
-    assert len(taken) > 40
+    assert len(taken) > 20
 
 
 def values_of(texts: list[str], together: bool) -> np.ndarray:
     """The numbers of one column, read with its neighbour or by itself."""
-    block = take_apart("".join(f"{text};5\n" for text in texts), dialect(2, ";"), 2)
+    lines = "".join(f"{text};5\n" for text in texts)
+    block = take_apart(lines, dialect(2, ";"), 2, [0, 1] if together else [0])
     assert block is not None
-    block.read_numbers([0, 1] if together else [0])
     values = block.values(0)
     assert values is not None
     return values
@@ -141,6 +146,117 @@ def test_an_odd_cell_is_the_same_number_or_the_same_error(delimiter: str, cell: 
         assert numbers(column, texts, [column]) == expected
 
 
+@settings(max_examples=300, deadline=None)
+@given(
+    cells=st.lists(
+        st.text(alphabet="019.,-+eE_ xinfaN#\t\N{NO-BREAK SPACE}\N{MINUS SIGN}\N{ARABIC-INDIC DIGIT THREE}", max_size=8)
+        | st.sampled_from((*ODD_NUMBERS, *NOTHING)),
+        min_size=1,
+        max_size=6,
+    ),
+    delimiter=st.sampled_from(",;|"),
+)
+def test_any_cells_are_the_same_numbers_or_the_same_error(cells: list[str], delimiter: str) -> None:
+    cells = [cell for cell in cells if delimiter not in cell] or ["1"]
+    text, form = "".join(f"5{delimiter}{cell}\n" for cell in cells), dialect(2, delimiter)
+    block = take_apart(text, form, 2, [1], [0])
+    assert block is not None
+
+    def numbers(found: Sequence[str]) -> list[str] | str:
+        try:
+            return [value.hex() for value in to_numbers(found, Path("t.csv"), 1, "c", form).tolist()]
+        except MdlError as error:
+            return str(error)
+
+    values = block.values(1)
+    if values is not None:
+        assert numbers(Cells(len(cells), lambda: cells, values, block.is_plain)) == numbers(cells)
+    assert block.texts(1) == cells
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    times=st.lists(
+        st.datetimes().map(lambda time: time.isoformat())
+        | st.datetimes(timezones=st.timezones()).map(lambda time: time.isoformat(sep=" "))
+        | st.datetimes().map(lambda time: time.isoformat(timespec="milliseconds") + "Z")
+        | st.text(alphabet="0123456789-:T.Z+ ", max_size=28)
+        | st.sampled_from(("0000-01-01", "2026-02-30", "9999-12-31T23:59:59.999999", "2026-05-04T12", "", "NaN", "-")),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_instants_are_those_of_the_standard_library(times: list[str]) -> None:
+    found = read_instants(pa.chunked_array([pa.array(times, pa.string())]))
+    if found is not None:
+        expected = [np.nan if is_nothing(time) else _iso_seconds(time) for time in times]
+        assert found.tobytes() == np.array(expected, np.float64).tobytes()
+
+
+def test_instants_of_a_logger_are_read_at_once() -> None:
+    times = ["2026-05-04T12:00:00", "2026-05-04T12:00:00.020", "", "2026-05-04 12:00:00.040001"]
+    found = read_instants(pa.chunked_array([pa.array(times, pa.string())]))
+    assert found is not None
+    assert (found - found[0]).tolist()[:2] == [0.0, pytest.approx(0.02)]
+    zoned = read_instants(pa.chunked_array([pa.array(["2026-05-04T14:00:00+02:00"], pa.string())]))
+    assert zoned is not None
+    assert zoned[0] == found[0]
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    opened: list[Path] = []
+    whole = archive.open_blocks
+
+    def open_counted(file: Path, encoding: str) -> Any:
+        opened.append(file)
+        return whole(file, encoding)
+
+    monkeypatch.setattr(rows, "open_blocks", open_counted)
+    return opened
+
+
+def write_walk(file: Path, cell: str = "1.5", time: str = "{:.2f}") -> Path:
+    lines = [f"{time.format(row / 50)},{row}.5,{cell if row == 300 else '2'},walk\n" for row in range(400)]
+    file.write_text("time,ax,ay,activity\n" + "".join(lines))
+    return file
+
+
+@pytest.mark.parametrize("time", ["{:.2f}", "2026-05-04T12:00:0{:.2f}"])
+def test_a_table_with_times_is_read_once(time: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = count_reads(monkeypatch)
+    assert len(read(str(write_walk(tmp_path / "a.csv", time=time)), CsvOptions(label="activity", window=8))) > 3
+    assert len(opened) == 1
+
+
+@pytest.mark.parametrize(("cell", "reads"), [("", 1), ("1_0", 1), ("1e300", 2), ("x", 1)])
+def test_a_cell_of_kept_rows_is_told_as_it_was_written(
+    cell: str, reads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, options = write_walk(tmp_path / "a.csv", cell), CsvOptions(label="activity", window=8)
+    once = read(str(file), options)
+    assert "data row 301: column 'ay'" in str(once) or cell == "1e300"
+    opened = count_reads(monkeypatch)
+    dropped = read(str(file), CsvOptions(label="activity", window=8, missing="drop"))
+    assert len(opened) == reads
+    monkeypatch.setattr(kept, "_LARGEST_BYTES", 0)
+    assert read(str(file), options) == once
+    assert read(str(file), CsvOptions(label="activity", window=8, missing="drop")) == dropped
+    assert len(opened) == reads + 4
+
+
+def test_a_full_disk_costs_a_second_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, options = write_walk(tmp_path / "a.csv"), CsvOptions(label="activity", window=8)
+    once = read(str(file), options)
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    opened = count_reads(monkeypatch)
+    monkeypatch.setattr(kept.pa.ipc, "new_stream", refuse)
+    assert read(str(file), options) == once
+    assert len(opened) == 2
+
+
 @pytest.mark.usefixtures("small")
 def test_cells_are_those_of_the_standard_library(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
@@ -163,7 +279,7 @@ def test_only_the_block_with_an_unusual_row_is_read_row_by_row(tmp_path: Path) -
     file = tmp_path / "t.csv"
     file.write_text("".join(lines))
     with archive.open_blocks(file, "utf-8") as source:
-        pieces = list(rows._read_pieces(file, source, 2, dialect(2), [0, 1]))
+        pieces = list(rows._read_pieces(file, source, 2, dialect(2), [0, 1], []))
     slow = [piece for piece in pieces if isinstance(piece, list)]
     assert sum(map(len, pieces)) == 2000
     assert 2 < sum(map(len, slow)) < 300
@@ -189,9 +305,8 @@ def test_a_line_too_long_is_told_by_its_number_in_the_file(tmp_path: Path) -> No
 
 
 def test_quotes_around_whole_cells_are_part_of_a_block() -> None:
-    block = take_apart('"a,b",1\n"","2"\nc,3\n', dialect(2), 2)
+    block = take_apart('"a,b",1\n"","2"\nc,3\n', dialect(2), 2, [1], [0])
     assert block is not None
-    block.read_numbers([1])
     assert block.texts(0) == ["a,b", "", "c"]
     values = block.values(1)
     assert values is not None
@@ -204,9 +319,8 @@ def test_lines_that_are_not_one_row_each_are_no_block(text: str) -> None:
 
 
 def test_rows_with_a_mark_at_their_end_are_a_block() -> None:
-    block = take_apart("1,walk,2.5;\n2,run,3;3,run,4,;\n\n", dialect(3, row_end=";"), 3)
+    block = take_apart("1,walk,2.5;\n2,run,3;3,run,4,;\n\n", dialect(3, row_end=";"), 3, [0, 2])
     assert block is not None
-    block.read_numbers([0, 2])
     assert [block.texts(column) for column in range(3)] == [["1", "2", "3"], ["walk", "run", "run"], ["2.5", "3", "4"]]
     assert block.lines == 3
 
