@@ -52,6 +52,8 @@ def _commands() -> Iterator[str]:
     yield "Each command tells the same by `--help`. Exit codes: [exit-codes](../exit-codes.md)."
     found: dict[str, list[tuple[str, Any]]] = {heading: [] for heading in COMMANDS}
     for name, command in whole().commands.items():
+        if command.hidden:
+            continue
         found.setdefault(command.rich_help_panel or "Other", []).append((name, command))
     for heading, commands in found.items():
         yield from ("", f"## {heading}")

@@ -62,6 +62,11 @@ class DevicePart(msgspec.Struct, frozen=True):
     took_part: rounds of the last ones with work of it.
     of_rounds: number of these, at most ten.
     behind: rounds that the mesh's model is ahead of its own.
+    host: its IP address; "": not known.
+    port: TCP port where others meet it; 0: not known.
+    incarnation: of its process; 0: not known.
+    schema_hash: of its model; "": it has none, or it is not known.
+    fingerprint: words of its key; "": it has shown none.
     """
 
     role: str
@@ -88,6 +93,11 @@ class DevicePart(msgspec.Struct, frozen=True):
     took_part: int = 0
     of_rounds: int = 0
     behind: int = 0
+    host: str = ""
+    port: int = 0
+    incarnation: int = 0
+    schema_hash: str = ""
+    fingerprint: str = ""
 
 
 class MeshPart(msgspec.Struct, frozen=True):

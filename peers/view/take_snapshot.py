@@ -38,6 +38,7 @@ from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.scheduler.explain.chart import Chart, Span, SpanKind
 from mdl.scheduler.explain.recorded_round import chart_real, finished_round, live_round
 from mdl.task import Targets
+from mdl.transport.trust.words import fingerprint
 
 # An agent that has said nothing for so long counts as silent: it answers ten times a second.
 SILENT_S = 3.0
@@ -50,6 +51,7 @@ _RESOURCES = (
     *("cpu_percent", "free_memory_bytes", "memory_left_bytes", "battery_percent", "battery_left_percent"),
     *("charging", "in_use", "temperature_c"),
 )
+_INTRODUCTION = ("host", "port", "incarnation", "schema_hash")
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -167,7 +169,10 @@ def _mesh(told: Told) -> MeshPart:
         return MeshPart(told.mesh, told=told.problem or "nobody leads yet", devices=devices, pages=told.pages)
     silent = told.heard_s_ago >= SILENT_S
     newest = max((member.round_id for member in status.members), default=0)
-    known = {member.peer_id: _device(member, status, silent, newest) for member in status.members}
+    known = {
+        member.peer_id: _device(member, status, silent, newest, told.peers.get(member.peer_id))
+        for member in status.members
+    }
     known |= _revoked(told.revoked, [member.peer_id for member in status.members if member.alive])
     rest = {name: part for name, part in _introduced(told.peers, status.agent) if name not in known}
     text = f"no agent was heard for {told.heard_s_ago:.0f} s; it was {status.agent}" if silent else status.phase
@@ -192,13 +197,23 @@ def _introduced(peers: Mapping[str, PeerInfo], agent: str) -> Iterable[tuple[str
     """Yield devices that discovery knows, but no report: an agent without data, or a peer that is silent yet."""
     for name, info in peers.items():
         leads = name == agent
-        if leads or info.role is Role.TRAINER:
+        if leads or info.role is not Role.OBSERVER:
             state: State = "waiting" if leads else "found"
-            yield name, DevicePart(info.role.value, leads, state, "leads" if leads else "found")
+            yield name, DevicePart(info.role.value, leads, state, "leads" if leads else "found", **_address(info))
 
 
-def _device(member: MemberStatus, status: MeshStatus, agent_is_silent: bool, newest: int) -> DevicePart:
-    """Return the device of a member. newest: the last round of any member's model."""
+def _address(info: PeerInfo | None) -> dict[str, Any]:
+    """Return the fields that a device's introduction tells."""
+    if info is None:
+        return {}
+    words = fingerprint(info.proof.enrolled.device) if info.proof else ""
+    return {name: getattr(info, name) for name in _INTRODUCTION} | {"fingerprint": words}
+
+
+def _device(
+    member: MemberStatus, status: MeshStatus, agent_is_silent: bool, newest: int, info: PeerInfo | None
+) -> DevicePart:
+    """Return the device of a member. newest: the last round of any member's model. info: its introduction."""
     resources, transfer = member.resources, member.transfer
     state, doing = _state(member)
     arriving = transfer if transfer and transfer.size_bytes else None
@@ -222,6 +237,7 @@ def _device(member: MemberStatus, status: MeshStatus, agent_is_silent: bool, new
         of_rounds=member.of_rounds,
         behind=max(0, newest - member.round_id),
         **told,
+        **_address(info),
     )
 
 
