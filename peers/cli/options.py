@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
+from mdl.data.sources import source_forms
 from mdl.peers.cli.headings import LIMITS, MEETING, OUTPUT, ROUNDS
 from mdl.scheduler.policies.registry import name_policies
 from mdl.section import LARGEST_SEED, MANY
@@ -64,9 +65,7 @@ Insecure = Annotated[
     bool | None,
     typer.Option("--insecure", help="Switch encryption off; only with --loopback.", rich_help_panel=MEETING),
 ]
-DataSpec = Annotated[
-    str | None, typer.Option("--data", help="Use this data: motion, uci-har:PATH, csv:PATH?..., npz:PATH, pkg:make.")
-]
+DataSpec = Annotated[str | None, typer.Option("--data", help=f"Use this data: {', '.join(source_forms())}.")]
 Model = Annotated[
     str | None,
     typer.Option(
