@@ -34,7 +34,7 @@ from mdl.peers.view.snapshot import (
 )
 from mdl.protocol.counts import MEASURES
 from mdl.protocol.status_messages import LEFT_OUT, DeviceRecord, MemberStatus, MeshStatus, RoundSummary
-from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from mdl.scheduler.explain.chart import Chart, Span, SpanKind
 from mdl.scheduler.explain.recorded_round import chart_real, finished_round, live_round
 from mdl.task import Targets
@@ -46,12 +46,11 @@ SILENT_S = 3.0
 _CYCLES_KEPT = 200
 # A problem that begins with one of these words and a colon names the state; any other is a reason for refusal.
 _PROBLEMS: dict[str, State] = {"paused": "paused", "revoked": "revoked", "quarantined": "quarantined"}
-# Fields that are taken unchanged from the device's own report.
-_RESOURCES = (
-    *("cpu_percent", "free_memory_bytes", "memory_left_bytes", "battery_percent", "battery_left_percent"),
-    *("charging", "in_use", "temperature_c"),
+# A field of the same name is taken unchanged: from the agent's word, the device's own report, or its introduction.
+_MEMBER, _RESOURCES, _INTRODUCTION = (
+    [name for name in kind.__struct_fields__ if name in DevicePart.__struct_fields__ and name != "role"]
+    for kind in (MemberStatus, ResourceState, PeerInfo)
 )
-_INTRODUCTION = ("host", "port", "incarnation", "schema_hash")
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -218,27 +217,18 @@ def _device(
     state, doing = _state(member)
     arriving = transfer if transfer and transfer.size_bytes else None
     leads = member.peer_id == status.agent
-    told: dict[str, Any] = {name: getattr(resources, name) for name in _RESOURCES} if resources else {}
-    return DevicePart(
-        Role.TRAINER.value,
-        leads and not agent_is_silent,
-        "silent" if leads and agent_is_silent else state,
-        doing,
-        member.round_id,
-        int(member.heard_s_ago) if state == "silent" else 0,
-        member.theta or None,
-        member.loss,
-        round(arriving.received_bytes / arriving.size_bytes, 3) if arriving else None,
-        arriving.sender if arriving else "",
-        link_mb_s=member.link_mb_s,
-        merge_mb_s=member.merge_mb_s,
-        bugs=member.bugs,
-        took_part=member.took_part,
-        of_rounds=member.of_rounds,
-        behind=max(0, newest - member.round_id),
-        **told,
-        **_address(info),
-    )
+    told = {name: getattr(resources, name) for name in _RESOURCES} if resources else {}
+    told |= {name: getattr(member, name) for name in _MEMBER} | _address(info)
+    told |= {
+        "round": member.round_id,
+        "silent_s": int(member.heard_s_ago) if state == "silent" else 0,
+        "theta": member.theta or None,
+        "arrived": round(arriving.received_bytes / arriving.size_bytes, 3) if arriving else None,
+        "arrives_from": arriving.sender if arriving else "",
+        "behind": max(0, newest - member.round_id),
+    }
+    leads_on = leads and not agent_is_silent
+    return DevicePart(Role.TRAINER.value, leads_on, "silent" if leads and agent_is_silent else state, doing, **told)
 
 
 def _state(member: MemberStatus) -> tuple[State, str]:

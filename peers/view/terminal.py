@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mdl.peers.view.snapshot import ChartPart, DevicePart, ExchangePart, RoundPart, Snapshot
+from mdl.peers.view.snapshot import SHOWN, ChartPart, DevicePart, ExchangePart, RoundPart, Shown, Snapshot
 from mdl.protocol.counts import MEASURES, show_score, show_value
 from mdl.protocol.status_messages import RoundSummary
 from mdl.task import Targets
@@ -23,8 +23,18 @@ _SHOWN_CHANGES = 3
 _SHOWN_FITS = 3
 _SHOWN_BARS = 40
 _BARS = "▁▂▃▄▅▆▇█"
-# The least width of each column of numbers: nothing jumps from frame to frame, and all columns fit 80 characters.
-_WIDTHS = {"round": 5, "theta": 5, "gave": 5, "loss": 5, "MB/s": 5, "cpu": 5, "free": 7, "battery": 7}
+# The text of a value by its form (`Shown`). Columns are wide enough that nothing jumps from frame to frame, and all
+# fit 80 characters.
+_FORMS: dict[str, Callable[[float], str]] = {
+    "whole": str,
+    "number": lambda value: f"{value:g}",
+    "nats": lambda value: f"{value:.3f}",
+    "percent": lambda value: f"{value:.0f} %",
+    "bytes": lambda value: f"{value / 1e9:.1f} GB",
+    "rate": lambda value: f"{value:.3g}",
+}
+_WIDTH, _WIDER, _WIDE = 5, 7, ("free", "battery")
+_COLUMNS = {name: how for name, how in SHOWN.items() if how.column}
 # The height of a view that nothing bounds.
 _ANY_HEIGHT = 1_000
 
@@ -118,20 +128,15 @@ def _draw_devices(devices: dict[str, DevicePart], exchange: ExchangePart | None)
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("device", no_wrap=True, overflow="ellipsis", min_width=8)
     table.add_column("doing", min_width=18)  # the one that a narrow terminal cuts
-    for column, width in _WIDTHS.items():
-        table.add_column(column, justify="right", no_wrap=True, min_width=width)
+    for title in (*(how.column for how in _COLUMNS.values()), "gave", "battery"):
+        table.add_column(title, justify="right", no_wrap=True, min_width=_WIDER if title in _WIDE else _WIDTH)
     owns = exchange.owns if exchange and exchange.end_s is None else {}
     for name, device in devices.items():
         table.add_row(
             name,
             _line(_tell_device(device, owns.get(name))),
-            "" if device.round is None else str(device.round),
-            "" if device.theta is None else f"{device.theta:g}",
+            *(_tell_value(getattr(device, field), how) for field, how in _COLUMNS.items()),
             f"{device.took_part}/{device.of_rounds}" if device.of_rounds else "",
-            "" if device.loss is None else f"{device.loss:.3f}",
-            "" if device.link_mb_s is None else f"{device.link_mb_s:.3g}",
-            "" if device.cpu_percent is None else f"{device.cpu_percent:.0f} %",
-            "" if device.free_memory_bytes is None else f"{device.free_memory_bytes / 1e9:.1f} GB",
             _tell_power(device),
         )
     return table
@@ -146,6 +151,10 @@ def _tell_device(device: DevicePart, owns: int | None) -> Text:
         doing = f"{device.state} {device.arrived:.0%} from {device.arrives_from}"
     leads = "leads, " if device.leads and device.doing != "leads" else ""
     return Text(f"{leads}{doing}", style=_COLOURS.get(device.state, ""))
+
+
+def _tell_value(value: float | None, how: Shown) -> str:
+    return "" if value is None else _FORMS[how.form](value)
 
 
 def _tell_power(device: DevicePart) -> str:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from mdl.peers.view import snapshot as schema
+from mdl.peers.view import terminal
 from mdl.peers.view.merge_patch import apply_patch, merge_patch
 from mdl.peers.view.snapshot import CyclePart, Snapshot
 from mdl.peers.view.take_snapshot import Taker, Told, take_snapshot
@@ -271,12 +272,18 @@ STRUCTS = [
 
 
 @pytest.mark.parametrize("kind", STRUCTS, ids=lambda kind: kind.__name__)
-def test_every_field_is_on_the_page_about_the_interface(kind: type[msgspec.Struct]) -> None:
-    text = "".join(page.read_text() for page in sorted((ROOT / "docs").glob("api-*.md")))
-    section = re.search(rf"^#+ {kind.__name__}\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
-    assert section, f"docs/api-*.md have no section {kind.__name__}"
-    documented = set(re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE))
-    assert documented == set(kind.__struct_fields__)
+def test_every_field_is_described_where_it_stands(kind: type[msgspec.Struct]) -> None:
+    """The pages, the metrics and the terminal take the descriptions from there (docs/reference.py)."""
+    assert tuple(re.findall(r"^    (\w+): \S", kind.__doc__ or "", re.MULTILINE)) == kind.__struct_fields__
+
+
+def test_a_field_of_a_device_is_shown_by_what_stands_beside_it() -> None:
+    assert set(schema.SHOWN) <= set(schema.DevicePart.__struct_fields__)
+    assert all(how.form in terminal._FORMS for how in schema.SHOWN.values() if how.column)
+    page = (ROOT / "peers/web/page/views.js").read_text()
+    forms = re.search(r"^const FORMS = \{(.*)\};$", page, re.MULTILINE)
+    assert forms
+    assert {how.form for how in schema.SHOWN.values() if how.fact} <= set(re.findall(r"(\w+)(?=[:,])", forms[1]))
 
 
 def test_numbers_and_labels_are_told_by_their_own_measures() -> None:
@@ -319,7 +326,7 @@ def test_a_device_in_its_own_line_of_the_view_fits_eighty_columns() -> None:
     with console.capture() as capture:
         console.print(draw_mesh(take_snapshot(TOLD)))
     [head] = [line for line in capture.get().splitlines() if line.startswith("device")]
-    assert head.split() == ["device", "doing", "round", "theta", "gave", "loss", "MB/s", "cpu", "free", "battery"]
+    assert head.split() == ["device", "doing", "round", "theta", "loss", "cpu", "free", "MB/s", "gave", "battery"]
 
 
 def test_an_agent_that_stands_by_is_told_too() -> None:
