@@ -15,6 +15,7 @@ from msgspec.inspect import type_info as inspect_type
 
 from mdl import config
 from mdl.data.sources import source_forms
+from mdl.learning.built_in import MODELS
 from mdl.peers.cli.headings import COMMANDS
 from mdl.peers.cli.main import whole
 from mdl.peers.view import snapshot
@@ -138,22 +139,15 @@ def _messages() -> Iterator[str]:
 
 
 def _choices() -> Iterator[str]:
-    yield "# Data and policies"
-    yield from (
-        "",
-        "## Data",
-        "",
-        "`--data` names one of these ([your own data](../data.md)); `mdl data list` prints them.",
-        "",
-    )
+    yield "# Data, models and policies"
+    told = "`--data` names one of these ([your own data](../data.md)); `mdl data list` prints them."
+    yield from ("", "## Data", "", told, "")
     yield from _table(("`--data`", "reads"), [(f"`{form}`", about) for form, about in source_forms().items()])
-    yield from (
-        "",
-        "## Policies",
-        "",
-        "`--policy` names one of these ([choose a policy](../schedule.md#choose-a-policy)).",
-        "",
-    )
+    told = "`--model` names one of these ([models](../training-model.md)), or a function of yours."
+    yield from ("", "## Models", "", told, "")
+    yield from _table(("`--model`", "is"), [(f"`{it.form or name}`", it.about) for name, it in MODELS.items()])
+    told = "`--policy` names one of these ([choose a policy](../schedule.md#choose-a-policy))."
+    yield from ("", "## Policies", "", told, "")
     yield from _table(("policy", "rule"), [(f"`{name}`", known.about) for name, known in POLICIES.items()])
 
 
