@@ -45,8 +45,7 @@ def draw_mesh(
     """Draw one frame of at most `height` lines, if the devices fit. rounds: all finished ones, oldest first."""
     mesh, round_ = snapshot.mesh, snapshot.round
     exchange = round_.chart.exchange if round_ and round_.chart else None
-    policy = Text(f", policy {mesh.policy}" if mesh.policy else "", style="dim")
-    parts: list[RenderableType] = [_line(tell_doing(snapshot) + policy)]
+    parts: list[RenderableType] = [_line(tell_doing(snapshot, f" by {mesh.policy}" if mesh.policy else ""))]
     parts.append(_draw_devices(mesh.devices, exchange))
     parts += [_line(Text(cut, style="yellow")) for cut in mesh.cuts]
     if round_ and exchange:
@@ -71,10 +70,10 @@ def draw_mesh(
     return Group(*parts)
 
 
-def tell_doing(snapshot: Snapshot) -> Text:
-    """Return the round, its leader, and what the mesh is doing, in one line."""
+def tell_doing(snapshot: Snapshot, policy: str = "") -> Text:
+    """Return the round, its leader, and what the mesh is doing, in one line. policy: said behind the leader."""
     mesh, round_ = snapshot.mesh, snapshot.round
-    led = f", led by {mesh.agent}" if mesh.agent else ""
+    led = f", led by {mesh.agent}{policy}" if mesh.agent else ""
     number = f", round {round_.number}" + (f" of {round_.goal}" if round_.goal else "") if round_ else ""
     return Text.assemble((mesh.name, "bold"), f"{number}{led}: ", (mesh.told, "bold"))
 

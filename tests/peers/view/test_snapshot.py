@@ -314,7 +314,7 @@ def test_one_view_has_the_hops_the_rounds_and_where_each_device_is() -> None:
     with console.capture() as capture:
         console.print(draw_mesh(take_snapshot(TOLD), TOLD.rounds, "Ctrl-C ends"), draw_addresses(take_snapshot(TOLD)))
     text = capture.get()
-    assert "aggregating, waits for cat, policy greedy" in text
+    assert "led by boss by greedy: aggregating, waits for cat" in text
     assert "hops of this round\nann → bob  ordered  greedy: ann is the slowest\nround   3" in text
     assert "without: cat" in text
     assert "Ctrl-C ends" in text
