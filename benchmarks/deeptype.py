@@ -34,8 +34,6 @@ from mdl.personal.output_layer import tune_all, tune_only
 from mdl.personal.study import Study, StudySettings, Task
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
 from mdl.personal.words.personalise import (
-    BASELINE,
-    COMBINED,
     Techniques,
 )
 from mdl.personal.words.text import Text, TokenTable, encode
@@ -51,6 +49,9 @@ PAPER_COSTS = {
     "buckets": (1.35, 74.5),
     "all": (0.32, 13.8),
 }
+BASELINE = Techniques(fine_tune=False, words=0, batching="padded")
+COMBINED = Techniques()
+
 # Each technique by itself: (techniques, words of the model, rank). Those without a figure of the paper are ours, but
 # padding to the longest and four buckets are what it has for global training.
 VARIANTS: dict[str, tuple[Techniques, int, int]] = {

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,12 +27,27 @@ from benchmarks.tool.table import show
 from mdl.peers.personal.train import Sentences, read_sentences
 from mdl.personal.online import OnlineLearner
 from mdl.personal.words.efficiency import efficiency
-from mdl.personal.words.keyboard import Keyboard, type_sentences
+from mdl.personal.words.keyboard import Keyboard
 from mdl.personal.words.model_file import load_next_word
 from mdl.personal.words.personalise import online_rate
 
 PARTS = 10
 ARMS = ("nothing learned", "learning", "learning, with recent words")
+
+
+def type_sentences(keyboard: Keyboard, sentences: Iterable[Sequence[str]]) -> list[tuple[int, int]]:
+    """Type like a person that takes each suggestion at once; return (length, R(x)) of each word."""
+    needed: list[tuple[int, int]] = []
+    for sentence in sentences:
+        keyboard.end_sentence()
+        for word in sentence:
+            for character in word:
+                if word in keyboard.suggest():
+                    break
+                keyboard.type(character)
+            needed.append((len(word), len(keyboard.typed)))
+            keyboard.finish(word)
+    return needed
 
 
 def add_options(parser: Parser) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Iterable
 from statistics import median
 from typing import TypeAlias
 
@@ -26,11 +27,13 @@ from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.config import TrainingSettings
 from mdl.data import Windows, default_cache_dir, load_data, take_windows
+from mdl.errors import ConfigError
 from mdl.learning.evaluation import predict_logits
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer
-from mdl.personal.output_layer import cache_features, find_output_layer, tune_all, tune_only
+from mdl.personal.compression import FactoredLinear
+from mdl.personal.output_layer import tune_all, tune_only
 from mdl.personal.study import FeatureTask, Ids, Study, StudySettings
 from mdl.recommend.metapatch import Basis
 
@@ -50,6 +53,38 @@ class WindowTask:
     def loss(self, batch: Ids) -> Tensor:
         rows = torch.from_numpy(batch)
         return nn.functional.cross_entropy(self._module(self._x[rows]), self._y[rows])
+
+
+def find_output_layer(module: nn.Module) -> str:
+    """Return the name of the linear layer that was registered last. Raises ConfigError if there is none."""
+    factored = tuple(f"{name}." for name, layer in module.named_modules() if isinstance(layer, FactoredLinear))
+    found = [
+        name
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear | FactoredLinear) and not name.startswith(factored)
+    ]
+    if not found or found == [""]:
+        raise ConfigError(f"{type(module).__name__} has no linear layer behind others: nothing to tune by itself")
+    return str(found[-1])
+
+
+def cache_features(module: nn.Module, name: str, inputs: Iterable[Tensor]) -> Tensor:
+    """Return the inputs of a layer for these batches, one after the other: (n, features); in evaluation mode.
+
+    The layer's own result is not computed twice: `module.get_submodule(name)(features)` is the module's answer.
+    """
+    kept: list[Tensor] = []
+    hook = module.get_submodule(name).register_forward_pre_hook(lambda _, given: kept.append(given[0].detach()))
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            for batch in inputs:
+                module(batch)
+    finally:
+        hook.remove()
+        module.train(was_training)
+    return torch.cat(kept)
 
 
 def add_options(parser: Parser) -> None:

@@ -26,6 +26,7 @@ from mdl.config import MeshSection
 from mdl.data import default_cache_dir, load_data
 from mdl.peers.launch.processes import Children
 from mdl.peers.view.console import PlainConsole
+from mdl.peers.view.take_snapshot import Told, take_snapshot
 from mdl.peers.view.terminal import draw_mesh
 from mdl.peers.view.watch import Watcher
 from mdl.peers.web.opening import Wanted, page_of
@@ -54,7 +55,8 @@ def export_svg(status: MeshStatus, rounds: Sequence[RoundSummary]) -> str:
         width=_WIDTH,
         legacy_windows=False,
     )
-    console.print(draw_mesh(status, rounds, height=_HEIGHT))
+    snapshot = take_snapshot(Told("home", status=status, rounds=rounds))
+    console.print(draw_mesh(snapshot, rounds, height=_HEIGHT))
     return _FONT.sub("", console.export_svg(title="mdl up", unique_id="mdl"))
 
 

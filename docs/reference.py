@@ -10,10 +10,16 @@ from types import ModuleType
 from typing import Any
 
 import msgspec
+import msgspec.inspect as type_info
+from msgspec.inspect import type_info as inspect_type
 
 from mdl import config
+from mdl.data.sources import source_forms
+from mdl.learning.built_in import MODELS
 from mdl.peers.cli.headings import COMMANDS
 from mdl.peers.cli.main import whole
+from mdl.peers.view import snapshot
+from mdl.peers.web.prometheus import METRICS
 from mdl.protocol import (
     cloud_messages,
     hop_messages,
@@ -24,6 +30,7 @@ from mdl.protocol import (
     vocabulary,
 )
 from mdl.protocol.sharing import messages as sharing_messages
+from mdl.scheduler.policies.registry import POLICIES
 from mdl.section import Section, ranges_of
 
 _MESSAGES = (
@@ -37,11 +44,21 @@ _MESSAGES = (
     (sharing_messages, "Shared windows"),
 )
 
+_JSON_TYPES: dict[type, str] = {
+    type_info.StrType: "text",
+    type_info.LiteralType: "text",
+    type_info.IntType: "whole number",
+    type_info.FloatType: "number",
+    type_info.BoolType: "true/false",
+    type_info.NoneType: "null",
+}
+
 
 def write(folder: Path) -> None:
     """Write the pages into a folder."""
     folder.mkdir(exist_ok=True)
     pages = {"commands": _commands(), "configuration": _configuration(), "messages": _messages()}
+    pages |= {"choices": _choices(), "snapshot": _snapshot(), "metrics": _metrics()}
     for name, lines in pages.items():
         (folder / f"{name}.md").write_text("\n".join(lines) + "\n")
 
@@ -52,6 +69,8 @@ def _commands() -> Iterator[str]:
     yield "Each command tells the same by `--help`. Exit codes: [exit-codes](../exit-codes.md)."
     found: dict[str, list[tuple[str, Any]]] = {heading: [] for heading in COMMANDS}
     for name, command in whole().commands.items():
+        if command.hidden:
+            continue
         found.setdefault(command.rich_help_panel or "Other", []).append((name, command))
     for heading, commands in found.items():
         yield from ("", f"## {heading}")
@@ -117,6 +136,63 @@ def _messages() -> Iterator[str]:
             if told := _fields(kind):
                 rows = [(f"`{name}`", text) for name, text in told.items()]
                 yield from ("", *_table(("field", "meaning"), rows))
+
+
+def _choices() -> Iterator[str]:
+    yield "# Data, models and policies"
+    told = "`--data` names one of these ([your own data](../data.md)); `mdl data list` prints them."
+    yield from ("", "## Data", "", told, "")
+    yield from _table(("`--data`", "reads"), [(f"`{form}`", about) for form, about in source_forms().items()])
+    told = "`--model` names one of these ([models](../training-model.md)), or a function of yours."
+    yield from ("", "## Models", "", told, "")
+    yield from _table(("`--model`", "is"), [(f"`{it.form or name}`", it.about) for name, it in MODELS.items()])
+    told = "`--policy` names one of these ([choose a policy](../schedule.md#choose-a-policy))."
+    yield from ("", "## Policies", "", told, "")
+    yield from _table(("policy", "rule"), [(f"`{name}`", known.about) for name, known in POLICIES.items()])
+
+
+def _snapshot() -> Iterator[str]:
+    yield "# The snapshot"
+    yield ""
+    yield (
+        "All fields of the [snapshot](../api.md) as JSON. An entry with a name of its own stands in an object by that "
+        "name: devices by peer id, rounds and hops by number. Seconds of a round count from its opening, by the "
+        'agent\'s clock. `null` is "not known"; take a missing field for the same.'
+    )
+    yield ""
+    yield (
+        "New fields may come at any time. `schema` rises when a field means something else, or is gone. Texts are for "
+        "people. Names and texts come from other devices: show them as text, never as markup."
+    )
+    for kind in reversed(list(_structs(snapshot))):
+        about = inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0]
+        told = {name: text.replace("None:", "null:") for name, text in _fields(kind).items()}
+        rows = [
+            (f"`{field.name}`", _json_type(inspect_type(field.type)), told.get(field.name, ""))
+            for field in msgspec.structs.fields(kind)
+        ]
+        yield from ("", f"## {kind.__name__}", "", about, "", *_table(("field", "type", "meaning"), rows))
+
+
+def _json_type(kind: Any) -> str:
+    """Return a type in words: "list of text", "number or null"."""
+    if isinstance(kind, type_info.UnionType):
+        return " or ".join(_json_type(each) for each in sorted(kind.types, key=lambda it: it == type_info.NoneType()))
+    if isinstance(kind, type_info.DictType):
+        return f"object of {_json_type(kind.value_type)}"
+    if isinstance(kind, type_info.VarTupleType):
+        return f"list of {_json_type(kind.item_type)}"
+    return kind.cls.__name__ if isinstance(kind, type_info.StructType) else _JSON_TYPES[type(kind)]
+
+
+def _metrics() -> Iterator[str]:
+    yield "# Metrics"
+    yield ""
+    yield "`--metrics-port PORT` serves these for [Prometheus](../api.md#metrics)."
+    yield ""
+    yield from _table(
+        ("name", "by", "meaning"), [(f"`{it.name}`", it.label and f"`{it.label}`", it.meaning) for it in METRICS]
+    )
 
 
 def _structs(module: ModuleType) -> Iterator[type[msgspec.Struct]]:

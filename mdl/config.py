@@ -64,7 +64,7 @@ class DataSection(Section, frozen=True):
 class ModelSection(Section, frozen=True):
     """The model that the mesh trains.
 
-    name: lenet, fcn, alexnet, cnn-lstm, cnn with its sizes, or a user's own package.module:factory.
+    name: a built-in model, as lenet, or a user's own package.module:factory.
     """
 
     table: ClassVar[str] = "model"

@@ -13,9 +13,10 @@ from statistics import fmean, median, pvariance, stdev
 from typing import Any
 
 from benchmarks.chain.many_rounds import draw_rounds, play_rounds
+from benchmarks.chain.optimum import PaperOptimum
 from benchmarks.chain.paper import train_or_load
 from mdl.devices.scenario import Scenario
-from mdl.scheduler.paper.optimum import FollowOrder, PaperOptimum
+from mdl.scheduler.paper.follow_order import FollowOrder
 from mdl.scheduler.paper.problem import PaperRules
 from mdl.scheduler.policies.chain import ChainView, Decision, Policy
 from mdl.scheduler.policies.greedy import Greedy

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.chain.optimum import PaperOptimum
 from mdl.scheduler.paper.env import ChainPaperEnv
 from mdl.scheduler.paper.mlp_numpy import MlpQ
-from mdl.scheduler.paper.optimum import PaperOptimum
 from mdl.scheduler.paper.policy_file import load_paper_dqn, save_paper_dqn
 from mdl.scheduler.paper.problem import PaperBatch, PaperRules, draw_busy
 from mdl.scheduler.study.judging import half_width

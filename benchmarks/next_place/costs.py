@@ -11,18 +11,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from benchmarks.next_place.methods import Recipe, draw
 from benchmarks.next_place.record import Device
 from mdl.cloud.client_update import update_client
 from mdl.cloud.model_kinds import RecurrentKind
-from mdl.cloud.recurrent import SIZES, RecurrentModel, count_parameters
+from mdl.cloud.recurrent import SIZES, RecurrentModel
 from mdl.cloud.update_modes import UPDATE_MODES
 from mdl.data.readers.visits import FEATURES
 
 _PERCENTILE = 0.23
 # Table 2 and 5.4.
 _PAPER = {"samples": 293, "update_minutes": 2.42, "prediction_ms": 133.5, "upload_bytes_100_devices": 520_000}
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Return the number of all parameters, frozen ones too."""
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def measure_costs(places: Sequence[str], devices: Sequence[Device], recipe: Recipe) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from benchmarks.recommend.learning import Options, Ranks, learn_on_devices, learn_stale
 from benchmarks.recommend.picture import draw
+from benchmarks.recommend.report import paired
 from benchmarks.recommend.tables import FAIR, STALE, table3
 from benchmarks.tool.table import show
 from mdl.recommend.interactions import Interactions
-from mdl.recommend.metrics import group_by_activity, paired
 from mdl.recommend.splits import TEST_NEGATIVES, last_places
 
 GROUPS = 20
@@ -24,6 +24,11 @@ _COLOURS = ("Drama", "Comedy", "Action", "Thriller", "Romance", "Sci-Fi")
 _NEIGHBOURS = 10
 
 Points = NDArray[np.float32]
+
+
+def group_by_activity(counts: NDArray[np.int64], groups: int) -> list[NDArray[np.int64]]:
+    """Cut users into equal groups by their number of samples, most first (4.2.2); return rows of `counts`."""
+    return list(np.array_split(np.argsort(-counts, kind="stable"), groups))
 
 
 def figure4(data: Interactions, seeds: Sequence[int], options: Options) -> dict[str, Any]:

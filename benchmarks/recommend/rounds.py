@@ -16,14 +16,25 @@ from torch import Tensor
 from benchmarks.recommend.learning import ONE_PASS, Options, Rows, fit_best, kept_rows, rank_with
 from benchmarks.recommend.picture import draw
 from benchmarks.recommend.report import difference, show, tell
+from mdl.errors import DataError
 from mdl.recommend.device_step import VectorSettings, learn_vectors
 from mdl.recommend.interactions import Integers, Interactions
 from mdl.recommend.metrics import gains
 from mdl.recommend.momodistill import CloudModel, DistillSettings, distill_basis, distill_model, make_cloud_model
-from mdl.recommend.splits import Negatives, Places, make_test, places_between, training_places
+from mdl.recommend.splits import Negatives, Places, make_test, training_places
 from mdl.recommend.training import FitSettings, fit_model
 
 ROUNDS = (1, 2, 4, 8)
+
+
+def places_between(data: Interactions, begin: float, end: float) -> Places:
+    """Return the places with begin <= time < end, without each user's first item. Raises DataError without times."""
+    if data.times is None:
+        raise DataError("this log has an order and no times: it cannot be cut by the calendar")
+    inside = (data.times >= begin) & (data.times < end)
+    inside[data.starts[:-1][data.lengths > 0]] = False
+    users = np.repeat(np.arange(len(data.users)), data.lengths)
+    return Places(users[inside], np.flatnonzero(inside))
 
 
 @dataclass(frozen=True)

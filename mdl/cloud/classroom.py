@@ -196,7 +196,7 @@ class Classroom:
         return Teacher(large, small)
 
     def _average(self, members: Sequence[Pupil], every: Tensor) -> Tensor:
-        """Return the mean of `average_teachers`, one pupil at a time: only answers for a few rows were kept."""
+        """Return the pupils' weighted mean (Eq. 4), one pupil at a time: only answers for a few rows were kept."""
         mean = torch.zeros(len(self._update_y), len(every))
         for pupil in members:
             mean += self._answer(pupil.model, every) * (1 / len(members))

@@ -1,8 +1,8 @@
 """Dual distillation (Colla 3.3): a device learns from the cloud's model, and the cloud's from its devices' models.
 
 Only outputs are compared, so teacher and student may differ in size, and in their classes, which the label space of the
-mesh numbers. Eq. 2: `soft_cross_entropy`; Eq. 3: `client_loss`; Eq. 4: `cloud_loss`. docs/colla-notes.md explains our
-reading of each. Fits any model; knows nothing of peers, rounds or messages.
+mesh numbers. Eq. 2: `soft_cross_entropy`; Eq. 3: `client_loss`; Eq. 4: `Classroom.teach`. docs/colla-notes.md
+explains our reading of each. Fits any model; knows nothing of peers, rounds or messages.
 """
 
 from __future__ import annotations
@@ -98,23 +98,6 @@ def pad_classes(probabilities: Tensor, client_classes: Tensor, cloud_classes: Te
     return _place(probabilities, client_classes, cloud_classes)
 
 
-def average_teachers(padded: Sequence[Tensor], weights: Sequence[float] | None = None) -> Tensor:
-    """Return the weighted mean of the clients' padded probabilities, each (n, C); equal weights if none are given.
-
-    Cross-entropy is linear in the teacher, so one mean teacher stands for the mean of the clients' terms in Eq. 4.
-    """
-    if not padded:
-        raise ConfigError("no client model to learn from: the cloud needs at least one")
-    given = list(weights) if weights is not None else [1.0] * len(padded)
-    total = math.fsum(given)
-    if len(given) != len(padded) or not total > 0 or min(given) < 0:
-        raise ConfigError(f"teacher weights {given}: expected {len(padded)} numbers, none below 0, not all 0")
-    mean = torch.zeros_like(padded[0])
-    for share, probabilities in zip(given, padded, strict=True):
-        mean += probabilities * (share / total)
-    return mean
-
-
 def keep_best(scores: Sequence[float], keep: int | float) -> list[int]:
     """Return the client models that may teach (Colla Fig. 14): the best by score, in their order; ties: the earlier.
 
@@ -137,14 +120,6 @@ def client_loss(logits: Tensor, y: Tensor, teacher: Tensor | None, settings: Dis
         return hard
     soft = soft_cross_entropy(logits, teacher, settings.temperature)
     return settings.label_weight * hard + (1 - settings.label_weight) * soft
-
-
-def cloud_loss(logits: Tensor, y: Tensor, clients: Sequence[Tensor], settings: DistillSettings) -> Tensor:
-    """Return Eq. 4: lambda CE(y, p) + (1 - lambda) CE(1/N sum_i pad(q_i), p). Scalar.
-
-    logits (n, C), y int64 (n,), clients: N tensors (n, C) as `pad_classes` gives them.
-    """
-    return client_loss(logits, y, average_teachers(clients), settings)
 
 
 def train_student(

@@ -35,8 +35,9 @@ from mdl.cloud.update_modes import UPDATE_MODES, UpdateMode
 from mdl.data.readers.visits import FEATURES
 from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
+from mdl.learning.built_in import MODELS
 from mdl.learning.flat import FlatModel, Schema, hash_task, older_hashes, units_meaning
-from mdl.learning.models import MODELS, build_model, built_in_shapes
+from mdl.learning.models import build_model, built_in_shapes
 from mdl.own import Own
 from mdl.protocol.delta import LARGEST_VALUE, check_values
 from mdl.protocol.grid import Vector

@@ -102,11 +102,6 @@ def recurrent_shapes(size: str, places: int, classes: int) -> dict[str, tuple[in
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 
-def count_parameters(model: nn.Module) -> int:
-    """Return the number of all parameters, frozen ones too."""
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 def customize_classes(model: RecurrentModel, class_ids: Sequence[int], generator: torch.Generator) -> RecurrentModel:
     """Return a copy with these classes in its last layer, in this order (Colla 3.1, customised last layer).
 

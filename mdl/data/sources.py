@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from mdl.data.windows import DataSet
@@ -21,17 +21,31 @@ Prepared: TypeAlias = "tuple[list[object], Callable[[Path], DataSet]]"
 
 @dataclass(frozen=True)
 class Source:
-    """One kind of data. prepare: returns the key of the windows and a function to make them, by the spec and the seed.
+    """One kind of data: a row of SOURCES. Help, errors, `mdl data list` and the page of sources are made from it.
 
-    takes_path, needs_path: `NAME:PATH`. is_own: recorded by the user, so that its channels may hold mistakes.
-    is_cached: parsed windows may be kept; not those that another device may take back.
+    about: what it is, in a few words. prepare: returns the key of the windows and a function to make them, by the spec
+    and the seed. takes_path, needs_path: `NAME:PATH`, or path_name in its place. is_own: recorded by the user, so that
+    its channels may hold mistakes. is_cached: parsed windows may be kept; not those that another device may take back.
     """
 
+    about: str
     prepare: Callable[[Spec, int], Prepared]
     takes_path: bool = True
     needs_path: bool = False
+    path_name: str = "PATH"
     is_own: bool = False
     is_cached: bool = True
+
+
+def _of_file(load: Callable[[], tuple[type[Any], Callable[[Path, Any], DataSet]]]) -> Callable[[Spec, int], Prepared]:
+    """Return the `prepare` of a source that is one file or folder. load: imports its options and its reader."""
+
+    def prepare(spec: Spec, seed: int) -> Prepared:
+        kind, read = load()
+        options, path = read_options(spec, kind), _locate(spec)
+        return _stamp([path], spec), lambda _: read(path, options)
+
+    return prepare
 
 
 def _motion(spec: Spec, seed: int) -> Prepared:
@@ -41,53 +55,46 @@ def _motion(spec: Spec, seed: int) -> Prepared:
     return [options, seed], lambda _: make_motion(options, seed)
 
 
-def _uci_har(spec: Spec, seed: int) -> Prepared:
+def _uci_har() -> tuple[type[Any], Callable[[Path, Any], DataSet]]:
     from mdl.data.readers.uci_har import UciHarOptions, read_uci_har
 
-    options, path = read_options(spec, UciHarOptions), _locate(spec)
-    return _stamp([path], spec), lambda _: read_uci_har(path, options)
+    return UciHarOptions, read_uci_har
 
 
-def _semg(spec: Spec, seed: int) -> Prepared:
+def _semg() -> tuple[type[Any], Callable[[Path, Any], DataSet]]:
     from mdl.data.readers.semg import SemgOptions, read_semg
 
-    options, path = read_options(spec, SemgOptions), _locate(spec)
-    return _stamp([path], spec), lambda _: read_semg(path, options)
+    return SemgOptions, read_semg
 
 
-def _mhealth(spec: Spec, seed: int) -> Prepared:
+def _mhealth() -> tuple[type[Any], Callable[[Path, Any], DataSet]]:
     from mdl.data.published.mhealth import MhealthOptions, read_mhealth
 
-    options, path = read_options(spec, MhealthOptions), Path(spec.path).expanduser()
-    return _stamp([path], spec), lambda _: read_mhealth(path, options)
+    return MhealthOptions, read_mhealth
 
 
-def _pamap2(spec: Spec, seed: int) -> Prepared:
+def _pamap2() -> tuple[type[Any], Callable[[Path, Any], DataSet]]:
     from mdl.data.published.pamap2 import Pamap2Options, read_pamap2
 
-    options, path = read_options(spec, Pamap2Options), Path(spec.path).expanduser()
-    return _stamp([path], spec), lambda _: read_pamap2(path, options)
+    return Pamap2Options, read_pamap2
 
 
-def _unimib(spec: Spec, seed: int) -> Prepared:
+def _unimib() -> tuple[type[Any], Callable[[Path, Any], DataSet]]:
     from mdl.data.published.unimib import UnimibOptions, read_unimib
 
-    options, path = read_options(spec, UnimibOptions), Path(spec.path).expanduser()
-    return _stamp([path], spec), lambda _: read_unimib(path, options)
+    return UnimibOptions, read_unimib
 
 
-def _opportunity(spec: Spec, seed: int) -> Prepared:
+def _opportunity() -> tuple[type[Any], Callable[[Path, Any], DataSet]]:
     from mdl.data.published.opportunity import OpportunityOptions, read_opportunity
 
-    options, path = read_options(spec, OpportunityOptions), Path(spec.path).expanduser()
-    return _stamp([path], spec), lambda _: read_opportunity(path, options)
+    return OpportunityOptions, read_opportunity
 
 
-def _npz(spec: Spec, seed: int) -> Prepared:
+def _npz() -> tuple[type[Any], Callable[[Path, Any], DataSet]]:
     from mdl.data.readers.arrays import ArrayOptions, read_npz
 
-    options, path = read_options(spec, ArrayOptions), _locate(spec)
-    return _stamp([path], spec), lambda _: read_npz(path, options)
+    return ArrayOptions, read_npz
 
 
 def _csv(spec: Spec, seed: int) -> Prepared:
@@ -122,18 +129,20 @@ def _shared(spec: Spec, seed: int) -> Prepared:
 
 # Readers are imported on demand: taking a spec apart needs no numpy.
 SOURCES = {
-    "motion": Source(_motion, takes_path=False),
-    "uci-har": Source(_uci_har),
-    "semg": Source(_semg),
-    "mhealth": Source(_mhealth, needs_path=True),
-    "pamap2": Source(_pamap2, needs_path=True),
-    "unimib": Source(_unimib, needs_path=True),
-    "opportunity": Source(_opportunity, needs_path=True),
-    "npz": Source(_npz, needs_path=True, is_own=True),
-    "csv": Source(_csv, needs_path=True, is_own=True),
-    "images": Source(_images, needs_path=True, is_own=True),
-    "places": Source(_places, needs_path=True),
-    "shared": Source(_shared, needs_path=True, is_cached=False),
+    "motion": Source("six activities of made-up people: SYNTHETIC", _motion, takes_path=False),
+    "uci-har": Source("Human Activity Recognition Using Smartphones", _of_file(_uci_har)),
+    "semg": Source("EMG data for gestures", _of_file(_semg)),
+    "mhealth": Source("MHEALTH: twelve activities, 23 channels", _of_file(_mhealth), needs_path=True),
+    "pamap2": Source("PAMAP2: acceleration of hand, chest and ankle", _of_file(_pamap2), needs_path=True),
+    "unimib": Source("UniMiB SHAR: activities and falls", _of_file(_unimib), needs_path=True),
+    "opportunity": Source("OPPORTUNITY: sensors of a jacket and shoes", _of_file(_opportunity), needs_path=True),
+    "csv": Source("your recordings in tables: a file, folder, zip or glob", _csv, needs_path=True, is_own=True),
+    "images": Source("your pictures, one folder for each class", _images, needs_path=True, is_own=True),
+    "npz": Source("your arrays x and y", _of_file(_npz), needs_path=True, is_own=True),
+    "places": Source("your log of places, to predict the next one", _places, needs_path=True),
+    "shared": Source(
+        "windows that another device of yours shares", _shared, needs_path=True, path_name="MESH", is_cached=False
+    ),
 }
 # The `Spec.source` of a user's function.
 FACTORY = "factory"
@@ -167,7 +176,7 @@ def parse_spec(text: str) -> Spec:
     for kind, endings in _ENDINGS.items():
         if body.lower().endswith(endings):
             return Spec(text, kind, body, options)
-    raise ConfigError(f"data {text!r}: unknown source {source!r}; {describe_choices(source, _forms())}")
+    raise ConfigError(f"data {text!r}: unknown source {source!r}; {describe_choices(source, source_forms())}")
 
 
 def names_built_in(text: str) -> bool:
@@ -182,9 +191,13 @@ def names_built_in(text: str) -> bool:
     return spec.source in SOURCES and not spec.path
 
 
-def _forms() -> list[str]:
-    names = [f"{name}:PATH" if source.takes_path else name for name, source in SOURCES.items()]
-    return [*names, "package.module:factory"]
+def source_forms() -> dict[str, str]:
+    """Return what --data may name -> what that is: each source, and a function of the user's."""
+    forms = {}
+    for name, source in SOURCES.items():
+        path = f":{source.path_name}" if source.needs_path else f"[:{source.path_name}]" if source.takes_path else ""
+        forms[name + path] = source.about
+    return forms | {"package.module:factory": "a function of yours"}
 
 
 def split_options(text: str, what: str = "data") -> tuple[str, dict[str, str]]:

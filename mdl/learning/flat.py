@@ -313,19 +313,6 @@ def older_hashes(schema: Schema, class_names: Sequence[str], channel_names: Sequ
     return hash_task(schema, class_names, channel_names), hash_task(schema, class_names)
 
 
-def schema_difference(a: Schema, b: Schema) -> str:
-    """Return one line that names the first difference between two schemas; empty if there is none."""
-    for (name_a, shape_a), (name_b, shape_b) in zip(a, b, strict=False):
-        if name_a != name_b:
-            return f"{name_a} {list(shape_a)} here, {name_b} {list(shape_b)} there"
-        if shape_a != shape_b:
-            return f"{name_a} is {list(shape_a)} here, {list(shape_b)} there"
-    if len(a) == len(b):
-        return ""
-    (name, shape), where = (a[len(b)], "here") if len(a) > len(b) else (b[len(a)], "there")
-    return f"{name} {list(shape)} only {where}"
-
-
 def _is_variance(name: str, tensor: Tensor) -> bool:
     """Return True for a batch norm's running variance."""
     return name.endswith(_VARIANCE) and not isinstance(tensor, nn.Parameter)

@@ -1,4 +1,4 @@
-"""Models for windows of shape (channels, time): lenet, fcn, alexnet, cnn-lstm, cnn?SIZES, or the user's own factory.
+"""Models for windows of shape (channels, time): a built-in one (`mdl.learning.built_in`), or the user's own factory.
 
 Each starts with a batch norm over the input channels: the mesh averages its statistics like everything else, so no
 device has to know the mean of all data. The same name, shape and seed give the same parameters on every device.
@@ -7,24 +7,17 @@ device has to know the mean of all data. The same name, shape and seed give the 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
-from mdl.learning.cnn import ALEXNET, LENET, build_cnn, check_sizes, convolve, is_configured, parse_sizes
-from mdl.learning.recurrent import run_recurrent
+from mdl.learning.built_in import MODELS, SHORTEST_TIME
+from mdl.learning.cnn import build_cnn, check_sizes, is_configured, parse_sizes
 from mdl.learning.targets import Numbers
 from mdl.own import Own
 from mdl.task import Targets
-
-Factory: TypeAlias = Callable[[int, int, int], nn.Module]
-
-# Windows below this leave the pooling layers nothing to pool.
-SHORTEST_TIME = 16
 
 
 def build_model(
@@ -70,72 +63,13 @@ def built_in_shapes(
         return {key: tuple(tensor.shape) for key, tensor in module.state_dict().items()}
 
 
-def build_lenet(channels: int, time: int, classes: int) -> nn.Module:
-    """Build LeNet over time: two convolutions with pooling, two dense layers (MDLdroid trains it and AlexNet)."""
-    return build_cnn(LENET, channels, time, classes)
-
-
-def build_fcn(channels: int, time: int, classes: int) -> nn.Module:
-    """Build a network of convolutions, then the mean over time: as many parameters for windows of any length.
-
-    The shape is that of Wang et al. 2017 (arXiv 1611.06455), with pooling between and a third of the filters: 43,000
-    parameters for 9 channels and 6 classes.
-    """
-    return nn.Sequential(
-        nn.BatchNorm1d(channels),
-        *convolve(channels, 32, kernel=9),
-        *convolve(32, 64, kernel=9),
-        *convolve(64, 64, kernel=5),
-        nn.AdaptiveAvgPool1d(1),
-        nn.Flatten(),
-        nn.Dropout(0.5),
-        nn.Linear(64, classes),
-    )
-
-
-def build_alexnet(channels: int, time: int, classes: int) -> nn.Module:
-    """Build AlexNet over time: five convolutions, three dense layers, dropout between them."""
-    return build_cnn(ALEXNET, channels, time, classes)
-
-
-class CnnLstm(nn.Module):
-    """The paper's hybrid: convolutions find motifs, a two-layer LSTM reads their order.
-
-    11.6 M parameters, 46.4 MB, for 9 x 128 windows and 6 classes: the size MDLdroid measures its traffic with.
-    """
-
-    def __init__(self, channels: int, time: int, classes: int) -> None:
-        super().__init__()
-        self.convolutions = nn.Sequential(
-            nn.BatchNorm1d(channels), *convolve(channels, 64, kernel=5), *convolve(64, 128, kernel=5)
-        )
-        self.lstm = nn.LSTM(128, 922, num_layers=2, batch_first=True)
-        self.dropout = nn.Dropout(0.5)
-        self.dense = nn.Linear(922, 922)
-        self.classify = nn.Linear(922, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        steps, _ = run_recurrent(self.lstm, self.convolutions(x).transpose(1, 2))
-        logits: Tensor = self.classify(self.dropout(torch.relu(self.dense(steps[:, -1]))))
-        return logits
-
-
-MODELS: dict[str, Factory] = {
-    "lenet": build_lenet,
-    "fcn": build_fcn,
-    "alexnet": build_alexnet,
-    "cnn-lstm": CnnLstm,
-    "cnn": build_lenet,
-}
-
-
 def _build(name: str, channels: int, time: int, classes: int, targets: Targets) -> nn.Module:
     if ":" in name:
         raise ConfigError(f"model {name!r} names a function: nothing is imported unless you say so with --model")
     if name not in MODELS and not is_configured(name):
         base = name.partition("?")[0]
         if base in MODELS:
-            raise ConfigError(f"model {name!r}: {base} takes no options; cnn?channels=32,64&kernel=5&hidden=128 does")
+            raise ConfigError(f"model {name!r}: {base} takes no options; {MODELS['cnn'].form} does")
         hint = did_you_mean(base, MODELS, "did you mean {!r}? ")
         raise ConfigError(f"unknown model {name!r}: {hint}valid are {', '.join(MODELS)} or package.module:factory")
     fewest = 2 if targets == "classes" else 1
@@ -145,7 +79,7 @@ def _build(name: str, channels: int, time: int, classes: int, targets: Targets) 
             f"these have {channels}, {time} and {classes}"
         )
     if not is_configured(name):
-        return MODELS[name](channels, time, classes)
+        return MODELS[name].load()(channels, time, classes)
     sizes = parse_sizes(name)
     check_sizes(name, sizes, channels, time, classes)
     return build_cnn(sizes, channels, time, classes)

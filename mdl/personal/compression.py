@@ -13,10 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from mdl.errors import ConfigError
-
-# 5.1: "only 10% of the singular values need to be kept".
-KEPT_SHARE = 0.1
 # The least share of the largest eigenvalue: hardly used directions would be divided by nearly nothing.
 _LEAST_EIGENVALUE = 1e-6
 
@@ -90,24 +86,6 @@ def make_embedding(weight: Tensor) -> nn.Embedding:
     return layer
 
 
-def compress_layers(module: nn.Module, names: list[str], share: float = KEPT_SHARE) -> None:
-    """Replace these linear layers and embeddings of any module by factored ones, in place.
-
-    share: of the singular values to keep, at least one. Raises ConfigError for a layer of another kind.
-    """
-    if not 0 < share <= 1:
-        raise ConfigError(f"share of singular values {share}: expected more than 0, at most 1")
-    layers = [(name, module.get_submodule(name)) for name in names]
-    for name, layer in layers:
-        if not isinstance(layer, nn.Linear | nn.Embedding):
-            raise ConfigError(f"layer {name!r} is a {type(layer).__name__}: only linear layers and embeddings compress")
-    for name, layer in layers:
-        if isinstance(layer, nn.Linear):
-            replace_layer(module, name, factor_linear(layer, _rank(layer.weight, share)))
-        elif isinstance(layer, nn.Embedding):
-            replace_layer(module, name, factor_embedding(layer, _rank(layer.weight, share)))
-
-
 def replace_layer(module: nn.Module, name: str, layer: nn.Module) -> None:
     parent, _, own = name.rpartition(".")
     setattr(module.get_submodule(parent), own, layer)
@@ -116,10 +94,6 @@ def replace_layer(module: nn.Module, name: str, layer: nn.Module) -> None:
 def count_bytes(module: nn.Module) -> int:
     """Return the bytes of the module's parameters and buffers, in memory and on disk."""
     return sum(tensor.numel() * tensor.element_size() for tensor in (*module.parameters(), *module.buffers()))
-
-
-def _rank(weight: Tensor, share: float) -> int:
-    return max(1, round(share * min(weight.shape)))
 
 
 def _factor(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:

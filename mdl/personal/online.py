@@ -86,12 +86,6 @@ class OnlineLearner:
         self.steps += 1
         return True
 
-    def invalidate(self) -> None:
-        """Drop all inferences, since another process has changed the model and its features."""
-        self._version += 1
-        self.dropped += len(self._waiting)
-        self._waiting, self._collected = [], 0
-
     def _refresh(self) -> list[tuple[Inference, int]]:
         stale = [pair for pair in self._waiting if pair[0].version != self._version]
         if stale and self._stale == "drop":

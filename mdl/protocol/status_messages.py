@@ -257,7 +257,7 @@ class StatusWanted(Message, frozen=True):
 
 
 class MeshStatus(Message, frozen=True):
-    """The agent to an observer: the mesh as it sees it; `mdl peers` and the live view show it.
+    """The agent to an observer: the mesh as it sees it; `mdl status` and the live view show it.
 
     term: the agent's.
     round_id: the open round, or the last one.

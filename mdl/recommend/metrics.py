@@ -5,8 +5,6 @@ The paper prints NDCG with the indicator inside the logarithm too, which would m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,35 +31,7 @@ def gains(rank: NDArray[np.int64], k: int) -> Floats:
     return np.where(rank <= k, 1 / np.log2(rank + 1), 0.0)
 
 
-def user_auc(scores: NDArray[np.floating]) -> Floats:
-    """Return each row's share of other candidates with scores below the first, (B,); the mean is the macro-AUC."""
-    found: Floats = (scores[:, 1:] < scores[:, :1]).mean(axis=1)
-    return found
-
-
 def top_metrics(rank: NDArray[np.int64]) -> dict[str, float]:
     """Return Table 2's five metrics, in percent."""
     hit = {f"HR@{k}": 100 * float(hits(rank, k).mean()) for k in (1, 5, 10)}
     return hit | {f"NDCG@{k}": 100 * float(gains(rank, k).mean()) for k in (5, 10)}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The mean lead of one ranking over another, over users, with its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def paired(mine: Floats, theirs: Floats) -> Difference:
-    """Return the mean difference over the same users in the same order, (U,), +- 1.96 standard errors."""
-    difference = mine - theirs
-    error = 1.96 * float(difference.std(ddof=1)) / np.sqrt(len(difference))
-    mean = float(difference.mean())
-    return Difference(mean, mean - error, mean + error)
-
-
-def group_by_activity(counts: NDArray[np.int64], groups: int) -> list[NDArray[np.int64]]:
-    """Cut users into equal groups by their number of samples, most first (4.2.2); return rows of `counts`."""
-    return list(np.array_split(np.argsort(-counts, kind="stable"), groups))

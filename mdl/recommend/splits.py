@@ -69,16 +69,6 @@ def training_places(data: Interactions, part: tuple[float, float] = (0.0, 1.0)) 
     return _between(data, first, np.floor(length * part[1]).astype(np.int64))
 
 
-def places_between(data: Interactions, begin: float, end: float) -> Places:
-    """Return the places with begin <= time < end, without each user's first item. Raises DataError without times."""
-    if data.times is None:
-        raise DataError("this log has an order and no times: it cannot be cut by the calendar")
-    inside = (data.times >= begin) & (data.times < end)
-    inside[data.starts[:-1][data.lengths > 0]] = False
-    users = np.repeat(np.arange(len(data.users)), data.lengths)
-    return Places(users[inside], np.flatnonzero(inside))
-
-
 def _between(data: Interactions, first: Integers, end: Integers) -> Places:
     counts = np.maximum(end - first, 0)
     users = np.repeat(np.arange(len(data.users)), counts)

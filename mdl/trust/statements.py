@@ -16,7 +16,6 @@ from mdl.addresses import Host, check_reachable
 from mdl.bounds import MAX_INCARNATION, MAX_MEMBERS, PeerId, SomePeerId, Text
 
 Key: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
-Signature: TypeAlias = Annotated[bytes, Meta(min_length=64, max_length=64)]
 # A signature, or none yet.
 SomeSignature: TypeAlias = Annotated[bytes, Meta(max_length=64)]
 Moment: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_INCARNATION)]

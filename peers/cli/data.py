@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from mdl.data.sources import source_forms
 from mdl.peers.cli.headings import App
 from mdl.peers.cli.options import AsJson, finite
 from mdl.peers.cli.progress import progress_bar
@@ -29,10 +30,7 @@ _SHOWN_USERS, _SHOWN_ITEMS = 5, 5
 
 @app.command("list")
 def list_sets(as_json: AsJson = False) -> None:
-    """List the data sets that are known.
-
-    They are built in, can be fetched, or can be read.
-    """
+    """List everything that --data can name."""
     from mdl.data.readers.catalogue import PUBLIC_SETS, data_home
 
     held = {known.name: _find_kept(known.name) for known in PUBLIC_SETS}
@@ -42,13 +40,16 @@ def list_sets(as_json: AsJson = False) -> None:
              "size_bytes": known.size_bytes, "path": str(held[known.name]) if held[known.name] else None}
             for known in PUBLIC_SETS
         ]  # fmt: skip
-        print(json.dumps({"sets": sets, "data_home": str(data_home())}))
+        sources = [{"form": form, "about": about} for form, about in source_forms().items()]
+        print(json.dumps({"sources": sources, "sets": sets, "data_home": str(data_home())}))
         return
-    print("motion    built in, SYNTHETIC: six activities of made-up people")
-    for known in PUBLIC_SETS:
-        print(f"{known.name:<9} {known.title}; {known.size_bytes / 1e6:.0f} MB; {known.licence}")
-        print(f"          {held[known.name] or f'not here: mdl data get {known.name}'}")
-    print("npz:PATH  csv:PATH  images:PATH  package.module:factory  your own data")
+    public = {known.name: known for known in PUBLIC_SETS}
+    width = max(map(len, source_forms()))
+    for form, about in source_forms().items():
+        print(f"{form:<{width}}  {about}")
+        if known := public.get(form.partition("[")[0]):
+            print(f"{'':<{width}}  {known.size_bytes / 1e6:.0f} MB; {known.licence}")
+            print(f"{'':<{width}}  {held[known.name] or f'not here: mdl data get {known.name}'}")
 
 
 @app.command("get")
@@ -82,9 +83,7 @@ def get_set(
 def inspect_set(
     spec: Annotated[
         str,
-        typer.Argument(
-            help="Inspect motion, uci-har:PATH, semg:PATH, npz:PATH, csv:PATH?label=..., images:PATH, module:function"
-        ),
+        typer.Argument(help=f"Inspect this data, as --data names it: {', '.join(source_forms())}."),
     ],
     seed: Annotated[
         int,

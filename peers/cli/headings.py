@@ -62,6 +62,8 @@ class _Group(TyperGroup):
         found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in COMMANDS}
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
+            if command.hidden:
+                continue
             heading = command.rich_help_panel or "Commands"
             found.setdefault(heading, []).append((name, command.get_short_help_str(_WHOLE)))
         _write(found, formatter)

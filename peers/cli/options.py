@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
+from mdl.data.sources import source_forms
+from mdl.learning.built_in import model_forms
 from mdl.peers.cli.headings import LIMITS, MEETING, OUTPUT, ROUNDS
 from mdl.scheduler.policies.registry import name_policies
 from mdl.section import LARGEST_SEED, MANY
@@ -64,14 +66,10 @@ Insecure = Annotated[
     bool | None,
     typer.Option("--insecure", help="Switch encryption off; only with --loopback.", rich_help_panel=MEETING),
 ]
-DataSpec = Annotated[
-    str | None, typer.Option("--data", help="Use this data: motion, uci-har:PATH, csv:PATH?..., npz:PATH, pkg:make.")
-]
+DataSpec = Annotated[str | None, typer.Option("--data", help=f"Use this data: {', '.join(source_forms())}.")]
 Model = Annotated[
     str | None,
-    typer.Option(
-        help="Use this model: lenet, fcn, alexnet, cnn-lstm, cnn?channels=32,64&kernel=5&hidden=128, or pkg:factory."
-    ),
+    typer.Option(help=f"Use this model: {', '.join(model_forms())}."),
 ]
 OwnModel = Annotated[
     str | None,

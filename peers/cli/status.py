@@ -1,4 +1,4 @@
-"""`mdl peers` and `mdl status`: a look at a live mesh, and one snapshot of it."""
+"""`mdl status`: a look at a live mesh. `mdl peers` is its other name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def status(
 ) -> None:
     """Show devices, the open round, and what was learned.
 
-    docs/api.md has all fields of --json.
+    mdl peers is the same command. docs/api.md has all fields of --json.
     """
     settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
     from mdl.peers.view.status import show_status
@@ -48,28 +48,6 @@ def status(
         print_json(told)
 
 
-def peers(
-    mesh: MeshName = None,
-    code: Code = None,
-    wait: Annotated[
-        float, typer.Option(help="Look around for so many seconds.", min=0.1, max=LONGEST_S, callback=finite)
-    ] = 3.0,
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
-    join: Join = None,
-    interface: Interface = None,
-    loopback: Loopback = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show each device, and the hops of the open round."""
-    settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
-    from mdl.peers.view.watch import look_around
-
-    found = find_mesh(mesh, code, settings)
-    result = look_around(found, settings.mesh, wait, watch=watch, quiet=as_json)
-    if as_json:
-        print_json(result)
-
-
 def register(app: typer.Typer) -> None:
-    app.command(rich_help_panel=LOOK)(peers)
     app.command(rich_help_panel=LOOK)(status)
+    app.command("peers", hidden=True)(status)  # its other name

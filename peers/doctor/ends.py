@@ -39,7 +39,7 @@ def tell_end(name: str, at: Address, reached: Reached, own: Sequence[Interface],
             do = f"a firewall on it, or client isolation of the Wi-Fi (a guest network), drops it; {_open(at.port)}"
             return fail("port", f"{where} does not answer on its TCP port", do)
         case Reached.NOT_MDL:
-            do = "give the port that mdl peers shows; if it is mdl, it hangs: start it again"
+            do = "give the port that mdl status shows; if it is mdl, it hangs: start it again"
             return fail("port", f"{where}: another program is listening on that port", do)
         case Reached.OTHER_KEYS:
             return fail("code", f"{where} is in another mesh: it does not know our join code", SAME_CODE)

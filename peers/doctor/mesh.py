@@ -136,7 +136,7 @@ def _find_trouble(
             return tell_shut_out(device.name, second)
     if not is_heard and bare(at.host) in {str(each.ip) for each in own}:
         told = f"{device.name} runs on this machine, and has not answered yet: it may have much to compare"
-        return note("member", told, "look again in a few seconds; mdl peers shows whether it takes part")
+        return note("member", told, "look again in a few seconds; mdl status shows whether it takes part")
     if is_heard:
         return None
     is_routed = not (":" in at.host or is_near(at.host, own) or sight.heard)
@@ -158,13 +158,13 @@ def _check_work(members: list[Announcement], sight: Sight) -> Iterator[Finding]:
     if len(models) > 1:
         told = f"the devices train {len(models)} different models: those of one model go on, the others are refused"
         yield note(
-            "model", told, "give all the same --model, classes and window size: mdl peers shows the refused ones"
+            "model", told, "give all the same --model, classes and window size: mdl status shows the refused ones"
         )
     status = sight.status
     for each in (status.members if status else ())[:_MOST]:
         if each.problem:
             told = f"{each.peer_id} takes no part: {each.problem}"
-            yield note("member", told, "mdl peers --watch shows it")
+            yield note("member", told, "mdl status --watch shows it")
     yield from _check_absent(members, sight)
     for cut in (status.cuts if status else ())[:_MOST]:
         yield note("member", cut, "mdl doctor on those two tells why")

@@ -38,6 +38,7 @@ from mdl.peers.launch.verify import Verifier
 from mdl.peers.report.after import report_on
 from mdl.peers.view.console import PlainConsole
 from mdl.peers.view.tail import RoundReader
+from mdl.peers.view.take_snapshot import Taker
 from mdl.peers.view.terminal import describe_summary, draw_mesh, show_result
 from mdl.peers.view.watch import Watcher
 from mdl.protocol.status_messages import RoundSummary
@@ -183,7 +184,7 @@ def _follow(
     The agent ends the run. If it is lost in the middle, a peer leads from there on, and the run ends with the peers.
     """
     agent, reader, cycles = children.running[0], RoundReader(run.out), CycleReader(run.out)
-    told = ""
+    told, taker = "", Taker()
     with Live(console=console, auto_refresh=False) if draws else nullcontext() as screen:
         ended, alone_s = False, 0.0
         while not ended:
@@ -198,7 +199,8 @@ def _follow(
             notes = [*wrong, *(_tell_cloud(cycles) for _ in children.beside if not any(wrong[1:]))]
             note = "; ".join(note for note in (wrong if console.quiet else notes) if note)
             if screen is not None:
-                screen.update(draw_mesh(watcher.status, reader.rounds, note, console.height), refresh=True)
+                snapshot = taker.take(watcher.told())
+                screen.update(draw_mesh(snapshot, reader.rounds, note, console.height), refresh=True)
             elif console.quiet and note and note != told:
                 logger.warning("%s", note)
             elif note != told:

@@ -20,8 +20,6 @@ from mdl.peers.view.tail import RoundReader
 from mdl.protocol.status_messages import RoundSummary
 from mdl.writing import make_private_folder
 
-FORMS = ("tensorboard", "wandb")
-
 
 class Writer(Protocol):
     """add: writes a round's number and its values; they are on their way to the disk when it returns."""

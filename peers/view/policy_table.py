@@ -10,7 +10,7 @@ from rich.table import Table
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from mdl.peers.view.console import PlainConsole
-from mdl.scheduler.paper.optimum import FollowOrder
+from mdl.scheduler.paper.follow_order import FollowOrder
 from mdl.scheduler.paper.policy_file import is_paper_dqn, load_paper_dqn
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, load_weights
 from mdl.scheduler.policies.registry import make_policy

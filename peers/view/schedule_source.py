@@ -149,7 +149,7 @@ def run_scenarios(directory: Path) -> tuple[str, int, list[Scenario]]:
 
 
 def _look_at_mesh(mesh: Mesh, section: MeshSection, wait_s: float) -> RealRound:
-    """Ask the agent of a live mesh, as `mdl peers` does. Raises MeshNotFoundError if it does not answer in `wait_s`."""
+    """Ask the agent of a live mesh, as `mdl status` does. Raises MeshNotFoundError after `wait_s`."""
     status, finished = _ask(mesh, section, wait_s)
     return live_round(status, finished)
 
@@ -165,7 +165,7 @@ def _ask(mesh: Mesh, section: MeshSection, wait_s: float) -> tuple[MeshStatus, l
         if watcher.status is None:
             raise MeshNotFoundError(
                 f"no agent of mesh {mesh.shown!r} answered within {wait_s:g} s; name a run directory or a scenario "
-                "instead; mdl peers shows the devices that are there"
+                "instead; mdl status shows the devices that are there"
             )
         return watcher.status, watcher.rounds
 

@@ -7,7 +7,8 @@ people; names and texts of others are bounded and printable (`mdl/bounds.py`), a
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeAlias, get_type_hints
 
 import msgspec
 
@@ -35,8 +36,26 @@ State: TypeAlias = Literal[
 ]
 
 
+@dataclass(frozen=True)
+class Shown:
+    """The form of a device's field wherever it is shown; the line in the docstring describes it everywhere.
+
+    form: of its text: whole, number, nats, percent, bytes, celsius or rate (of megabytes a second).
+    column: its title in a terminal; "": no column of its own.
+    fact: its label on the page's card; "": none of its own.
+    metric: its name for Prometheus, after mdl_device_; "": none.
+    scale: the factor of the metric's value.
+    """
+
+    form: str = "number"
+    column: str = ""
+    fact: str = ""
+    metric: str = ""
+    scale: float = 1.0
+
+
 class DevicePart(msgspec.Struct, frozen=True):
-    """One device of the mesh.
+    """One device of the mesh. The part of a description before a semicolon is also the metric's.
 
     role: trainer or agent.
     leads: it is the mobile agent now.
@@ -45,49 +64,71 @@ class DevicePart(msgspec.Struct, frozen=True):
     round: the round of its model.
     silent_s: whole seconds since it was heard; 0 unless it is silent.
     theta: of the partial sum that it holds.
-    loss: of its last training, in nats.
+    loss: loss of its last training; in nats.
     arrived: share of the values it waits for that is here.
     arrives_from: the sender of those values.
     cpu_percent: share of its processor that other programs take.
     free_memory_bytes: memory that a program may take.
     memory_left_bytes: the rest of the memory that its owner offers.
-    battery_percent: of a full charge; None: it has no battery, or does not tell.
+    battery_percent: charge of its battery; None: it has no battery, or does not tell.
     battery_left_percent: the rest of the charge that its owner offers.
     charging: it is on its charger.
     in_use: a person is using it.
-    temperature_c: of its warmest sensor, in degrees Celsius.
-    link_mb_s: megabytes a second, as its transfers have shown.
-    merge_mb_s: megabytes a second that it merges.
+    temperature_c: temperature of its warmest sensor; in degrees Celsius.
+    link_mb_s: speed of its link, as its transfers have shown; in megabytes a second.
+    merge_mb_s: speed of its merges; in megabytes a second.
     bugs: messages that met a bug in its process.
     took_part: rounds of the last ones with work of it.
     of_rounds: number of these, at most ten.
     behind: rounds that the mesh's model is ahead of its own.
+    host: its IP address; "": not known.
+    port: TCP port where others meet it; 0: not known.
+    incarnation: of its process; 0: not known.
+    schema_hash: of its model; "": it has none, or it is not known.
+    fingerprint: words of its key; "": it has shown none.
     """
 
     role: str
     leads: bool
     state: State
     doing: str
-    round: int | None = None
+    round: Annotated[int | None, Shown("whole", column="round", metric="round")] = None
     silent_s: int = 0
-    theta: float | None = None
-    loss: float | None = None
+    theta: Annotated[float | None, Shown(column="theta")] = None
+    loss: Annotated[float | None, Shown("nats", column="loss", fact="loss", metric="loss_nats")] = None
     arrived: float | None = None
     arrives_from: str = ""
-    cpu_percent: float | None = None
-    free_memory_bytes: int | None = None
+    cpu_percent: Annotated[float | None, Shown("percent", column="cpu", metric="cpu_ratio", scale=0.01)] = None
+    free_memory_bytes: Annotated[int | None, Shown("bytes", column="free", fact="free", metric="memory_free_bytes")] = (
+        None
+    )
     memory_left_bytes: int | None = None
-    battery_percent: float | None = None
+    battery_percent: Annotated[float | None, Shown(metric="battery_ratio", scale=0.01)] = None
     battery_left_percent: float | None = None
-    charging: bool | None = None
-    in_use: bool | None = None
-    temperature_c: float | None = None
-    link_mb_s: float | None = None
-    merge_mb_s: float | None = None
+    charging: Annotated[bool | None, Shown(metric="charging")] = None
+    in_use: Annotated[bool | None, Shown(metric="in_use")] = None
+    temperature_c: Annotated[float | None, Shown("celsius", fact="temp", metric="temperature_celsius")] = None
+    link_mb_s: Annotated[
+        float | None, Shown("rate", column="MB/s", fact="link", metric="link_bytes_per_second", scale=1e6)
+    ] = None
+    merge_mb_s: Annotated[float | None, Shown(metric="merge_bytes_per_second", scale=1e6)] = None
     bugs: int = 0
     took_part: int = 0
     of_rounds: int = 0
     behind: int = 0
+    host: str = ""
+    port: int = 0
+    incarnation: int = 0
+    schema_hash: str = ""
+    fingerprint: str = ""
+
+
+# Field of DevicePart -> how it is shown; the other fields have no form of their own.
+SHOWN: dict[str, Shown] = {
+    name: how
+    for name, kind in get_type_hints(DevicePart, include_extras=True).items()
+    for how in getattr(kind, "__metadata__", ())
+}
 
 
 class MeshPart(msgspec.Struct, frozen=True):

@@ -34,10 +34,11 @@ from mdl.peers.view.snapshot import (
 )
 from mdl.protocol.counts import MEASURES
 from mdl.protocol.status_messages import LEFT_OUT, DeviceRecord, MemberStatus, MeshStatus, RoundSummary
-from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from mdl.scheduler.explain.chart import Chart, Span, SpanKind
 from mdl.scheduler.explain.recorded_round import chart_real, finished_round, live_round
 from mdl.task import Targets
+from mdl.transport.trust.words import fingerprint
 
 # An agent that has said nothing for so long counts as silent: it answers ten times a second.
 SILENT_S = 3.0
@@ -45,10 +46,10 @@ SILENT_S = 3.0
 _CYCLES_KEPT = 200
 # A problem that begins with one of these words and a colon names the state; any other is a reason for refusal.
 _PROBLEMS: dict[str, State] = {"paused": "paused", "revoked": "revoked", "quarantined": "quarantined"}
-# Fields that are taken unchanged from the device's own report.
-_RESOURCES = (
-    *("cpu_percent", "free_memory_bytes", "memory_left_bytes", "battery_percent", "battery_left_percent"),
-    *("charging", "in_use", "temperature_c"),
+# A field of the same name is taken unchanged: from the agent's word, the device's own report, or its introduction.
+_MEMBER, _RESOURCES, _INTRODUCTION = (
+    [name for name in kind.__struct_fields__ if name in DevicePart.__struct_fields__ and name != "role"]
+    for kind in (MemberStatus, ResourceState, PeerInfo)
 )
 
 
@@ -167,7 +168,10 @@ def _mesh(told: Told) -> MeshPart:
         return MeshPart(told.mesh, told=told.problem or "nobody leads yet", devices=devices, pages=told.pages)
     silent = told.heard_s_ago >= SILENT_S
     newest = max((member.round_id for member in status.members), default=0)
-    known = {member.peer_id: _device(member, status, silent, newest) for member in status.members}
+    known = {
+        member.peer_id: _device(member, status, silent, newest, told.peers.get(member.peer_id))
+        for member in status.members
+    }
     known |= _revoked(told.revoked, [member.peer_id for member in status.members if member.alive])
     rest = {name: part for name, part in _introduced(told.peers, status.agent) if name not in known}
     text = f"no agent was heard for {told.heard_s_ago:.0f} s; it was {status.agent}" if silent else status.phase
@@ -192,37 +196,39 @@ def _introduced(peers: Mapping[str, PeerInfo], agent: str) -> Iterable[tuple[str
     """Yield devices that discovery knows, but no report: an agent without data, or a peer that is silent yet."""
     for name, info in peers.items():
         leads = name == agent
-        if leads or info.role is Role.TRAINER:
+        if leads or info.role is not Role.OBSERVER:
             state: State = "waiting" if leads else "found"
-            yield name, DevicePart(info.role.value, leads, state, "leads" if leads else "found")
+            yield name, DevicePart(info.role.value, leads, state, "leads" if leads else "found", **_address(info))
 
 
-def _device(member: MemberStatus, status: MeshStatus, agent_is_silent: bool, newest: int) -> DevicePart:
-    """Return the device of a member. newest: the last round of any member's model."""
+def _address(info: PeerInfo | None) -> dict[str, Any]:
+    """Return the fields that a device's introduction tells."""
+    if info is None:
+        return {}
+    words = fingerprint(info.proof.enrolled.device) if info.proof else ""
+    return {name: getattr(info, name) for name in _INTRODUCTION} | {"fingerprint": words}
+
+
+def _device(
+    member: MemberStatus, status: MeshStatus, agent_is_silent: bool, newest: int, info: PeerInfo | None
+) -> DevicePart:
+    """Return the device of a member. newest: the last round of any member's model. info: its introduction."""
     resources, transfer = member.resources, member.transfer
     state, doing = _state(member)
     arriving = transfer if transfer and transfer.size_bytes else None
     leads = member.peer_id == status.agent
-    told: dict[str, Any] = {name: getattr(resources, name) for name in _RESOURCES} if resources else {}
-    return DevicePart(
-        Role.TRAINER.value,
-        leads and not agent_is_silent,
-        "silent" if leads and agent_is_silent else state,
-        doing,
-        member.round_id,
-        int(member.heard_s_ago) if state == "silent" else 0,
-        member.theta or None,
-        member.loss,
-        round(arriving.received_bytes / arriving.size_bytes, 3) if arriving else None,
-        arriving.sender if arriving else "",
-        link_mb_s=member.link_mb_s,
-        merge_mb_s=member.merge_mb_s,
-        bugs=member.bugs,
-        took_part=member.took_part,
-        of_rounds=member.of_rounds,
-        behind=max(0, newest - member.round_id),
-        **told,
-    )
+    told = {name: getattr(resources, name) for name in _RESOURCES} if resources else {}
+    told |= {name: getattr(member, name) for name in _MEMBER} | _address(info)
+    told |= {
+        "round": member.round_id,
+        "silent_s": int(member.heard_s_ago) if state == "silent" else 0,
+        "theta": member.theta or None,
+        "arrived": round(arriving.received_bytes / arriving.size_bytes, 3) if arriving else None,
+        "arrives_from": arriving.sender if arriving else "",
+        "behind": max(0, newest - member.round_id),
+    }
+    leads_on = leads and not agent_is_silent
+    return DevicePart(Role.TRAINER.value, leads_on, "silent" if leads and agent_is_silent else state, doing, **told)
 
 
 def _state(member: MemberStatus) -> tuple[State, str]:

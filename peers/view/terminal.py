@@ -1,63 +1,90 @@
-"""The mesh on a terminal: activities, transfers, and the curve of the score. Draws a status, keeps none."""
+"""The mesh on a terminal: devices, transfers, rounds and the curve of the score. Draws a snapshot, keeps none."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mdl.peers.view.snapshot import SHOWN, ChartPart, DevicePart, ExchangePart, RoundPart, Shown, Snapshot
 from mdl.protocol.counts import MEASURES, show_score, show_value
-from mdl.protocol.status_messages import HopSummary, MemberStatus, MeshStatus, RoundSummary
-from mdl.protocol.vocabulary import Activity
+from mdl.protocol.status_messages import RoundSummary
 from mdl.task import Targets
 
-_COLOURS = {
-    Activity.WAITING: "dim",
-    Activity.TRAINING: "yellow",
-    Activity.HOLDING: "cyan",
-    Activity.RECEIVING: "magenta",
-    Activity.SENT: "blue",
-    Activity.STAGED: "green",
-    Activity.LEFT: "dim",
-}
+_COLOURS = {"paused": "yellow", "training": "yellow", "receiving": "magenta", "holding": "cyan", "sent": "blue"}
+_COLOURS |= {"staged": "green", "waiting": "dim", "left": "dim"}
+_COLOURS |= dict.fromkeys(("silent", "refused", "revoked", "quarantined"), "red")
 _SHOWN_ROUNDS = 12
-_SHOWN_HOPS = 6
+_SHOWN_HOPS = 8
+_SHOWN_CHANGES = 3
 _SHOWN_FITS = 3
 _SHOWN_BARS = 40
 _BARS = "▁▂▃▄▅▆▇█"
+# The text of a value by its form (`Shown`). Columns are wide enough that nothing jumps from frame to frame, and all
+# fit 80 characters.
+_FORMS: dict[str, Callable[[float], str]] = {
+    "whole": str,
+    "number": lambda value: f"{value:g}",
+    "nats": lambda value: f"{value:.3f}",
+    "percent": lambda value: f"{value:.0f} %",
+    "bytes": lambda value: f"{value / 1e9:.1f} GB",
+    "rate": lambda value: f"{value:.3g}",
+}
+_WIDTH, _WIDER, _WIDE = 5, 7, ("free", "battery")
+_COLUMNS = {name: how for name, how in SHOWN.items() if how.column}
+# The height of a view that nothing bounds.
+_ANY_HEIGHT = 1_000
 
 
 def draw_mesh(
-    status: MeshStatus | None, rounds: Sequence[RoundSummary], note: str = "", height: int = 40
+    snapshot: Snapshot, rounds: Sequence[RoundSummary] = (), note: str = "", height: int = _ANY_HEIGHT
 ) -> RenderableType:
-    """Draw one frame of at most `height` lines, if the members fit. rounds: all finished ones, oldest first."""
-    if status is None:
-        return Text(note or "looking for the mesh ...", style="dim")
-    goal = f" of {status.rounds}" if status.rounds else ""
-    head = Text.assemble(
-        ("mdl ", "bold"), f"round {status.round_id}{goal}, ", (status.phase, "bold"), f", policy {status.policy}"
-    )
-    parts: list[RenderableType] = [_cut(head), _draw_members(status.members, status.shares)]
-    room = height - len(status.members) - 4 - bool(note) - bool(_notices(status)) - bool(status.shares)
-    if rounds:
-        parts += [_draw_rounds(rounds, max(1, min(_SHOWN_ROUNDS, room)))]
-        room -= min(len(rounds), _SHOWN_ROUNDS)
-    if status.hops and room > 1:
-        parts.insert(2, _draw_hops(status.hops[-min(_SHOWN_HOPS, room - 1) :]))
-    if status.shares:
-        parts.insert(2, _cut(Text(_describe_exchange(status), style="bold blue")))
-    if notices := _notices(status):
-        parts.insert(2, _cut(Text("; ".join(notices), style="yellow")))
+    """Draw one frame of at most `height` lines, if the devices fit. rounds: all finished ones, oldest first."""
+    mesh, round_ = snapshot.mesh, snapshot.round
+    exchange = round_.chart.exchange if round_ and round_.chart else None
+    parts: list[RenderableType] = [_line(tell_doing(snapshot, f" by {mesh.policy}" if mesh.policy else ""))]
+    parts.append(_draw_devices(mesh.devices, exchange))
+    parts += [_line(Text(cut, style="yellow")) for cut in mesh.cuts]
+    if round_ and exchange:
+        parts.append(_line(Text(_tell_exchange(exchange, round_, mesh.devices), style="bold blue")))
+    changes = [(number, point.changed) for number, point in snapshot.learning.rounds.items() if point.changed]
+    scores = [summary.score for summary in rounds if summary.score is not None]
+    rest = (len(scores) > 1, bool(changes), bool(snapshot.cloud), bool(note))
+    room = height - len(mesh.devices) - len(parts) - sum(rest)
+    shown = rounds[-max(1, min(_SHOWN_ROUNDS, room)) :]
+    room -= len(shown)
+    if round_ and round_.chart and round_.chart.hops and room > 1:
+        parts.append(_draw_hops(round_.chart, round_.is_open, min(_SHOWN_HOPS, room - 1)))
+    parts += [_line(Text(describe_summary(summary))) for summary in shown]
+    if len(scores) > 1:
+        parts.append(_line(Text(draw_scores(snapshot.learning.targets, scores), style="green")))
+    if changes:  # later scores are those of other devices
+        parts.append(_line(Text("; ".join(f"from round {each} {who}" for each, who in changes[-_SHOWN_CHANGES:]))))
+    if snapshot.cloud:
+        parts.append(_line(Text(f"cloud: version {snapshot.cloud.version}")))
     if note:
-        parts.append(_cut(Text(note, style="yellow")))
+        parts.append(_line(Text(note, style="yellow")))
     return Group(*parts)
 
 
-def _notices(status: MeshStatus) -> tuple[str, ...]:
-    return (*status.cuts, *status.doubts, *status.unlike)
+def tell_doing(snapshot: Snapshot, policy: str = "") -> Text:
+    """Return the round, its leader, and what the mesh is doing, in one line. policy: said behind the leader."""
+    mesh, round_ = snapshot.mesh, snapshot.round
+    led = f", led by {mesh.agent}{policy}" if mesh.agent else ""
+    number = f", round {round_.number}" + (f" of {round_.goal}" if round_.goal else "") if round_ else ""
+    return Text.assemble((mesh.name, "bold"), f"{number}{led}: ", (mesh.told, "bold"))
+
+
+def draw_addresses(snapshot: Snapshot) -> RenderableType:
+    """Draw the address and the words of the key of each device that has been introduced."""
+    table = Table.grid(padding=(0, 2))
+    for name, device in snapshot.mesh.devices.items():
+        if device.port:
+            table.add_row(name, device.role, f"{device.host}:{device.port}", device.fingerprint)
+    return table
 
 
 def describe_summary(summary: RoundSummary) -> str:
@@ -82,76 +109,65 @@ def draw_curve(values: Sequence[float]) -> str:
     return "".join(_BARS[int((value - low) / span * (len(_BARS) - 1))] for value in values)
 
 
-def _describe_exchange(status: MeshStatus) -> str:
+def _tell_exchange(exchange: ExchangePart, round_: RoundPart, devices: dict[str, DevicePart]) -> str:
     """Return the progress of a round in segments: the mean share of the result that is here, and the plan."""
-    parts = [_share_here(member) for member in status.members if member.peer_id in status.shares]
-    here = sum(parts) / len(parts) if parts else 0.0
-    return f"segments: {here:.0%} are there after {status.exchanging_s:.1f} s; {status.plan}"
+    if exchange.end_s is not None or not round_.chart:
+        return f"in segments: {exchange.plan}"
+    here = [_share_here(devices[name]) for name in exchange.owns if name in devices]
+    share = sum(here) / len(here) if here else 0.0
+    return f"segments: {share:.0%} are there after {round_.chart.end_s - exchange.start_s:.1f} s; {exchange.plan}"
 
 
-def _share_here(member: MemberStatus) -> float:
+def _share_here(device: DevicePart) -> float:
     """Return the share of the result that is here, while it comes in segments."""
-    if member.activity is Activity.STAGED:
-        return 1.0
-    transfer = member.transfer
-    return transfer.received_bytes / transfer.size_bytes if transfer and transfer.size_bytes else 0.0
+    return 1.0 if device.state == "staged" else device.arrived or 0.0
 
 
-def _draw_members(members: Sequence[MemberStatus], shares: Mapping[str, int]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    # Fixed widths, so that nothing jumps from frame to frame; together they fit 80 columns.
-    table.add_column("peer", no_wrap=True, overflow="ellipsis", min_width=8)
-    table.add_column("doing", no_wrap=True, overflow="ellipsis", min_width=22)
-    for column, width in (("round", 5), ("theta", 5), ("loss", 5), ("cpu", 5), ("free", 8), ("battery", 7)):
-        table.add_column(column, justify="right", no_wrap=True, min_width=width)
-    for member in members:
-        resources = member.resources
-        battery = resources.battery_percent if resources else None
+def _draw_devices(devices: dict[str, DevicePart], exchange: ExchangePart | None) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("device", no_wrap=True, overflow="ellipsis", min_width=8)
+    table.add_column("doing", min_width=18)  # the one that a narrow terminal cuts
+    for title in (*(how.column for how in _COLUMNS.values()), "gave", "battery"):
+        table.add_column(title, justify="right", no_wrap=True, min_width=_WIDER if title in _WIDE else _WIDTH)
+    owns = exchange.owns if exchange and exchange.end_s is None else {}
+    for name, device in devices.items():
         table.add_row(
-            member.peer_id,
-            _describe_activity(member, shares),
-            str(member.round_id),
-            f"{member.theta:g}" if member.theta else "",
-            "" if member.loss is None else f"{member.loss:.3f}",
-            f"{resources.cpu_percent:.0f} %" if resources else "",
-            f"{resources.free_memory_bytes / 1e9:.1f} GB" if resources else "",
-            "mains" if battery is None else f"{battery:.0f} %",
+            name,
+            _line(_tell_device(device, owns.get(name))),
+            *(_tell_value(getattr(device, field), how) for field, how in _COLUMNS.items()),
+            f"{device.took_part}/{device.of_rounds}" if device.of_rounds else "",
+            _tell_power(device),
         )
     return table
 
 
-def _describe_activity(member: MemberStatus, shares: Mapping[str, int]) -> Text:
-    """Describe a member's activity. shares: of a round in segments; its devices hold their own deltas meanwhile."""
-    if member.problem:
-        told = member.problem if member.problem.startswith("quarantined: ") else f"refused: {member.problem}"
-        return Text(told, style="red")
-    if not member.alive:
-        return Text(f"silent for {member.heard_s_ago:.0f} s", style="red")
-    if member.activity is Activity.HOLDING and member.peer_id in shares:
-        text = f"segments {_share_here(member):.0%}, owns {shares[member.peer_id]}"
-        return Text(text, style=_COLOURS[Activity.RECEIVING])
-    text = member.activity.value
-    if member.transfer and member.transfer.size_bytes:
-        share = member.transfer.received_bytes / member.transfer.size_bytes
-        text += f" {share:.0%} from {member.transfer.sender}"
-    return Text(text, style=_COLOURS[member.activity])
+def _tell_device(device: DevicePart, owns: int | None) -> Text:
+    """Describe a device's activity. owns: its segments of a round that goes in segments; None: it does not."""
+    if owns is not None and device.state == "holding":  # it holds its own delta meanwhile
+        return Text(f"segments {_share_here(device):.0%}, owns {owns}", style=_COLOURS["receiving"])
+    doing = device.doing + (f" for {device.silent_s} s" if device.silent_s else "")
+    if device.arrived is not None:
+        doing = f"{device.state} {device.arrived:.0%} from {device.arrives_from}"
+    leads = "leads, " if device.leads and device.doing != "leads" else ""
+    return Text(f"{leads}{doing}", style=_COLOURS.get(device.state, ""))
 
 
-def _draw_hops(hops: Sequence[HopSummary]) -> RenderableType:
-    """Draw the hops of the open round, each with the reason of the schedule."""
-    lines = [Text("hops of this round", style="bold")]
-    for hop in hops:
-        took = "" if hop.decided_s is None else f" {hop.decided_s - hop.ordered_s:.2f} s"
-        lines.append(_cut(Text(f"{hop.sender} → {hop.receiver}  {hop.outcome}{took}  {hop.reason}")))
-    return Group(*lines)
+def _tell_value(value: float | None, how: Shown) -> str:
+    return "" if value is None else _FORMS[how.form](value)
 
 
-def _draw_rounds(rounds: Sequence[RoundSummary], shown: int) -> RenderableType:
-    lines = [_cut(Text(describe_summary(summary))) for summary in rounds[-shown:]]
-    scores = [summary.score for summary in rounds if summary.score is not None]
-    if len(scores) > 1:
-        curve = draw_scores(next(each.targets for each in reversed(rounds) if each.score is not None), scores)
-        lines.append(_cut(Text(curve, style="green")))
+def _tell_power(device: DevicePart) -> str:
+    if device.battery_percent is None:
+        return "mains" if device.cpu_percent is not None else ""
+    return f"{device.battery_percent:.0f} %" + (" +" if device.charging else "")
+
+
+def _draw_hops(chart: ChartPart, is_open: bool, most: int) -> RenderableType:
+    """Draw the last hops of a round, each with the reason of the schedule."""
+    lines = [Text("hops of this round" if is_open else "hops of the last round", style="bold")]
+    for hop in list(chart.hops.values())[-most:]:
+        took = "" if hop.end_s is None else f" {hop.end_s - hop.start_s:.2f} s"
+        lines.append(_line(Text(f"{hop.sender} → {hop.receiver}  {hop.outcome}{took}  {hop.reason}")))
     return Group(*lines)
 
 
@@ -161,7 +177,7 @@ def draw_scores(targets: Targets, scores: Sequence[float]) -> str:
     return f"{MEASURES[targets]} {draw_curve(scores[-_SHOWN_BARS:])} {first} → {last}"
 
 
-def _cut(text: Text) -> Text:
+def _line(text: Text) -> Text:
     """Cut the text to one line, however narrow the terminal is."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text

@@ -1,4 +1,4 @@
-"""A look at a live mesh from outside: `mdl peers`, and the view of `mdl up`."""
+"""An observer of a live mesh: for `mdl status`, the page, the doctor and the view of `mdl up`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
-from rich.live import Live
 
 from mdl.bounds import printable
 from mdl.config import MeshSection
@@ -17,10 +15,7 @@ from mdl.errors import MeshNotFoundError
 from mdl.files.round_lines import ROUNDS_KEPT
 from mdl.peers.edge.node import drive, start_runtime
 from mdl.peers.roles.observer import Observer
-from mdl.peers.view.active import tell_active
-from mdl.peers.view.console import PlainConsole
 from mdl.peers.view.take_snapshot import Told
-from mdl.peers.view.terminal import draw_mesh
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, PeerFound, Received
 from mdl.protocol.status_messages import MeshStatus, RoundSummary
@@ -29,9 +24,6 @@ from mdl.transport.links.mesh_links import Links
 from mdl.transport.links.standing import Standing, Stated
 from mdl.transport.runtime import Renewed
 from mdl.transport.trust.keys import Mesh
-from mdl.transport.trust.words import fingerprint
-
-_FRAME_S = 0.25
 
 
 class Watcher:
@@ -127,57 +119,3 @@ class Watcher:
             del self.rounds[:-ROUNDS_KEPT]
             self.heard.set()
             self.on_news()
-
-
-def look_around(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool, quiet: bool) -> dict[str, Any]:
-    """Find the mesh and show it, once or until Ctrl-C. Raises MeshNotFoundError if no peer answers in `wait_s`."""
-    with Watcher(mesh, section) as watcher:
-        watcher.heard.wait(wait_s)
-        if watcher.problem:
-            raise watcher.problem
-        status = watcher.status
-        found = [info for info in watcher.machine.peers.values() if info.role is not Role.OBSERVER]
-        if status is None and not found:
-            raise MeshNotFoundError(
-                f"nobody of mesh {mesh.shown!r} answered within {wait_s:g} s; on its devices: mdl peer --mesh ... "
-                f"(mdl mesh show NAME shows the code); if they run already, mdl peers --join HOST:PORT"
-                f"{tell_active(mesh, section)}"
-            )
-        if not quiet:
-            _show(watcher, found, watch)
-    return {
-        "mesh": mesh.shown,
-        "peers": [_tell_peer(info) for info in found],
-        "status": msgspec.to_builtins(status) if status else None,
-    }
-
-
-def _words(info: PeerInfo) -> str:
-    return fingerprint(info.proof.enrolled.device) if info.proof else ""
-
-
-def _tell_peer(info: PeerInfo) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(info, proof=None))
-    del told["proof"]
-    return told | {"fingerprint": _words(info)}
-
-
-def _show(watcher: Watcher, found: list[PeerInfo], watch: bool) -> None:
-    console = PlainConsole()
-    if watcher.status is None and not watch:
-        for info in found:
-            console.print(f"{info.peer_id}  {info.role.value}  {info.host}:{info.port}  {_words(info)}")
-        console.print("nobody leads yet: one of them does a few seconds after they have met; look again, or --watch")
-        return
-    if not watch:
-        console.print(draw_mesh(watcher.status, watcher.rounds))
-        for info in found:
-            console.print(f"{info.peer_id}  {_words(info)}", highlight=False)
-        return
-    with Live(console=console, auto_refresh=False) as live:
-        started = time.monotonic()
-        while True:
-            watcher.heard.clear()
-            note = f"watched for {time.monotonic() - started:.0f} s; Ctrl-C ends"
-            live.update(draw_mesh(watcher.status, watcher.rounds, note, console.height), refresh=True)
-            watcher.heard.wait(_FRAME_S)

@@ -7,7 +7,10 @@ import hashlib
 from html import escape
 from importlib.resources import files
 
+import msgspec
 from starlette.responses import Response
+
+from mdl.peers.view.snapshot import SHOWN
 
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -23,10 +26,15 @@ class PageFiles:
     def __init__(self) -> None:
         self._files: dict[str, tuple[str, bytes, bytes, str]] = {}
         for path in files("mdl.peers.web").joinpath("page").iterdir():
-            if (kind := _TYPES.get(path.name.rpartition(".")[2])) and path.is_file():
-                content = path.read_bytes()
-                tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
-                self._files[path.name] = kind, content, gzip.compress(content, mtime=0), tag
+            if path.is_file():
+                self._keep(path.name, path.read_bytes())
+        facts = [(field, how.fact, how.form) for field, how in SHOWN.items() if how.fact]
+        self._keep("facts.js", b"export const FACTS = %s;\n" % msgspec.json.encode(facts))
+
+    def _keep(self, name: str, content: bytes) -> None:
+        if kind := _TYPES.get(name.rpartition(".")[2]):
+            tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+            self._files[name] = kind, content, gzip.compress(content, mtime=0), tag
 
     def document(self, pages: tuple[str, ...]) -> Response:
         """Return the page itself. pages: other origins that it may ask besides this server."""

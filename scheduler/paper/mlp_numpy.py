@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mdl.scheduler.paper.optimum import Order
+from mdl.scheduler.paper.follow_order import Order
 from mdl.scheduler.paper.problem import Codes, Floats, Integers, PaperChain, PaperRules, observe_paper
 
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from mdl.devices.usage import UsageKind, expected_busy_s
-from mdl.scheduler.policies.chain import ChainView
 from mdl.scheduler.policies.chain_arrays import (
     BUSY_SHARE,
     SEND,
@@ -23,7 +21,6 @@ from mdl.scheduler.policies.chain_arrays import (
     Floats,
     Integers,
     Stand,
-    stand_of,
 )
 from mdl.scheduler.policies.layout import Layout, Prospects, lay_out, picks_now, prospects, receivers_for
 from mdl.scheduler.policies.trained_under import OBSERVATION
@@ -96,14 +93,6 @@ _STATE_CODES, _KIND_CODES = (np.arange(len(codes))[:, None, None] for codes in (
 _Columns = dict[str, npt.NDArray[np.generic]]
 
 
-class Observation(msgspec.Struct, frozen=True):
-    """features: float32, shape (n, F), columns as FEATURES. valid: bool, shape (n + 1,): devices that may be picked
-    now; the last is waiting."""
-
-    features: Floats
-    valid: Bools
-
-
 @dataclass(frozen=True)
 class Look:
     """B chains as the network sees them at the first pick, and the layout that it may improve on
@@ -130,13 +119,6 @@ class Look:
         self.layout.put(rows, fresh.layout)
         self.features[rows], self.costs[rows] = fresh.features, fresh.costs
         self.planned[0][rows], self.planned[1][rows] = fresh.planned
-
-
-def observe(view: ChainView, sender: int | None = None) -> Observation:
-    """Observe one view, to pick the sender or, if `sender` (its position) is given, the receiver."""
-    look = look_at(stand_of(view))
-    features, valid, _ = observe_senders(look) if sender is None else observe_receivers(look, np.array([sender]))
-    return Observation(features[0], valid[0])
 
 
 def look_at(stand: Stand) -> Look:

@@ -1,8 +1,11 @@
-"""Every policy that an agent may follow, by its name. Each is imported when it is made: help texts need only names."""
+"""Every policy that an agent may follow, by its name: a new one is a row here, and help, errors, `mdl schedule compare`
+and the docs have it. Each is imported when it is made: help texts need only names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 from mdl.config import Compress
@@ -27,7 +30,7 @@ def make_policy(name: str) -> Policy:
     if name not in POLICIES:
         hint = did_you_mean(name, [*POLICIES, OPTIMAL, *SHARES_BY])
         raise ConfigError(f"unknown policy {name!r}{hint} (valid: {', '.join(POLICIES)})")
-    return POLICIES[name]()
+    return POLICIES[name].make()
 
 
 def name_policies(*more: str, last: str = "or") -> str:
@@ -78,15 +81,27 @@ def _make_learned() -> Policy:
     return Learned()
 
 
-# The policies for an agent. greedy-risk is the best rule that never waits: the bar for planners and learners.
-POLICIES: dict[str, Callable[[], Policy]] = {
-    "dqn": _make_learned,
-    "greedy": _make_greedy,
-    "greedy-risk": _make_greedy_without_waiting,
-    "dp": _make_planner,
-    "fifo": _make_fifo,
-    "tree": _make_tree,
-    "ring": _make_ring,
+@dataclass(frozen=True)
+class Known:
+    """One policy. about: its rule in a few words. make: returns a fresh one.
+
+    is_quick: compared where the user names no policies; the others are slow, or another one but for a rule.
+    """
+
+    about: str
+    make: Callable[[], Policy]
+    is_quick: bool = True
+
+
+# greedy-risk is the best rule that never waits: the bar for planners and learners.
+POLICIES = {
+    "dqn": Known("a network trained on simulated meshes, for any number of devices", _make_learned),
+    "greedy": Known("a rule that waits for better partners and weighs interruptions", _make_greedy),
+    "greedy-risk": Known("the costliest device sends, the cheapest receives", _make_greedy_without_waiting, False),
+    "dp": Known("a planner: the first step with which the round ends first", _make_planner, is_quick=False),
+    "fifo": Known("the first two devices that are free", _make_fifo),
+    "tree": Known("pairs by position, as a binomial tree", _make_tree),
+    "ring": Known("pairs by position, each device to the next", _make_ring),
 }
 OPTIMAL = "optimal"
 # Compared with the policies, but without hops: segments go to owners with shares by bandwidth.
@@ -95,8 +110,6 @@ SHARES = "shares"
 SHARES_BY: dict[str, Compress] = {
     SHARES if compress == "none" else f"{SHARES}-{compress}": compress for compress in get_args(Compress)
 }
-# Compared only if they are named: dp is slow, greedy-risk is greedy but for one rule.
-_ON_DEMAND = frozenset({"dp", "greedy-risk"})
 
 
 def quick_policies(with_optimal: bool = False) -> list[str]:
@@ -104,4 +117,4 @@ def quick_policies(with_optimal: bool = False) -> list[str]:
 
     with_optimal: add the optimum to judge them by, if it can be found.
     """
-    return [*(name for name in POLICIES if name not in _ON_DEMAND), *([OPTIMAL] if with_optimal else [])]
+    return [*(name for name, known in POLICIES.items() if known.is_quick), *([OPTIMAL] if with_optimal else [])]

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 import numpy as np
 
 from mdl.devices.scenario import Scenario
-from mdl.scheduler.paper.optimum import FollowOrder
+from mdl.scheduler.paper.follow_order import FollowOrder
 from mdl.scheduler.paper.problem import energy_variance
 from mdl.scheduler.policies.chain import Policy
 from mdl.scheduler.policies.picks import Picks

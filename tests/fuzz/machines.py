@@ -24,6 +24,7 @@ from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
 from mdl.peers.roles.cloud.cloud import Cloud, CloudSettings, CloudState
 from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
 from mdl.peers.roles.observer import Observer
+from mdl.peers.view.take_snapshot import Told, take_snapshot
 from mdl.peers.view.terminal import describe_summary, draw_mesh
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
@@ -441,7 +442,8 @@ class ObserverCase(_Alone):
             sink = self._console.file
             assert isinstance(sink, _Sink)
             sink.text.clear()
-            self._console.print(draw_mesh(status, list(status.finished), height=40))
+            told = Told("home", status=status, rounds=status.finished)
+            self._console.print(draw_mesh(take_snapshot(told), status.finished, height=40))
             check_terminal("".join(sink.text))
         return refused
 

@@ -136,7 +136,7 @@ def test_a_look_at_a_mesh_where_nobody_is_ends_with_code_3(home):
 def test_who_trains_nothing_runs_without_torch(home):
     """`mdl agent`, and a look at its mesh: from the first import to the last."""
     code = new_join_code("light")
-    commands = [("agent",), ("peers", "--wait", 30)]
+    commands = [("agent",), ("status", "--wait", 30)]
     agent, look = running = [
         home.start_python("-X", "importtime", "-m", "mdl", *words, "--code", code, "--loopback", fresh=True)
         for words in commands

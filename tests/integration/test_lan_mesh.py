@@ -70,10 +70,10 @@ def test_hosts_find_each_other_by_mdns_within_three_seconds_train_and_other_mesh
         assert max(took) < FOUND_S
         rounds = product.read_lines(homes[0].folder / "state" / "mdl" / "field" / "agent" / "metrics.jsonl")
         assert [line["contributors"] for line in rounds] == [["p1", "p2"]] * 2
-        seen = homes[2].run("peers", "--code", STRANGERS[0], "--json", "--wait", 5).result()
-        assert [peer["host"] for peer in seen["peers"]] == [net.hosts[3]]
-        assert seen["status"]["members"] == []
-        assert homes[1].run("peers", "--code", STRANGERS[1], "--wait", 1).code == 3
+        seen = homes[2].run("status", "--code", STRANGERS[0], "--json", "--wait", 5).result()
+        assert [device["host"] for device in seen["mesh"]["devices"].values()] == [net.hosts[3]]
+        assert [device["role"] for device in seen["mesh"]["devices"].values()] == ["agent"]
+        assert homes[1].run("status", "--code", STRANGERS[1], "--wait", 1).code == 3
         assert other.code is None
 
 
@@ -86,7 +86,7 @@ def test_without_multicast_one_address_is_enough_to_train(place):
 def test_two_subnets_train_together_once_one_side_is_given_an_address(place):
     with lan.Lan(3, subnets=(0, 0, 1)) as net:
         homes = [place(net, host) for host in range(3)]
-        assert homes[2].run("peers", "--code", CODE, "--wait", 2).code == 3
+        assert homes[2].run("status", "--code", CODE, "--wait", 2).code == 3
         train(homes[0], homes[1:], join=("--join", f"{net.hosts[0]}:5750"), port=5750)
 
 
@@ -94,8 +94,8 @@ def test_with_ipv6_alone_a_mesh_trains_and_a_look_shows_its_devices_and_no_link(
     with lan.Lan(3, ipv4=(False,) * 3) as net:
         homes = [place(net, host) for host in range(3)]
         waiting = homes[2].start("agent", "--code", CODE)
-        seen = homes[0].run("peers", "--code", CODE, "--json", "--wait", 20).result()
-        assert [peer["host"][:6] for peer in seen["peers"]] == ["fe80::"]
+        seen = homes[0].run("status", "--code", CODE, "--json", "--wait", 20).result()
+        assert [device["host"][:6] for device in seen["mesh"]["devices"].values()] == ["fe80::"]
         assert "%" not in json.dumps(seen)
         waiting.interrupt()
         train(homes[0], homes[1:])

@@ -63,8 +63,10 @@ def test_after_a_change_of_the_code_members_stay_and_the_old_code_opens_nothing(
     assert users[1].run("mesh", "list", "--codes", "--json").result()["meshes"] == [{"mesh": "ward", "code": new}]
     rounds = peers[1].told.count("the mesh's model is here")
     assert product.until(lambda: peers[1].told.count("the mesh's model is here") > rounds)
-    stranger = users[2].run("peers", "--code", code, "--loopback", "--wait", "3", "--json")
-    assert stranger.result()["status"] is None, "it sees who announces itself, and nobody answers to the old code"
+    stranger = users[2].run("status", "--code", code, "--loopback", "--wait", "3", "--json")
+    assert (stranger.result()["mesh"]["agent"], stranger.result()["round"]) == ("", None), (
+        "it sees who announces itself, and nobody answers to the old code"
+    )
     third = users[2].start("peer", "--code", new, "--name", "p3", "--shard", "3/3", *COMMON)
     assert product.until(lambda: trained_with(third, ("p1", "p2"))), third.told
 

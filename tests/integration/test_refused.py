@@ -55,8 +55,8 @@ def test_a_device_of_anothers_name_ends_and_says_what_to_type_and_the_doctor_nam
     assert again.end() == 2, "what nobody has let in is not kept as this device's name"
     refused = "'dev2' is the name of another device of the mesh"
     assert any(verdict == "fail" and told.startswith(refused) for verdict, told in finds(users[2], code))
-    peers = users[0].run("peers", "--mesh", "ward", "--loopback", "--wait", "5", "--json").result()
-    assert {each["peer_id"] for each in peers["peers"]} == {"dev1", "dev2"}
+    seen = users[0].run("status", "--mesh", "ward", "--loopback", "--wait", "5", "--json").result()
+    assert set(seen["mesh"]["devices"]) == {"dev1", "dev2"}
     other = begin(users[2], 3, code, "--name", "dev3")
     assert product.until(lambda: trains(other)), other.told
     assert (first.code, second.code) == (None, None)
@@ -70,8 +70,8 @@ def test_new_boards_of_one_host_name_all_take_part_under_names_of_their_own(user
     founder, *others = (begin(user, number, code) for number, user in enumerate(users, 1))
     assert product.until(lambda: all(map(trains, (founder, *others)))), others[0].told + others[1].told
     assert "calls itself" not in founder.told, "who owns the mesh keeps its name"
-    peers = users[0].run("peers", "--mesh", "ward", "--loopback", "--wait", "5", "--json").result()
-    names = {each["peer_id"] for each in peers["peers"]}
+    seen = users[0].run("status", "--mesh", "ward", "--loopback", "--wait", "5", "--json").result()
+    names = set(seen["mesh"]["devices"])
     assert len(names) == 3, names
     assert "raspberrypi" in names
     assert all(name.startswith("raspberrypi") for name in names)

@@ -30,7 +30,7 @@ def test_a_peer_waits_without_torch_and_trains_when_somebody_comes(tmp_path):
         process = psutil.Process(first.process.pid)
         assert not [each.path for each in process.memory_maps() if "libtorch" in each.path]
         assert process.memory_info().rss < MOST_BYTES
-        look = home.run("peers", "--code", code, "--loopback", "--wait", 20)
+        look = home.run("status", "--code", code, "--loopback", "--wait", 20)
         assert "waits for somebody to train with" in look.said, look.told
         second = home.start(*peer, "--name", "bob", "--shard", "2/2", fresh=True)
         peaks = [0]

@@ -20,7 +20,6 @@ from rich.console import Console
 from mdl.addresses import parse_host
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.peers.roles.observer import Observer
-from mdl.peers.view.status import draw_status
 from mdl.peers.view.take_snapshot import Told, take_snapshot
 from mdl.peers.view.terminal import describe_summary, draw_mesh
 from mdl.peers.web.prometheus import make_metrics
@@ -235,12 +234,11 @@ def test_consumers_take_any_line_of_a_status(seed: int) -> None:
 
 
 def show(status: MeshStatus, console: Console) -> None:
-    console.print(draw_mesh(status, list(status.finished)))
     for summary in status.finished:
         assert describe_summary(summary).isprintable()
     observer = Observer(Contributor("eye", 1))
     observer.handle(Received(Contributor("boss", 1), status), 0.0)
     snapshot = take_snapshot(Told("home", "", status, 0.0, status.finished))
-    console.print(draw_status(snapshot))
+    console.print(draw_mesh(snapshot, status.finished))
     msgspec.json.encode(snapshot)
     make_metrics(lambda: snapshot)()

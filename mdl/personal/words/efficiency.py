@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -61,12 +61,6 @@ def characters_needed(ranks: NDArray[np.int32], lengths: Ids, top: int) -> Ids:
     shown = ranks < top
     first = np.where(shown.any(axis=1), shown.argmax(axis=1), lengths)
     return np.minimum(first, lengths)
-
-
-def needed_by(suggest: Callable[[str], Sequence[str]], word: str, top: int) -> int:
-    """Return R(x) by its definition. suggest: the list after these characters, best first."""
-    lists = (suggest(word[:typed])[:top] for typed in range(len(word)))
-    return next((typed for typed, shown in enumerate(lists) if word in shown), len(word))
 
 
 class Alphabet:

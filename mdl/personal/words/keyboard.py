@@ -7,8 +7,6 @@ begins again with its last words, like a piece of a sentence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 import torch
 
 from mdl.personal.online import Inference, OnlineLearner
@@ -115,18 +113,3 @@ class Keyboard:
         with torch.no_grad():
             features, after = self._model.read(torch.tensor([[token]]), state)
         return self._infers.infer(features[0, 0]), after
-
-
-def type_sentences(keyboard: Keyboard, sentences: Iterable[Sequence[str]]) -> list[tuple[int, int]]:
-    """Type like a person that takes each suggestion at once; return (length, R(x)) of each word."""
-    needed: list[tuple[int, int]] = []
-    for sentence in sentences:
-        keyboard.end_sentence()
-        for word in sentence:
-            for character in word:
-                if word in keyboard.suggest():
-                    break
-                keyboard.type(character)
-            needed.append((len(word), len(keyboard.typed)))
-            keyboard.finish(word)
-    return needed

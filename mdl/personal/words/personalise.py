@@ -56,11 +56,6 @@ class Techniques(msgspec.Struct, frozen=True):
     once: bool = False
 
 
-# Table 2: "without any on-device optimization", and all of them.
-BASELINE = Techniques(fine_tune=False, words=0, batching="padded")
-COMBINED = Techniques()
-
-
 def compress_global(model: NextWordModel, rank: int, text: Text | None = None) -> None:
     """Compress embedding and last layer by SVD (5.1), in place; train the model again afterwards.
 

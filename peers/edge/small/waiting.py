@@ -17,6 +17,7 @@ import msgspec
 from mdl.config import Config
 from mdl.data import DataSet
 from mdl.files.checkpoint import ModelCache
+from mdl.learning.built_in import MODELS, SHORTEST_TIME
 from mdl.peers.edge.identity import claim_again
 from mdl.peers.edge.lifeline import LIFELINE_VARIABLE, stopped_by_signals
 from mdl.peers.edge.narrate import PATIENCE_S, PEER_COMMAND, describe_loneliness
@@ -33,9 +34,6 @@ from mdl.transport.runtime import Renewed
 from mdl.transport.trust.keys import Mesh
 
 logger = logging.getLogger(__name__)
-
-# Built-in models and the shortest window they take, as in `mdl/learning/models.py`, which imports torch.
-FITTING_MODELS, SHORTEST_TIME = ("lenet", "fcn", "alexnet", "cnn-lstm", "cnn"), 16
 
 
 def wait_for_others(
@@ -77,7 +75,7 @@ def wait_for_others(
 
 def _may_wait(config: Config, out: Path, begins: bool) -> bool:
     """Return True if it may wait: not below another process (`mdl up`), nor where torch is loaded in any case."""
-    is_plain = config.model.name in FITTING_MODELS and config.training.device == "cpu" and not config.cloud.address
+    is_plain = config.model.name in MODELS and config.training.device == "cpu" and not config.cloud.address
     is_new = not begins and not ModelCache(out).path.exists()
     is_free = not os.environ.get(LIFELINE_VARIABLE) and "torch" not in sys.modules
     return is_plain and is_new and is_free and config.round.min_peers > 1 and not config.device.max_memory_mb

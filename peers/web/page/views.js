@@ -1,9 +1,11 @@
 // The views of what is told right now: who is there, the open round, the cloud, and how another device joins.
-import { bytes, fixed, h, known, number, percent, plural, seconds, told, whole } from "./dom.js";
+import { bytes, fixed, h, known, percent, plural, seconds, told, whole } from "./dom.js";
+import { FACTS } from "./facts.js";
 import { gantt, hopTable } from "./gantt.js";
 
 // A shape beside each colour: a state is told apart without seeing colours.
 const MARKS = { silent: "✕", refused: "⊘", revoked: "⊗", quarantined: "⊟", paused: "‖", left: "↩", found: "○", training: "▲", receiving: "↓", sent: "↑", staged: "✓", holding: "●", waiting: "◌" };
+const FORMS = { nats: (value) => fixed(value, 3), bytes: (value) => bytes(value, 2), celsius: (value) => `${whole(value)} °C`, rate: (value) => `${bytes(value * 1e6, 2)}/s` };
 const TROUBLE = ["refused", "revoked", "quarantined", "silent", "paused"];
 
 export function bar(share, label, text, low) {
@@ -45,10 +47,7 @@ export function meshView({ now }) {
 
 function card(name, device) {
 	const facts = [
-		known(device.link_mb_s) ? ["link", `${bytes(device.link_mb_s * 1e6, 2)}/s`] : null,
-		known(device.free_memory_bytes) ? ["free", bytes(device.free_memory_bytes, 2)] : null,
-		known(device.temperature_c) ? ["temp", `${whole(device.temperature_c)} °C`] : null,
-		known(device.loss) ? ["loss", fixed(device.loss, 3)] : null,
+		...FACTS.map(([field, label, form]) => (known(device[field]) ? [label, FORMS[form](device[field])] : null)),
 		device.took_part < device.of_rounds ? ["gave", `${device.took_part} of ${device.of_rounds}`] : null,
 		device.behind ? ["behind", device.behind] : null,
 	].filter(Boolean);

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from mdl.cloud.distillation import (
     DistillSettings,
     Examples,
-    average_teachers,
     client_loss,
-    cloud_loss,
     keep_best,
     locate_classes,
     pad_classes,
@@ -52,13 +50,6 @@ def test_4_2_lambda_is_a_half_on_both_sides() -> None:
 
 def test_without_a_teacher_equation_3_is_plain_cross_entropy() -> None:
     assert client_loss(_log(0.5, 0.5), torch.tensor([0]), None, HALF).item() == pytest.approx(math.log(2))
-
-
-def test_equation_4_is_the_mean_over_the_clients() -> None:
-    logits, y = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0])
-    clients = [torch.softmax(torch.randn(4, 3, generator=torch.Generator().manual_seed(s)), 1) for s in (1, 2, 3)]
-    apart = sum(client_loss(logits, y, client, HALF).item() for client in clients) / 3
-    assert cloud_loss(logits, y, clients, HALF).item() == pytest.approx(apart, rel=1e-5)
 
 
 def test_a_temperature_softens_both_sides_and_keeps_the_gradients_size() -> None:
@@ -110,23 +101,6 @@ def test_padding_and_picking_back_gives_the_client_again() -> None:
 
 def test_class_numbers_become_positions_and_unknown_ones_minus_one() -> None:
     assert locate_classes(torch.tensor([5, 8, 3]), torch.tensor([3, 5])).tolist() == [1, -1, 0]
-
-
-def test_teachers_are_averaged_by_weight() -> None:
-    a, b = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
-    assert average_teachers([a, b]).tolist() == [[0.5, 0.5]]
-    assert average_teachers([a, b], [3, 1]).tolist() == [[0.75, 0.25]]
-
-
-@pytest.mark.parametrize("weights", [[1.0], [0.0, 0.0], [-1.0, 2.0]])
-def test_weights_that_make_no_mean_are_refused(weights: list[float]) -> None:
-    with pytest.raises(ConfigError, match="teacher weights"):
-        average_teachers([torch.ones(1, 1)] * 2, weights)
-
-
-def test_no_client_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least one"):
-        average_teachers([])
 
 
 def test_only_the_best_client_models_teach() -> None:

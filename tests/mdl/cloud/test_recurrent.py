@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from benchmarks.next_place.costs import count_parameters
 from mdl.cloud.distillation import DistillSettings, Examples, train_student
 from mdl.cloud.model_kinds import RecurrentKind
 from mdl.cloud.recurrent import (
@@ -16,7 +17,6 @@ from mdl.cloud.recurrent import (
     RecurrentModel,
     build_recurrent,
     count_neighbours,
-    count_parameters,
     customize_classes,
     grow_classes,
     pretrain_places,

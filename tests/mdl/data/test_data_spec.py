@@ -41,7 +41,7 @@ def test_a_path_is_never_mistaken_for_a_factory(text: str, source: str, path: st
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("uci_hr", ["did you mean uci-har:PATH", "valid: motion, uci-har:PATH"]),
+        ("uci_hr", ["did you mean uci-har[:PATH]", "valid: motion, uci-har[:PATH]"]),
         ("motoin", ["did you mean motion", "package.module:factory"]),
         ("", ["no data is named: give --data", "--data motion is synthetic"]),
         ("csv", ["csv needs a path", "csv:PATH"]),

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from mdl.errors import ConfigError, LocalProtocolError
-from mdl.learning.flat import FlatModel, schema_difference
+from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 
 
@@ -129,12 +129,3 @@ def test_the_schema_hash_tells_models_apart_and_seeds_not() -> None:
     assert one.schema_hash == same.schema_hash != other.schema_hash
     assert len(one.schema_hash) == 16
     assert int(one.schema_hash, 16) >= 0
-
-
-def test_the_first_difference_of_two_schemas_is_named_in_one_line() -> None:
-    a = [("w", (2, 3)), ("b", (2,))]
-    assert schema_difference(a, a) == ""
-    assert schema_difference(a, [("w", (2, 4)), ("b", (2,))]) == "w is [2, 3] here, [2, 4] there"
-    assert schema_difference(a, [("v", (2, 3)), ("b", (2,))]) == "w [2, 3] here, v [2, 3] there"
-    assert schema_difference(a, a[:1]) == "b [2] only here"
-    assert schema_difference(a[:1], a) == "b [2] only there"

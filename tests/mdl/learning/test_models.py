@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from mdl.errors import ConfigError
+from mdl.learning.built_in import MODELS
 from mdl.learning.flat import FlatModel
-from mdl.learning.models import MODELS, build_model
+from mdl.learning.models import build_model
 from mdl.own import Own, own_model
 
 

@@ -6,18 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from mdl.errors import ConfigError
-from mdl.learning.models import build_model
 from mdl.personal.compression import (
-    FactoredEmbedding,
     FactoredLinear,
     Seen,
-    compress_layers,
     count_bytes,
     factor_embedding,
     factor_linear,
 )
-from mdl.personal.output_layer import find_output_layer
 
 
 def test_at_full_rank_nothing_changes_and_below_it_is_the_best_approximation() -> None:
@@ -53,31 +48,3 @@ def test_the_ratio_of_the_paper() -> None:
         whole = nn.Linear(400, 20_000, bias=False)
         thin = FactoredLinear(nn.Linear(400, 40, bias=False), nn.Linear(40, 20_000, bias=False))
     assert 1 - count_bytes(thin) / count_bytes(whole) == pytest.approx(0.898, abs=1e-4)
-
-
-def test_named_layers_of_any_module_are_replaced_and_train() -> None:
-    module = nn.Sequential(nn.Embedding(30, 10), nn.Flatten(), nn.Linear(20, 12))
-    before = count_bytes(module)
-    compress_layers(module, ["0", "2"], 0.2)
-    assert isinstance(module[0], FactoredEmbedding)
-    assert isinstance(module[2], FactoredLinear)
-    assert module[0].table.weight.shape == (30, 2)
-    assert count_bytes(module) < before
-    module(torch.tensor([[1, 2]])).sum().backward()
-    assert all(parameter.grad is not None for parameter in module.parameters())
-
-
-def test_a_model_of_mdl_compresses_its_last_layer() -> None:
-    module = build_model("alexnet", 9, 128, 6, seed=0)
-    name = find_output_layer(module)
-    compress_layers(module, [name], 0.5)
-    assert module(torch.zeros(2, 9, 128)).shape == (2, 6)
-    assert find_output_layer(module) == name
-
-
-@pytest.mark.parametrize(("names", "share", "told"), [(["1"], 0.1, "Flatten"), (["2"], 0.0, "share")])
-def test_what_cannot_be_compressed_is_named_and_nothing_changes(names: list[str], share: float, told: str) -> None:
-    module = nn.Sequential(nn.Embedding(30, 10), nn.Flatten(), nn.Linear(20, 12))
-    with pytest.raises(ConfigError, match=told):
-        compress_layers(module, [*names, "0"], share)
-    assert isinstance(module[0], nn.Embedding)

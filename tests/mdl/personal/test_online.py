@@ -80,14 +80,6 @@ def test_what_an_update_made_stale_is_dropped_or_computed_again(stale: str, drop
             torch.testing.assert_close(one, before - RATE * other.grad)
 
 
-def test_another_model_makes_all_of_it_worthless() -> None:
-    learner = OnlineLearner(_layer(), RATE, samples=3)
-    learner.learn([learner.infer(row) for row in _features(2)], 1)
-    learner.invalidate()
-    assert learner.dropped == 2
-    assert not learner.flush()
-
-
 def test_only_the_first_suggestions_of_a_sample_are_kept() -> None:
     kept = []
     for given in (3, 10):

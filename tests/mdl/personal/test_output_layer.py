@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.personal_motion import cache_features, find_output_layer
 from mdl.errors import ConfigError
-from mdl.learning.models import MODELS, build_model
-from mdl.personal.output_layer import cache_features, find_output_layer, tune_all, tune_only
+from mdl.learning.built_in import MODELS
+from mdl.learning.models import build_model
+from mdl.personal.output_layer import tune_all, tune_only
 from mdl.personal.study import FeatureTask, Study, StudySettings
 from tests.mdl.personal.words.examples import invented_text, small_model
 

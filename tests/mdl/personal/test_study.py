@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.deeptype import BASELINE, COMBINED
 from mdl.errors import ConfigError, DataError
 from mdl.personal.output_layer import tune_all
 from mdl.personal.study import Progress, Study, StudySettings
 from mdl.personal.study_file import load_study, save_study
-from mdl.personal.words.personalise import BASELINE, COMBINED, Techniques, begin_study
+from mdl.personal.words.personalise import Techniques, begin_study
 from mdl.personal.words.text_task import TextTask
 from tests.mdl.personal.words.examples import invented_text, small_model
 

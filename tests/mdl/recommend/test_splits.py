@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.recommend.rounds import places_between
 from mdl.errors import DataError
 from mdl.recommend.interactions import group_by_user, keep_active, keep_users
 from mdl.recommend.splits import (
@@ -16,7 +17,6 @@ from mdl.recommend.splits import (
     last_places,
     make_samples,
     make_test,
-    places_between,
     training_places,
 )
 from tests.mdl.recommend.logs import small_log

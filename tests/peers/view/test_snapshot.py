@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from mdl.peers.view import snapshot as schema
+from mdl.peers.view import terminal
 from mdl.peers.view.merge_patch import apply_patch, merge_patch
 from mdl.peers.view.snapshot import CyclePart, Snapshot
-from mdl.peers.view.status import draw_status
 from mdl.peers.view.take_snapshot import Taker, Told, take_snapshot
-from mdl.peers.view.terminal import draw_mesh
+from mdl.peers.view.terminal import draw_addresses, draw_mesh
 from mdl.protocol.counts import Fit, Labelling
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Activity, PeerInfo, ResourceState, Role, Transfer
@@ -66,7 +66,7 @@ def test_channels_unlike_all_others_are_shown_in_the_terminal_and_on_the_page() 
     snapshot = take_snapshot(msgspec.structs.replace(TOLD, status=status))
     assert line in snapshot.mesh.cuts
     console = Console(record=True, width=200, file=io.StringIO())
-    console.print(draw_mesh(status, ()))
+    console.print(draw_mesh(snapshot))
     assert line in console.export_text()
 
 
@@ -77,7 +77,7 @@ def test_a_curve_says_where_the_set_of_devices_changed() -> None:
     changed = {number: point.changed for number, point in snapshot.learning.rounds.items()}
     assert changed == {"3": "", "4": "", "5": "with cat, without bob", "6": ""}
     console = Console(record=True, width=100, file=io.StringIO())
-    console.print(draw_status(snapshot))
+    console.print(draw_mesh(snapshot))
     assert "from round 5 with cat, without bob" in console.export_text()
 
 
@@ -95,6 +95,7 @@ def test_each_device_is_told_with_its_state_and_why() -> None:
     ann = devices["ann"]
     assert (ann.battery_percent, ann.charging, ann.temperature_c, ann.link_mb_s) == (80.0, True, 41.5, 12.0)
     assert (devices["boss"].role, devices["boss"].leads) == ("agent", True)
+    assert (devices["boss"].host, devices["boss"].port, ann.host) == ("10.0.0.1", 1, "")
 
 
 def test_who_was_revoked_is_told_so_unless_a_new_device_has_its_name() -> None:
@@ -254,13 +255,13 @@ def _without_none(value: Any) -> Any:
 def test_the_status_is_drawn_with_every_device() -> None:
     console = Console(width=150, file=io.StringIO())
     with console.capture() as capture:
-        console.print(draw_status(take_snapshot(TOLD)))
+        console.print(draw_mesh(take_snapshot(TOLD), TOLD.rounds))
     text = capture.get()
     assert "round 5 of 20" in text
     assert "led by boss" in text
     assert "refused: its model" in text
     assert "greedy: ann is the slowest" in text
-    assert "receives work to merge 25% from ann" in text
+    assert "receiving 25% from ann" in text
 
 
 STRUCTS = [
@@ -271,12 +272,18 @@ STRUCTS = [
 
 
 @pytest.mark.parametrize("kind", STRUCTS, ids=lambda kind: kind.__name__)
-def test_every_field_is_on_the_page_about_the_interface(kind: type[msgspec.Struct]) -> None:
-    text = "".join(page.read_text() for page in sorted((ROOT / "docs").glob("api-*.md")))
-    section = re.search(rf"^#+ {kind.__name__}\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
-    assert section, f"docs/api-*.md have no section {kind.__name__}"
-    documented = set(re.findall(r"^\| `(\w+)` \|", section[1], re.MULTILINE))
-    assert documented == set(kind.__struct_fields__)
+def test_every_field_is_described_where_it_stands(kind: type[msgspec.Struct]) -> None:
+    """The pages, the metrics and the terminal take the descriptions from there (docs/reference.py)."""
+    assert tuple(re.findall(r"^    (\w+): \S", kind.__doc__ or "", re.MULTILINE)) == kind.__struct_fields__
+
+
+def test_a_field_of_a_device_is_shown_by_what_stands_beside_it() -> None:
+    assert set(schema.SHOWN) <= set(schema.DevicePart.__struct_fields__)
+    assert all(how.form in terminal._FORMS for how in schema.SHOWN.values() if how.column)
+    page = (ROOT / "peers/web/page/views.js").read_text()
+    forms = re.search(r"^const FORMS = \{(.*)\};$", page, re.MULTILINE)
+    assert forms
+    assert {how.form for how in schema.SHOWN.values() if how.fact} <= set(re.findall(r"(\w+)(?=[:,])", forms[1]))
 
 
 def test_numbers_and_labels_are_told_by_their_own_measures() -> None:
@@ -300,3 +307,28 @@ def test_classes_are_scored_by_their_accuracy() -> None:
     learning = take_snapshot(TOLD).learning
     assert (learning.targets, learning.measure) == ("classes", "accuracy")
     assert all(point.score == point.accuracy and point.scores == point.accuracies for point in learning.rounds.values())
+
+
+def test_one_view_has_the_hops_the_rounds_and_where_each_device_is() -> None:
+    console = Console(width=150, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(draw_mesh(take_snapshot(TOLD), TOLD.rounds, "Ctrl-C ends"), draw_addresses(take_snapshot(TOLD)))
+    text = capture.get()
+    assert "led by boss by greedy: aggregating, waits for cat" in text
+    assert "hops of this round\nann → bob  ordered  greedy: ann is the slowest\nround   3" in text
+    assert "without: cat" in text
+    assert "Ctrl-C ends" in text
+    assert re.search(r"boss +agent +10\.0\.0\.1:1", text)
+
+
+def test_a_device_in_its_own_line_of_the_view_fits_eighty_columns() -> None:
+    console = Console(width=80, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(draw_mesh(take_snapshot(TOLD)))
+    [head] = [line for line in capture.get().splitlines() if line.startswith("device")]
+    assert head.split() == ["device", "doing", "round", "theta", "loss", "cpu", "free", "MB/s", "gave", "battery"]
+
+
+def test_an_agent_that_stands_by_is_told_too() -> None:
+    told = Told("home", peers={"boss": AGENT})
+    assert take_snapshot(told).mesh.devices["boss"].state == "found"

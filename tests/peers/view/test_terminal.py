@@ -6,8 +6,9 @@ import io
 
 from rich.console import Console
 
+from mdl.peers.view.take_snapshot import Told, take_snapshot
 from mdl.peers.view.terminal import describe_summary, draw_mesh
-from mdl.protocol.status_messages import MemberStatus, MeshStatus, RoundSummary
+from mdl.protocol.status_messages import DeviceRecord, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Activity, Transfer
 
 PLAN = "160 segments of 32 KB: ann 80, bob 80; 1 own none; 1.57 s at best"
@@ -20,9 +21,10 @@ def _drawn(height: int, **told: object) -> list[str]:
         MemberStatus("bob", 1, True, Activity.STAGED, 3, 0.1),
         MemberStatus("eve", 1, True, Activity.HOLDING, 3, 0.1),
     )
-    status = MeshStatus(1, 4, 0, "exchanging segments", "greedy", members, **told)  # type: ignore[arg-type]
+    devices = tuple(DeviceRecord(name, 1.0) for name in OWNS)
+    status = MeshStatus(1, 4, 0, "exchanging segments", "greedy", members, devices=devices, elapsed_s=3.0, **told)  # type: ignore[arg-type]
     console = Console(width=90, record=True, file=io.StringIO(), color_system=None)
-    console.print(draw_mesh(status, [], height=height))
+    console.print(draw_mesh(take_snapshot(Told("home", status=status)), height=height))
     return console.export_text().splitlines()
 
 
@@ -32,7 +34,7 @@ def test_one_line_tells_how_far_the_segments_are_and_each_device_its_part() -> N
     assert line.startswith("segments: 58% are there after 1.2 s; 160 segments of 32 KB: ann 80")
     assert any("segments 75%, owns 80" in line for line in lines)
     assert any("segments 0%, owns 0" in line for line in lines)
-    assert any("bob" in line and "staged" in line for line in lines)
+    assert any("bob" in line and "has the round's result" in line for line in lines)
 
 
 def test_without_segments_a_transfer_is_told_as_ever() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mdl.scheduler.paper.optimum import PaperOptimum
+from benchmarks.chain.optimum import PaperOptimum
 from mdl.scheduler.paper.problem import PaperChain, PaperRules, PaperState
 
 ALPHA, BETA, RHO = -0.04, 0.1, -0.8

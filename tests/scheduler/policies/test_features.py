@@ -8,13 +8,14 @@ import pytest
 
 from mdl.devices.scenario import Scenario
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView
-from mdl.scheduler.policies.features import COLUMN, FEATURES, look_at, observe, observe_receivers, observe_senders
+from mdl.scheduler.policies.features import COLUMN, FEATURES, look_at, observe_receivers, observe_senders
 from mdl.scheduler.study.parallel_play import stand_of_rows
 from mdl.scheduler.study.play import view_of
 from mdl.sim.timing.batch import Batch
 from mdl.sim.timing.iteration import Iteration
 from mdl.sim.timing.packing import pack
 from mdl.sim.timing.scenario import FAMILIES, draw_scenario
+from tests.scheduler.one_view import observe
 
 
 def _views(scenario: Scenario, seed: int) -> list[tuple[ChainView, Batch]]:

@@ -13,13 +13,14 @@ from safetensors.numpy import save_file
 
 from mdl.devices import usage
 from mdl.scheduler.policies import greedy, trained_under
-from mdl.scheduler.policies.features import FEATURES, observe
+from mdl.scheduler.policies.features import FEATURES
 from mdl.scheduler.policies.learned import Learned
 from mdl.scheduler.policies.qnet_numpy import UnfitPolicyError, draw_weights, load_weights, read_policy, save_weights
 from mdl.scheduler.policies.trained_under import LAYOUT, UNSTAMPED_HASH, hash_constants, seen_constants, stamp
 from mdl.scheduler.study.play import view_of
 from mdl.sim.timing.iteration import Iteration
 from mdl.sim.timing.scenario import draw_scenario
+from tests.scheduler.one_view import observe
 
 SEEN = Path(__file__).with_name("observation.json")
 FOLDER = Path(trained_under.__file__).parent

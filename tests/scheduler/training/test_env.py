@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from mdl.scheduler.policies.chain_arrays import stand_of
-from mdl.scheduler.policies.features import look_at, observe, observe_receivers, observe_senders
+from mdl.scheduler.policies.features import look_at, observe_receivers, observe_senders
 from mdl.scheduler.policies.learned import SHIPPED
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, load_weights
 from mdl.scheduler.study.play import everywhere_s, view_of
@@ -34,6 +34,7 @@ from mdl.sim.timing.batch import Batch
 from mdl.sim.timing.iteration import Iteration
 from mdl.sim.timing.packing import pack
 from mdl.sim.timing.scenario import FAMILIES, draw_scenario
+from tests.scheduler.one_view import observe
 
 gymnasium = pytest.importorskip("gymnasium")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
@@ -35,3 +37,9 @@ def invented_text(sentences: int = 30, seed: int = 1, words: int = 40) -> tuple[
 
 def small_model(table: TokenTable, hidden: int = 12, rank: int = 0, seed: int = 0) -> NextWordModel:
     return build_next_word(NextWordSize(table.classes, table.size, hidden, rank=rank), seed)
+
+
+def needed_by(suggest: Callable[[str], Sequence[str]], word: str, top: int) -> int:
+    """Return R(x) by its definition. suggest: the list after these characters, best first."""
+    lists = (suggest(word[:typed])[:top] for typed in range(len(word)))
+    return next((typed for typed, shown in enumerate(lists) if word in shown), len(word))

@@ -15,13 +15,12 @@ from mdl.personal.words.efficiency import (
     characters_needed,
     efficiency,
     evaluate_next_word,
-    needed_by,
     rank_among,
     rank_of,
 )
 from mdl.personal.words.next_word import NextWordModel, State
 from mdl.personal.words.text import UNKNOWN, Speller, TokenTable, encode
-from tests.mdl.personal.words.examples import invent, invented_text, small_model
+from tests.mdl.personal.words.examples import invent, invented_text, needed_by, small_model
 
 LISTS = {
     "": ["the", "a", "of"],

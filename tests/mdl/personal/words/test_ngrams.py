@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mdl.personal.words.efficiency import Alphabet, efficiency, needed_by
+from mdl.personal.words.efficiency import Alphabet, efficiency
 from mdl.personal.words.ngrams import Ngrams, count_ngrams, evaluate_ngrams
 from mdl.personal.words.text import Speller, TokenTable, build_table, encode
-from tests.mdl.personal.words.examples import invent
+from tests.mdl.personal.words.examples import invent, needed_by
 
 SENTENCES = [["i", "like", "tea"], ["i", "like", "tea"], ["i", "like", "milk"], ["you", "like", "x"], ["i"]]
 TABLE = TokenTable(("i", "like", "tea", "milk", "you"), "aeiklmoty")

@@ -34,7 +34,7 @@ from mdl.scheduler.explain.replay_run import RECORDED, replay_run
 from mdl.scheduler.explain.watched_play import Bench, parse_policies, play_watched
 from mdl.scheduler.explain.what_if import apply_changes, parse_changes, play_both
 from mdl.scheduler.policies.chain import ChainView, Decision, Pair, Wait
-from mdl.scheduler.policies.registry import POLICIES, make_policy
+from mdl.scheduler.policies.registry import POLICIES, Known, make_policy
 from mdl.sim.timing.scenario import draw_scenario
 
 # -- charts -----------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class _Patient:
     def decide(self, view: ChainView) -> Decision:
         if len(view.free()) == 2 and view.may_wait():
             return Wait("the third is better")
-        return POLICIES["ring"]().decide(view)
+        return POLICIES["ring"].make().decide(view)
 
     def explain(self, view: ChainView) -> list[tuple[str, float]]:
         return [("0 sends", -1.0), ("wait", -2.0), ("0 -> 1", -1.0), ("0 -> 2", -1.5)]
@@ -368,7 +368,7 @@ def test_policies_are_compared_on_the_same_scenarios_by_the_optimum() -> None:
 
 
 def test_no_scenario_is_played_by_a_policy_that_remembers_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(POLICIES, "counting", _Counting)
+    monkeypatch.setitem(POLICIES, "counting", Known("counts", _Counting))
     bench, scenario = Bench(), draw_scenario("paper", 3, 1)
     first, second = (bench.policy("counting", scenario) for _ in range(2))
     first.decide(ChainView(0.0, 1.0, ()))

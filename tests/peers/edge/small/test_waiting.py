@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from mdl.config import Config, load_config
-from mdl.learning.models import MODELS
-from mdl.learning.models import SHORTEST_TIME as SHORTEST
 from mdl.peers.edge.identity import claim_again, claim_identity
 from mdl.peers.edge.lifeline import LIFELINE_VARIABLE
 from mdl.peers.edge.small import waiting
-from mdl.peers.edge.small.waiting import FITTING_MODELS, SHORTEST_TIME, _introduced, _may_wait, wait_for_others
+from mdl.peers.edge.small.waiting import _introduced, _may_wait, wait_for_others
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.trust.keys import Mesh
@@ -30,11 +28,6 @@ def _no_torch_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 def _config(**overrides: object) -> Config:
     given = {"data.spec": SMALL} | {key.replace("__", "."): value for key, value in overrides.items()}
     return load_config(None, given, [])
-
-
-def test_the_models_that_are_known_to_fit_are_those_that_there_are() -> None:
-    assert tuple(MODELS) == FITTING_MODELS
-    assert SHORTEST_TIME == SHORTEST
 
 
 def test_a_new_device_with_a_built_in_model_waits(tmp_path: Path) -> None:

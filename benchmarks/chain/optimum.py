@@ -1,21 +1,20 @@
-"""The exact optimum of the paper's reward (Eq. 7), and orders of pairs as policies, so that they can be played.
+"""The exact optimum of the paper's reward (Eq. 7), to judge the reward and what learned from it.
 
 Devices that are alike are interchangeable. So the optimum is a recursion (dynamic programming) over the state that is
-left: the number of busy devices, and the receptions of each free one. For judging the reward: the order that it asks
-for does not make a round short (docs/paper-notes.md).
+left: the number of busy devices, and the receptions of each free one. The order that the reward asks for does not make
+a round short (docs/paper-notes.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from mdl.scheduler.paper.follow_order import Order
 from mdl.scheduler.paper.problem import PaperChain, PaperRules, PaperState
-from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
 
 # One device that is left: True if it is busy; and, if it is free, the number of its receptions.
 _Device = tuple[bool, int]
 _Devices = tuple[_Device, ...]
-Order = list[tuple[int, int]]
 
 
 class PaperOptimum:
@@ -89,40 +88,6 @@ class PaperOptimum:
         """Return the reward of a valid pick that does not end the chain; sign: 1 sends, -1 gets."""
         rules, (busy, n_agg) = self._rules, device
         return rules.busy_reward(pick, self._n) if busy else rules.initial_reward + sign * rules.battery_cost * n_agg
-
-
-class FollowOrder:
-    """Plays one order of pairs: each as soon as both are idle and their earlier pairs are done.
-
-    `order` is called once, with 1 for each device that is busy at the first decision, else 0. None means "quits": then
-    the last of the free sends to the first, so that the round ends all the same.
-    """
-
-    def __init__(self, name: str, order: Callable[[tuple[int, ...]], Order | None]) -> None:
-        self.name = name
-        self.quits = False
-        self._order = order
-        self._pairs: Order | None = None
-
-    def decide(self, view: ChainView) -> Decision:
-        if self._pairs is None and not self.quits:
-            self._pairs = self._order(tuple(int(device.state is DeviceState.BUSY) for device in view.devices))
-            self.quits = self._pairs is None
-        if self._pairs is None:
-            free = view.free()
-            return Pair(free[-1].peer_id, free[0].peer_id, f"{self.name}: it quits, the last sends to the first")
-        return self._next(view, self._pairs)
-
-    def _next(self, view: ChainView, pairs: Order) -> Decision:
-        ahead: set[int] = set()
-        for pair in pairs:
-            free = all(view.devices[device].state is DeviceState.FREE for device in pair)
-            if free and not ahead & set(pair):
-                pairs.remove(pair)
-                sender, receiver = (view.devices[device].peer_id for device in pair)
-                return Pair(sender, receiver, f"{self.name}: next in the order that was made at the start")
-            ahead |= set(pair)
-        return Wait(f"{self.name}: the next pairs of the order are not both free")
 
 
 def _start(busy: Sequence[int]) -> _Devices:
