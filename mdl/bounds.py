@@ -99,7 +99,7 @@ RateMBs: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_RATE_MB_S)]
 MAX_ROOM = 127
 Room: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ROOM)]
 Theta: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_THETA)]
-# Of a sum (`mdl/protocol/checksum.py`).
+# The checksum of a sum (`mdl/protocol/checksum.py`).
 Checksum: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Loss: TypeAlias = Annotated[float, Meta(ge=-MAX_LOSS, le=MAX_LOSS)]
 Length: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_LENGTH)]

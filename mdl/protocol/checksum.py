@@ -1,4 +1,4 @@
-"""Linear checksums of sums: whoever has those of all contributors can tell whether a sum is the sum of their deltas.
+"""Linear checksums: a device that has those of all contributors can tell if a sum is the sum of their deltas.
 
 The checksum of a vector s is the sum of r_k s_k modulo 2^63, with fixed odd r_k. It is linear: the checksums of own
 deltas add up to that of their sum, in any order. Each device tells that of its own delta before anything is merged. So

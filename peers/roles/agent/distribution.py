@@ -57,7 +57,7 @@ class Distribution:
         self._began = (0, 0)
         self._thetas: dict[Contributor, float] = {}
         self._lost: tuple[Lost, ...] = ()
-        self._checksum: int | None = None  # of the result, if it is the sum of own deltas
+        self._checksum: int | None = None  # the result's, if it is the sum of own deltas
         self._disputed = (0, 0)  # under this order devices have staged this result, and others another one
         self._since = 0  # the version from which on orders name this result
         self._doubted: frozenset[str] = frozenset()  # devices held to give another result, in this round

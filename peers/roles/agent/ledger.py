@@ -264,7 +264,7 @@ class RoundLedger:
         told = [report.checksum for peer in contributors if (report := self.reports.get(peer))]
         known = [checksum for checksum in told if checksum is not None]
         is_scaled = any(hop.state is MERGED and hop.decision and hop.decision.reason for hop in self.hops.values())
-        is_scaled |= is_judged and self.is_recovered  # who scaled it down may be lost
+        is_scaled |= is_judged and self.is_recovered  # the device that scaled it down may be lost
         return None if is_scaled or len(known) < len(contributors) else add_up(known)
 
     def failures(self, one: Contributor, other: Contributor) -> int:

@@ -72,7 +72,7 @@ class Exchange:
         is_exact = self._own is not None and order.coding == "none"
         self._checksums = checksums_by_segment(checksums, size, order.segment_values) if is_exact else ()
         self._told = {me: self._checksums}
-        # (contributor, or None of a result; segment) -> what came before its checksum could be judged, and by whom.
+        # (contributor, or None of a result; segment) -> the giver, and what it gave before that could be checked.
         self._unchecked: dict[
             tuple[Contributor | None, int], tuple[Contributor, PieceMessage | SegmentMessage, int]
         ] = {}
@@ -150,7 +150,7 @@ class Exchange:
                 self._unchecked.pop((None, segment), None)
                 for known_of in (self._merging, self._coded, self._without):
                     known_of.pop(segment, None)
-        self._look_again()  # of those that are lost nobody tells any more
+        self._look_again()  # those that are lost tell nothing any more
         for lane in self._lanes.values():
             lane.results.extend(segment for segment in self._owned if segment not in self.result.lacking)
         return [] if self.lacks_own else self.begin()

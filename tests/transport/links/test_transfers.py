@@ -8,6 +8,7 @@ import pytest
 import zmq
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.protocol.checksum import checksum_of
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentTaken
@@ -46,7 +47,7 @@ def test_a_segment_leaves_at_once_and_comes_in_whole(transfers, message):
     assert outgoing == Outgoing("bob", message, memoryview(VALUES).cast("B"), 0)
     assert len(transfers) == 0, "nothing is kept of it: its sender asks for it again if it is lost"
     (received,) = take(transfers, message, bytes(outgoing.payload))
-    assert received == Received(ANN, message, received.values)
+    assert received == Received(ANN, message, received.values, checksum=checksum_of(VALUES.view(np.int32)))
     assert received.values.tolist() == VALUES.tolist()
 
 
