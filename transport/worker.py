@@ -125,7 +125,7 @@ class Workers:
         self._tests.settle()
         if effect.room is not None and isinstance(done, LocalDeltaReady):  # needs another vector, so not before
             held = hold_own(effect.parameters, done.delta, effect.room, effect.earlier)
-            done = replace(done, earlier=effect.earlier, held=held)
+            done = replace(done, held=held)
         return done
 
     def _recall(self, effect: RecallDelta) -> Event | None:

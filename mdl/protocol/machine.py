@@ -118,14 +118,12 @@ class LocalDeltaReady(msgspec.Struct, frozen=True):
     round_id: of the TrainLocally that it answers.
     delta: w(t) - w_i, theta and this device as the only contributor.
     training: the report on it.
-    earlier: as of the TrainLocally.
-    held: the delta with all of that, on the grid of the round; None: nobody has rounded it.
+    held: the delta and the earlier work of the TrainLocally, on the grid of the round; None: nobody has rounded it.
     """
 
     round_id: int
     delta: ModelDelta
     training: TrainingReport
-    earlier: Vectors = ()
     held: Held | None = None
 
 

@@ -48,7 +48,7 @@ def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, E
         delta = accounts.train(node.contributor, effect.round_id, begins_at, node.theta)
         training = TrainingReport(1.0 / effect.round_id, 100, node.train_s, node.theta, length(delta.values))
         held = None if effect.room is None else hold_own(effect.parameters, delta, effect.room, effect.earlier)
-        return node.train_s, LocalDeltaReady(effect.round_id, delta, training, effect.earlier, held)
+        return node.train_s, LocalDeltaReady(effect.round_id, delta, training, held)
     if type(effect) is Evaluate:
         node.trained_from = None
         return _EVALUATION_S, Evaluated(effect.round_id, no_evaluation(1))

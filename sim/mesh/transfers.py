@@ -104,7 +104,8 @@ class Transfers:
 
 def with_checksum(event: Received) -> Received:
     """Return the event with the checksum of its values, as they are on arrival."""
-    assert isinstance(event.values, np.ndarray)
+    if not isinstance(event.values, np.ndarray):
+        return event  # a forged one, without values
     start = 0 if type(event.message) is GlobalMessage else event.message.start  # type: ignore[union-attr]
     return msgspec.structs.replace(event, checksum=checksum_of(event.values.view(np.int32), start))
 

@@ -12,11 +12,11 @@ from torch import nn
 
 from benchmarks.recommend.figures import figure4
 from benchmarks.recommend.learning import Options, Rows, fit_best, kept_rows
-from benchmarks.recommend.report import PAPER, show
+from benchmarks.recommend.report import PAPER, paired, show
 from benchmarks.recommend.rounds import ROUNDS, figure5
 from benchmarks.recommend.tables import FAIR, STALE, generated, table3, table4
 from mdl.recommend.din import DinSettings
-from mdl.recommend.metrics import gains, paired
+from mdl.recommend.metrics import gains
 from mdl.recommend.splits import make_test
 from tests.mdl.recommend.logs import small_log
 

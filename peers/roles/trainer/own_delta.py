@@ -27,7 +27,6 @@ from mdl.bounds import MAX_LENGTH, MAX_LOSS, within
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.roles.trainer.round_state import Part
 from mdl.peers.roles.trainer.works import AHEAD_OF, Round, Work, total
-from mdl.protocol.checksum import checksums_by_piece
 from mdl.protocol.delta import Contributor, ModelDelta, weight_of
 from mdl.protocol.grid import Vector, change_room
 from mdl.protocol.machine import (
@@ -49,16 +48,6 @@ logger = logging.getLogger(__name__)
 _NOTHING = np.empty(0, np.float32)
 
 
-def _held_by(
-    ready: LocalDeltaReady | None, fresh: Vector, earlier: Sequence[Vector], theta: float, room: int
-) -> Held | None:
-    """Return the own delta on the grid of this room if the training's worker has made it of this very work."""
-    if ready is None or ready.held is None or (ready.held.sum.room, ready.held.sum.theta) != (room, theta):
-        return None
-    is_its = ready.delta.values is fresh and list(map(id, ready.earlier)) == list(map(id, earlier))
-    return ready.held if is_its else None
-
-
 class OwnWork:
     """See the module. training: the report on the open round's. keeps: write each own delta (`--verify`).
 
@@ -77,6 +66,7 @@ class OwnWork:
         self._theta = weight_of(theta)
         self._ahead: tuple[Work, TrainingReport] | None = None  # trained for the round after the open one
         self._doing: dict[int, Work] = {}
+        self._earlier: tuple[Vector, ...] = ()  # the earlier work that the training's worker adds
         self._trains: set[int] = set()  # the rounds of these that are trained, not recalled
         self._is_late = False  # its last round has closed without it
         self._overwritten: set[int] = set()  # rounds that lose their trained model to a test
@@ -106,7 +96,7 @@ class OwnWork:
                 values = change_room(own.values, own.room, part.room)
                 part.holds = {0: replace(own, values=values, room=part.room)}
                 part.grid = replace(before.grid, room=part.room) if before.grid else None
-                part.checksums = before.checksums if part.room == before.room else checksums_by_piece(values)
+                part.checksums = before.checksums if part.room == before.room else ()
                 part.is_empty, part.clipped, here = before.is_empty, before.clipped, (lineage, before.round_id)
                 part.works = tuple(work.given_in(here) for work in before.works)
                 part.fresh = before.fresh.given_in(here) if before.fresh else None
@@ -255,8 +245,8 @@ class OwnWork:
         self._trains.add(round_id)
         self.training = None
         able = self._standing.able()
-        earlier = tuple(work.values for work in able) if len(able) <= MAX_VECTORS else ()
-        return [TrainLocally(round_id, self._standing.parameters, goal, None, earlier, part.room)]
+        self._earlier = tuple(work.values for work in able) if len(able) <= MAX_VECTORS else ()
+        return [TrainLocally(round_id, self._standing.parameters, goal, None, self._earlier, part.room)]
 
     def _train_ahead(self, part: Part, goal: int) -> list[Effect]:
         """Train for the next round, while the own delta of this one travels."""
@@ -316,16 +306,26 @@ class OwnWork:
         own = part.holds[0]
         return [KeepDelta(part.round_id, "own", replace(own, values=own.values.copy()))] if self._keeps else []
 
+    def _held_by(
+        self, ready: LocalDeltaReady | None, fresh: Vector, earlier: Sequence[Vector], room: int
+    ) -> Held | None:
+        """Return the own delta on the grid of this room if the training's worker has made it of this very work."""
+        if ready is None or ready.held is None or (ready.held.sum.room, ready.held.sum.theta) != (room, self._theta):
+            return None
+        is_its = ready.delta.values is fresh and list(map(id, self._earlier)) == list(map(id, earlier))
+        return ready.held if is_its else None
+
     def _put_on_grid(
         self, part: Part, fresh: Vector, earlier: Sequence[Vector], ready: LocalDeltaReady | None = None
     ) -> None:
         """Hold this work as integers of the round's grid. ready: its worker may have made them."""
-        held = _held_by(ready, fresh, earlier, self._theta, part.room)
+        held = self._held_by(ready, fresh, earlier, part.room)
+        self._earlier = ()
+        part.checksums = held.checksums if held else ()  # a story has no values, so they come by events alone
         if held is None:
             delta = ModelDelta(fresh, self._theta, frozenset([self._me]))
             held = hold_own(self._standing.parameters, delta, part.room, earlier)
         part.holds, part.grid, part.clipped = {0: held.sum}, held.grid, held.clipped
-        part.checksums = held.checksums
         if held.clipped is not None:
             told = "round %d: %d of %d values are beyond their share of the sum; the rest comes with the next delta"
             logger.info(told, part.round_id, held.clipped_values, held.sum.values.size)

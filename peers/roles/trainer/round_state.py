@@ -30,7 +30,7 @@ class Part:
     """State of one device in one round. holds: segment -> partial sum, kept after it has been given away.
 
     room: of the round's grid. grid: that grid, once the own delta is on it. clipped: the part of the own delta that its
-    share of the sum has cut off; None: nothing. checksums: of the own delta's pieces, once it is on the grid.
+    share of the sum has cut off; None: nothing. checksums: of the own delta's pieces; (): not known.
 
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
     given: segment -> the hop that took it, and its receiver. fresh: work trained for it, without its values where the

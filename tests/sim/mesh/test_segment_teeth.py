@@ -46,19 +46,21 @@ _LIMIT_S = 3.0
 _SEEDS = 300
 
 
-def _a_piece_that_comes_twice_counts_twice(self: Exchange, sender: Any, message: Any, values: Any, now: float) -> Any:
+def _a_piece_that_comes_twice_counts_twice(self: Exchange, sender: Any, message: Any, *rest: Any) -> Any:
     mine = self._merging.get(message.segment)
     if mine and sender in mine.contributors:
         theta, others = mine.theta - message.theta, mine.contributors - {sender}
         self._merging[message.segment] = msgspec.structs.replace(mine, theta=theta, contributors=others)
-    return _TAKE_PIECE(self, sender, message, values, now)
+    return _TAKE_PIECE(self, sender, message, *rest)
 
 
-def _another_ballots_segments_are_taken(self: Staging, part: Any, sender: Any, message: Any, *rest: Any) -> Any:
+def _another_ballots_segments_are_taken(
+    self: Staging, part: Any, sender: Any, message: Any, values: Any, checksum: int, now: float
+) -> Any:
     if part and (exchange := part.spread.exchange):
         order = exchange.order
         message = msgspec.structs.replace(message, term=order.term, version=order.version)
-    return _HEAR(self, part, sender, message, *rest)
+    return _HEAR(self, part, sender, message, values, None, now)  # type: ignore[arg-type]  # checksums find it, too
 
 
 def _an_owner_does_not_wait_for_all(self: Exchange, segment: int) -> None:

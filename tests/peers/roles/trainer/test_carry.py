@@ -181,7 +181,7 @@ def test_who_trains_may_add_the_earlier_work_up_unless_there_is_other_work_by_th
     delta, report = ModelDelta(vector(1, 1, 1, 1), 1.0, frozenset([ME])), TrainingReport(0.5, 8, 1.0)
     assert work.room == ROOM
     held = hold_own(work.parameters, delta, work.room, work.earlier)
-    trainer.handle(LocalDeltaReady(work.round_id, delta, report, work.earlier, held), 2.0)
+    trainer.handle(LocalDeltaReady(work.round_id, delta, report, held), 2.0)
     assert held_by(trainer) == ([4, 5, 6, 7] if comes_between else [2, 3, 4, 5])
     assert (trainer.holdings()[0] is held.sum) is not comes_between
 
