@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from mdl.data.readers.archive import list_files, on_disk
-from mdl.data.readers.csv_streams import find_recordings, read_csv
 from mdl.data.replay import Reservoir
 from mdl.data.sources import parse_spec
 from mdl.data.spec import read_options
@@ -53,6 +52,10 @@ class Watched:
     def __init__(
         self, path: str, options: CsvOptions, data: DataSet, windows: tuple[Windows, Windows], seed: int
     ) -> None:
+        # Late: it loads the library that reads tables.
+        from mdl.data.readers.csv_streams import find_recordings, read_csv
+
+        self._find_recordings, self._read_csv = find_recordings, read_csv
         self._path, self._options, self._data = path, options, data
         self._known = set(find_recordings(path))
         self._ahead: dict[Path, tuple[float, float]] = {}  # time of its change, and our time when we first saw that
@@ -71,7 +74,7 @@ class Watched:
     def look(self, now_s: float) -> bool:
         """Read new, quiet files, at most some; return True if windows have come. now_s: seconds since 1970."""
         try:
-            new = [file for file in find_recordings(self._path) if file not in self._known]
+            new = [file for file in self._find_recordings(self._path) if file not in self._known]
         except MdlError as error:
             logger.warning("nothing new is read: %s", error)
             return False
@@ -93,7 +96,7 @@ class Watched:
 
     def _read(self, file: Path) -> bool:
         try:
-            found = read_csv(self._path, self._options, files=[file])
+            found = self._read_csv(self._path, self._options, files=[file])
             self._check(found)
         except MdlError as error:
             logger.warning("%s is left out: %s", file, error)
