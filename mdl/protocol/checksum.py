@@ -42,11 +42,13 @@ def checksum_of(sums: Sums, start: int = 0) -> int:
 def checksums_by_piece(sums: Sums) -> tuple[int, ...]:
     """Return the checksums of a sum's pieces of `piece_values` values, int32 (P,); the last may be shorter."""
     piece = piece_values(sums.size)
+    if not sums.size:
+        return ()
     if piece < BLOCK:
         parts, step = _factors.__wrapped__(0, sums.size) * sums.astype(np.int64).view(np.uint64), piece
     else:
         parts, step = _of_blocks(sums, 0), piece // BLOCK
-    found = np.add.reduceat(parts, np.arange(0, parts.size, step)) if parts.size else parts
+    found = np.add.reduceat(parts, np.arange(0, parts.size, step))
     return tuple(int(each) % _MODULUS for each in found)
 
 
@@ -93,8 +95,8 @@ def _of_block(first: int, count: int) -> _Numbers:
 @lru_cache(maxsize=64)
 def _factors(start: int, count: int) -> _Numbers:
     """Return r_k of `count` coordinates from `start` on."""
-    places = np.arange(start, start + count)
-    return _of_block(0, -(-(start + count) // BLOCK))[places // BLOCK] * _IN_BLOCK[places % BLOCK]
+    first, places = start // BLOCK, np.arange(start % BLOCK, start % BLOCK + count)
+    return _of_block(first, 1 + int(places[-1]) // BLOCK)[places // BLOCK] * _IN_BLOCK[places % BLOCK]
 
 
 def _of_blocks(sums: Sums, first: int) -> _Numbers:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
+from mdl.bounds import MAX_VALUES
 from mdl.protocol import checksum
 from mdl.protocol.checksum import add_up, checksum_of, checksums_by_piece, checksums_by_segment, piece_values
 from mdl.protocol.grid import Sums
@@ -26,6 +29,17 @@ def test_a_checksum_is_the_same_however_the_sum_is_cut(size: int) -> None:
     )
     for at in map(int, rng.integers(0, size + 1, 20)):
         assert add_up((checksum_of(sums[:at]), checksum_of(sums[at:], at))) == whole
+
+
+def test_the_checksum_of_a_part_takes_no_more_memory_wherever_a_message_says_that_it_begins() -> None:
+    ones = np.ones(3000, np.int32)
+    tracemalloc.start()
+    try:
+        found = {checksum_of(ones, start) for start in (0, 7, MAX_VALUES - 3000, MAX_VALUES)}
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(found) == 4
 
 
 def test_it_is_the_sum_of_each_value_times_an_odd_number_of_its_place() -> None:
@@ -58,6 +72,10 @@ def test_any_alteration_has_another_checksum(seed: int) -> None:
         case _:
             altered[place:] //= 2
     assert (altered == sums).all() or checksum_of(altered) != checksum_of(sums)
+
+
+def test_no_values_have_no_pieces() -> None:
+    assert (checksums_by_piece(_sum(1, 0)), checksum_of(_sum(1, 0))) == ((), 0)
 
 
 def test_segments_that_are_not_made_of_whole_pieces_have_none() -> None:
