@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -48,6 +49,19 @@ logger = logging.getLogger(__name__)
 _NOTHING = np.empty(0, np.float32)
 
 
+class _Made(NamedTuple):
+    """The integers that the training's worker has made, and the vectors that are in them."""
+
+    held: Held
+    fresh: Vector
+    earlier: tuple[Vector, ...]
+
+    def is_of(self, fresh: Vector, earlier: Sequence[Vector], theta: float, room: int) -> bool:
+        """Return True if it has this very work and nothing else, with this weight on the grid of this room."""
+        is_its = self.fresh is fresh and list(map(id, self.earlier)) == list(map(id, earlier))
+        return is_its and (self.held.sum.theta, self.held.sum.room) == (theta, room)
+
+
 class OwnWork:
     """See the module. training: the report on the open round's. keeps: write each own delta (`--verify`).
 
@@ -66,7 +80,7 @@ class OwnWork:
         self._theta = weight_of(theta)
         self._ahead: tuple[Work, TrainingReport] | None = None  # trained for the round after the open one
         self._doing: dict[int, Work] = {}
-        self._earlier: tuple[Vector, ...] = ()  # the earlier work that the training's worker adds
+        self._earlier: dict[int, tuple[Vector, ...]] = {}  # round -> earlier work that its training's worker adds
         self._trains: set[int] = set()  # the rounds of these that are trained, not recalled
         self._is_late = False  # its last round has closed without it
         self._overwritten: set[int] = set()  # rounds that lose their trained model to a test
@@ -114,7 +128,8 @@ class OwnWork:
 
     def take_trained(self, ready: LocalDeltaReady, part: Part | None, missed: Part | None, goal: int) -> list[Effect]:
         """Take a finished training: for the open round, for the next, for one that went on meanwhile, or for none."""
-        work = self._done(ready.round_id, ready.delta.values)
+        work, earlier = self._done(ready.round_id, ready.delta.values), self._earlier.pop(ready.round_id, ())
+        made = None if ready.held is None else _Made(ready.held, work.values, earlier)
         self._trains.discard(ready.round_id)
         self._set_weight(ready.delta.theta)
         loss = within(ready.training.loss, -MAX_LOSS, MAX_LOSS)  # nobody would read it if it diverged
@@ -123,7 +138,7 @@ class OwnWork:
         if part and part.round_id == ready.round_id and not part.holds:
             self.training = training
             work = self._as_trained(work, part.round_id)
-            effects = self._hold(part, work, ready) + self._train_ahead(part, goal)
+            effects = self._hold(part, work, made) + self._train_ahead(part, goal)
             is_there = part.fresh is work and ready.round_id not in self._overwritten and not self._overlaps
             if is_there and work.trained == ((part.round_id, self._standing.digest),):
                 part.fresh = replace(work, values=_NOTHING)  # the trained model has them until the round is over
@@ -133,7 +148,7 @@ class OwnWork:
         was_given = self._standing.was_given_in((self._standing.lineage, ready.round_id))
         if missed and missed.round_id == ready.round_id and not (missed.holds or was_given):
             missed.fresh = work  # the model to come will tell whether it was counted
-            self._put_on_grid(missed, work.values, [], ready)
+            self._put_on_grid(missed, work.values, [], made)
         elif work.is_ahead:
             self._put_back_ahead()
             self._ahead = work, training
@@ -147,6 +162,7 @@ class OwnWork:
     def give_up(self, round_id: int) -> None:
         """Drop a training that a pause cut off: nothing of it is known."""
         self._doing.pop(round_id, None)
+        self._earlier.pop(round_id, None)
         self._trains.discard(round_id)
 
     def resume(self, part: Part | None, goal: int) -> list[Effect]:
@@ -245,8 +261,9 @@ class OwnWork:
         self._trains.add(round_id)
         self.training = None
         able = self._standing.able()
-        self._earlier = tuple(work.values for work in able) if len(able) <= MAX_VECTORS else ()
-        return [TrainLocally(round_id, self._standing.parameters, goal, None, self._earlier, part.room)]
+        earlier = tuple(work.values for work in able) if len(able) <= MAX_VECTORS else ()
+        self._earlier[round_id] = earlier
+        return [TrainLocally(round_id, self._standing.parameters, goal, None, earlier, part.room)]
 
     def _train_ahead(self, part: Part, goal: int) -> list[Effect]:
         """Train for the next round, while the own delta of this one travels."""
@@ -287,8 +304,8 @@ class OwnWork:
         part.is_empty = True
         return self._hold(part, Work(np.zeros(self._standing.parameters.size, np.float32)))
 
-    def _hold(self, part: Part, fresh: Work, ready: LocalDeltaReady | None = None) -> list[Effect]:
-        """Hold the own delta of this round, with work that earlier rounds did not count. ready: it may have the sum.
+    def _hold(self, part: Part, fresh: Work, made: _Made | None = None) -> list[Effect]:
+        """Hold the own delta of this round, with work that earlier rounds did not count. made: it may be the sum.
 
         If there was one before, leave out work trained since: the round's result may hold that one.
         """
@@ -302,25 +319,13 @@ class OwnWork:
         earlier = [work.values for work in part.works]
         if not part.is_empty:
             part.fresh = fresh
-        self._put_on_grid(part, fresh.values, earlier, ready)
+        self._put_on_grid(part, fresh.values, earlier, made)
         own = part.holds[0]
         return [KeepDelta(part.round_id, "own", replace(own, values=own.values.copy()))] if self._keeps else []
 
-    def _held_by(
-        self, ready: LocalDeltaReady | None, fresh: Vector, earlier: Sequence[Vector], room: int
-    ) -> Held | None:
-        """Return the own delta on the grid of this room if the training's worker has made it of this very work."""
-        if ready is None or ready.held is None or (ready.held.sum.room, ready.held.sum.theta) != (room, self._theta):
-            return None
-        is_its = ready.delta.values is fresh and list(map(id, self._earlier)) == list(map(id, earlier))
-        return ready.held if is_its else None
-
-    def _put_on_grid(
-        self, part: Part, fresh: Vector, earlier: Sequence[Vector], ready: LocalDeltaReady | None = None
-    ) -> None:
-        """Hold this work as integers of the round's grid. ready: its worker may have made them."""
-        held = self._held_by(ready, fresh, earlier, part.room)
-        self._earlier = ()
+    def _put_on_grid(self, part: Part, fresh: Vector, earlier: Sequence[Vector], made: _Made | None = None) -> None:
+        """Hold this work as integers of the round's grid. made: they may be there."""
+        held = made.held if made and made.is_of(fresh, earlier, self._theta, part.room) else None
         part.checksums = held.checksums if held else ()  # a story has no values, so they come by events alone
         if held is None:
             delta = ModelDelta(fresh, self._theta, frozenset([self._me]))

@@ -7,7 +7,9 @@ from msgspec.structs import replace
 
 from mdl.peers.roles.trainer import model_state
 from mdl.peers.roles.trainer.progress import Progress
+from mdl.peers.roles.trainer.round_state import Part
 from mdl.peers.roles.trainer.trainer import Trainer
+from mdl.peers.roles.trainer.works import Work
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
 from mdl.protocol.hop_messages import DeltaWanted
 from mdl.protocol.machine import (
@@ -184,6 +186,20 @@ def test_who_trains_may_add_the_earlier_work_up_unless_there_is_other_work_by_th
     trainer.handle(LocalDeltaReady(work.round_id, delta, report, held), 2.0)
     assert held_by(trainer) == ([4, 5, 6, 7] if comes_between else [2, 3, 4, 5])
     assert (trainer.holdings()[0] is held.sum) is not comes_between
+
+
+def test_earlier_work_that_another_round_has_taken_by_then_is_not_counted_with_the_training() -> None:
+    trainer = a_trainer()
+    lose_round(trainer, 1, 2, 3, 4)
+    (work,) = open_round(trainer)
+    assert isinstance(work, TrainLocally)
+    other = Part(9, 1, frozenset(MEMBERS), room=ROOM)
+    trainer._progress._own._hold(other, Work(vector(0, 0, 0, 0)))
+    assert [list(each.values) for each in other.works] == [[1, 2, 3, 4]]
+    delta = ModelDelta(vector(1, 1, 1, 1), 1.0, frozenset([ME]))
+    held = hold_own(work.parameters, delta, ROOM, work.earlier)
+    trainer.handle(LocalDeltaReady(work.round_id, delta, TrainingReport(0.5, 8, 1.0), held), 2.0)
+    assert held_by(trainer) == [1, 1, 1, 1]
 
 
 def test_a_round_begun_afresh_brings_the_earlier_work_in_once() -> None:
