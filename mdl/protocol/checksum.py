@@ -6,7 +6,7 @@ a device that alters what it merges, by a fault or on purpose, is found by the n
 
 One altered value is always found. Several that were altered without regard to r are not found with a probability below
 2^-31. A device that merges may choose its own delta, and tell the checksum of that: what it adds to a sum then is its
-delta, as far as anybody can know (docs/faults-lies.md). Pure.
+delta, as far as anybody can know (docs/protocol-sums.md). Pure.
 """
 
 from __future__ import annotations

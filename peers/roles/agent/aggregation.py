@@ -127,10 +127,10 @@ class Aggregation:
             key = hop.segment, hop.hop_id
             if key not in self._orders:  # by what is known now, for good
                 held = self._ledger.holding(hop.sender, hop.segment)
-                told = (
-                    (held.theta, self._ledger.checksum(held.contributors, self._judging.is_on)) if held else (0.0, None)
-                )
-                self._orders[key] = HopOrdered(term, round_id, *key, hop.sender, limits, hop.is_look, *told)
+                theta = held.theta if held else 0.0
+                checksum = self._ledger.checksum(held.contributors, self._judging.is_on) if held else None
+                order = HopOrdered(term, round_id, *key, hop.sender, limits, hop.is_look, theta, checksum)
+                self._orders[key] = order
             effects += self._repeater.say(hop.receiver, self._orders[key], now)
         return effects
 

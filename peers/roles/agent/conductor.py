@@ -234,7 +234,7 @@ class Conductor:
             return self._lose_result(now)
         elif distribution.is_refused():
             holders = [member for member in recipients if distribution.has(member)]
-            return self._leave_the_staged_behind(holders, now, "its result is not the sum of its deltas")
+            return self._leave_the_staged_behind(holders, now, "others refuse its result")
         if distribution.leave_the_stalled_behind(recipients, now):
             self.progressed_at = now  # at most twice a device
         order, late = distribution.order_late(now)
@@ -306,9 +306,8 @@ class Conductor:
 
     def _is_refused(self, holder: Member) -> bool:
         """Return True if enough devices refuse, in this round, what this one gives."""
-        refused = holder.peer_id, self.ledger.round_id
-        said = [{(each.peer_id, each.round_id) for each in member.report.accused} for member in self._following()]
-        return sum(refused in each for each in said) >= accusers_needed(len(self.ledger.members))
+        refusing = sum(self._distribution.refuses(member, holder.contributor) for member in self._following())
+        return refusing >= accusers_needed(len(self.ledger.members))
 
     def _decide(self, staged: list[Member], now: float) -> list[Effect]:
         """Decide the round, if a majority of the deciding devices has the result; everybody alive has it."""

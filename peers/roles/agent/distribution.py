@@ -289,10 +289,11 @@ class Distribution:
             return False
         order, here = self.last.order, {member.contributor: member for member in self.recipients()}
         fed = [here[order[place]] for place in tree_children(0, len(order)) if order[place] in here]
-        return len(fed) > 1 and all(not self.has(member) and self._refuses(member, root) for member in fed)
+        return len(fed) > 1 and all(not self.has(member) and self.refuses(member, root) for member in fed)
 
-    def _refuses(self, member: Member, root: Contributor) -> bool:
-        refused = root.peer_id, self._ledger.round_id
+    def refuses(self, member: Member, giver: Contributor) -> bool:
+        """Return True if this member refuses, in this round, what that device gives."""
+        refused = giver.peer_id, self._ledger.round_id
         return any((each.peer_id, each.round_id) == refused for each in member.report.accused)
 
     def _find_doubted(self, recipients: list[Member]) -> frozenset[str]:

@@ -183,9 +183,8 @@ class Exchange:
         if sender not in self._told:
             self._told[sender] = message.checksums
             self._look_again()
-        again = (
-            [] if (lane.is_heard or lane.is_ready) and not message.asks else [Send(sender.peer_id, self._ready(sender))]
-        )
+        is_known = (lane.is_heard or lane.is_ready) and not message.asks
+        again = [] if is_known else [Send(sender.peer_id, self._ready(sender))]
         if message.has or not lane.is_ready:  # its values may have come before its word that it is ready
             lane.begin(message.has)
         return again + self._fill(lane, now)
@@ -277,13 +276,13 @@ class Exchange:
             return
         is_altered = self._is_altered(message, giver, checksum)
         if is_altered:
-            raise RemoteProtocolError(f"{ALTERED}its part of round {self.order.round_id}'s exchange")
+            raise RemoteProtocolError(self._accuse_of_altering(giver))
         if is_altered is None:
             key = giver if isinstance(message, PieceMessage) else None
             self._unchecked[key, message.segment] = giver, message, checksum
 
     def _is_altered(self, message: PieceMessage | SegmentMessage, giver: Contributor, checksum: int) -> bool | None:
-        """Return True if these values are not the sum that they should be, by their checksum; accuse the giver.
+        """Return True if these values are not the sum that they should be, by their checksum.
 
         None: that is not known before other contributors tell their checksums. If one of them tells none, no sum can be
         checked. Neither can coded ones.
@@ -298,20 +297,26 @@ class Exchange:
         if any(peer not in self._told for peer in summed):
             return None
         told, start = [self._told[peer] for peer in (*summed, *lost)], self._cut.bounds(message.segment).start
-        if not all(told) or (message.start, checksum) == (start, add_up(each[message.segment] for each in told)):
-            return False
+        return all(told) and (message.start, checksum) != (start, add_up(each[message.segment] for each in told))
+
+    def _accuse_of_altering(self, giver: Contributor) -> str:
+        """Accuse the giver; return the reason."""
+        problem = f"{ALTERED}its part of round {self.order.round_id}'s exchange"
         if self._guard:
-            self._guard.accuse([giver], f"{ALTERED}its part of round {self.order.round_id}'s exchange")
-        return True
+            self._guard.accuse([giver], problem)
+        return problem
 
     def _look_again(self) -> None:
         """Check what has come before the checksums of all its contributors were known."""
         for parcel, (giver, message, checksum) in list(self._unchecked.items()):
             is_altered = self._is_altered(message, giver, checksum)
-            if is_altered is not None:
-                del self._unchecked[parcel]
-            if is_altered and isinstance(message, SegmentMessage):
-                self.result.lacking.add(message.segment)
+            if is_altered is None:
+                continue
+            del self._unchecked[parcel]
+            if is_altered:
+                self._accuse_of_altering(giver)
+                if isinstance(message, SegmentMessage):
+                    self.result.lacking.add(message.segment)
 
     def _check_theta(self, sender: Contributor, theta: float) -> None:
         """Raise RemoteProtocolError for another theta than the sender has told the agent; accuse the sender."""

@@ -193,8 +193,7 @@ class Staging:
         retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges and part.spread.is_handed_on()
         needs_grid = order.coding != "none" or guard.judges
         grid = self._standing.grid(order.room) if needs_grid else None
-        checks = order, self._me, own, size, retry_s, most, self.uplink, guard, lends, grid
-        exchange = Exchange(*checks, part.checksums)
+        exchange = Exchange(order, self._me, own, size, retry_s, most, self.uplink, guard, lends, grid, part.checksums)
         part.spread.exchange = exchange
         return [*exchange.begin(), *self._name_if_whole(part, exchange)]
 

@@ -320,8 +320,8 @@ class Trainer:
             values, checksum = segment_of(event), event.checksum
             return self._staging.hear_segment(self.part, sender, message, values, checksum, now)  # type: ignore[arg-type]
         if type(message) is GlobalMessage:
-            values, name = values_of(event), (digest_of(event), event.checksum)
-            return self._staging.take_result(self.part, sender, message, values, *name, now)
+            values, digest = values_of(event), digest_of(event)
+            return self._staging.take_result(self.part, sender, message, values, digest, event.checksum, now)
         if type(message) is DeltaMessage:
             return self._hops.merge(self.part, sender, message, values_of(event), now)
         if type(message) is ModelMessage:
