@@ -24,6 +24,8 @@ SUSPECTED, STILL, DOUBTED, FAINT = 0.5, 0.25, 0.2, 0.05
 DIFFERS = "results differ: "
 # The beginning of the reason where what it gives is not the sum of the deltas in it, by their checksums.
 ALTERED = "not the sum of its deltas: "
+# Likewise where it gives a whole result of a round.
+ALTERED_RESULT = f"{ALTERED}its result of round "
 # Devices that one device suspects at a time; the least suspected are forgotten.
 MOST_SUSPECTS = 64
 

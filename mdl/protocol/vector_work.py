@@ -82,12 +82,14 @@ class HashDelta(msgspec.Struct, frozen=True):
     term: of the order under which it is named.
     version: of that order.
     values: of its sum, int32 (P,), not changed before the answer.
+    checksum: that it must have; None: it is not checked.
     """
 
     round_id: int
     term: int
     version: int
     values: Sums
+    checksum: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -101,12 +103,14 @@ class DeltaHashed(msgspec.Struct, frozen=True):
     term: likewise.
     version: likewise.
     digest: of its values.
+    is_altered: they have another checksum.
     """
 
     round_id: int
     term: int
     version: int
     digest: bytes
+    is_altered: bool = False
 
 
 class ApplyDelta(msgspec.Struct, frozen=True):
@@ -233,7 +237,8 @@ class DeltasMerged(msgspec.Struct, frozen=True):
 
 
 def hash_delta(effect: HashDelta) -> DeltaHashed:
-    return DeltaHashed(effect.round_id, effect.term, effect.version, digest_of(effect.values))
+    is_altered = effect.checksum not in (None, checksum_of(effect.values))
+    return DeltaHashed(effect.round_id, effect.term, effect.version, digest_of(effect.values), is_altered)
 
 
 def apply_result(effect: ApplyDelta) -> DeltaApplied:

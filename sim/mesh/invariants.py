@@ -156,7 +156,7 @@ class Invariants:
         if staged is None or result is None or order is None:
             return
         ballot = (holder.lineage, part.round_id, staged.term, staged.version)
-        if mesh.two_faced:
+        if mesh.two_faced or node.peer_id in mesh.liars:
             return  # a staged result may be a lie; an applied one may not
         digest, peer_id = self.ballots.setdefault(ballot, (staged.digest, node.peer_id))
         if digest != staged.digest:

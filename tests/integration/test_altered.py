@@ -64,3 +64,4 @@ def test_one_of_four_looks_away(tmp_path):
         _, _, said = mesh.wait_for(lambda name, line: name == "p1" and "p2" in line.get("accuses", {}))
         round_id = said["accuses"]["p2"][0]
         mesh.wait_for(lambda name, line: name == "p1" and line.get("global", 0) >= round_id + 2)
+        mesh.check()

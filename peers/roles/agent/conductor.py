@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterable
 
 from mdl.bounds import first_few
 from mdl.defence.reputation import accusers_needed
@@ -332,18 +333,17 @@ class Conductor:
 
     def _leave_the_staged_behind(self, staged: list[Member], now: float, why: str) -> list[Effect]:
         """Go on without the result and those that have it: a majority of the others cannot have it, or refuses it."""
-        effects = self._lose_result(now)
+        effects = self._lose_result(now, staged)
         self.lacking_since = None  # a majority is here
         for member in staged:
             self.ledger.lose(member.contributor, why)
-            self._distribution.left_behind.add(member.contributor)
         return effects
 
-    def _lose_result(self, now: float) -> list[Effect]:
-        """Aggregate again what the others still have: the result is lost with its only holder."""
+    def _lose_result(self, now: float, without: Iterable[Member] = ()) -> list[Effect]:
+        """Aggregate again what the others still have: it is lost with its only holder, or `without` holds it."""
         if not self.ledger.attempt:
             return self._abandon(now, "its result is lost")
-        self._distribution.lose()
+        self._distribution.lose(member.contributor for member in without)
         self._enter(AGGREGATING, now)
         return []
 

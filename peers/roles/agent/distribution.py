@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from mdl.bounds import first_few
 from mdl.defence.limits import Limits
-from mdl.defence.reputation import DIFFERS
+from mdl.defence.reputation import ALTERED_RESULT, DIFFERS
 from mdl.peers.roles.agent.aggregation import OpenRound
 from mdl.peers.roles.agent.broadcast_order import around_cuts, order_broadcast
 from mdl.peers.roles.membership.majority import has_quorum
@@ -57,12 +57,12 @@ class Distribution:
         self._began = (0, 0)
         self._thetas: dict[Contributor, float] = {}
         self._lost: tuple[Lost, ...] = ()
-        self._checksum: int | None = None  # the result's, if it is the sum of own deltas
         self._disputed = (0, 0)  # under this order devices have staged this result, and others another one
         self._since = 0  # the version from which on orders name this result
         self._doubted: frozenset[str] = frozenset()  # devices held to give another result, in this round
         self._waited_since: dict[Contributor, tuple[float, tuple[object, ...]]] = {}
         self._stalled_once: set[Contributor] = set()
+        self._dropped: set[Contributor] = set()
         self._moved: tuple[float, tuple[object, ...]] = (0.0, ())
 
     @property
@@ -81,10 +81,8 @@ class Distribution:
 
         going: an earlier agent's order, which those that are here go on with; `result` has those that are left.
         """
-        self.result, self.digest, self._disputed = result, b"", (0, 0)
+        self.result, self.digest, self._disputed, self._lost = result, b"", (0, 0), ()
         self.later = frozenset() if self._is_for_all else self._find_later()
-        is_merged = plan is None and isinstance(result, Holding)
-        self._checksum = self._ledger.checksum(result.contributors, self._judging.is_on) if is_merged else None
         if isinstance(result, Staged):
             self._note_dispute(self._staged(), result.digest)
             self.digest = result.digest
@@ -92,7 +90,7 @@ class Distribution:
         if plan is None:
             self.order(now)
             return
-        self.plan, self._began, self._lost = plan, (self._ledger.term, self._version + 1), ()
+        self.plan, self._began = plan, (self._ledger.term, self._version + 1)
         held = {peer: self._ledger.holding(peer) for peer in result.contributors}
         self._thetas = {peer: holding.theta for peer, holding in held.items() if holding}
         if going:
@@ -153,13 +151,17 @@ class Distribution:
             self._moved = now, moves
         return now - self._moved[0] >= self._stall_s
 
-    def lose(self) -> None:
-        """Drop the result: nobody has it any more."""
+    def lose(self, without: Iterable[Contributor]) -> None:
+        """Drop the result: nobody has it any more, or these alone do, and the others go on without them.
+
+        They stay behind in this round: else the results of two of them could be tried in turn, without end.
+        """
         self.result = self.last = self.plan = None
         self._disputed = (0, 0)
         self._waited_since.clear()
         self._stalled_once.clear()
-        self.left_behind.clear()
+        self._dropped.update(without)
+        self.left_behind = set(self._dropped)
         self.later = frozenset()
 
     def wait_for_all(self) -> None:
@@ -236,6 +238,9 @@ class Distribution:
     def _say(self, order: tuple[Contributor, ...], plan: SegmentPlan | None = None) -> BroadcastOrdered:
         assert self.result is not None
         self._version += 1
+        checksum = None
+        if not (plan or self._lost or (isinstance(self.result, Staged) and self.result.partial)):
+            checksum = self._ledger.checksum(self.result.contributors, self._judging.is_on)
         self.last = BroadcastOrdered(
             self._ledger.term,
             self._ledger.round_id,
@@ -256,7 +261,7 @@ class Distribution:
             self._told_thetas() if plan else (),
             *self._disputed,
             self.result.room if isinstance(self.result, Staged) else self._ledger.room,
-            self._checksum,
+            checksum,
         )
         return self.last
 
@@ -289,12 +294,15 @@ class Distribution:
             return False
         order, here = self.last.order, {member.contributor: member for member in self.recipients()}
         fed = [here[order[place]] for place in tree_children(0, len(order)) if order[place] in here]
-        return len(fed) > 1 and all(not self.has(member) and self.refuses(member, root) for member in fed)
+        # Its part of an exchange may have been refused, and its result be as it should.
+        whole = ALTERED_RESULT, DIFFERS
+        return len(fed) > 1 and all(not self.has(member) and self.refuses(member, root, whole) for member in fed)
 
-    def refuses(self, member: Member, giver: Contributor) -> bool:
-        """Return True if this member refuses, in this round, what that device gives."""
+    def refuses(self, member: Member, giver: Contributor, reasons: tuple[str, ...] = ("",)) -> bool:
+        """Return True if this member refuses, in this round, what that device gives, for a reason that begins so."""
         refused = giver.peer_id, self._ledger.round_id
-        return any((each.peer_id, each.round_id) == refused for each in member.report.accused)
+        accused = (each for each in member.report.accused if (each.peer_id, each.round_id) == refused)
+        return any(each.reason.startswith(reasons) for each in accused)
 
     def _find_doubted(self, recipients: list[Member]) -> frozenset[str]:
         """Return the peer ids that these accuse, in this round, of giving another result."""

@@ -102,7 +102,8 @@ class Spread:
         if self.order is None or made is None or (made is self.made and self._named_under != (0, 0)):
             return []
         self.made, self._named_under = made, _ballot_of(self.order)
-        return [HashDelta(self.order.round_id, *self._named_under, made.values)]
+        checksum = self.order.checksum if self.gapped else None  # else each sum in it was checked as it came
+        return [HashDelta(self.order.round_id, *self._named_under, made.values, checksum)]
 
     def take_name(self, named: DeltaHashed, now: float) -> bool:
         """Stage the named mean if it is the result. Return True if the parent is to be asked now."""
@@ -110,7 +111,7 @@ class Spread:
         if order is None or made is None or (named.term, named.version) != self._named_under:
             return False
         self.made, digest = None, digest_of_result(named.digest, made)
-        if self.exchange or self._is_result(made, digest):
+        if self.exchange or (self._is_result(made, digest) and not named.is_altered):
             self.stage(made, digest, now)
             return False
         was_gapped, self.gapped = self.gapped, None

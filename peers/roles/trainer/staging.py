@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mdl.defence.reputation import ALTERED, DIFFERS
+from mdl.defence.reputation import ALTERED_RESULT, DIFFERS
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.exchange import Exchange
 from mdl.peers.roles.trainer.guard import Guard
@@ -116,8 +116,10 @@ class Staging:
             return [*self._fill_gap(part, message, sums, now)]
         check_size(sums, self._standing.parameters.size)
         assert part.spread.order is not None
-        if part.spread.order.checksum not in (None, checksum) and part.spread.is_of_order(message):
-            self._guard.accuse([sender], altered := f"{ALTERED}its result of round {part.round_id}")
+        if part.spread.order.checksum not in (None, checksum):
+            altered = f"{ALTERED_RESULT}{part.round_id}"
+            if part.spread.is_of_order(message):
+                self._guard.accuse([sender], altered)
             raise RemoteProtocolError(altered)
         room = part.spread.order.room
         result = PartialSum(sums, message.theta, frozenset(message.contributors), room, message.partial)
@@ -189,6 +191,8 @@ class Staging:
             recalls = part.recall() if exchange.lacks_own else []
             return [*recalls, *sends, *self._name_if_whole(part, exchange)]
         own, most, guard = part.own_hold(self._me), self._most_under_way, self._guard
+        if order.coding != "none":
+            part.checksums = ()  # the result is not the sum of the own deltas then; reports tell none from here on
         # The own delta is not lent while pieces of an exchange that was left may still be read from it, on their way.
         retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges and part.spread.is_handed_on()
         needs_grid = order.coding != "none" or guard.judges

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from mdl.config import Exchange
+from mdl.peers.roles.trainer.exchange import Exchange as Segments
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import run_guarded, run_plan
 from mdl.sim.mesh.driver import SimMesh
@@ -55,6 +56,18 @@ def test_among_other_faults_no_mesh_is_stuck_and_what_is_applied_is_the_sum(
     with silent_machines():
         verdicts = [run_guarded(_plan(seed, 6, "mild", exchange), 10.0) for seed in seeds]
     assert not [verdict for verdict in verdicts if verdict.kind]
+
+
+@pytest.mark.parametrize(("peers", "level"), [(4, "none"), (5, "mild"), (7, "mild")])
+def test_a_device_that_checks_nothing_has_the_others_apply_nothing_altered(
+    peers: int, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Segments._is_altered
+    monkeypatch.setattr(Segments, "_is_altered", lambda self, *it: self._me.peer_id != "p1" and looks(self, *it))
+    monkeypatch.setattr(SimMesh, "liars", property(lambda _: {_LIAR, "p1"}, lambda *_: None), raising=False)
+    with silent_machines():
+        verdicts = [run_guarded(_plan(seed, peers, level), 10.0) for seed in range(100, 115)]
+    assert not [(verdict.kind, verdict.problem) for verdict in verdicts if verdict.kind]
 
 
 def test_the_plan_survives_its_file() -> None:
