@@ -278,6 +278,7 @@ class Peer:
         succession = self.succession
         if self.agent is None and succession.watch(now):
             logger.warning("the agent is silent")
+        succession.meet(self._members.alive(), now)
         if not succession.agent and succession.is_patient_no_more(now) and not (self.trainer and self.trainer.left):
             self._members.expire(now)
             if succession.wants_office(self._members.alive(), now):

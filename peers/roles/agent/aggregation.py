@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
+from statistics import median
 
 import msgspec
 
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 # If the values of a round take less at best, hops end soon, and the policy minds batteries and busy devices.
 _SLOW_S = 0.05
+# Assumed of links before the first one is measured: 100 Mbit/s.
+_ANY_MB_S = 12.5
 # Looked up once: see peers/roles/agent/phase.py.
 _RECEIVING = Activity.RECEIVING
 
@@ -223,16 +226,18 @@ class Aggregation:
         return self._why_fast(live)
 
     def _why_fast(self, live: Collection[Contributor]) -> str:
-        """Return why hops end soon enough; "": the links are known, and even at best the values take a while."""
+        """Return why hops end soon enough; "": even at best the values take a while. Unknown links are like the others."""
         members = [member for peer in live if (member := self._members.get(peer))]
-        unknown = sorted(member.peer_id for member in members if not member.device.link_mb_s)
-        if unknown or not members:
-            return f"links that nobody has measured yet: {first_few(unknown)}"
-        links = [member.device.link_mb_s or 0.0 for member in members]
+        if not members:
+            return "nobody is here"
+        known = [member.device.link_mb_s for member in members if member.device.link_mb_s]
+        usual_mb_s = median(known) if known else _ANY_MB_S
+        links = [member.device.link_mb_s or usual_mb_s for member in members]
         size_mb = 4e-6 * members[0].report.size
         _, seconds_a_mb = bandwidth_shares(links, [True] * len(links))
         least_s = size_mb * seconds_a_mb
-        return "" if least_s >= _SLOW_S else f"{least_s:.2g} s of these links, where segments are for {_SLOW_S:g} s"
+        of = "these links" if known else f"links of {_ANY_MB_S:g} MB/s, as none is measured yet"
+        return "" if least_s >= _SLOW_S else f"{least_s:.2g} s of {of}, where segments are for {_SLOW_S:g} s"
 
     def _plan_segments(self, now: float) -> Holding | None:
         """Plan the segments; return the mean to be, as soon as everybody holds its own delta."""

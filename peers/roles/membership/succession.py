@@ -36,7 +36,8 @@ class SuccessionSettings(msgspec.Struct, frozen=True):
     """heartbeat_s: interval of the agent's words that it is there. lost_after_s: the longest silence that is borne.
 
     settle_s: time for which successors listen to each other before the first of them takes over; each further one waits
-    step_s longer. start_s: as settle_s, for a device that never heard an agent. A dedicated agent waits a third.
+    step_s longer. start_s: as settle_s, for a device that never heard an agent. If it hears others, and none of them
+    knows one, it waits settle_s from the moment on that the last one came. A dedicated agent waits a third.
     """
 
     heartbeat_s: float = 0.5
@@ -83,6 +84,8 @@ class Succession:
         self._claim: AgentPresent | None = None
         self._alone_since = now
         self._knew_one = False
+        self._met: tuple[Contributor, ...] = ()  # before the first agent: those that are here, and know none
+        self._met_at = inf
         self._started_at = now
         self._measured_from = saved.term
         self._may_leap = not saved.term
@@ -178,6 +181,7 @@ class Succession:
         """Discount a suspension of this process for so many seconds."""
         self._arrivals.forgive(seconds)
         self._alone_since += seconds
+        self._met_at += seconds
         self._named_at += seconds
         if self.lacking_since is not None:
             self.lacking_since += seconds
@@ -186,17 +190,27 @@ class Succession:
         """Return the time at which `watch` or `wants_office` may have something to say."""
         if self.agent:
             return self._arrivals.silent_at
-        return max(now + self._settings.step_s / 2, self._alone_since + self._patience_s())
+        return max(now + self._settings.step_s / 2, self._patient_until())
 
     def is_patient_no_more(self, now: float) -> bool:
         """Return True if it may be this device's turn to lead: nobody has led for long enough."""
-        return now >= self._alone_since + self._patience_s()
+        return now >= self._patient_until()
+
+    def meet(self, here: list[Member], now: float) -> None:
+        """Note, before the first agent, who is heard: if several are, and none knows an agent, one of them may lead."""
+        if self.agent or self._knew_one:
+            return
+        met = tuple(member.contributor for member in here)
+        if not set(met) - {self.me} or any(member.report.agent for member in here):
+            self._met, self._met_at = (), inf
+        elif met != self._met:
+            self._met, self._met_at = met, now
 
     def wants_office(self, candidates: list[Member], now: float) -> bool:
         """Return True if it is this device's turn to lead. candidates: heard lately; this device need not be one."""
         if self.agent or not self.is_patient_no_more(now):
             return False
-        return now >= self._alone_since + self._patience_s() + self._rank(candidates) * self._settings.step_s
+        return now >= self._patient_until() + self._rank(candidates) * self._settings.step_s
 
     def take_office(self, heard_term: int) -> int:
         """Lead; return the term to speak under. heard_term: the highest that any device has reported."""
@@ -214,9 +228,11 @@ class Succession:
             return False
         return not self.agent or self._claim is None or outranks(claim, sender, self._claim, self.agent)
 
-    def _patience_s(self) -> float:
-        patience_s = self._settings.settle_s if self._knew_one else self._settings.start_s
-        return patience_s / 3 if self._is_dedicated else patience_s
+    def _patient_until(self) -> float:
+        share, settings = 1 / 3 if self._is_dedicated else 1.0, self._settings
+        if self._knew_one:
+            return self._alone_since + share * settings.settle_s
+        return min(self._alone_since + share * settings.start_s, self._met_at + share * settings.settle_s)
 
     def _rank(self, candidates: list[Member]) -> int:
         """Return how many go before this device: the named ones in their order, then the others by their resources."""

@@ -558,7 +558,7 @@ def test_it_ends_with_the_run_also_where_rounds_are_shorter_than_heartbeats(
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], "TRAIN_S", 0.03)
     room = Room(_peer("ann", rounds=planned), _peer("bob", rounds=planned))
-    room.run(4.0)
+    room.run(1.8)
     room.add(_peer("boss", dedicated=True, rounds=planned, now=room.now))
     room.run(10.0)
     assert set(room.finished) == set(room.peers)

@@ -300,6 +300,25 @@ def test_the_first_successor_leads_at_the_very_time_its_deadline_says(silent_sin
     assert succession.wants_office([], succession.deadline(silent_since))
 
 
+def test_a_fresh_device_waits_for_an_agent_no_longer_than_others_are_still_coming() -> None:
+    succession = _succession()
+    for now, others in ((0.4, (ANN,)), (0.9, (ANN, BOB)), (1.0, (ANN, BOB))):
+        assert not succession.wants_office(_candidates(ME, *others), now)
+        succession.meet(_candidates(ME, *others), now)
+    assert 0.9 + _office_at(succession, [], 0.9) == pytest.approx(0.9 + SETTINGS.settle_s, abs=0.11)
+
+
+def test_alone_or_beside_one_that_knows_an_agent_it_waits_for_that_one() -> None:
+    for report in (None, PeerReport(1, 0, 0, b"", "s", "m", 4, Activity.WAITING, 0, agent="bob")):
+        succession, here = _succession(), _candidates(ME)
+        if report:
+            members = Members(4.0)
+            members.hear(ANN, report, 0.2)
+            here += members.alive()
+        succession.meet(here, 0.2)
+        assert _office_at(succession, [], 0.0) == pytest.approx(SETTINGS.start_s, abs=0.11)
+
+
 # -- in office --------------------------------------------------------------------------------------------------------
 
 
