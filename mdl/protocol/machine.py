@@ -305,6 +305,7 @@ class SaveModel(msgspec.Struct, frozen=True):
     digest: of w(t), and of the momentum behind it.
     history: the forks on the way to w(t), and the devices with work in it.
     momentum: of the outer optimizer, float32 (P,); None if it has none.
+    link_mb_s: speed of this device's link, in MB/s; 0: not known.
     """
 
     round_id: int
@@ -312,6 +313,7 @@ class SaveModel(msgspec.Struct, frozen=True):
     digest: bytes
     history: History = History()
     momentum: Vector | None = None
+    link_mb_s: float = 0.0
 
 
 class SaveBallot(msgspec.Struct, frozen=True):

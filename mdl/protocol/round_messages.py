@@ -106,6 +106,7 @@ class PeerReport(Message, frozen=True):
     channels: of its training windows, to one significant digit; (): it does not tell (`data.tell_values`).
     accepted: the result of the round after w(t) that it has staged last, and has no more; None: it has it, or none.
     checksum: of its own delta of the open round, as integers; None: it has none yet.
+    link_mb_s: speed at which it has sent segments last, in MB/s, also before it was started anew; 0: not known.
     """
 
     sequence: Count
@@ -147,6 +148,7 @@ class PeerReport(Message, frozen=True):
     channels: Told = ()
     accepted: Accepted | None = None
     checksum: Checksum | None = None
+    link_mb_s: RateMBs = 0.0
 
 
 class AgentMessage(Message, frozen=True):

@@ -353,7 +353,6 @@ class Staged(msgspec.Struct, frozen=True):
     contributors: the processes with deltas in it.
     term: of the order it follows.
     version: of that order.
-    uplink_mb_s: speed at which the device has sent segments of it, in MB/s; 0: not known.
     partial: the further contributors that are in some of its segments.
     room: of its grid.
     """
@@ -363,6 +362,5 @@ class Staged(msgspec.Struct, frozen=True):
     contributors: Contributors
     term: Term = 0
     version: Count = 0
-    uplink_mb_s: RateMBs = 0.0
     partial: Partials = ()
     room: Room = 0

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from mdl.bounds import UNREADABLE, printable, whole_number
+from mdl.bounds import MAX_RATE_MB_S, UNREADABLE, printable, whole_number
 from mdl.errors import ConfigError, DataError, MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
 from mdl.files.export import find_model_file
@@ -49,12 +49,16 @@ _MOST_ASIDE = 1000
 
 
 class State(msgspec.Struct, frozen=True):
-    """The state that a device goes on from: w(round_id) and its history. momentum: of its outer optimizer, if known."""
+    """The state that a device goes on from: w(round_id) and its history. momentum: of its outer optimizer, if known.
+
+    link_mb_s: speed of its link when that was saved, in MB/s; 0.0: not known.
+    """
 
     parameters: Vector
     round_id: int = 0
     history: History = History()
     momentum: Vector | None = None
+    link_mb_s: float = 0.0
 
     def start(
         self, schema_hash: str, model: str, ballot: Ballot | None, outer: Outer, theta: float = 1.0
@@ -65,7 +69,7 @@ class State(msgspec.Struct, frozen=True):
         """
         size, digest = self.parameters.size, digest_of(outer.begin(self.parameters, self.momentum))
         told = (schema_hash, model, self.round_id, self.history, ballot)
-        return TrainerStart(size, digest, *told, TrainerSettings(outer, theta=theta))
+        return TrainerStart(size, digest, *told, TrainerSettings(outer, theta=theta, link_mb_s=self.link_mb_s))
 
 
 class Begin(NamedTuple):
@@ -115,6 +119,7 @@ def describe_state(effect: SaveModel, origin: Origin) -> CachedModel:
     extra = {
         "history": msgspec.json.encode(effect.history).decode(),
         "model": origin.model,
+        "link_kb_s": str(round(1e3 * effect.link_mb_s)),
         **({} if origin.seed is None else {"seed": str(origin.seed)}),
     }
     told = (origin.schema_hash, origin.mesh, extra, effect.digest, effect.momentum)
@@ -153,7 +158,8 @@ def restore_state(cache: ModelCache, origin: Origin) -> State | None:
         return None
     if cached.round_id:
         logger.info("continuing at round %d (%s); --fresh would start anew", cached.round_id, cache.path.parent)
-    return State(cached.values, cached.round_id, history, cached.momentum)
+    link_mb_s = 1e-3 * (whole_number(cached.extra.get("link_kb_s", ""), int(1e3 * MAX_RATE_MB_S)) or 0)
+    return State(cached.values, cached.round_id, history, cached.momentum, link_mb_s)
 
 
 def initial_values(path: Path, model: FlatModel) -> Vector:

@@ -125,6 +125,7 @@ def configured_start(
             stall_s=faults.stall_s,
             defence=defence,
             theta=trainer.settings.theta,
+            link_mb_s=trainer.settings.link_mb_s,
         )
         trainer = _tell_outer(msgspec.structs.replace(trainer, settings=settings))
     return PeerStart(

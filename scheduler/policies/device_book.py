@@ -1,4 +1,4 @@
-"""The agent's knowledge of each device: its link from hops, its training and its kind of use from reports.
+"""The agent's knowledge of each device: its link from hops and segments, training and kind of use from reports.
 
 Hops show a link's speed: the receiver reports how long the values took. It times its merges separately, and reports
 the speed of the last ones. Energy is modelled, not measured: 1.0 W to send, 0.8 W to receive, 1.5 W to merge
@@ -37,12 +37,19 @@ class DeviceBook:
     energy_j: float = 0.0
     training_s: float | None = None
     busy_since: float | None = None
+    _link_told_mb_s: float = 0.0
     _merge_told_mb_s: float | None = None
     _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_PERIODS_KEPT))
 
     def learn_link(self, mb_s: float) -> None:
         """Learn from a hop. It cannot be faster than its link, so a rate above the known one is believed at once."""
         self.link_mb_s = _learn_rate(self.link_mb_s, mb_s)
+
+    def hear_link(self, mb_s: float) -> None:
+        """Learn from the device's report on the segments it sent last; a repeated figure is not a new measurement."""
+        if mb_s and mb_s != self._link_told_mb_s:
+            self._link_told_mb_s = mb_s
+            self.learn_link(mb_s)
 
     def learn_slow(self) -> None:
         """Learn that the device took over twice the time that its link allows."""

@@ -319,8 +319,6 @@ class Conductor:
             return []
         plan = self._distribution.plan
         for member in staged:
-            if (result := member.report.staged) and result.uplink_mb_s:
-                member.device.learn_link(result.uplink_mb_s)
             if plan:
                 learn_from_exchange(member.device, *plan.work_of(member.peer_id, member.report.size))
         if plan:

@@ -151,6 +151,7 @@ class Members:
         resources = known.report.resources
         if report.transfer != known.report.transfer:
             known.moved_at = now
+        known.device.hear_link(report.link_mb_s)
         change = known.take(report)
         known.arrivals.hear(now)
         if known.arrivals.silent_at < self._silent_at:
@@ -175,6 +176,7 @@ class Members:
     def _enter(self, known: Member | None, sender: Contributor, report: PeerReport, now: float) -> Change:
         arrivals = Arrivals(now, self._shortest_s, self._longest_s)
         member = Member(sender, report, arrivals, now, device=known.device if known else DeviceBook())
+        member.device.hear_link(report.link_mb_s)
         self._note_use(member, now)
         self._table[sender.peer_id] = member
         self._sorted = [self._table[peer_id] for peer_id in sorted(self._table)]

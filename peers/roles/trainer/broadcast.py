@@ -14,7 +14,7 @@ from math import inf
 
 import numpy as np
 
-from mdl.bounds import MAX_MEMBERS, MAX_RATE_MB_S
+from mdl.bounds import MAX_MEMBERS
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.exchange import Exchange
 from mdl.peers.roles.trainer.gaps import GappedResult
@@ -43,8 +43,7 @@ class Spread:
     computed, and nothing is asked for meanwhile.
     asked: child -> time and content of its last request; fed: child -> start of its turn; taken: the children that have
     the result.
-    exchange: the segments of an order with owners; None before and after. uplink_mb_s: speed that the exchange has
-    shown.
+    exchange: the segments of an order with owners; None before and after.
     gapped: the part of the result that an exchange has left, with gaps for the parent to fill; None: nothing.
     """
 
@@ -58,7 +57,6 @@ class Spread:
     taken: set[Contributor] = field(default_factory=set)
     exchange: Exchange | None = None
     gapped: GappedResult | None = None
-    uplink_mb_s: float = 0.0
     _me: int = 0
     _ready_at: float = 0.0
     _ballot: tuple[int, int] = (0, 0)
@@ -152,8 +150,6 @@ class Spread:
             raise RemoteProtocolError("a global delta that does not match the digest of its round")
         self.staged, self.digest, self._ballot, self.made = result, digest, _ballot_of(self.order), None
         self._ready_at, self.gapped = now, None
-        if self.exchange:
-            self.uplink_mb_s = min(self.exchange.uplink.mb_s, MAX_RATE_MB_S)
 
     def confirm(self) -> list[Send]:
         """Tell the parent that this device has the result: the next sibling's turn has come."""
@@ -205,7 +201,6 @@ class Spread:
             self.staged.theta,
             contributors,
             *self._ballot,
-            self.uplink_mb_s,
             self.staged.partial,
             self.staged.room,
         )

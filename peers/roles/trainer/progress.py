@@ -273,7 +273,7 @@ class Progress:
         self._voice.has_changed = True
         self._voice.stop_asking()
         saved = (standing.round_id, standing.parameters, standing.digest, standing.history(), standing.momentum)
-        effects: list[Effect] = [SaveModel(*saved)]
+        effects: list[Effect] = [SaveModel(*saved, self._voice.link_mb_s)]
         self._own.note_test()  # in a pause nothing is tested, but w is another vector than it trained from
         if not self._own.is_paused:
             is_awaited = self._reports.waits_for_test(standing.round_id)

@@ -140,6 +140,7 @@ class Reports:
             theta=theta,
             workers=standing.count_workers(),
             channels=self._channels,
+            link_mb_s=voice.link_mb_s,
             accepted=None if has_staged or not report.votes else standing.recall(),
         )
         return _add_round(report, part) if part else report

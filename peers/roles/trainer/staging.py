@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mdl.bounds import MAX_RATE_MB_S
 from mdl.defence.reputation import ALTERED_RESULT, DIFFERS
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.exchange import Exchange
@@ -221,6 +222,8 @@ class Staging:
 
     def _note_staged(self, part: Part) -> None:
         """Note the staged result: it may be closed from here on, whatever this device hears of it."""
+        if (exchange := part.spread.exchange) and exchange.uplink.mb_s:
+            self._voice.link_mb_s = min(exchange.uplink.mb_s, MAX_RATE_MB_S)
         if (staged := part.spread.report()) and part.spread.order:
             self.staged_term = part.spread.order.term
             self._standing.note_staged(staged)

@@ -81,7 +81,8 @@ class TrainerSettings(msgspec.Struct, frozen=True):
     overlaps: train ahead for the next round while the deltas of this one travel (`OwnWork`). report_s: longest time
     between two reports. retry_s: time between two requests for the same thing. stall_s: a hop that has brought nothing
     for this time is given up. most_under_way: limit of the bytes of segments on their way to one device. defence: how
-    others' partial sums are judged. theta: weight of its first delta (3.2.2); later ones tell theirs.
+    others' partial sums are judged. theta: weight of its first delta (3.2.2); later ones tell theirs. link_mb_s: speed
+    of its link, as an earlier start has measured it; 0.0: not known.
     """
 
     outer: Outer = Outer()
@@ -93,6 +94,7 @@ class TrainerSettings(msgspec.Struct, frozen=True):
     most_under_way: int = MOST_UNDER_WAY
     defence: Defence = Defence()
     theta: float = 1.0
+    link_mb_s: float = 0.0
 
 
 class Trainer:
@@ -120,7 +122,7 @@ class Trainer:
         self.ballot = ballot
         self.standing = Standing(me, state, round_id, history, ballot, digest, settings.outer)
         self._settings = settings
-        self.voice = Voice(settings.report_s, settings.retry_s)
+        self.voice = Voice(settings.report_s, settings.retry_s, settings.link_mb_s)
         self.guard = Guard(settings.defence, self.standing, self.voice)
         self._reports = Reports(self.voice, self.standing, schema_hash, model, self.guard, channels)
         self._hops = Hops(self.voice, settings.stall_s, self.guard)

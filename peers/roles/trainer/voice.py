@@ -12,11 +12,13 @@ class Voice:
     """The clock of one device's words. report_s, retry_s: longest time between two reports, and between two requests.
 
     ask_at: time of the next request, None while it wants nothing. transfer: progress of the values that it waits for.
+    link_mb_s: speed of this device's link as the last exchange has shown it, in MB/s; 0.0: not known.
     has_changed: there is something to report at once. report_at: time at which the last report is old.
     """
 
     report_s: float
     retry_s: float
+    link_mb_s: float = 0.0
     ask_at: float | None = None
     transfer: Transfer | None = None
     has_changed: bool = True

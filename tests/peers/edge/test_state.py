@@ -15,7 +15,7 @@ from mdl.peers.trials.run_plan import build_mesh
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.machine import LocalDeltaReady, Received, SaveBallot, SaveModel, Send, Tick, TrainLocally
 from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMessage
-from mdl.protocol.vector_work import VECTOR_WORK
+from mdl.protocol.vector_work import VECTOR_WORK, Outer
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, Reached, TrainingReport
 from mdl.scheduler.policies.registry import make_policy
 from mdl.sim.plans.fault_plan import FaultPlan, Restart
@@ -35,12 +35,13 @@ def _peer(ballot=None):
 def test_a_state_is_found_again_as_it_was(tmp_path):
     cache = ModelCache(tmp_path)
     values = np.arange(3, dtype=np.float32)
-    saved = SaveModel(7, values, digest_of(values), HISTORY)
+    saved = SaveModel(7, values, digest_of(values), HISTORY, link_mb_s=0.25)
     cache.save(describe_state(saved, HERE))
     state = restore_state(ModelCache(tmp_path), HERE)
     assert state is not None
     assert (state.round_id, state.history) == (7, HISTORY)
     assert state.parameters.tolist() == [0.0, 1.0, 2.0]
+    assert state.start("", "", None, Outer()).settings.link_mb_s == 0.25
 
 
 @pytest.mark.parametrize(

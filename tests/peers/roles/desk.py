@@ -101,8 +101,13 @@ class Desk:
         """It has the result, and says so to the order it follows."""
         order = self.last(BroadcastOrdered)
         who = tuple(sorted(contributors)) or order.contributors
-        staged = Staged(digest, float(len(who)), who, order.term, order.version, uplink, partial)
-        now: dict[str, Any] = {"open_round": order.round_id, "activity": Activity.STAGED, "term": self.agent.term}
+        staged = Staged(digest, float(len(who)), who, order.term, order.version, partial)
+        now: dict[str, Any] = {
+            "link_mb_s": uplink,
+            "open_round": order.round_id,
+            "activity": Activity.STAGED,
+            "term": self.agent.term,
+        }
         self.report(peer, staged=staged, **now | changes)
 
     def apply(self, peer: Contributor, **changes: Any) -> None:

@@ -318,13 +318,23 @@ def test_who_comes_while_segments_travel_gets_the_result_afterwards() -> None:
     assert HopOrdered not in desk.newest
 
 
-@pytest.mark.parametrize(("mb_s", "segments"), [(None, False), (0.001, True), (0.0002, True), (5.0, False)])
-def test_auto_takes_segments_where_the_links_are_known_and_slow(mb_s: float | None, segments: bool) -> None:
-    desk = Desk(min_peers=3, exchange="auto", segment_values=2)
-    for peer in (A, B, C):
-        desk.report(peer)
-    for member in desk.agent.members.alive():
-        member.device.link_mb_s = mb_s  # 40 bytes a model: 53 ms at 1 KB/s
+@pytest.mark.parametrize(
+    ("told_mb_s", "size", "segments"),
+    [
+        ([0.0] * 3, 10, False),
+        ([0.001] * 3, 10, True),  # 40 bytes a model: 53 ms at 1 KB/s
+        ([0.0, 0.0, 0.0002], 10, True),  # unknown links are taken for as slow
+        ([5.0] * 3, 10, False),
+        ([0.0] * 3, 1_000_000, True),  # 107 ms at 50 MB/s, which is assumed
+        ([0.0] * 3, 400_000, False),
+    ],
+)
+def test_auto_takes_segments_where_the_links_that_devices_tell_or_usual_ones_are_slow(
+    told_mb_s: list[float], size: int, segments: bool
+) -> None:
+    desk = Desk(min_peers=3, exchange="auto", segment_values=size // 5)
+    for peer, mb_s in zip((A, B, C), told_mb_s, strict=True):
+        desk.report(peer, link_mb_s=mb_s, size=size)
     for peer in (A, B, C):
         desk.hold(peer)
     assert bool(desk.hops()) is not segments

@@ -70,6 +70,7 @@ FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "lacking": (("bob",), ("rest",)),
     "accepted": (Accepted("x", 4, b"r", 5, 1), ("rest",)),
     "checksum": (7, ()),
+    "link_mb_s": (7.0, ()),
     "bugs": (1, ()),
     "unheard": (("bob",), ()),
     "resources": (ResourceState(1, 1.0), ()),
