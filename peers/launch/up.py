@@ -208,6 +208,7 @@ def _follow(
             told = note
     if agent.process.returncode and not reader.rounds:
         raise MdlError(f"the agent failed: {agent.problem()} (log: {agent.log})")
+    watcher.stop()  # while the peers leave the network, too
     for child in children.running[1:]:
         _has_ended(child, _EXPORT_S)  # they save and export what they have
 

@@ -95,8 +95,12 @@ class Watcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._runtime.stop()
+        self.stop()
         self._thread.join(3.0)
+
+    def stop(self) -> None:
+        """Begin to leave the network, which takes up to 0.7 s; what was told stays. From any thread."""
+        self._runtime.stop()
 
     def _begin_again(self, links: Links) -> Renewed:
         """Build a new observer, which asks the known peers anew."""
