@@ -197,7 +197,7 @@ class Succession:
         return now >= self._patient_until()
 
     def meet(self, here: list[Member], now: float) -> None:
-        """Note, before the first agent, who is heard: if several are, and none knows an agent, one of them may lead."""
+        """Note the devices that are heard before the first agent: where none of several knows one, one may lead."""
         if self.agent or self._knew_one:
             return
         met = tuple(member.contributor for member in here)
