@@ -22,8 +22,7 @@ from mdl.data.windows import to_input
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, TrainingCancelledError
 from mdl.learning.flat import FlatModel
 from mdl.learning.optimizer import FlatOptimizer
-from mdl.learning.soft_labels import soft_cross_entropy
-from mdl.learning.targets import Loss, TargetScale, loss_of, to_tensor
+from mdl.learning.targets import Loss, TargetScale, loss_of, soft_cross_entropy, to_tensor
 from mdl.protocol.delta import check_values
 from mdl.protocol.grid import Vector
 

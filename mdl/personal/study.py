@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mdl.bounds import Count
 from mdl.errors import DataError
-from mdl.personal.optimizer import Kind, Optimizer
+from mdl.learning.optimizer import Kind, Optimizer
 
 Ids: TypeAlias = NDArray[np.int64]
 

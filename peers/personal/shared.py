@@ -18,8 +18,8 @@ import numpy as np
 from blake3 import blake3
 
 from mdl.errors import ConfigError
+from mdl.learning.optimizer import Optimizer
 from mdl.peers.personal.home import MODEL, NEXT, SHARED, prepare_folder
-from mdl.personal.optimizer import Optimizer
 from mdl.personal.output_layer import tune_all
 from mdl.personal.study import StudySettings, check_loss
 from mdl.personal.words.model_file import NextWordFile, load_next_word, save_next_word

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from mdl.learning.recurrent import run_recurrent
+from mdl.learning.networks import run_recurrent
 from mdl.personal.words.next_word import NextWordModel
 from mdl.personal.words.pieces import PieceBatch, SampleBatch
 

@@ -22,7 +22,7 @@ from mdl.cloud.distillation import (
 )
 from mdl.cloud.settings import PLACES_PRESETS
 from mdl.errors import ConfigError, DataError
-from mdl.learning.soft_labels import soft_cross_entropy
+from mdl.learning.targets import soft_cross_entropy
 
 HALF = DistillSettings(label_weight=0.5)
 
