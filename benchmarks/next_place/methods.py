@@ -19,9 +19,8 @@ from mdl.cloud.classroom import BASE, Classroom, Cycle, Pupil, Teacher
 from mdl.cloud.client_update import draw_held, hold_examples, update_client
 from mdl.cloud.distillation import DistillSettings, predict_probabilities, train_student
 from mdl.cloud.distillation import Examples as Taught
-from mdl.cloud.model_kinds import RecurrentKind
+from mdl.cloud.model_kinds import UPDATE_MODES, RecurrentKind
 from mdl.cloud.settings import PLACES_PRESETS, Preset, TeachingSettings
-from mdl.cloud.update_modes import UPDATE_MODES
 
 CYCLES = 3
 _MEASURED = PLACES_PRESETS["measured"]

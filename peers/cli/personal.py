@@ -257,7 +257,7 @@ def export(
     if target.suffix not in (".safetensors", ".onnx"):
         raise ConfigError(f"{target}: expected a name that ends with .safetensors or .onnx")
     if target.suffix == ".onnx":
-        from mdl.personal.words.onnx_file import save_onnx
+        from mdl.personal.words.model_file import save_onnx
 
         save_onnx(target, loaded, described.table)
     else:

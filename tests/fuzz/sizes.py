@@ -177,7 +177,7 @@ def _vector(_: Path) -> object:
 
 @_case("parts: of a lesson")
 def _parts(_: Path) -> object:
-    from mdl.cloud.lesson_codec import unpack_parts
+    from mdl.cloud.update_codec import unpack_parts
 
     return unpack_parts(SAFETENSORS["offsets of terabytes"], 3)
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import ConfigError, DataError
-from mdl.personal.words.chats import is_whatsapp, read_sms, read_whatsapp
-from mdl.personal.words.corpus import read_lines_of
+from mdl.personal.words.corpus import is_whatsapp, read_lines_of, read_sms, read_whatsapp
 
 MARK = "\u200e"
 ANDROID = """29/03/2026, 09:30 - Messages and calls are end-to-end encrypted. No one outside of this chat can read them.

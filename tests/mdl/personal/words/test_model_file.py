@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mdl.errors import ConfigError
-from mdl.personal.words.onnx_file import save_onnx
+from mdl.personal.words.model_file import save_onnx
 from tests.mdl.personal.words.examples import invented_text, small_model
 
 
