@@ -29,8 +29,7 @@ from mdl.locks import wait_for_lock
 from mdl.peers.edge.identity import codes_home, known_meshes, remember_code
 from mdl.readable import encode_readable
 from mdl.reading import read_bytes
-from mdl.transport.trust.device_key import SECRET_BYTES, DeviceKey, is_signed
-from mdl.transport.trust.keys import RUN_MARK, MeshKeys
+from mdl.transport.trust.keys import RUN_MARK, SECRET_BYTES, DeviceKey, MeshKeys, is_signed
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.roster import is_stated
 from mdl.transport.trust.worked import Worked

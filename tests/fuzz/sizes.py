@@ -616,7 +616,7 @@ def _transfer(_: Path) -> object:
 
 @_case("message: a segment that is no whole number of values")
 def _segment(_: Path) -> object:
-    from mdl.transport.wire.segments import read_segment
+    from mdl.transport.wire.bulk import read_segment
 
     return read_segment(memoryview(bytes((1 << 20) + 1)))
 

@@ -1,6 +1,8 @@
 """Echo requests (ping, RFC 792 and 4443) of chosen sizes that no router may fragment: their round trips and losses.
 
 They use a datagram socket where the system allows it (net.ipv4.ping_group_range), else a raw one, which needs root.
+If they get no answer, full TCP segments to a node find a hole for large packets on the way out (Linux alone): its
+system acknowledges them, even if the program drops them.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from mdl.transport.discovery.directory import Address
 from mdl.transport.discovery.scopes import bare, socket_address
+
+# tcp_info of linux/tcp.h: eight bytes, rto, ato, snd_mss, rcv_mss, unacked.
+_UNACKNOWLEDGED_AT = 24
+_LOOK_S = 0.02
 
 
 class _Kind(NamedTuple):
@@ -159,3 +166,32 @@ def _checksum(data: bytes) -> int:
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF
+
+
+def are_taken(address: Address, wait_s: float) -> bool | None:
+    """Return True if two full segments are acknowledged within wait_s; None if that cannot be said."""
+    if not hasattr(socket, "TCP_INFO"):
+        return None
+    try:
+        with socket.create_connection((address.host, address.port), wait_s) as found:
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            segment_bytes = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+            found.sendall(b"\xff")  # the beginning of a greeting: the node waits for the rest
+            if not _is_acknowledged(found, wait_s / 2):
+                return None
+            found.sendall(bytes(2 * segment_bytes))
+            return _is_acknowledged(found, wait_s)
+    except ConnectionResetError:  # because it is no greeting: it has arrived
+        return True
+    except OSError:
+        return None
+
+
+def _is_acknowledged(found: socket.socket, wait_s: float) -> bool:
+    give_up_at = time.monotonic() + wait_s
+    while time.monotonic() < give_up_at:
+        info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+        if struct.unpack_from("=I", info, _UNACKNOWLEDGED_AT)[0] == 0:
+            return True
+        time.sleep(_LOOK_S)
+    return False

@@ -39,8 +39,7 @@ import msgspec
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ForgedError, RemoteProtocolError
-from mdl.transport.trust.device_key import is_signed
-from mdl.transport.trust.keys import MeshKeys
+from mdl.transport.trust.keys import MeshKeys, is_signed
 from mdl.transport.trust.words import own_names
 from mdl.transport.trust.worked import Worked
 from mdl.trust.statements import (

@@ -50,7 +50,7 @@ def invite(
     import time
     from contextlib import ExitStack
 
-    from mdl.transport.discovery.invitations import announced, is_near
+    from mdl.transport.discovery.mdns import announced, is_near
     from mdl.transport.links.inviting import serve
     from mdl.transport.trust.invitation import Invitation
     from mdl.transport.trust.words import draw_words
@@ -189,7 +189,7 @@ def _own(interface: Sequence[str] | None, loopback: bool) -> list[IPv4Interface]
 def _find(at: str | None, own: list[IPv4Interface], wait_s: float) -> Address:
     from mdl.errors import ConfigError, MeshNotFoundError
     from mdl.transport.discovery.directory import parse_address
-    from mdl.transport.discovery.invitations import find_invitations, is_near
+    from mdl.transport.discovery.mdns import find_invitations, is_near
 
     if at:
         address = parse_address(at, "--at")

@@ -21,7 +21,6 @@ from unittest import mock
 import zmq
 from zmq.utils import z85
 
-from mdl.transport import datagram_port
 from mdl.transport.discovery.interfaces import LOOPBACK
 from mdl.transport.discovery.scopes import socket_address
 from mdl.transport.links import flows, hub, introducer, mesh_links
@@ -370,7 +369,7 @@ class Wire:
                 (introducer, "local_host_towards", towards),
                 (introducer, "networks_near", near),
                 (introducer, "own_hosts", lambda host: (host,)),
-                (datagram_port, "_open_socket", lambda host, port: Datagrams(own, host, port)),
+                (flows, "_open_socket", lambda host, port: Datagrams(own, host, port)),
                 (flows, "token_bytes", self.rng.randbytes),
                 (mesh_links, "token_bytes", self.rng.randbytes),
             ):

@@ -6,7 +6,7 @@ import pytest
 import zmq
 
 from mdl.transport.discovery.directory import Address
-from mdl.transport.links.halfopen import Doorkeeper, HalfOpen
+from mdl.transport.links.doors import Doorkeeper, HalfOpen
 from mdl.transport.links.sockets import HANDSHAKE_MS, open_router
 
 ENEMY, FRIEND = ("192.0.2.66", "1"), ("192.0.2.7", "1")

@@ -5,8 +5,8 @@ from ipaddress import IPv4Interface, IPv6Interface
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.transport.discovery import addresses
-from mdl.transport.discovery.addresses import AddressWatch
+from mdl.transport.discovery import interfaces
+from mdl.transport.discovery.interfaces import AddressWatch
 
 HOME, LEASE, CABLE = (IPv4Interface(f"{host}/24") for host in ("192.168.1.20", "192.168.1.77", "10.0.0.2"))
 
@@ -17,8 +17,8 @@ LINK = IPv6Interface("fe80::1%eth0/64")
 def watch(monkeypatch):
     """A function that changes the addresses and has the watch look; returns what was told."""
     told, now = [], [HOME]
-    monkeypatch.setattr(addresses, "LOOK_EVERY_S", 3600.0)
-    monkeypatch.setattr(addresses, "usable_interfaces", lambda asked: list(now))
+    monkeypatch.setattr(interfaces, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(interfaces, "usable_interfaces", lambda asked: list(now))
     watching = AddressWatch(None, lambda own, kept: told.append((list(own), set(kept))))
 
     def look(*interfaces):
@@ -64,7 +64,7 @@ def test_an_interface_that_was_asked_for_and_is_down_is_no_network(monkeypatch):
     def gone(asked):
         raise ConfigError(f"interfaces: {asked[0]!r} is not up")
 
-    monkeypatch.setattr(addresses, "usable_interfaces", gone)
+    monkeypatch.setattr(interfaces, "usable_interfaces", gone)
     told = []
     watching = AddressWatch(["wlan0"], lambda own, kept: told.append(own))
     watching.look()
@@ -74,14 +74,14 @@ def test_an_interface_that_was_asked_for_and_is_down_is_no_network(monkeypatch):
 
 def test_without_a_descriptor_to_ask_with_nothing_has_changed(monkeypatch):
     told = []
-    monkeypatch.setattr(addresses, "LOOK_EVERY_S", 3600.0)
-    monkeypatch.setattr(addresses, "usable_interfaces", lambda asked: [HOME])
+    monkeypatch.setattr(interfaces, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(interfaces, "usable_interfaces", lambda asked: [HOME])
     watching = AddressWatch(None, lambda own, kept: told.append(own))
 
     def refuse(asked):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(addresses, "usable_interfaces", refuse)
+    monkeypatch.setattr(interfaces, "usable_interfaces", refuse)
     watching.look()
     watching.close()
     assert told == []
@@ -89,10 +89,10 @@ def test_without_a_descriptor_to_ask_with_nothing_has_changed(monkeypatch):
 
 def test_an_address_that_another_machine_has_too_is_told_once_until_it_is_gone(monkeypatch, caplog):
     others, own = {"192.168.1.20": "02:00:00:00:00:07"}, [HOME, CABLE, LINK]
-    monkeypatch.setattr(addresses, "LOOK_EVERY_S", 3600.0)
-    monkeypatch.setattr(addresses, "usable_interfaces", lambda asked: own)
-    monkeypatch.setattr(addresses, "name_of", lambda host: "eth0")
-    monkeypatch.setattr(addresses, "who_else_has", lambda host, name, wait_s: others.get(host))
+    monkeypatch.setattr(interfaces, "LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(interfaces, "usable_interfaces", lambda asked: own)
+    monkeypatch.setattr(interfaces, "name_of", lambda host: "eth0")
+    monkeypatch.setattr(interfaces, "who_else_has", lambda host, name, wait_s: others.get(host))
     watching = AddressWatch(None, lambda own, kept: None)
     try:
         watching.ask()
