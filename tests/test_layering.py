@@ -240,7 +240,6 @@ PERSONAL = (
     "peers/personal/",
     "peers/cli/personal.py",
     "peers/cli/personal_options.py",
-    "peers/cli/type_words.py",
     "peers/view/type_terminal.py",
 )
 # The one place where a person's model and a mesh meet. It says what it hands over; it sends nothing itself.

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.bounds import MAX_CONFUSED, within
-from mdl.data.targets import targets_of
-from mdl.data.windows import to_input
+from mdl.data.windows import targets_of, to_input
 from mdl.errors import DataError, TrainingCancelledError
 from mdl.protocol.counts import MAX_SUM, Errors, Evaluation
 

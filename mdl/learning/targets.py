@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mdl.data.targets import targets_of
+from mdl.data.windows import targets_of
 from mdl.learning.tensors import unwrap
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]

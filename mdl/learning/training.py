@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdl.config import TrainingSettings
-from mdl.data.targets import targets_of
-from mdl.data.windows import to_input
+from mdl.data.windows import targets_of, to_input
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, TrainingCancelledError
 from mdl.learning.flat import FlatModel
 from mdl.learning.optimizer import FlatOptimizer

@@ -103,7 +103,7 @@ def inspect_set(
     It lists shapes, classes, subjects, balance, and findings about the data.
     """
     from mdl.data import default_cache_dir, describe_data, read_data
-    from mdl.data.draw import draw_classes
+    from mdl.data.describe import draw_classes
     from mdl.data.readers.unlabelled import describe_unlabelled
     from mdl.own import own_data
 
@@ -168,8 +168,7 @@ def cluster_places(
 
     Each device then reads its record with places:PATH?clusters=FILE.
     """
-    from mdl.data.clusters import find_clusters, write_clusters
-    from mdl.data.readers.places import PlaceOptions, read_fixes
+    from mdl.data.readers.places import PlaceOptions, find_clusters, read_fixes, write_clusters
     from mdl.data.sources import parse_spec
     from mdl.data.spec import read_options
     from mdl.errors import ConfigError

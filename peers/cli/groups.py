@@ -12,9 +12,8 @@ from mdl.peers.cli.setup import invite, owners, share
 from mdl.peers.cli.setup.service import app as service_app
 from mdl.peers.cli.study.schedule import app as schedule_app
 from mdl.peers.cli.study.scheduler import app as scheduler_app
-from mdl.peers.cli.study.search import search
 from mdl.peers.cli.study.sim import app as sim_app
-from mdl.peers.cli.study.sim import replay
+from mdl.peers.cli.study.sim import replay, search
 
 
 def add_to(app: typer.Typer) -> None:

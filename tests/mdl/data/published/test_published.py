@@ -14,7 +14,7 @@ import pytest
 from mdl.data import load_data
 from mdl.data.published import logs
 from mdl.data.published.logs import fill_gaps, read_log
-from mdl.data.published.matfile import read_matrix
+from mdl.data.published.unimib import read_matrix
 from mdl.errors import DataError
 
 

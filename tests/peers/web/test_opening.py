@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.peers.web.token import FILE, TOKEN_VARIABLE, page_token
+from mdl.peers.web.opening import FILE, TOKEN_VARIABLE, page_token
 from mdl.transport.trust.keys import Mesh, new_join_code
 
 CODE = new_join_code("home", bytes(range(19)))

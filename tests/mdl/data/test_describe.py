@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mdl.data.draw import draw_window, sparkline
+from mdl.data.describe import draw_window, sparkline
 from mdl.peers.cli.main import main
 
 

@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 
 from mdl.data import load_data
-from mdl.data.clusters import Clusters, assign, find_clusters, read_clusters, write_clusters
-from mdl.data.readers.places import PlaceOptions, read_fixes, read_stays
+from mdl.data.readers.places import (
+    Clusters,
+    PlaceOptions,
+    assign,
+    find_clusters,
+    read_clusters,
+    read_fixes,
+    read_stays,
+    write_clusters,
+)
 from mdl.errors import ConfigError, DataError
 
 _METRE = 1 / 111_320
