@@ -161,7 +161,6 @@ HEARS_THE_USER = {
     "peers/cli/main.py",
     "peers/cli/options.py",
     "peers/cli/data.py",
-    "peers/cli/setup/share.py",
     "peers/cli/use.py",
     "peers/cli/study/schedule.py",
     "peers/cli/study/sim.py",

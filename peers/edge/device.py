@@ -29,9 +29,8 @@ from mdl.learning.evaluation import LARGEST_TESTED, OwnLoss, evaluate
 from mdl.learning.flat import FlatModel, hash_task, older_hashes, units_meaning
 from mdl.learning.models import build_model
 from mdl.learning.networks import plain_sizes
-from mdl.learning.rotation import make_turn
 from mdl.learning.tensors import OwnState, own_names
-from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, model_delta
+from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, make_turn, model_delta
 from mdl.own import own_model
 from mdl.peers.edge.best import BestModel
 from mdl.peers.edge.loop_state import LoopState

@@ -53,7 +53,7 @@ COVERED: dict[str, str] = {
     "mdl/data/published/logs.py:read_logs": "mhealth: ",
     "mdl/data/published/unimib.py:read_matrix": "matlab: a bomb",
     "mdl/data/published/unimib.py:_matrix": "matlab: a matrix",
-    "mdl/data/published/opportunity.py:read_opportunity": "opportunity: ",
+    "mdl/data/published/logs.py:read_opportunity": "opportunity: ",
     "mdl/data/published/unimib.py:read_unimib": "unimib: ",
     "mdl/data/sources.py:_of_file.prepare": "the reader of the source, which is named here",
     "mdl/data/readers/archive.py:_Folder.read": "read_bytes with LARGEST_MEMBER_BYTES",

@@ -27,8 +27,7 @@ from mdl.protocol.vocabulary import PeerInfo
 from mdl.transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
 from mdl.transport.discovery.directory import Address, parse_address
 from mdl.transport.links.descriptors import claim_share
-from mdl.transport.links.doors import TOO_MANY, Doorkeeper
-from mdl.transport.links.gate import DOOR, Gate, admit_devices, host_of, shown_key
+from mdl.transport.links.doors import DOOR, TOO_MANY, Doorkeeper, Gate, admit_devices, host_of, shown_key
 from mdl.transport.links.sockets import (
     TURN,
     Curve,

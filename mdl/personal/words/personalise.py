@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from mdl.errors import ConfigError
 from mdl.personal.compression import factor_embedding, factor_linear, replace_layer
-from mdl.personal.output_layer import tune_all, tune_only
-from mdl.personal.study import Study, StudySettings
+from mdl.personal.study import Study, StudySettings, tune_all, tune_only
 from mdl.personal.vocabulary import (
     LEAST_USES,
     PERSONAL_WORDS,

@@ -54,7 +54,7 @@ from mdl.protocol.sharing.work import (
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.sim.mesh.invariants import MOST_DELTAS, count_vectors
 from mdl.sim.mesh.process import Disk
-from mdl.transport.links.gate import ALLOWED, LINKS
+from mdl.transport.links.doors import ALLOWED, LINKS
 from mdl.transport.links.hub import Hub, Spoke
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.trust import keys as mesh_keys

@@ -12,7 +12,7 @@ import zmq
 
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import Address
-from mdl.transport.links.gate import ALLOWED, LINKS, REFUSED, Gate
+from mdl.transport.links.doors import ALLOWED, LINKS, REFUSED, Gate
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.links.probe import Reached, probe, probe_link
 from mdl.transport.links.sockets import Curve, new_context, open_router

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mdl.personal.output_layer import tune_all
-from mdl.personal.study import Study, StudySettings
+from mdl.personal.study import Study, StudySettings, tune_all
 from mdl.personal.words.next_word import NextWordModel
 from mdl.personal.words.pieces import collate, collate_pieces, cut_pieces, list_samples
 from mdl.personal.words.prefix import Rows, count_once, draw_classes, mean_loss, sample_rows, sampled_loss, shared_rows

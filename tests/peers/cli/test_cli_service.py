@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from mdl.peers.cli import service
 from mdl.peers.cli.main import main
-from mdl.peers.cli.setup import service
 from mdl.peers.edge.identity import remember_code
 from mdl.peers.service import systemd
 

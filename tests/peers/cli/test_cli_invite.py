@@ -9,7 +9,7 @@ import pytest
 
 from mdl.config import load_config
 from mdl.errors import ConfigError
-from mdl.peers.cli.setup import invite
+from mdl.peers.cli import invite
 
 CODE = "home:k7q2-9xvd-k7q2-9xvd-k7q2"
 
