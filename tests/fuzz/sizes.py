@@ -350,7 +350,7 @@ def _matlab(packed: bytes) -> bytes:
 
 @_case("matlab: a matrix of 2^62 values")
 def _matrix(_: Path) -> object:
-    from mdl.data.published.unimib import read_matrix
+    from mdl.data.readers.unimib import read_matrix
 
     def element(kind: int, content: bytes) -> bytes:
         return struct.pack("<II", kind, len(content)) + content + bytes(-len(content) % 8)
@@ -362,7 +362,7 @@ def _matrix(_: Path) -> object:
 
 @_case("matlab: a bomb")
 def _matlab_bomb(_: Path) -> object:
-    from mdl.data.published.unimib import read_matrix
+    from mdl.data.readers.unimib import read_matrix
 
     packer = zlib.compressobj()
     packed = b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(400)), packer.flush()])

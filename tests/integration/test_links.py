@@ -30,8 +30,8 @@ from mdl.transport.trust.keys import DeviceKey, MeshKeys, code_hash, founder_mar
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.roster import MAX_NAMES
 from mdl.transport.wire.bulk import Outgoing
-from mdl.transport.wire.calls import MAX_TRIES
 from mdl.transport.wire.codec import CHUNK_BYTES, MAX_FRAME_BYTES, RosterTold, TransferOffered, encode
+from mdl.transport.wire.places import MAX_TRIES
 from mdl.trust.statements import Proof
 from tests.fuzz.hostile import forced
 from tests.integration.conftest import device_of, signed

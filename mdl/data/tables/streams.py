@@ -38,7 +38,6 @@ from mdl.data.tables.columns import (
 )
 from mdl.data.tables.dialect import Dialect, without_unit
 from mdl.data.tables.kept import KeptRows
-from mdl.data.tables.merge import read_table
 from mdl.data.tables.names import (
     Numbering,
     name_from_path,
@@ -48,7 +47,7 @@ from mdl.data.tables.names import (
     refuse_one_class_by_two_names,
 )
 from mdl.data.tables.options import CsvOptions
-from mdl.data.tables.recordings import choose_base, look_at_recording
+from mdl.data.tables.recordings import choose_base, look_at_recording, read_table
 from mdl.data.tables.rows import Floats64, Rows, to_numbers
 from mdl.data.tables.stretches import UNLABELLED, Filler, Settled, StretchWriter, list_stretches
 from mdl.data.tables.times import TimeColumn, UnsortedError, find_time, unwrap

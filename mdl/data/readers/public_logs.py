@@ -1,5 +1,7 @@
 """Public sets that are long logs of sensors in text: MHEALTH, OPPORTUNITY and PAMAP2, each a folder or its zip.
 
+They are read in their authors' form, which `mdl data get` does not fetch (MDLdroid's Table 1).
+
 A log has whitespace between numbers, a label in one column, NaN if a sensor has no value. Logs are read in pieces,
 since one may be larger than memory should hold; only the wanted columns are kept.
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mdl.transport.wire.calls import BUSY_S, IDLE_S, KEPT_LINKS, MAX_TRIES, OPENINGS, TRY_S, Calls
+from mdl.transport.wire.places import BUSY_S, IDLE_S, KEPT_LINKS, MAX_TRIES, OPENINGS, TRY_S, Calls
 
 
 class Node:

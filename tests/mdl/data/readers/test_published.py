@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from mdl.data import load_data
-from mdl.data.published import logs
-from mdl.data.published.logs import fill_gaps, read_log
-from mdl.data.published.unimib import read_matrix
+from mdl.data.readers import public_logs
+from mdl.data.readers.public_logs import fill_gaps, read_log
+from mdl.data.readers.unimib import read_matrix
 from mdl.errors import DataError
 
 
@@ -160,7 +160,7 @@ def test_what_is_wrong_with_a_log_is_said_with_its_line(text: bytes, words: str)
 def test_a_log_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     text = rows(np.arange(300.0).reshape(100, 3))
     whole = read_log(io.BytesIO(text), 3, [1], 2, 1, "log")
-    monkeypatch.setattr(logs, "_PIECE_BYTES", 7)
+    monkeypatch.setattr(public_logs, "_PIECE_BYTES", 7)
     pieces = read_log(io.BytesIO(text), 3, [1], 2, 1, "log")
     assert np.array_equal(whole.values, pieces.values)
     assert pieces.label.tolist() == list(range(2, 300, 3))
