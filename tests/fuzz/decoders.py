@@ -33,7 +33,7 @@ from mdl.devices.scenario import load_scenarios, save_scenarios
 from mdl.errors import ConfigError, DataError, LocalProtocolError, MdlError, RemoteProtocolError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
-from mdl.files.round_lines import read_rounds
+from mdl.files.figures import read_rounds
 from mdl.peers.edge.resume import Origin, restore_state
 from mdl.peers.trials.replay_story import replay_story
 from mdl.peers.trials.run_plan import run_plan

@@ -510,7 +510,7 @@ def _scenarios(folder: Path) -> object:
 
 @_case("rounds: one line of 64 MB")
 def _rounds(folder: Path) -> object:
-    from mdl.files.round_lines import read_rounds
+    from mdl.files.figures import read_rounds
 
     return list(read_rounds(_file(folder, "metrics.jsonl", b"1" * (64 << 20))))
 

@@ -102,7 +102,7 @@ COVERED: dict[str, str] = {
     "mdl/files/export.py:_decode": "model: ",
     "mdl/files/kept.py:read_sealed": "record: nested",
     "mdl/files/kept.py:_is_whole": "record: nested",
-    "mdl/files/round_lines.py:read_rounds": "rounds: ",
+    "mdl/files/figures.py:read_rounds": "rounds: ",
     "mdl/files/run_lock.py:owner_of": OWN,
     "mdl/files/state_file.py:StateFile.save": SELF,
     "mdl/files/state_file.py:StateFile._read": "cache: an optimizer",

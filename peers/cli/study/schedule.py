@@ -122,7 +122,7 @@ def compare(
 
     It shows the time until all devices have the result, with spread and over the optimum, energy and losses.
     """
-    from mdl.files.table import write_table
+    from mdl.files.figures import write_table
     from mdl.peers.view.compare import compare as compare_policies
     from mdl.peers.view.compare import describe_comparison, list_results, show_comparison
     from mdl.peers.view.schedule_source import draw_scenarios
@@ -247,7 +247,7 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Play a real run's rounds again under other policies."""
-    from mdl.files.table import write_table
+    from mdl.files.figures import write_table
     from mdl.scheduler.explain.replay_run import describe_replay, list_replay, replay_run, show_replay
 
     names = _parse_policies(policies or ",".join(quick_policies()))

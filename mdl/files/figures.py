@@ -1,11 +1,18 @@
-"""The rounds that nodes have written, one JSON line each (metrics.jsonl)."""
+"""The figures of a run: the rounds that nodes have written, one JSON line each (metrics.jsonl), and tables as CSV.
+
+A table has one head and one line per row, for spreadsheets and plotting programs.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mdl.protocol.status_messages import RoundSummary
 from mdl.reading import decode_json, open_regular
+from mdl.writing import write_bytes
 
 
 def read_run(out: Path) -> list[RoundSummary]:
@@ -25,3 +32,16 @@ def read_rounds(path: Path) -> list[RoundSummary]:
 
 # Rounds that a view keeps: more than fit on any screen.
 ROUNDS_KEPT = 500
+
+
+def write_table(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
+    """Write rows as CSV in UTF-8, with newline line ends. None is an empty cell.
+
+    The first row gives the columns, which all rows must have. Raises MdlError if the disk refuses.
+    """
+    told = list(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(told[0]) if told else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(told)
+    write_bytes(path, text.getvalue().encode())

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import MdlError
-from mdl.files.table import write_table
+from mdl.files.figures import write_table
 
 
 def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
