@@ -33,7 +33,7 @@ from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, split_windows, take_windows
 from mdl.errors import ConfigError
 from mdl.learning.evaluation import evaluate
-from mdl.learning.rotation import make_turn
+from mdl.learning.training import make_turn
 from mdl.own import own_data
 from mdl.protocol.counts import Evaluation
 

@@ -35,9 +35,8 @@ from benchmarks.next_place.record import Device, Examples, cut_record, first_par
 from benchmarks.next_place.table import COLLA, EXTENDED, PAPER, describe_variants, show_tables, summarise
 from benchmarks.tool.options import Namespace, Parser, add_data, add_seeds
 from benchmarks.tool.sheet import Sheet
-from mdl.cloud.classroom import Classroom
+from mdl.cloud.classroom import Classroom, suggest
 from mdl.cloud.model_kinds import RecurrentKind
-from mdl.cloud.settings import suggest
 from mdl.data.readers.places import PlaceLog, PlaceOptions, read_stays
 from mdl.errors import ConfigError
 

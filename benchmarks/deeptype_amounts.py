@@ -22,11 +22,10 @@ from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.errors import ConfigError
 from mdl.peers.personal.train import Sentences, read_sentences
-from mdl.personal.output_layer import tune_all
-from mdl.personal.study import Study, StudySettings
+from mdl.personal.study import Study, StudySettings, tune_all
 from mdl.personal.words.efficiency import Alphabet, evaluate_next_word
+from mdl.personal.words.mixture import count_ngrams, evaluate_ngrams
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
-from mdl.personal.words.ngrams import count_ngrams, evaluate_ngrams
 from mdl.personal.words.text import build_table, encode
 from mdl.personal.words.text_task import TextTask
 

@@ -33,8 +33,7 @@ from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer
 from mdl.personal.compression import FactoredLinear
-from mdl.personal.output_layer import tune_all, tune_only
-from mdl.personal.study import FeatureTask, Ids, Study, StudySettings
+from mdl.personal.study import FeatureTask, Ids, Study, StudySettings, tune_all, tune_only
 from mdl.recommend.metapatch import Basis
 
 Row: TypeAlias = dict[str, float]

@@ -45,7 +45,7 @@ from benchmarks.tool.spread import quartiles
 from benchmarks.tool.table import show
 from benchmarks.tool.turns import in_turns
 from mdl.config import Exchange
-from mdl.files.round_lines import read_run
+from mdl.files.figures import read_run
 from mdl.transport.trust.keys import new_join_code
 
 # The first rounds show the links, and fill caches and buffers; the first one is told apart, and neither counts.

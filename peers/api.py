@@ -13,8 +13,7 @@ from torch import nn
 from mdl.config import Config, DefenceSection, MeshSection, load_config
 from mdl.ends import parse_period, until_settings
 from mdl.files.export import ModelDescription, find_model_file, import_model
-from mdl.learning.loop import Batches, Loop, Loss, Precision
-from mdl.learning.replay import Replay
+from mdl.learning.loop import Batches, Loop, Loss, Precision, Replay
 from mdl.peers.edge.identity import find_code
 from mdl.peers.loops.member import Member, Place, Progress, Round, Saying
 from mdl.peers.loops.rounds import RoundDone

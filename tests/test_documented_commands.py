@@ -20,7 +20,7 @@ from benchmarks.tool.options import Parser
 from mdl.config import load_config
 from mdl.data.sources import parse_spec
 from mdl.learning.built_in import MODELS
-from mdl.learning.cnn import is_configured, parse_sizes
+from mdl.learning.networks import is_configured, parse_sizes
 from mdl.peers.cli.main import whole as root
 from mdl.peers.cli.web import with_port
 from mdl.peers.view.rounds import parse_rules, parse_wanted

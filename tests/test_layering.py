@@ -161,7 +161,6 @@ HEARS_THE_USER = {
     "peers/cli/main.py",
     "peers/cli/options.py",
     "peers/cli/data.py",
-    "peers/cli/setup/share.py",
     "peers/cli/use.py",
     "peers/cli/study/schedule.py",
     "peers/cli/study/sim.py",
@@ -240,7 +239,6 @@ PERSONAL = (
     "peers/personal/",
     "peers/cli/personal.py",
     "peers/cli/personal_options.py",
-    "peers/cli/type_words.py",
     "peers/view/type_terminal.py",
 )
 # The one place where a person's model and a mesh meet. It says what it hands over; it sends nothing itself.

@@ -22,7 +22,7 @@ import numpy as np
 from mdl.config import MeshSection
 from mdl.errors import MdlError
 from mdl.files.checkpoint import read_safetensors
-from mdl.files.round_lines import read_rounds
+from mdl.files.figures import read_rounds
 from mdl.peers.edge.node import drive, start_runtime
 from mdl.peers.launch.verify import error_of, kept_delta
 from mdl.peers.roles.membership.majority import has_quorum

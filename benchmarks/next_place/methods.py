@@ -15,13 +15,11 @@ from torch import Tensor, nn
 
 from benchmarks.next_place.counts import count_prior, guess_counted, guess_markov, guess_tree, mix
 from benchmarks.next_place.record import Device, Examples, join
-from mdl.cloud.classroom import BASE, Classroom, Cycle, Pupil, Teacher
+from mdl.cloud.classroom import BASE, PLACES_PRESETS, Classroom, Cycle, Preset, Pupil, Teacher, TeachingSettings
 from mdl.cloud.client_update import draw_held, hold_examples, update_client
 from mdl.cloud.distillation import DistillSettings, predict_probabilities, train_student
 from mdl.cloud.distillation import Examples as Taught
-from mdl.cloud.model_kinds import RecurrentKind
-from mdl.cloud.settings import PLACES_PRESETS, Preset, TeachingSettings
-from mdl.cloud.update_modes import UPDATE_MODES
+from mdl.cloud.model_kinds import UPDATE_MODES, RecurrentKind
 
 CYCLES = 3
 _MEASURED = PLACES_PRESETS["measured"]

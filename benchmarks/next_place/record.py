@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mdl.data.clusters import find_clusters, write_clusters
-from mdl.data.readers.places import PlaceLog, PlaceOptions, read_fixes, read_stays
+from mdl.data.readers.places import PlaceLog, PlaceOptions, find_clusters, read_fixes, read_stays, write_clusters
 from mdl.data.readers.visits import Stays, make_sequences, take_stays
 from mdl.errors import DataError
 

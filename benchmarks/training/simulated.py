@@ -16,10 +16,9 @@ from mdl.config import Exchange, TrainingSettings
 from mdl.data import DataSet, split_windows, take_windows
 from mdl.defence.judge import Verdict
 from mdl.defence.marks import length
-from mdl.learning.evaluation import evaluate
+from mdl.learning.evaluation import OwnLoss, evaluate
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
-from mdl.learning.own_loss import OwnLoss
 from mdl.learning.training import LocalTrainer, model_delta
 from mdl.peers.edge.device import device_seed
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start

@@ -21,8 +21,7 @@ from mdl.cloud.distillation import (
     predict_probabilities,
     train_student,
 )
-from mdl.cloud.model_kinds import ModelKind
-from mdl.cloud.update_modes import UpdateMode
+from mdl.cloud.model_kinds import ModelKind, UpdateMode
 from mdl.errors import DataError
 
 # One in so many examples decides when to stop (4.2: training and validation 16 : 4); with fewer examples than

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mdl.errors import ConfigError, DataError, TrainingCancelledError
-from mdl.learning.soft_labels import soft_cross_entropy
+from mdl.learning.targets import soft_cross_entropy
 from mdl.section import Section
 
 # Examples that a model only reads at once: bounds the memory of activations; more would not be quicker.

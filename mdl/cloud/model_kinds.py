@@ -2,6 +2,7 @@
 
 RecurrentKind: the M-RNN for sequences of places; a device's last layer has the classes its owner has seen, and only
 changes are uploaded. WindowKind: any two models for windows of sensor data; all classes always, one flat vector.
+UpdateMode: the classes of a device's model, and the part of it that learns (5.4).
 Received bytes are checked fully before a model is built from them. Knows nothing of peers, rounds or messages.
 """
 
@@ -11,8 +12,10 @@ import copy
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import torch
 from safetensors.torch import save
@@ -31,7 +34,6 @@ from mdl.cloud.recurrent import (
     pretrain_places,
 )
 from mdl.cloud.update_codec import apply_update, decode_tensors, encode_update
-from mdl.cloud.update_modes import UPDATE_MODES, UpdateMode
 from mdl.data.readers.visits import FEATURES
 from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
@@ -353,3 +355,31 @@ def _check_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int
             raise RemoteProtocolError(f"{name} is {tensor.dtype} {tuple(tensor.shape)}, not float32 {shape}")
         if not bool((tensor.abs() <= LARGEST_VALUE).all()):
             raise RemoteProtocolError(f"{name} holds values that are not finite or beyond {LARGEST_VALUE:g}")
+
+
+class UpdateMode(msgspec.Struct, frozen=True):
+    """own_classes: the last layer has the classes this device has seen, and grows with them; else all classes.
+
+    whole: the whole model learns and travels; else the last layer alone.
+    """
+
+    own_classes: bool
+    whole: bool
+
+
+# The first three are the paper's; the last is our answer where a frozen body does not fit a device's data.
+UPDATE_MODES: Mapping[str, UpdateMode] = MappingProxyType(
+    {
+        "same-whole": UpdateMode(own_classes=False, whole=True),
+        "same-fc": UpdateMode(own_classes=False, whole=False),
+        "customisation": UpdateMode(own_classes=True, whole=False),
+        "customised-whole": UpdateMode(own_classes=True, whole=True),
+    }
+)
+
+
+def find_mode(name: str) -> UpdateMode:
+    """Return the mode of this name. Raises ConfigError that names the valid ones."""
+    if name not in UPDATE_MODES:
+        raise ConfigError(f"cloud.update is {name[:40]!r}: expected one of {', '.join(UPDATE_MODES)}")
+    return UPDATE_MODES[name]

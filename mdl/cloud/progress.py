@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from mdl.cloud.lesson_codec import pack_parts, unpack_parts
 from mdl.cloud.model_kinds import ModelKind
+from mdl.cloud.update_codec import pack_parts, unpack_parts
 from mdl.errors import DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_safetensors, write_kept_safetensors, write_safetensors
 from mdl.files.kept import read_kept

@@ -1,14 +1,18 @@
-"""A device's upload of its model: only the changes since it was pulled (Colla 3.1), as safetensors bytes.
+"""The bytes between a device and its cloud (Colla 3.1): the upload of changes, and the lesson that a device pulls.
 
-A matrix with few changed rows travels as those rows and their numbers, if that is smaller. Both sides hold the pulled
-model; applying the update to it gives the device's model, bit for bit. Bytes from a device are checked fully before
-anything is built from them. Knows nothing of how they travel.
+An upload holds only the changes of a model since it was pulled, as safetensors bytes. A matrix with few changed rows
+travels as those rows and their numbers, if that is smaller. Both sides hold the pulled model; applying the update to it
+gives the device's model, bit for bit.
+
+A lesson is the small model to begin with, its group's large one, and that one's name. The same form keeps two models on
+a device's disk: its own, and the origin of its updates. Received bytes are checked fully before anything is built from
+them. Knows nothing of how they travel.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from safetensors import SafetensorError
@@ -22,6 +26,8 @@ from mdl.protocol.delta import LARGEST_VALUE
 _CLASSES, _ORIGIN = "class_ids", "origin"
 _ROWS, _VALUES = "@rows", "@values"
 _LAST_LAYER = ("classify.weight", "classify.bias")
+# A built-in large model has a few MB at most; far longer bytes are no lesson.
+LARGEST_LESSON_BYTES = 64 << 20
 
 
 class OtherOriginError(RemoteProtocolError):
@@ -150,3 +156,18 @@ def _rows_fit(rows: Tensor, values: Tensor, before: Tensor) -> bool:
         and bool((rows >= 0).all())
         and bool((rows < len(before)).all())
     )
+
+
+def pack_parts(parts: Sequence[bytes]) -> bytes:
+    """Pack packed models, and a name, into one."""
+    arrays = {str(at): torch.frombuffer(bytearray(part), dtype=torch.uint8) for at, part in enumerate(parts)}
+    return save(arrays)
+
+
+def unpack_parts(data: bytes, count: int) -> list[bytes]:
+    """Unpack `count` parts. Raises RemoteProtocolError in one line for other bytes, or more than any lesson has."""
+    tensors = decode_tensors(data, LARGEST_LESSON_BYTES, "lesson")
+    names = [str(at) for at in range(count)]
+    if tensors.keys() != set(names) or any(it.dtype != torch.uint8 or it.ndim != 1 for it in tensors.values()):
+        raise RemoteProtocolError(f"lesson does not hold {count} parts")
+    return [tensors[name].numpy().tobytes() for name in names]

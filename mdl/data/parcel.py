@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from mdl.data.readers.archive import load_arrays
 from mdl.data.readers.arrays import ArrayOptions, build_data
-from mdl.data.targets import targets_of
-from mdl.data.windows import DataSet, Integers, Windows
+from mdl.data.windows import DataSet, Integers, Windows, targets_of
 from mdl.devices.offer import apportion
 from mdl.errors import ConfigError, DataError
 from mdl.writing import write_whole

@@ -68,25 +68,25 @@ def _semg() -> tuple[type[Any], Callable[[Path, Any], DataSet]]:
 
 
 def _mhealth() -> tuple[type[Any], Callable[[Path, Any], DataSet]]:
-    from mdl.data.published.mhealth import MhealthOptions, read_mhealth
+    from mdl.data.readers.public_logs import MhealthOptions, read_mhealth
 
     return MhealthOptions, read_mhealth
 
 
 def _pamap2() -> tuple[type[Any], Callable[[Path, Any], DataSet]]:
-    from mdl.data.published.pamap2 import Pamap2Options, read_pamap2
+    from mdl.data.readers.public_logs import Pamap2Options, read_pamap2
 
     return Pamap2Options, read_pamap2
 
 
 def _unimib() -> tuple[type[Any], Callable[[Path, Any], DataSet]]:
-    from mdl.data.published.unimib import UnimibOptions, read_unimib
+    from mdl.data.readers.unimib import UnimibOptions, read_unimib
 
     return UnimibOptions, read_unimib
 
 
 def _opportunity() -> tuple[type[Any], Callable[[Path, Any], DataSet]]:
-    from mdl.data.published.opportunity import OpportunityOptions, read_opportunity
+    from mdl.data.readers.public_logs import OpportunityOptions, read_opportunity
 
     return OpportunityOptions, read_opportunity
 

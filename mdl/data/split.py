@@ -12,8 +12,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from mdl.data.targets import targets_of
-from mdl.data.windows import DataSet, Integers, Windows, take_windows
+from mdl.data.windows import DataSet, Integers, Windows, take_windows, targets_of
 from mdl.errors import ConfigError
 from mdl.section import MEMBERS
 

@@ -4,7 +4,8 @@ After a power cut or from a backup the file may not be the last one that the dev
 less of it (`mdl.protocol.kept_ballot`). Two slots of fixed size are written in turn, in place. A torn write leaves the
 other one, and on a disk that has become full the file has its room already. The file is small, since it is synced
 before any message tells of it. A damaged slot may have held the last ballot, and the older one does not take its place:
-the device then relies on less, too.
+the device then relies on less, too. Each ballot names the start of the machine that wrote it (`name_boot`): the writes
+of one start are still there, unless the disk has failed.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from mdl.descriptors import open_descriptor
 from mdl.errors import MdlError
-from mdl.files.boot import name_boot
 from mdl.protocol.kept_ballot import KeptBallot, doubted
 from mdl.protocol.vocabulary import Ballot
 from mdl.writing import on_disk, open_private, sync_content, sync_directory
@@ -32,6 +35,10 @@ BALLOT = "ballot"
 _SLOT_BYTES = 64 * 1024
 _SLOTS = 2
 _CHECKSUM_BYTES = 16
+# Linux makes a new random one at each start of the kernel; a container has its host's.
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_LONGEST = 100
+_ANSWERS_S = 2.0
 
 
 class BallotFile:
@@ -147,3 +154,26 @@ def _read_slot(slot: bytes) -> KeptBallot | None:
 
 def _checksum(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=_CHECKSUM_BYTES).digest()
+
+
+def name_boot() -> str:
+    """Return the name of this start of the machine, its time in seconds where it has no name, or "" if unknown."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()[:_LONGEST]
+    except (OSError, ValueError):
+        pass
+    if sys.platform == "darwin" and (name := _ask_sysctl()):
+        return name
+    try:
+        return f"{psutil.boot_time():.0f}"
+    except (OSError, RuntimeError, psutil.Error):
+        return ""
+
+
+def _ask_sysctl() -> str:
+    command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWERS_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return told.stdout.strip()[:_LONGEST]

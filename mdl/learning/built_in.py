@@ -29,7 +29,7 @@ class Known:
 
 
 def _lenet() -> Factory:
-    from mdl.learning.cnn import LENET, build_cnn
+    from mdl.learning.networks import LENET, build_cnn
 
     return partial(build_cnn, LENET)
 
@@ -41,7 +41,7 @@ def _fcn() -> Factory:
 
 
 def _alexnet() -> Factory:
-    from mdl.learning.cnn import ALEXNET, build_cnn
+    from mdl.learning.networks import ALEXNET, build_cnn
 
     return partial(build_cnn, ALEXNET)
 

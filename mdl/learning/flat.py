@@ -1,4 +1,4 @@
-"""One flat float32 vector that a torch module lives in.
+"""One flat float32 vector that a torch module lives in; and a module with other values beside the one that trains.
 
 Parameters and float buffers (batch-norm statistics) become views of one buffer. Reading w is free, loading w(t) is one
 copy, and the mesh averages exactly the values that the module computes with. Integer buffers are counters of one device
@@ -6,6 +6,9 @@ and stay in place. So do the constants: buffers that the module leaves out of it
 when the module is handed over, and buffers without a mean (`mdl/learning/tensors.py`). Tensors on a GPU are copied.
 Much of torch moves a tensor elsewhere without a word (`.to()`, `p.data = ...`, `share_memory()`, a buffer that is
 assigned anew). It stays there, and its values are copied, out by `load` and in by `gather`.
+
+The module beside is the same tree of modules with its own tensors, which are views of given values: a few kilobytes. So
+tests need neither a turn nor a second model. Tensors outside the vector (frozen parameters, counts) are shared.
 Knows nothing of training, rounds or files.
 """
 
@@ -16,14 +19,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mdl.errors import ConfigError, LocalProtocolError
-from mdl.learning.beside import beside
 from mdl.learning.tensors import (
     Constants,
     Frozen,
@@ -43,6 +45,7 @@ _ALL_FROZEN = "every parameter of the model is frozen (requires_grad is False): 
 
 # The name of a batch norm's variance of its inputs.
 _VARIANCE = "running_var"
+_Entry = TypeVar("_Entry")
 
 
 class FlatModel:
@@ -358,3 +361,31 @@ def _as_tensor(memory: Vector | Tensor) -> Tensor:
 def _take_memory(size: int, device: torch.device) -> Vector | Tensor:
     with torch.inference_mode(False):
         return np.empty(size, np.float32) if device.type == "cpu" else torch.empty(size, device=device)
+
+
+def beside(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Return another module that computes as this one with these tensors, by their names in its `state_dict`.
+
+    This one may train meanwhile in another thread. Use the returned module for inference alone.
+    """
+    return _copy(module, "", tensors, {})
+
+
+def _copy(module: nn.Module, prefix: str, tensors: Mapping[str, Tensor], known: dict[int, nn.Module]) -> nn.Module:
+    """Copy a module and its parts. known: existing copies, by the id of the original: a part may have two names."""
+    if id(module) in known:
+        return known[id(module)]
+    copied: nn.Module = object.__new__(type(module))
+    known[id(module)] = copied
+    copied.__dict__.update(module.__dict__)
+    for kind in ("_parameters", "_buffers"):
+        copied.__dict__[kind] = _named(getattr(module, kind), prefix, tensors)
+    parts = module._modules.items()
+    copied.__dict__["_modules"] = {
+        name: part and _copy(part, f"{prefix}{name}.", tensors, known) for name, part in parts
+    }
+    return copied
+
+
+def _named(entries: Mapping[str, _Entry], prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, _Entry | Tensor]:
+    return {name: tensors.get(plain_name(prefix + name), entry) for name, entry in entries.items()}

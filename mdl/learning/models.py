@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
 from mdl.learning.built_in import MODELS, SHORTEST_TIME
-from mdl.learning.cnn import build_cnn, check_sizes, is_configured, parse_sizes
+from mdl.learning.networks import build_cnn, check_sizes, is_configured, parse_sizes
 from mdl.learning.targets import Numbers
 from mdl.own import Own
 from mdl.task import Targets
@@ -31,8 +31,8 @@ def build_model(
 ) -> nn.Module:
     """Build a module that maps (batch, channels, time) to logits (batch, classes), its parameters fixed by `seed`.
 
-    name: one of MODELS, cnn with its sizes (`mdl.learning.cnn`), or a function of the user's (`mdl.own`), called with
-    those of channels, time, classes that it accepts. A text is never imported. height: of images (batch, channels,
+    name: one of MODELS, cnn with its sizes (`mdl.learning.networks`), or a function of the user's (`mdl.own`), called
+    with those of channels, time, classes that it accepts. A text is never imported. height: of images (batch, channels,
     height, time), where `time` is the width; they need a function, which is called with height and width. targets: the
     meaning of `classes`; numbers come out in the data's scale (`Numbers`), and a function's own module gives them
     around 0. The global random state stays as it was. Raises ConfigError in one line that names the problem.

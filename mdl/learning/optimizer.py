@@ -1,21 +1,26 @@
-"""SGD and AdamW over a flat model: the same steps as torch.optim, on one vector.
+"""The steps of torch.optim without it: SGD and AdamW over a flat model, and SGD and Adam over some of a model's layers.
 
-It avoids torch.optim, which imports torch's compiler at its first step: 800 modules, 1.3 s of processor time here and
-many seconds on a Raspberry Pi, in every peer at every start. tests/mdl/learning/test_optimizer.py holds them equal.
+torch.optim imports torch's compiler at its first step: 800 modules, 1.3 s of processor time here and many seconds on a
+Raspberry Pi, in every peer at every start. tests/mdl/learning/test_optimizer.py holds `FlatOptimizer` and it equal.
+`Optimizer` has a state that can be saved. It clips the gradient by its norm over all parameters, as in the tutorial
+that DeepType's model follows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mdl.learning.flat import FlatModel
 
 _EPSILON = 1e-8
 _SECOND_MOMENT = 0.999
+Kind: TypeAlias = Literal["sgd", "adam"]
+
+_FIRST_MOMENT = 0.9
 
 
 class FlatOptimizer:
@@ -116,3 +121,52 @@ class FlatOptimizer:
         # The gradient is used up: it becomes the denominator, so that a step needs no further memory.
         denominator = torch.sqrt(second, out=gradient).div_(scale).add_(_EPSILON)
         parameters.addcdiv_(first, denominator, value=-learning_rate / (1 - self._momentum**self._steps))
+
+
+class Optimizer:
+    """parameters: by name. clip: the largest norm of a gradient, 0 for any."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], kind: Kind, clip: float) -> None:
+        self.parameters = dict(parameters)
+        self.steps = 0
+        self._kind, self._clip = kind, clip
+        names = self.parameters if kind == "adam" else {}
+        self._first = {name: torch.zeros_like(self.parameters[name]) for name in names}
+        self._second = {name: torch.zeros_like(self.parameters[name]) for name in names}
+
+    def clear(self) -> None:
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> None:
+        """Take one step in place; a parameter without a gradient stays."""
+        self.steps += 1
+        gradients = {name: p.grad for name, p in self.parameters.items() if p.grad is not None}
+        if self._clip:
+            norm = float(torch.stack([gradient.norm() for gradient in gradients.values()]).norm())
+            for gradient in gradients.values():
+                gradient.mul_(min(1.0, self._clip / (norm + _EPSILON)))
+        for name, gradient in gradients.items():
+            if self._kind == "sgd":
+                self.parameters[name].add_(gradient, alpha=-learning_rate)
+            else:
+                self._step_adam(name, gradient, learning_rate)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the state that later steps need, besides `steps`."""
+        first = {f"first.{name}": moment for name, moment in self._first.items()}
+        return first | {f"second.{name}": moment for name, moment in self._second.items()}
+
+    def restore(self, state: Mapping[str, Tensor], steps: int) -> None:
+        self.steps = steps
+        for name, moment in self.state().items():
+            moment.copy_(state[name])
+
+    def _step_adam(self, name: str, gradient: Tensor, learning_rate: float) -> None:
+        first, second = self._first[name], self._second[name]
+        first.lerp_(gradient, 1 - _FIRST_MOMENT)
+        second.mul_(_SECOND_MOMENT).addcmul_(gradient, gradient, value=1 - _SECOND_MOMENT)
+        scale = (1 - _SECOND_MOMENT**self.steps) ** 0.5
+        denominator = torch.sqrt(second).div_(scale).add_(_EPSILON)
+        self.parameters[name].addcdiv_(first, denominator, value=-learning_rate / (1 - _FIRST_MOMENT**self.steps))

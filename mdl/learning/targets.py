@@ -3,7 +3,8 @@
 The network gives numbers around 0; its outputs are those times the spread of the targets, plus their mean. Both are
 buffers of the module, so the mesh averages them like a batch norm's statistics. Each device brings the mean of its own
 targets and their spread around the mesh's mean; nothing else of its targets leaves it. An exported model gives numbers
-in their unit. Knows nothing of rounds.
+in their unit. Learning from another model's probabilities has a loss of its own (Colla, Eq. 2). Knows nothing of
+rounds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mdl.data.targets import targets_of
+from mdl.data.windows import targets_of
 from mdl.learning.tensors import unwrap
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -96,3 +97,12 @@ def loss_of(module: nn.Module, y: NDArray[Any], label_smoothing: float = 0.0) ->
 def to_tensor(y: NDArray[Any]) -> Tensor:
     """Return a batch's targets in their loss's type: int64 classes, else float32."""
     return torch.from_numpy(np.array(y, np.int64 if targets_of(y) == "classes" else np.float32))
+
+
+def soft_cross_entropy(logits: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return Eq. 2: -T^2 mean_n sum_k q_nk log softmax(z_n / T)_k, a scalar. No gradient reaches the teacher.
+
+    logits: (n, K) of the student; teacher: q, (n, K), softened with the same T. T^2 keeps the gradient's size.
+    """
+    log_p = torch.log_softmax(logits / temperature, dim=-1)
+    return -(temperature**2) * (teacher.detach() * log_p).sum(dim=-1).mean()

@@ -2,12 +2,17 @@
 
 The windows of a round follow from (seed, round) alone, so a device that restarts trains the same batches again.
 Only the optimizer's momentum lives between rounds. Knows nothing of peers, messages or files.
+
+Windows may be turned, as another person would have recorded them, with the device at another angle, redrawn each
+time. Axes of one sensor are channels with names that differ in a last x, y, z. All sensors of a window are in one
+device, so they turn together (Um et al. 2017, arXiv 1706.00527, of wearables).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,18 +22,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mdl.config import TrainingSettings
-from mdl.data.targets import targets_of
-from mdl.data.windows import to_input
+from mdl.data.windows import targets_of, to_input
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, TrainingCancelledError
 from mdl.learning.flat import FlatModel
 from mdl.learning.optimizer import FlatOptimizer
-from mdl.learning.soft_labels import soft_cross_entropy
-from mdl.learning.targets import Loss, TargetScale, loss_of, to_tensor
+from mdl.learning.targets import Loss, TargetScale, loss_of, soft_cross_entropy, to_tensor
 from mdl.protocol.delta import check_values
 from mdl.protocol.grid import Vector
 
 # The cosine's last value: above 0, so that rounds beyond the planned ones still teach something.
 _LAST_SHARE = 0.01
+_AXIS = re.compile(r"(.*?)([xyz])", re.IGNORECASE)
 
 
 class Teacher(msgspec.Struct, frozen=True):
@@ -239,3 +243,45 @@ def _explain(loss: float, rows_x: Vector, rows: NDArray[np.int64], round_id: int
 
 def _derive_seed(seed: int, round_id: int) -> int:
     return int(np.random.SeedSequence([seed, round_id]).generate_state(1, np.uint64)[0]) >> 1
+
+
+def make_turn(degrees: float, channels: Sequence[str]) -> Callable[[Tensor], Tensor] | None:
+    """Return a function that turns a batch (n, channels, time), each window about its own axis; None for 0 degrees.
+
+    degrees: standard deviation of the angle. Raises ConfigError if no channels are a sensor's three axes.
+    """
+    if not degrees:
+        return None
+    sensors = find_axes(channels)
+    if not sensors:
+        shown = ", ".join(channels)[:80] or "none"
+        raise ConfigError(
+            f"training.rotate_deg is {degrees:g}: no three channels are named as one sensor's axes, like acc_x, acc_y, "
+            f"acc_z; named are {shown}"
+        )
+    places = torch.tensor(sensors)
+
+    def turn(x: Tensor) -> Tensor:
+        turned = x.clone()
+        # (n, 3, 3) times (n, sensors, 3, time).
+        turned[:, places] = draw_rotations(len(x), math.radians(degrees)).unsqueeze(1) @ x[:, places]
+        return turned
+
+    return turn
+
+
+def find_axes(channels: Sequence[str]) -> list[list[int]]:
+    """Return the places of x, y, z of each sensor that has all three, in the order of the channels."""
+    found: dict[str, dict[str, int]] = {}
+    for place, name in enumerate(channels):
+        if match := _AXIS.fullmatch(name.strip()):
+            found.setdefault(match[1].lower(), {})[match[2].lower()] = place
+    return [[axes[axis] for axis in "xyz"] for axes in found.values() if len(axes) == len("xyz")]
+
+
+def draw_rotations(count: int, spread: float) -> Tensor:
+    """Draw matrices (count, 3, 3) about axes of any direction, by angles of this spread in radians (Rodrigues)."""
+    x, y, z = torch.nn.functional.normalize(torch.randn(count, 3), dim=1).T
+    angle, none = (spread * torch.randn(count))[:, None, None], torch.zeros(count)
+    cross = torch.stack([none, -z, y, z, none, -x, -y, x, none], dim=1).view(count, 3, 3)
+    return torch.eye(3) + angle.sin() * cross + (1 - angle.cos()) * (cross @ cross)

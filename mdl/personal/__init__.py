@@ -6,8 +6,7 @@ Here, for any torch model:
     compression     embedding and last layer by SVD, 10 % of the singular values (5.1).
     vocabulary      words, places or apps a person uses replace those never used (4); unused ones are dropped (5.2).
     online          learns from suggestions: the inference is reused, nothing is computed again (5.5).
-    optimizer       SGD and Adam over some of a model's parameters, with a state that can be saved.
-    study           incremental training (4): pausable after any batch.
+    study           incremental training (4): pausable after any batch. Its steps: `mdl.learning.optimizer`.
     study_file      a study on disk: resumed at its next batch, bit for bit.
 
 `words/` has next-word suggestion, the worked example. Personal data (text, words, layers) stays in this process and

@@ -3,6 +3,9 @@
 A study is a model, its learning parameters, and a task, which gives an epoch's batches and the loss of each. Batches
 follow from the seed and the epoch, so a saved study goes on at its next batch, and ends with the same parameters bit
 for bit. Knows no files and no clock: the caller decides before each batch whether it may run.
+
+The learning parameters are all, or in fine-tuning (5.4) those of the last layer only: the layers before it are a fixed
+feature extractor.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from torch import Tensor, nn
 
 from mdl.bounds import Count
 from mdl.errors import DataError
-from mdl.personal.optimizer import Kind, Optimizer
+from mdl.learning.optimizer import Kind, Optimizer
 
 Ids: TypeAlias = NDArray[np.int64]
 
@@ -155,3 +158,21 @@ class FeatureTask:
         losses = nn.functional.cross_entropy(logits, self._targets[index], reduction="none")
         weights = self._weights[index]
         return (losses * weights).sum() / weights.sum()
+
+
+def tune_only(module: nn.Module, name: str) -> dict[str, nn.Parameter]:
+    """Freeze all but one layer; return the parameters that still learn, by name."""
+    layer = {id(parameter) for parameter in module.get_submodule(name).parameters()}
+    for parameter in module.parameters():
+        parameter.requires_grad_(id(parameter) in layer)
+    return trainable(module)
+
+
+def tune_all(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Let every parameter learn (again); return them by name."""
+    module.requires_grad_(True)
+    return trainable(module)
+
+
+def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}

@@ -1,7 +1,7 @@
 """Signed statements about the devices of a mesh, and the proof that travels with a peer's address.
 
 A device is its Ed25519 key; its connections show its link key (CURVE, X25519). Statements are data: checked by
-`mdl.transport.trust.roster`, made by `mdl.transport.trust.device_key`. The signature of a statement is over its
+`mdl.transport.trust.roster`, made by `mdl.transport.trust.keys`. The signature of a statement is over its
 `claim_of`.
 """
 

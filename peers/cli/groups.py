@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from mdl.peers.cli import cloud, doctor, personal, status, use, web
+from mdl.peers.cli import cloud, doctor, invite, personal, status, use, web
 from mdl.peers.cli.data import app as data_app
+from mdl.peers.cli.data import register_sharing
 from mdl.peers.cli.headings import DATA, LOOK, MACHINE, MESH, SCHEDULE
 from mdl.peers.cli.mesh import app as mesh_app
-from mdl.peers.cli.setup import invite, owners, share
-from mdl.peers.cli.setup.service import app as service_app
+from mdl.peers.cli.mesh import register_owners
+from mdl.peers.cli.service import app as service_app
 from mdl.peers.cli.study.schedule import app as schedule_app
 from mdl.peers.cli.study.scheduler import app as scheduler_app
-from mdl.peers.cli.study.search import search
 from mdl.peers.cli.study.sim import app as sim_app
-from mdl.peers.cli.study.sim import replay
+from mdl.peers.cli.study.sim import replay, search
 
 
 def add_to(app: typer.Typer) -> None:
@@ -22,10 +22,10 @@ def add_to(app: typer.Typer) -> None:
     use.register(app)
     for command in (invite.invite, invite.join, invite.show):
         mesh_app.command()(command)
-    owners.register(mesh_app)
+    register_owners(mesh_app)
     app.add_typer(mesh_app, name="mesh", rich_help_panel=MESH)
     app.add_typer(service_app, name="service", rich_help_panel=MACHINE)
-    share.register(data_app)
+    register_sharing(data_app)
     app.add_typer(data_app, name="data", rich_help_panel=DATA)
     sim_app.command("search")(search)
     app.add_typer(sim_app, name="sim", rich_help_panel=LOOK)

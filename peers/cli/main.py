@@ -16,6 +16,7 @@ import typer
 
 from mdl.peers.cli.failure import run_guarded
 from mdl.peers.cli.headings import MESH, App
+from mdl.peers.cli.invite import Invited, be_let_in
 from mdl.peers.cli.options import (
     AsJson,
     Assign,
@@ -64,7 +65,6 @@ from mdl.peers.cli.options import (
     print_json,
     round_overrides,
 )
-from mdl.peers.cli.setup.invite import Invited, be_let_in
 from mdl.peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides, with_port
 from mdl.peers.view.plain import log_plainly
 from mdl.section import MEMBERS

@@ -1,4 +1,7 @@
-"""`mdl personal`: a personal model, trained on this device from what one person wrote (DeepType)."""
+"""`mdl personal`: a personal model, trained on this device from what one person wrote (DeepType). `mdl type`: typing.
+
+The terminal to type into has suggestions that learn.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.errors import ConfigError
+from mdl.errors import ConfigError, UnfinishedError
 from mdl.peers.cli.headings import PERSONAL, App
 from mdl.peers.cli.options import AsJson, LogLevel, Quiet, When, finite, log_at, print_json, tell
 from mdl.peers.cli.personal_options import (
@@ -257,7 +260,7 @@ def export(
     if target.suffix not in (".safetensors", ".onnx"):
         raise ConfigError(f"{target}: expected a name that ends with .safetensors or .onnx")
     if target.suffix == ".onnx":
-        from mdl.personal.words.onnx_file import save_onnx
+        from mdl.personal.words.model_file import save_onnx
 
         save_onnx(target, loaded, described.table)
     else:
@@ -297,9 +300,52 @@ def _compare(before: Evaluation, after: Evaluation) -> None:
 
 def register(main: typer.Typer) -> None:
     from mdl.peers.cli.personal_mesh import adopt, join_mesh
-    from mdl.peers.cli.type_words import type_words
 
     app.command("join")(join_mesh)
     app.command("adopt")(adopt)
     main.add_typer(app, name="personal", rich_help_panel=PERSONAL)
     main.command("type", rich_help_panel=PERSONAL)(type_words)
+
+
+def type_words(
+    model: Annotated[
+        Path | None, typer.Option(help="Begin with this global model; later this person's is used.")
+    ] = None,
+    out: Home = None,
+    top: Annotated[int, typer.Option(help="Show so many suggestions.", min=1, max=9)] = 3,
+    every_word: Annotated[
+        bool, typer.Option("--any", help="Suggest also words that do not begin as typed, as the paper does.")
+    ] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Learn at this rate; 0 learns nothing.",
+            show_default="suits the model",
+            min=0,
+            max=100,
+            callback=finite,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Type with suggestions that learn.
+
+    1, 2 and 3 take one, Enter ends the sentence, Ctrl-D or Ctrl-C saves and ends.
+    """
+    import msgspec
+
+    from mdl.peers.personal.run_typing import run_typing
+    from mdl.peers.view.type_terminal import type_here
+
+    folder = home_of(out)
+    session, interrupted = run_typing(folder, model, type_here, top, not every_word, rate)
+    told = (
+        f"{session.words} words, {session.saved_share:.0%} of their characters saved, {session.steps} steps of learning"
+    )
+    result = {"directory": str(folder), **msgspec.to_builtins(session)}
+    if interrupted:
+        tell(told)
+        raise UnfinishedError("interrupted, saved", 130, result)
+    tell(told)
+    if as_json:
+        print_json(result)

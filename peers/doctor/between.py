@@ -16,8 +16,8 @@ import psutil
 from mdl.peers.doctor.finding import Finding, fail
 from mdl.transport.discovery.arp import remembered, who_has
 from mdl.transport.discovery.directory import Address
-from mdl.transport.discovery.echo import echo
 from mdl.transport.discovery.interfaces import name_of, of_ipv4
+from mdl.transport.discovery.reach import echo
 from mdl.transport.discovery.scopes import Interface, socket_address
 from mdl.transport.links.probe import Reached, connect
 from mdl.transport.links.sockets import local_host_towards

@@ -17,8 +17,8 @@ from mdl.peers.doctor.path import check_loss, check_path
 from mdl.peers.doctor.sight import DOCTOR_PORT, Sight
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import Address, parse_address
+from mdl.transport.discovery.mdns import Announcement
 from mdl.transport.discovery.scopes import Interface, bare
-from mdl.transport.discovery.survey import Announcement
 from mdl.transport.links.probe import Reached, connect, endures, probe, probe_link
 from mdl.transport.links.sockets import Curve
 from mdl.transport.trust.keys import Mesh, show_name

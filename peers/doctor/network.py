@@ -21,8 +21,8 @@ from mdl.peers.doctor.between import tell_no_port
 from mdl.peers.doctor.finding import Finding, Verdict, broken, fail, note, ok
 from mdl.transport.discovery.arp import hear_namesake, who_else_has
 from mdl.transport.discovery.interfaces import LOOPBACK, interface_states, is_outer, name_of, of_ipv4, usable_interfaces
-from mdl.transport.discovery.multicast import PORT as MDNS
-from mdl.transport.discovery.multicast import Heard, Multicast, count_answers, try_multicast
+from mdl.transport.discovery.reach import PORT as MDNS
+from mdl.transport.discovery.reach import Heard, Multicast, count_answers, try_multicast
 from mdl.transport.discovery.scan import DEFAULT_PORT
 from mdl.transport.discovery.scopes import Interface, with_link
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 from mdl.peers.doctor.finding import Finding, fail, note, ok
 from mdl.transport.discovery.directory import Address
-from mdl.transport.discovery.echo import Echoes, echo, measure_speed
-from mdl.transport.discovery.full_segments import are_taken
 from mdl.transport.discovery.interfaces import interface_states, name_of
+from mdl.transport.discovery.reach import Echoes, are_taken, echo, measure_speed
 from mdl.transport.links.sockets import local_host_towards
 
 _SMALL_BYTES, _USUAL_MTU = 64, 1_500

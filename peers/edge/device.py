@@ -25,14 +25,12 @@ from mdl.errors import ConfigError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache, write_safetensors
 from mdl.files.export import ModelDescription, export_state
-from mdl.learning.cnn import plain_sizes
-from mdl.learning.evaluation import evaluate
+from mdl.learning.evaluation import LARGEST_TESTED, OwnLoss, evaluate
 from mdl.learning.flat import FlatModel, hash_task, older_hashes, units_meaning
 from mdl.learning.models import build_model
-from mdl.learning.own_loss import LARGEST, OwnLoss
-from mdl.learning.rotation import make_turn
+from mdl.learning.networks import plain_sizes
 from mdl.learning.tensors import OwnState, own_names
-from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, model_delta
+from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, make_turn, model_delta
 from mdl.own import own_model
 from mdl.peers.edge.best import BestModel
 from mdl.peers.edge.loop_state import LoopState
@@ -169,7 +167,7 @@ class Device:
         Return None if count is 0, if the model is too large, or if batch norms are the device's own: they belong to the
         module that trains.
         """
-        if not count or self.model.size > LARGEST or self._has_own:
+        if not count or self.model.size > LARGEST_TESTED or self._has_own:
             return None
         train, classes, seed = self.train, self.description.classes, self._settings.seed
         return OwnLoss(self._build, train.x, train.y, classes, count, seed)

@@ -13,8 +13,7 @@ import torch
 from mdl.config import Config
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, private_part, split_windows, take_windows
 from mdl.learning.evaluation import evaluate
-from mdl.learning.rotation import make_turn
-from mdl.learning.training import LocalTrainer
+from mdl.learning.training import LocalTrainer, make_turn
 from mdl.own import own_data
 from mdl.peers.edge.device import build_flat_model, device_seed
 from mdl.protocol.counts import Evaluation

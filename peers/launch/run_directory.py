@@ -12,7 +12,7 @@ import msgspec
 from mdl.bounds import Round
 from mdl.errors import StorageError, UnfinishedError
 from mdl.files.checkpoint import read_safetensors
-from mdl.files.round_lines import read_rounds, read_run
+from mdl.files.figures import read_rounds, read_run
 from mdl.peers.edge.best import BEST, read_best
 from mdl.peers.launch.processes import Child
 from mdl.peers.view.tail import LineTail

@@ -21,7 +21,7 @@ from mdl.bounds import in_utf8
 from mdl.config import Config, WebSection
 from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
-from mdl.files.round_lines import read_rounds
+from mdl.files.figures import read_rounds
 from mdl.own import Own
 from mdl.peers.interrupts import handled, interrupt
 from mdl.peers.launch.nursery import Nursery, share_of_threads

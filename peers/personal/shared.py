@@ -2,8 +2,8 @@
 
 The shared model comes from a file that has nothing of the person, and reads their text with its own words: words that
 only they use are `<unk>` there. So neither its tensors' names and shapes nor the meaning of its outputs depend on the
-person. The personal model is the shared one and a difference to it (`mdl.personal.words.rebase`): words, their rows,
-and what the last layer has learned. It names the shared model that it stands on. So an interrupted take-over is
+person. The personal model is the shared one and a difference to it (`mdl.personal.words.personalise`): words, their
+rows, and what the last layer has learned. It names the shared model that it stands on. So an interrupted take-over is
 finished or dropped, and never done twice.
 """
 
@@ -18,14 +18,12 @@ import numpy as np
 from blake3 import blake3
 
 from mdl.errors import ConfigError
+from mdl.learning.optimizer import Optimizer
 from mdl.peers.personal.home import MODEL, NEXT, SHARED, prepare_folder
-from mdl.personal.optimizer import Optimizer
-from mdl.personal.output_layer import tune_all
-from mdl.personal.study import StudySettings, check_loss
+from mdl.personal.study import StudySettings, check_loss, tune_all
 from mdl.personal.words.model_file import NextWordFile, load_next_word, save_next_word
 from mdl.personal.words.next_word import NextWordModel
-from mdl.personal.words.personalise import suit_rate
-from mdl.personal.words.rebase import rebase
+from mdl.personal.words.personalise import rebase, suit_rate
 from mdl.personal.words.text import Text, TokenTable, encode
 from mdl.personal.words.text_task import TextTask
 from mdl.writing import check_writable

@@ -19,15 +19,13 @@ from mdl.peers.personal.home import MODEL, PREVIOUS, STUDY, read_record, write_r
 from mdl.peers.personal.run_study import StudyRun
 from mdl.peers.personal.shared import identify
 from mdl.personal.compression import count_bytes
-from mdl.personal.output_layer import tune_all
-from mdl.personal.study import Study, StudySettings
+from mdl.personal.study import Study, StudySettings, tune_all
 from mdl.personal.study_file import load_study
 from mdl.personal.words.corpus import NoTextError, read_lines_of
 from mdl.personal.words.efficiency import Alphabet, Evaluation, evaluate_next_word
-from mdl.personal.words.mixture import evaluate_mixture
+from mdl.personal.words.mixture import count_ngrams, evaluate_mixture, evaluate_ngrams
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
-from mdl.personal.words.ngrams import count_ngrams, evaluate_ngrams
 from mdl.personal.words.personalise import (
     Techniques,
     begin_study,

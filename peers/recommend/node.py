@@ -26,8 +26,7 @@ from mdl.recommend.lesson import LARGEST_LESSON_BYTES
 from mdl.recommend.readers import read_interactions
 from mdl.section import MANY
 from mdl.transport.links.hub import Spoke
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys
+from mdl.transport.trust.keys import DeviceKey, MeshKeys
 
 logger = logging.getLogger("mdl")
 

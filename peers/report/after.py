@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mdl.errors import MdlError
-from mdl.files.round_lines import read_rounds
+from mdl.files.figures import read_rounds
 from mdl.peers.report.card import model_in, write_card
 
 # Drawing takes some seconds on a small computer.

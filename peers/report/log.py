@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mdl.errors import ConfigError, MdlError
-from mdl.files.round_lines import read_rounds
+from mdl.files.figures import read_rounds
 from mdl.peers.view.tail import RoundReader
 from mdl.protocol.status_messages import RoundSummary
 from mdl.writing import make_private_folder

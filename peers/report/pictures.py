@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mdl.errors import MdlError
-from mdl.files.round_lines import read_rounds
+from mdl.files.figures import read_rounds
 from mdl.peers.report.card import model_in, read_described
 from mdl.protocol.status_messages import RoundSummary
 from mdl.scheduler.explain.chart_svg import write_picture

@@ -16,8 +16,7 @@ from mdl.sim.mesh.snapshot import copy_graph
 from mdl.sim.trust.gate import Gate
 from mdl.sim.trust.judge import Judge
 from mdl.transport.links.standing import Standing, Stated
-from mdl.transport.trust.device_key import DeviceKey, is_signed
-from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, is_signed, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.roster import Roster
 from mdl.trust.statements import AnyStatement

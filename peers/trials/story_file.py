@@ -26,8 +26,7 @@ from mdl.protocol.messages import PACKED
 from mdl.reading import decode_json, read_bytes
 from mdl.sim.mesh.driver import SimMesh
 from mdl.sim.mesh.story_lines import tell_step
-from mdl.transport.story import Story
-from mdl.transport.story_rows import KINDS, Row, unpack_row
+from mdl.transport.story import KINDS, Row, Story, unpack_row
 
 _EVENTS = {kind.__name__: kind for kind in get_args(Event)}
 _EFFECTS = {kind.__name__: kind for kind in get_args(Effect)}

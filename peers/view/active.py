@@ -9,7 +9,7 @@ from zeroconf import Error
 from mdl.config import MeshSection
 from mdl.peers.edge.identity import other_runs
 from mdl.transport.discovery.interfaces import usable_interfaces
-from mdl.transport.discovery.survey import Survey
+from mdl.transport.discovery.mdns import Survey
 from mdl.transport.trust.keys import Mesh, show_name
 
 # The first announcement brings most of them.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mdl.devices.scenario import Scenario, load_scenarios
 from mdl.errors import ConfigError, DataError
-from mdl.files.round_lines import read_rounds
+from mdl.files.figures import read_rounds
 from mdl.protocol.status_messages import RoundSummary
 from mdl.scheduler.explain.recorded_round import finished_round, read_real_rounds, rebuild
 

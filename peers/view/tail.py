@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from mdl.files.round_lines import ROUNDS_KEPT
+from mdl.files.figures import ROUNDS_KEPT
 from mdl.protocol.status_messages import RoundSummary
 
 # Read at one look: more than a run writes between two of them, and little memory if thousands of rounds wait.

@@ -12,7 +12,7 @@ import msgspec
 from mdl.bounds import printable
 from mdl.config import MeshSection
 from mdl.errors import MeshNotFoundError
-from mdl.files.round_lines import ROUNDS_KEPT
+from mdl.files.figures import ROUNDS_KEPT
 from mdl.peers.edge.node import drive, start_runtime
 from mdl.peers.roles.observer import Observer
 from mdl.peers.view.take_snapshot import Told

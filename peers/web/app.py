@@ -1,19 +1,25 @@
 """The answers to requests: the page's files, the snapshot, its changes, rounds played again. Every request is a GET.
 
 Each one passes the guard first. Answers are JSON, text or one of the page's own files; text from another device never
-stands in HTML.
+stands in HTML. The page's files are read once: a name that is not in the table is no file, wherever a path might lead.
+The join code has forms that another device reads: text, and the dark and light of a QR code.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import gzip
+import hashlib
 import time
 from collections.abc import Callable
+from html import escape
+from importlib.resources import files
 from ipaddress import ip_address
 from typing import Any
 
 import msgspec
+import segno
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -22,10 +28,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mdl.bounds import MAX_ROUND, whole_number
 from mdl.errors import MdlError
-from mdl.peers.web.files import PageFiles
+from mdl.peers.view.snapshot import SHOWN
 from mdl.peers.web.guard import COOKIE, TOKEN_FIELD, VIEWS, Asked, Guard
 from mdl.peers.web.hub import FullError, Hub
-from mdl.peers.web.invitation import Invitation, invite
 from mdl.peers.web.playing import find_round, replay, what_if
 from mdl.peers.web.sources import POLICIES, Source
 
@@ -33,6 +38,12 @@ from mdl.peers.web.sources import POLICIES, Source
 _MOST_PLAYS = 4
 _LONGEST_QUERY = 8192
 _JSON = "application/json"
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+}
 
 
 class Site:
@@ -234,3 +245,58 @@ def _is_local(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+class PageFiles:
+    """The files by name: type, plain and compressed content, and tag."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, tuple[str, bytes, bytes, str]] = {}
+        for path in files("mdl.peers.web").joinpath("page").iterdir():
+            if path.is_file():
+                self._keep(path.name, path.read_bytes())
+        facts = [(field, how.fact, how.form) for field, how in SHOWN.items() if how.fact]
+        self._keep("facts.js", b"export const FACTS = %s;\n" % msgspec.json.encode(facts))
+
+    def _keep(self, name: str, content: bytes) -> None:
+        if kind := _TYPES.get(name.rpartition(".")[2]):
+            tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+            self._files[name] = kind, content, gzip.compress(content, mtime=0), tag
+
+    def document(self, pages: tuple[str, ...]) -> Response:
+        """Return the page itself. pages: other origins that it may ask besides this server."""
+        kind, content, _, _ = self._files["index.html"]
+        told = escape(" ".join(pages)).encode()
+        return Response(
+            content.replace(b'name="pages" content=""', b'name="pages" content="%s"' % told), 200, None, kind
+        )
+
+    def answer(self, name: str, known: str, accepted: str) -> Response:
+        """Return a file. known: the tag of the browser's copy. accepted: the encodings that it reads."""
+        if name not in self._files:
+            return Response("there is no such file\n", 404)
+        kind, content, packed, tag = self._files[name]
+        headers = {"etag": tag, "cache-control": "no-cache", "vary": "accept-encoding"}
+        if known == tag:
+            return Response(status_code=304, headers=headers)
+        if "gzip" in accepted:
+            return Response(packed, 200, {**headers, "content-encoding": "gzip"}, kind)
+        return Response(content, 200, headers, kind)
+
+
+class Invitation(msgspec.Struct, frozen=True):
+    """The invitation for another device.
+
+    code: the join code.
+    command: what to type there.
+    qr: rows of a QR code of the join code, "1" is dark.
+    """
+
+    code: str
+    command: str
+    qr: tuple[str, ...]
+
+
+def invite(code: str) -> Invitation:
+    rows = tuple("".join("1" if dark else "0" for dark in row) for row in segno.make(code, micro=False).matrix)
+    return Invitation(code, f"mdl peer --mesh {code.partition(':')[0]}", rows)

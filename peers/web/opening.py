@@ -1,8 +1,18 @@
-"""Opens a page: turns a user's wishes into addresses that answer, until it is closed again."""
+"""Opens a page: turns a user's wishes into addresses that answer, until it is closed again.
+
+The secret of a page's server is chosen at random by this device, so no other device can derive it. It is kept beside
+this user's files of the mesh, so that a bookmark lives through a restart, and Prometheus reads it there. `mdl mesh
+forget`, or removing the file, gives a new one. MDL_PAGE_TOKEN sets one for several devices, so that their pages go on
+with each other: the token itself, or @FILE.
+"""
 
 from __future__ import annotations
 
 import io
+import logging
+import os
+import re
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,17 +21,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mdl.config import MeshSection, WebSection
-from mdl.errors import ConfigError
+from mdl.errors import ConfigError, DataError
+from mdl.locks import wait_for_lock
+from mdl.peers.edge.identity import state_home
 from mdl.peers.view.watch import Watcher
 from mdl.peers.web.sources import LiveMesh, Looks, Source
+from mdl.reading import read_bytes
 from mdl.transport.discovery.interfaces import of_ipv4, usable_interfaces
 from mdl.transport.trust.keys import Mesh
+from mdl.writing import make_private_folder, narrow, open_private
+
+logger = logging.getLogger(__name__)
 
 # Packages that `pip install 'mdl[web]'` brings.
 _EXTRA = ("starlette", "uvicorn", "h11", "segno", "prometheus_client")
 # Equal to `mdl.peers.cli.web.DEFAULT_PORT`; a script that chose its own port means exactly that one.
 _USUAL_PORT = 8420
 _LOOK_S = 0.5
+TOKEN_VARIABLE = "MDL_PAGE_TOKEN"
+FILE = "page.token"
+# 16 random bytes in hexadecimal digits; a token that a user has chosen must be hard to guess too.
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{22,128}")
+_LARGEST_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -113,7 +134,6 @@ def serve(
     from mdl.peers.web.app import Site, make_guard, metrics_app
     from mdl.peers.web.prometheus import CONTENT_TYPE, make_metrics
     from mdl.peers.web.serving import Serving
-    from mdl.peers.web.token import page_token
 
     token, token_path = page_token(mesh)
     name = socket.gethostname()
@@ -172,3 +192,52 @@ def _listen(wanted: Wanted) -> list[socket.socket]:
 def _own_host() -> str:
     own = of_ipv4(usable_interfaces())
     return str(own[0].ip) if own else "127.0.0.1"
+
+
+def page_token(mesh: Mesh | None) -> tuple[str, Path | None]:
+    """Return the token and its file; a new one, and no file, if nothing can be kept.
+
+    mesh: of the page; None for a finished run. Raises ConfigError for an invalid token in MDL_PAGE_TOKEN.
+    """
+    given = os.environ.get(TOKEN_VARIABLE, "")
+    if given.startswith("@"):
+        path = Path(given[1:]).expanduser()
+        return _checked(_read(path), str(path)), path
+    if given:
+        return _checked(given, TOKEN_VARIABLE), None
+    if mesh is None or mesh.keys is None:
+        return _draw(), None
+    path = state_home(mesh.name) / FILE
+    try:
+        make_private_folder(path.parent)
+        was_open = narrow(path)
+        with open_private(path, "a+b") as file:
+            wait_for_lock(file)  # processes that start together share one token
+            file.seek(0)
+            kept = file.read(_LARGEST_BYTES).decode("ascii", "replace").strip()
+            if _TOKEN.fullmatch(kept) and not was_open:
+                return kept, path
+            token = _draw()  # also if others could read the kept one
+            file.truncate(0)
+            file.write(f"{token}\n".encode())
+            return token, path
+    except (OSError, RuntimeError) as error:
+        logger.warning("the page's token is not kept (%s): it is another one at the next start", error)
+        return _draw(), None
+
+
+def _draw() -> str:
+    return secrets.token_hex(16)
+
+
+def _read(path: Path) -> str:
+    try:
+        return read_bytes(path, _LARGEST_BYTES, "a page's token").decode("ascii", "replace").strip()
+    except DataError as error:
+        raise ConfigError(f"{TOKEN_VARIABLE}: cannot read {error}") from None
+
+
+def _checked(token: str, where: str) -> str:
+    if not _TOKEN.fullmatch(token):
+        raise ConfigError(f"{where} holds no token: give 22 to 128 letters, digits, '-' and '_', for example {_draw()}")
+    return token

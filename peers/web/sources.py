@@ -11,7 +11,7 @@ import msgspec
 
 from mdl.bounds import Count, PeerId, Seconds, Share
 from mdl.errors import DataError
-from mdl.files.round_lines import ROUNDS_KEPT
+from mdl.files.figures import ROUNDS_KEPT
 from mdl.peers.view.snapshot import CyclePart
 from mdl.peers.view.tail import LineTail
 from mdl.peers.view.take_snapshot import Told

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import UsageKind
 from mdl.errors import DataError, MeshNotFoundError
-from mdl.files.round_lines import read_rounds, read_run
+from mdl.files.figures import read_rounds, read_run
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
 from mdl.scheduler.explain.chart import Chart, Exchanged, SeenDevice, SeenHop

@@ -33,7 +33,7 @@ from mdl.devices.scenario import load_scenarios, save_scenarios
 from mdl.errors import ConfigError, DataError, LocalProtocolError, MdlError, RemoteProtocolError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
-from mdl.files.round_lines import read_rounds
+from mdl.files.figures import read_rounds
 from mdl.peers.edge.resume import Origin, restore_state
 from mdl.peers.trials.replay_story import replay_story
 from mdl.peers.trials.run_plan import run_plan
@@ -52,8 +52,7 @@ from mdl.transport.discovery.mdns import describe, read_description
 from mdl.transport.links.roster_talk import RosterTalk
 from mdl.transport.links.transfers import Transfers, check_frames
 from mdl.transport.loglimit import LogLimit
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code, parse_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code, parse_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.roster import Roster
 from mdl.transport.wire.bulk import MAX_OUTGOING

@@ -47,8 +47,8 @@ def _readers() -> list[Callable[[bytes], object]]:
     from mdl.transport.trust.invitation import Invitation
     from mdl.transport.trust.keys import MeshKeys, new_join_code, parse_join_code
     from mdl.transport.trust.membership import Membership
+    from mdl.transport.wire.bulk import read_segment
     from mdl.transport.wire.codec import RosterTold, decode, encode
-    from mdl.transport.wire.segments import read_segment
 
     keys = MeshKeys.from_code(new_join_code("home", bytes(range(19))))
     me = Membership(keys)

@@ -177,7 +177,7 @@ def _vector(_: Path) -> object:
 
 @_case("parts: of a lesson")
 def _parts(_: Path) -> object:
-    from mdl.cloud.lesson_codec import unpack_parts
+    from mdl.cloud.update_codec import unpack_parts
 
     return unpack_parts(SAFETENSORS["offsets of terabytes"], 3)
 
@@ -350,7 +350,7 @@ def _matlab(packed: bytes) -> bytes:
 
 @_case("matlab: a matrix of 2^62 values")
 def _matrix(_: Path) -> object:
-    from mdl.data.published.matfile import read_matrix
+    from mdl.data.readers.unimib import read_matrix
 
     def element(kind: int, content: bytes) -> bytes:
         return struct.pack("<II", kind, len(content)) + content + bytes(-len(content) % 8)
@@ -362,7 +362,7 @@ def _matrix(_: Path) -> object:
 
 @_case("matlab: a bomb")
 def _matlab_bomb(_: Path) -> object:
-    from mdl.data.published.matfile import read_matrix
+    from mdl.data.readers.unimib import read_matrix
 
     packer = zlib.compressobj()
     packed = b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(400)), packer.flush()])
@@ -405,7 +405,7 @@ def _entry(folder: Path) -> object:
 
 @_case("clusters: a billion columns")
 def _clusters(folder: Path) -> object:
-    from mdl.data.clusters import read_clusters
+    from mdl.data.readers.places import read_clusters
 
     return read_clusters(_file(folder, "c.csv", b"," * (8 << 20)))
 
@@ -510,7 +510,7 @@ def _scenarios(folder: Path) -> object:
 
 @_case("rounds: one line of 64 MB")
 def _rounds(folder: Path) -> object:
-    from mdl.files.round_lines import read_rounds
+    from mdl.files.figures import read_rounds
 
     return list(read_rounds(_file(folder, "metrics.jsonl", b"1" * (64 << 20))))
 
@@ -616,7 +616,7 @@ def _transfer(_: Path) -> object:
 
 @_case("message: a segment that is no whole number of values")
 def _segment(_: Path) -> object:
-    from mdl.transport.wire.segments import read_segment
+    from mdl.transport.wire.bulk import read_segment
 
     return read_segment(memoryview(bytes((1 << 20) + 1)))
 

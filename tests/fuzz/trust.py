@@ -15,8 +15,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import PeersKnown
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.links.standing import Standing
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.wire.codec import RosterTold, decode, encode
 from mdl.trust.statements import MAX_STATEMENTS, AnyStatement, CodeChanged, DeviceRevoked, Enrolled, OwnerNamed

@@ -9,8 +9,7 @@ import zmq
 from mdl.peers.launch.nursery import Nursery
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.links.mesh_links import Links
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, new_join_code
 from mdl.transport.trust.membership import Membership
 from tests.integration import preloaded, product
 from tests.integration.browser import open_browser

@@ -153,8 +153,7 @@ def found_mesh(folder):
     """A member's settings: it has founded the mesh, locked a device out, and changed the code since."""
     import msgspec
 
-    from mdl.transport.trust.device_key import DeviceKey
-    from mdl.transport.trust.keys import MeshKeys, code_hash, founder_mark, new_join_code
+    from mdl.transport.trust.keys import DeviceKey, MeshKeys, code_hash, founder_mark, new_join_code
     from mdl.transport.trust.membership import Membership
 
     secret, revoked = os.urandom(32), os.urandom(32)

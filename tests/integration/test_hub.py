@@ -12,7 +12,7 @@ from mdl.protocol.cloud_messages import LessonCurrent, LessonMessage, LessonWant
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.transport.links.hub import Hub, Spoke
-from mdl.transport.trust.device_key import DeviceKey
+from mdl.transport.trust.keys import DeviceKey
 from mdl.transport.trust.names import Names
 
 OWN = DeviceKey.of(bytes(range(32)))

@@ -140,10 +140,10 @@ def test_an_interface_that_goes_down_brings_no_traceback_to_the_log(tmp_path):
 WATCHING = """
 import sys
 from mdl.peers.view.plain import log_plainly
-from mdl.transport.discovery import addresses
+from mdl.transport.discovery import interfaces
 log_plainly()
-addresses.LOOK_EVERY_S = addresses.ASK_EVERY_S = 0.1
-watch = addresses.AddressWatch(None, print)
+interfaces.LOOK_EVERY_S = interfaces.ASK_EVERY_S = 0.1
+watch = interfaces.AddressWatch(None, print)
 print("ready", flush=True)
 sys.stdin.read()
 watch.close()

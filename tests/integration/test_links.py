@@ -26,13 +26,12 @@ from mdl.transport.links.mesh_links import Links
 from mdl.transport.links.outbox import KNOCK_S
 from mdl.transport.links.sockets import Curve, open_dealer
 from mdl.transport.links.standing import Stated
-from mdl.transport.trust.device_key import DeviceKey, where_claim
-from mdl.transport.trust.keys import MeshKeys, code_hash, founder_mark, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, code_hash, founder_mark, new_join_code, where_claim
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.roster import MAX_NAMES
 from mdl.transport.wire.bulk import Outgoing
-from mdl.transport.wire.calls import MAX_TRIES
 from mdl.transport.wire.codec import CHUNK_BYTES, MAX_FRAME_BYTES, RosterTold, TransferOffered, encode
+from mdl.transport.wire.places import MAX_TRIES
 from mdl.trust.statements import Proof
 from tests.fuzz.hostile import forced
 from tests.integration.conftest import device_of, signed
@@ -463,7 +462,7 @@ def test_a_thousand_invented_peers_cost_a_node_neither_its_sockets_nor_its_mesh(
         send(
             mesh, "b", "a", PeersKnown(tuple(invented(keys, number, incarnation) for number in range(MAX_MEMBERS - 2)))
         )
-    # The second message is beyond what one member can have checked at once (`mdl.transport.trust.checks`).
+    # The second message is beyond what one member can have checked at once (`mdl.transport.links.roster_talk`).
     assert mesh.until(lambda: len(mesh.of("a", PeerFound)) > MAX_MEMBERS - 10)
     for number in range(MAX_MEMBERS - 2):
         send(mesh, "a", f"invented-{number}", StatusWanted())

@@ -13,9 +13,8 @@ import msgspec
 from mdl.peers.view.merge_patch import apply_patch
 from mdl.peers.view.snapshot import CyclePart
 from mdl.peers.view.take_snapshot import Told
-from mdl.peers.web.opening import Wanted, page_of
+from mdl.peers.web.opening import TOKEN_VARIABLE, Wanted, page_of
 from mdl.peers.web.sources import POLICIES
-from mdl.peers.web.token import TOKEN_VARIABLE
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Activity, PeerInfo, ResourceState, Role, Transfer
 from mdl.transport.trust.keys import Mesh, new_join_code

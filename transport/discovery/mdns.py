@@ -1,8 +1,16 @@
-"""Finding the peers of a mesh on the local network: mDNS service `_mdl._tcp.local.` (RFC 6762, 6763).
+"""Announcements on the local network by mDNS (RFC 6762, 6763): peers of a mesh, all meshes, and open invitations.
 
-It only introduces: a peer's messages tell that it lives. The TXT record holds everything that counts, sealed with a key
-that every join code of the mesh gives. So strangers on the network learn addresses, but neither names nor what is
-trained. The announced peer has signed it. Meshes of another fingerprint never see each other.
+Peers of a mesh: service `_mdl._tcp.local.` It only introduces: a peer's messages tell that it lives. The TXT record
+holds everything that counts, sealed with a key that every join code of the mesh gives. So strangers on the network
+learn addresses, but neither names nor what is trained. The announced peer has signed it. Meshes of another fingerprint
+never see each other.
+
+All mdl announcements, of any mesh and version, are for a look around, not for a mesh. Nothing there is trusted: anybody
+can announce anything. Statements with a member's proof are kept apart from the rest.
+
+Open invitations: service `_mdl-invite._tcp.local.` An announcement is an address under a random name: it tells no word,
+no mesh and no device. Nothing of it is believed either: a false announcement gets one guess at the words of each device
+that comes.
 """
 
 from __future__ import annotations
@@ -11,9 +19,13 @@ import base64
 import errno
 import hashlib
 import logging
+import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv4Interface
 from secrets import token_bytes
 
 import msgspec
@@ -31,11 +43,12 @@ from zeroconf import (
     Zeroconf,
 )
 
-from mdl.bounds import UNREADABLE, printable
+from mdl.bounds import MAX_MEMBERS, UNREADABLE, printable
 from mdl.budget import Budget
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.vocabulary import PeerInfo
+from mdl.transport.discovery.directory import Address
 from mdl.transport.discovery.interfaces import LOOPBACK, choose_host, usable_interfaces
 from mdl.transport.discovery.scopes import Interface, bare, is_link_local
 from mdl.transport.loglimit import LogLimit
@@ -61,6 +74,13 @@ PAUSE_S = 60.0
 _NO_NETWORK = frozenset((errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.ENODEV))
 # A clean end waits so long for the announcement under way: three packets, 0.225 s apart.
 _CLOSE_S = 2.0
+# The longest text shown of a stranger.
+_LONGEST = 64
+INVITATION_SERVICE = "_mdl-invite._tcp.local."
+# The time after the first one to hear a second, which must be told from it.
+_SETTLE_S = 1.0
+# No network has more, and none of them would be tried.
+_MOST_INVITATIONS = 8
 
 
 def fingerprint_of(keys: MeshKeys | None, mesh: str) -> str:
@@ -353,3 +373,172 @@ def _open(said: bytes, record: Mapping[str, str], keys: MeshKeys | None) -> byte
 def _instance_name(me: PeerInfo, prefix: str) -> str:
     """Return a unique name with this prefix, at most 63 bytes (RFC 1035)."""
     return f"{prefix}-{hashlib.sha256(f'{me.peer_id}/{me.incarnation}/{me.port}'.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """The content of a TXT record. of_ours: it has the fingerprint of our mesh. mesh: its name, if looked for.
+
+    hosts: link-local ones with the link that they were heard on. peer_id, role, schema: of a member of our mesh; others
+    seal them. problem: the reason why it is no member that we can understand, "" otherwise. signed_ms: the time of the
+    signature, milliseconds since 1970; 0 if it is not signed.
+    """
+
+    peer_id: str
+    mesh: str
+    fingerprint: str
+    version: str
+    role: str
+    schema: str
+    hosts: tuple[str, ...]
+    port: int
+    of_ours: bool
+    problem: str = ""
+    signed_ms: int = 0
+
+    @property
+    def is_other_version(self) -> bool:
+        return self.version != str(PROTOCOL_VERSION)
+
+
+class Survey(ServiceListener):
+    """Listens from its start to `close`. Raises OSError or zeroconf.Error if multicast is not available.
+
+    others: names of more meshes that are looked for, such as the other runs of this one.
+    """
+
+    def __init__(self, mesh: str, keys: MeshKeys | None, own: Sequence[Interface], others: Sequence[str] = ()) -> None:
+        self._mesh, self._keys, self._own, self._others = mesh, keys, own, others
+        self._found: dict[str, Announcement] = {}
+        self._lock = threading.Lock()
+        self._zeroconf = open_zeroconf(own)
+        self._zeroconf.add_service_listener(SERVICE, self)
+
+    def found(self) -> list[Announcement]:
+        """Return the announcements until now, the newest of each name."""
+        with self._lock:
+            return list(self._found.values())
+
+    def close(self) -> None:
+        self._zeroconf.close()
+
+    def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        try:
+            info = zc.get_service_info(type_, name, timeout=_DETAILS_MS)
+        except (NotRunningException, EventLoopBlocked, Error):
+            return
+        if info is None or info.port is None:
+            return
+        record = {key: value or "" for key, value in info.decoded_properties.items()}
+        with self._lock:
+            if len(self._found) < MAX_MEMBERS or name in self._found:
+                self._found[name] = self._describe(record, info)
+
+    def update_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        self.add_service(zc, type_, name)
+
+    def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        """Do nothing: one announcement is enough for a look around."""
+
+    def _describe(self, record: dict[str, str], service: ServiceInfo) -> Announcement:
+        fingerprint, version = (printable(record.get(key, ""), _LONGEST) for key in ("fingerprint", "version"))
+        port, problem, of_ours = service.port or 0, "", fingerprint == fingerprint_of(self._keys, self._mesh)
+        info: PeerInfo | None = None
+        try:
+            info = read_description(record, port, self._keys, self._mesh, self._own)
+        except RemoteProtocolError as error:
+            problem = str(error)
+        hosts = tuple(_dialled(printable(host, _LONGEST), service) for host in record.get("hosts", "").split(",")[:8])
+        peer_id, role, schema = (info.peer_id, info.role.value, info.schema_hash) if info else ("a device", "", "")
+        names = (self._mesh, *self._others)
+        mesh = next((name for name in names if record.get("named", "") == name_mark(fingerprint, name)), "")
+        signed_ms = info.proof.serial if info and info.proof else 0
+        return Announcement(peer_id, mesh, fingerprint, version, role, schema, hosts, port, of_ours, problem, signed_ms)
+
+
+def _dialled(host: str, service: ServiceInfo) -> str:
+    """Return a host with its link, if it needs one; any other text of a stranger stays as it is."""
+    try:
+        return on_link(host, service)
+    except ValueError:
+        return host
+
+
+def is_near(host: str, own: Sequence[IPv4Interface]) -> bool:
+    """Return True if an IPv4 address lies in a network that this machine is on."""
+    try:
+        return any(IPv4Address(host) in each.network for each in own)
+    except AddressValueError:
+        return False
+
+
+@contextmanager
+def announced(port: int, own: Sequence[IPv4Interface]) -> Iterator[None]:
+    """Announce an open invitation on these networks. Raises MeshNotFoundError if mDNS is not available."""
+    hosts, name = [str(each.ip) for each in own], secrets.token_hex(8)
+    service = ServiceInfo(
+        INVITATION_SERVICE,
+        f"{name}.{INVITATION_SERVICE}",
+        port=port,
+        properties={},
+        parsed_addresses=hosts,
+        server=f"{name}.local.",
+    )
+    with _opened(own) as zeroconf:
+        zeroconf.register_service(service, cooperating_responders=True)  # a random name is nobody else's
+        yield
+
+
+def find_invitations(own: Sequence[IPv4Interface], wait_s: float) -> list[Address]:
+    """Return the open invitations on these networks; wait so long for the first.
+
+    Raises MeshNotFoundError as `announced`.
+    """
+    with _opened(own) as zeroconf:
+        heard = _Heard(own)
+        zeroconf.add_service_listener(INVITATION_SERVICE, heard)
+        if heard.first.wait(wait_s):
+            heard.more.wait(_SETTLE_S)
+        return list(heard.addresses)
+
+
+@contextmanager
+def _opened(own: Sequence[IPv4Interface]) -> Iterator[Zeroconf]:
+    problem = "this machine is on no network"
+    try:
+        zeroconf = Zeroconf(interfaces=[str(each.ip) for each in own], ip_version=IPVersion.V4Only) if own else None
+    except (OSError, Error) as error:
+        zeroconf, problem = None, str(error)
+    if zeroconf is None:
+        raise MeshNotFoundError(f"mDNS is not available ({problem}): give --at HOST:PORT of the inviting device")
+    try:
+        yield zeroconf
+    finally:
+        zeroconf.close()
+
+
+class _Heard(ServiceListener):
+    """The open invitations heard so far. addresses: in our own networks, in the order in which they came."""
+
+    def __init__(self, own: Sequence[IPv4Interface]) -> None:
+        self._own = own
+        self.addresses: dict[Address, None] = {}
+        self.first, self.more = threading.Event(), threading.Event()
+
+    def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        try:
+            info = zc.get_service_info(type_, name, timeout=_DETAILS_MS)
+        except (NotRunningException, EventLoopBlocked, Error):
+            return  # closed meanwhile, or nonsense
+        hosts = info.parsed_addresses(IPVersion.V4Only) if info else []
+        near = next((host for host in hosts if is_near(host, self._own)), None)
+        if info is None or not info.port or near is None or len(self.addresses) >= _MOST_INVITATIONS:
+            return
+        (self.more if self.addresses else self.first).set()
+        self.addresses[Address(near, info.port)] = None
+
+    def update_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        self.add_service(zc, type_, name)
+
+    def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
+        """Do nothing: it was there a moment ago, and trying it will tell."""

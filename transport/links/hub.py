@@ -27,8 +27,7 @@ from mdl.protocol.vocabulary import PeerInfo
 from mdl.transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
 from mdl.transport.discovery.directory import Address, parse_address
 from mdl.transport.links.descriptors import claim_share
-from mdl.transport.links.gate import DOOR, Gate, admit_devices, host_of, shown_key
-from mdl.transport.links.halfopen import TOO_MANY, Doorkeeper
+from mdl.transport.links.doors import DOOR, TOO_MANY, Doorkeeper, Gate, admit_devices, host_of, shown_key
 from mdl.transport.links.sockets import (
     TURN,
     Curve,
@@ -42,8 +41,7 @@ from mdl.transport.links.sockets import (
 from mdl.transport.links.standing import Stated
 from mdl.transport.links.transfers import Transfers, check_frames
 from mdl.transport.loglimit import LogLimit
-from mdl.transport.trust.device_key import SECRET_BYTES, DeviceKey
-from mdl.transport.trust.keys import MeshKeys
+from mdl.transport.trust.keys import SECRET_BYTES, DeviceKey, MeshKeys
 from mdl.transport.trust.names import Names, NameTakenError
 from mdl.transport.wire.bulk import Outgoing, Step
 from mdl.transport.wire.codec import Envelope, decode, encode

@@ -31,9 +31,7 @@ from mdl.transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
 from mdl.transport.discovery.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
 from mdl.transport.discovery.scopes import is_link_local
 from mdl.transport.links.descriptors import Share, claim_share
-from mdl.transport.links.doors import Doors
-from mdl.transport.links.gate import shown_key
-from mdl.transport.links.halfopen import end_connection, link_towards
+from mdl.transport.links.doors import Doors, end_connection, link_towards, shown_key
 from mdl.transport.links.introducer import Introducer
 from mdl.transport.links.namesakes import MAX_NAMESAKES, Mark, Namesakes
 from mdl.transport.links.outbox import Outbox

@@ -1,7 +1,7 @@
 """The sending side of a node: for each peer a `control` DEALER for small messages, and a `bulk` one for values.
 
 Nothing blocks: a full queue drops the message and counts it. A link is opened for the first message, as far as
-`mdl.transport.wire.calls` allows, and closed when it is of no use. A new address or incarnation of a peer replaces its
+`mdl.transport.wire.places` allows, and closed when it is of no use. A new address or incarnation of a peer replaces its
 link. The first message on every link is a Hello, so that the peer can answer. Until it does, the same Hello waits at
 its door: the peer may not know this node's key yet, and lets in only keys that it knows.
 """
@@ -25,8 +25,8 @@ from mdl.transport.links.introducer import Introducer
 from mdl.transport.links.sockets import Curve, LinkCounts, is_passing, open_dealer
 from mdl.transport.loglimit import LogLimit
 from mdl.transport.wire.bulk import Outgoing
-from mdl.transport.wire.calls import Calls
 from mdl.transport.wire.codec import Body, RosterTold, encode
+from mdl.transport.wire.places import Calls
 
 # The time for a locked-out peer to receive the reason.
 _LAST_WORDS_MS = 500

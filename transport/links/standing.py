@@ -16,9 +16,8 @@ from mdl.errors import ConfigError, ForgedError, RemoteProtocolError
 from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.status_messages import PageServed, StatusWanted
 from mdl.protocol.vocabulary import PeerInfo
-from mdl.transport.links.gate import ALLOWED, DOOR, LATER, REFUSED
-from mdl.transport.links.roster_talk import RosterTalk
-from mdl.transport.trust.checks import Checks
+from mdl.transport.links.doors import ALLOWED, DOOR, LATER, REFUSED
+from mdl.transport.links.roster_talk import Checks, RosterTalk
 from mdl.transport.trust.keys import RUN_MARK, MeshKeys, code_hash
 from mdl.transport.trust.membership import Membership, NotLetInError
 from mdl.transport.trust.words import fingerprint

@@ -16,7 +16,7 @@ from mdl.protocol.checksum import checksum_of
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import ASKS, CARRIERS, PACKED, SEGMENTS, Said
 from mdl.transport.loglimit import LogLimit
-from mdl.transport.wire.bulk import Outgoing, OutgoingTransfers, Step
+from mdl.transport.wire.bulk import Outgoing, OutgoingTransfers, Step, pack_segment, read_segment
 from mdl.transport.wire.codec import (
     ChunkSent,
     ChunksWanted,
@@ -29,9 +29,7 @@ from mdl.transport.wire.codec import (
     TransferEnded,
     TransferOffered,
 )
-from mdl.transport.wire.hashing import HashThread
-from mdl.transport.wire.incoming import IncomingTransfers
-from mdl.transport.wire.segments import pack_segment, read_segment
+from mdl.transport.wire.incoming import HashThread, IncomingTransfers
 
 # The stream of a segment's values: beside the chunks, so that no report waits behind them.
 _SEGMENT_STREAM = 0

@@ -1,4 +1,4 @@
-"""The join code of a mesh, and the keys that follow from it.
+"""The join code of a mesh and the keys that follow from it, and the long-term key of a device.
 
 A code is NAME:GROUPS, for example home:k7q2-9xvd-... : the mesh's name, 95 random bits in base32 without look-alikes
 (no 0, 1, l, o), 60 bits of a hash of the founder's key, and one check character over all, so that a typo is noticed at
@@ -6,7 +6,8 @@ once. A mesh with a code of 20 characters, without a founder, has no owners: nob
 
 The code admits: every holder derives from it the same CURVE keys of the door (scrypt), and a key that signs the
 enrolment of a device. A device without the code knows neither the door's public key nor a client key that is let in.
-Between members each device has keys of its own (`mdl.transport.trust.device_key`).
+Between members each device has keys of its own: one secret of 32 bytes yields an Ed25519 key to sign with and a CURVE
+key for links. The public half of the former is the device, in every mesh that it is a member of.
 """
 
 from __future__ import annotations
@@ -18,11 +19,16 @@ import secrets
 import zlib
 from dataclasses import dataclass, field
 
+import msgspec
 import zmq
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from zmq.utils import z85
 
 from mdl.errors import ConfigError
-from mdl.transport.trust.device_key import SigningKey
+from mdl.protocol.vocabulary import PeerInfo
+from mdl.trust.statements import Proof
 
 _ALPHABET = "23456789abcdefghijkmnpqrstuvwxyz"
 _RANDOM_CHARACTERS = 19
@@ -37,6 +43,7 @@ _SCRYPT_BLOCK = 8
 _SCRYPT_MEMORY_BYTES = 64 << 20
 # Public announcements are sealed with 60 bits that every code of the mesh has; each guess costs 10 ms.
 _BEACON_COST = 1 << 12
+SECRET_BYTES = 32
 
 
 def founder_mark(founder: bytes) -> str:
@@ -241,3 +248,76 @@ def _check_digit(name: str, digits: list[int]) -> int:
         doubled = digit * 2 if place % 2 == 0 else digit
         total += doubled // base + doubled % base
     return -total % base
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """An Ed25519 key. public: 32 bytes."""
+
+    public: bytes
+    _private: Ed25519PrivateKey = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, seed: bytes) -> SigningKey:
+        """Derive the key from a seed of 32 bytes."""
+        private = Ed25519PrivateKey.from_private_bytes(seed)
+        return cls(private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw), private)
+
+    def sign(self, claim: bytes) -> bytes:
+        return self._private.sign(claim)
+
+
+@dataclass(frozen=True)
+class DeviceKey:
+    """The keys of a device. curve_public, curve_secret: Z85 text (40 bytes)."""
+
+    signing: SigningKey
+    curve_public: bytes
+    curve_secret: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, secret: bytes) -> DeviceKey:
+        """Derive the keys from this secret. Raises ConfigError unless it has 32 bytes."""
+        if len(secret) != SECRET_BYTES:
+            raise ConfigError(f"device key: {len(secret)} bytes, it has {SECRET_BYTES}")
+        curve_secret = z85.encode(_derive(secret, b"curve"))
+        return cls(SigningKey.of(_derive(secret, b"sign")), zmq.curve_public(curve_secret), curve_secret)
+
+    @property
+    def public(self) -> bytes:
+        """The public key that stands for the device: 32 bytes."""
+        return self.signing.public
+
+    def mark(self, challenge: bytes, incarnation: int) -> bytes:
+        """Return 16 bytes that only this start of this device can make of a challenge."""
+        key = _derive(z85.decode(self.curve_secret), b"mark")
+        return hashlib.blake2b(challenge + incarnation.to_bytes(8, "big"), key=key, digest_size=16).digest()
+
+    def seal(self, content: bytes) -> bytes:
+        """Return 32 bytes that only this device can make of content that it keeps."""
+        key = _derive(z85.decode(self.curve_secret), b"kept")
+        return hashlib.blake2b(content, key=key, digest_size=32).digest()
+
+    @property
+    def link_key(self) -> bytes:
+        """The key that its connections show: 32 bytes."""
+        return z85.decode(self.curve_public)
+
+
+def is_signed(public: bytes, claim: bytes, signature: bytes) -> bool:
+    """Return True if the secret of this Ed25519 key (32 bytes) has signed the claim."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, claim)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def where_claim(mesh_id: str, info: PeerInfo, proof: Proof) -> bytes:
+    """Return the bytes that a device signs to state the address of one of its peers."""
+    said = (mesh_id, info.peer_id, info.incarnation, info.role, info.port, info.schema_hash)
+    return b"mdl where 1\0" + msgspec.msgpack.encode((said, proof.link_port, proof.hosts, proof.serial))
+
+
+def _derive(secret: bytes, purpose: bytes) -> bytes:
+    return hashlib.blake2b(b"mdl device", key=secret, person=purpose, digest_size=32).digest()

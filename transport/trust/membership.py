@@ -17,11 +17,9 @@ from zmq.utils import z85
 from mdl.errors import ConfigError, ForgedError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.readable import encode_readable
-from mdl.transport.trust.device_key import DeviceKey, is_signed, where_claim
-from mdl.transport.trust.keys import MeshKeys
-from mdl.transport.trust.roster import Check, Roster
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, is_signed, where_claim
+from mdl.transport.trust.roster import Check, Roster, Worked
 from mdl.transport.trust.words import fingerprint
-from mdl.transport.trust.worked import Worked
 from mdl.trust.statements import (
     MAX_CHANGE,
     MAX_ENROLLED,

@@ -22,6 +22,10 @@ Room is kept by rank, so that nobody uses up the room of a higher device:
   that have worked, then for newcomers that introduce themselves. Full rosters may differ in newcomers. Nothing is lost
   by it, since an enrolment proves itself and comes again with its device.
 
+`Worked` is local knowledge, not a statement: the devices that this device has seen work, since their deltas are in a
+round that it has closed. It decides which enrolments stay in a full roster, and which devices a changed code keeps. Two
+devices may differ in it. Their rosters then differ in newcomers alone, which introduce themselves again.
+
 Pure. Knows no sockets or files.
 """
 
@@ -30,7 +34,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from enum import IntEnum
 from typing import TypeVar
@@ -39,15 +43,14 @@ import msgspec
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ForgedError, RemoteProtocolError
-from mdl.transport.trust.device_key import is_signed
-from mdl.transport.trust.keys import MeshKeys
+from mdl.transport.trust.keys import MeshKeys, is_signed
 from mdl.transport.trust.words import own_names
-from mdl.transport.trust.worked import Worked
 from mdl.trust.statements import (
     MAX_CHANGES,
     MAX_ENROLLED,
     MAX_LOWER_CHANGES,
     MAX_RESERVED,
+    MAX_WORKED,
     RESERVED_REVOCATIONS,
     AnyStatement,
     CodeChanged,
@@ -553,3 +556,48 @@ def _drop(table: dict[_Outer, dict[_Inner, _Value]], outer: _Outer, inner: _Inne
     del table[outer][inner]
     if not table[outer]:
         del table[outer]
+
+
+class Worked:
+    """The devices that worked, with their names.
+
+    pairs: of a device's key and a name that it worked under; the latest comes last.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[bytes, str]] = ()) -> None:
+        self._pairs: dict[tuple[bytes, str], None] = {}
+        self._devices: dict[bytes, int] = {}
+        self.note(pairs)
+
+    def __contains__(self, pair: tuple[bytes, str]) -> bool:
+        return pair in self._pairs
+
+    def __iter__(self) -> Iterator[tuple[bytes, str]]:
+        return iter(tuple(self._pairs))
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def has(self, device: bytes) -> bool:
+        """Return True if this device worked under any name."""
+        return device in self._devices
+
+    def note(self, pairs: Iterable[tuple[bytes, str]]) -> bool:
+        """Note that these worked just now; return True if one of them is new."""
+        is_new = False
+        for pair in pairs:
+            if pair in self._pairs:
+                del self._pairs[pair]
+            else:
+                is_new = True
+                self._devices[pair[0]] = self._devices.get(pair[0], 0) + 1
+            self._pairs[pair] = None
+            if len(self._pairs) > MAX_WORKED:
+                self._forget(next(iter(self._pairs)))
+        return is_new
+
+    def _forget(self, pair: tuple[bytes, str]) -> None:
+        del self._pairs[pair]
+        self._devices[pair[0]] -= 1
+        if not self._devices[pair[0]]:
+            del self._devices[pair[0]]

@@ -5,7 +5,16 @@ first window may come right behind the offer, to save a round trip. A receiver w
 counts only up to the first gap. After a gap or a pause the receiver asks again from its offset, so a broken connection
 resumes. Both sides drop a transfer that is silent, stands still or is too slow (`Pace`): only bytes that move keep it
 alive, not messages about it. A carrier message is delivered whole or not at all.
-The sender's chunks are views of its array: nothing is copied there. Knows no sockets and no clock.
+The sender's chunks are views of its array: nothing is copied there.
+
+`Rhythm` measures the usual pause between one peer's chunks, and the size of a chunk that its link carries in a moment.
+Like TCP's measure of round trips (RFC 6298): a smoothed pause and its variation. A doubt doubles the patience until a
+chunk comes that was not asked for twice (Karn's algorithm). TCP delivers what was once sent unless a connection breaks,
+so asking again too early only doubles the load of a bad link. So the longest recent pause counts too.
+
+The values of one segment travel in the frame beside their message: no offer, no credit, and no copy. A node sends a
+view of its array. A received segment is a read-only view of the frame from ZeroMQ, so that the frame lives as long as
+the values do. Knows no sockets and no clock.
 """
 
 from __future__ import annotations
@@ -20,7 +29,9 @@ import numpy as np
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.bulk import Bulk
 from mdl.protocol.delta import Contributor
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import Received, TransferProgressed
+from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
 from mdl.transport.wire.codec import (
     CHUNK_BYTES,
     MAX_STREAMS,
@@ -33,7 +44,6 @@ from mdl.transport.wire.codec import (
     TransferEnded,
     TransferOffered,
 )
-from mdl.transport.wire.rhythm import FIRST_CHUNK_BYTES
 
 # Credit that keeps a 1 Gbit/s link of 10 ms busy (1.25 MB) with some to spare, and a small device's memory free.
 WINDOW_BYTES = 8 * CHUNK_BYTES
@@ -55,6 +65,20 @@ EXPIRY_S = 10.0
 STALL_S = 30.0
 # A chunk each EXPIRY_S, half of which may be repetition: on slower links a small model takes minutes.
 SLOWEST_BYTES_S = CHUNK_BYTES / EXPIRY_S / 2
+# Before anything is known: a handshake and the first chunk took 3.9 s where a round trip takes 0.6 s.
+FIRST_PATIENCE_S = 4.0
+SHORTEST_PATIENCE_S = 1.0
+# A chunk's time on the link: short enough to see progress, long enough to cost nothing.
+CHUNK_S = 0.5
+# The chunk of an unknown link: two seconds at 16 KB/s, about the slowest that is accepted (bulk.SLOWEST_BYTES_S).
+FIRST_CHUNK_BYTES = 1 << 15
+# A link that carries no larger chunks waits much, for losses or for a long way: several connections share it.
+STREAMED_CHUNK_BYTES = 1 << 15
+# RFC 6298: the weights of a new sample, and the number of deviations that are no accident.
+_SHARE, _VARIATION_SHARE, _DEVIATIONS = 1 / 8, 1 / 4, 4
+# TCP begins slowly again after each rest, and chunks come in bursts: wait for twice the longest recent pause, which
+# fades within some transfers.
+_PAUSES, _FADE = 2.0, 0.98
 
 
 @dataclass(frozen=True)
@@ -274,3 +298,69 @@ def bytes_of(values: Bulk) -> memoryview:
         raise LocalProtocolError(f"bulk values are a float32 vector, not {values.dtype} of shape {values.shape}")
     little = values if sys.byteorder == "little" else values.astype("<f4")
     return np.ascontiguousarray(little).data.cast("B").toreadonly()
+
+
+class Rhythm:
+    """The measured pauses of one link; see the module."""
+
+    def __init__(self) -> None:
+        self._pause_s: float | None = None
+        self._varies_s = 0.0
+        self._longest_s = 0.0
+        self._s_per_byte: float | None = None
+        self._backoff = 1
+
+    def hear(self, pause_s: float, size_bytes: int) -> None:
+        """Note that a chunk that was asked for once came after this pause."""
+        self._longest_s = max(pause_s, _FADE * self._longest_s)
+        if self._pause_s is None or self._s_per_byte is None:
+            self._pause_s, self._varies_s, self._s_per_byte = pause_s, pause_s / 2, pause_s / size_bytes
+        else:
+            self._varies_s += _VARIATION_SHARE * (abs(pause_s - self._pause_s) - self._varies_s)
+            self._pause_s += _SHARE * (pause_s - self._pause_s)
+            self._s_per_byte += _SHARE * (pause_s / size_bytes - self._s_per_byte)
+        self._backoff = 1
+
+    def doubt(self) -> None:
+        """Double the patience: the chunk was asked for again."""
+        self._backoff *= 2
+
+    def patience_s(self, longest_s: float) -> float:
+        """Return the pause after which chunks are asked for again, at most longest_s."""
+        usual_s = FIRST_PATIENCE_S if self._pause_s is None else self._pause_s + _DEVIATIONS * self._varies_s
+        return min(max(usual_s, _PAUSES * self._longest_s, SHORTEST_PATIENCE_S) * self._backoff, longest_s)
+
+    def chunk_bytes(self) -> int:
+        """Return a power of two that this link carries in about CHUNK_S."""
+        if self._s_per_byte is None:
+            return FIRST_CHUNK_BYTES
+        size = CHUNK_BYTES
+        while size > SMALLEST_CHUNK_BYTES and size * self._s_per_byte > CHUNK_S:
+            size //= 2
+        return size
+
+    def streams(self) -> int:
+        """Return the number of connections that chunks are to come by."""
+        return 1 if self._s_per_byte is None or self.chunk_bytes() > STREAMED_CHUNK_BYTES else MAX_STREAMS
+
+
+def pack_segment(values: Bulk | None) -> memoryview:
+    """Return the bytes beside a message of SEGMENTS. Raises LocalProtocolError if they are not one segment's values."""
+    if not isinstance(values, np.ndarray):
+        raise LocalProtocolError(f"a segment with {type(values).__name__} for its values")
+    packed = bytes_of(values)
+    if len(packed) > LARGEST_SEGMENT_BYTES:
+        raise LocalProtocolError(f"a segment of {len(packed)} bytes, at most {LARGEST_SEGMENT_BYTES} travel in one")
+    return packed
+
+
+def read_segment(frame: memoryview) -> Vector:
+    """Return the values in a received frame, read-only. Raises RemoteProtocolError unless it holds float32 alone."""
+    size = frame.nbytes
+    if not 0 < size <= LARGEST_SEGMENT_BYTES or size % 4:
+        raise RemoteProtocolError(f"a segment of {size} bytes, not of 1 to {LARGEST_SEGMENT_BYTES // 4} float32")
+    values = np.frombuffer(frame, "<f4")
+    if not values.flags.aligned:  # short messages lie in the read buffer, one behind the other
+        values = values.copy()
+    values.flags.writeable = False
+    return values

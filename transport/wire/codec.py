@@ -60,7 +60,7 @@ class ChunksWanted(Message, frozen=True):
     """Receiver: all before offset_bytes is here; send up to limit_bytes. again: repeat what was already sent of that.
 
     chunk_bytes, streams: the size of a chunk that the link carries in a moment, and the number of connections to use
-    (`mdl.transport.wire.rhythm`).
+    (`mdl.transport.wire.bulk`).
     """
 
     transfer_id: Count

@@ -14,8 +14,16 @@ from mdl.data.assemble import assemble_data, number_names
 from mdl.data.quantities import convert_channels, kept_unit, read_units
 from mdl.data.readers.archive import load_arrays
 from mdl.data.spec import Spec, split_names
-from mdl.data.targets import strata_of
-from mdl.data.windows import FASTEST_HZ, DataSet, Integers, first_bad_row, make_windows, number_runs, take_windows
+from mdl.data.windows import (
+    FASTEST_HZ,
+    DataSet,
+    Integers,
+    first_bad_row,
+    make_windows,
+    number_runs,
+    strata_of,
+    take_windows,
+)
 from mdl.errors import ConfigError, DataError
 from mdl.section import LARGEST_SEED, MANY
 from mdl.task import Targets, is_one_rate

@@ -9,9 +9,9 @@ from typing import Any
 
 from mdl.bounds import in_utf8
 from mdl.data.cache import load_cached
+from mdl.data.describe import suspect_channels, suspect_targets
 from mdl.data.readers.arrays import call_own
 from mdl.data.sources import FACTORY, SOURCES, parse_spec
-from mdl.data.suspects import suspect_channels, suspect_targets
 from mdl.data.windows import DataSet, check_data
 from mdl.errors import ConfigError, DataError
 from mdl.own import Own

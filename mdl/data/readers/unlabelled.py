@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mdl.data.draw import draw_window
+from mdl.data.describe import draw_window
 from mdl.data.readers.csv_streams import find_recordings, gather_windows, window_starts
 from mdl.data.sources import parse_spec
 from mdl.data.spec import read_options

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from mdl.data.tables.blocks import Cells, to_texts
 from mdl.data.tables.dialect import Dialect
-from mdl.data.tables.merge import read_table
+from mdl.data.tables.recordings import read_table
 from mdl.data.tables.rows import LARGEST_NUMBER, Rows
 from mdl.data.tally import Tally
 

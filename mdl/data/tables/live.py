@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from mdl.data.spec import split_names
-from mdl.data.tables.columns import Columns, choose_columns, rename_columns
+from mdl.data.tables.columns import THE_MODEL, Columns, choose_columns, find_units, rename_columns, scale_to
 from mdl.data.tables.dialect import Dialect, dialect_of, is_number, parse_line, plain_name
 from mdl.data.tables.options import CsvOptions
 from mdl.data.tables.rows import Floats64, to_numbers
-from mdl.data.tables.units import THE_MODEL, find_units, scale_to
 from mdl.data.windows import Floats
 from mdl.errors import DataError
 

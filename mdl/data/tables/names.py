@@ -1,4 +1,7 @@
-"""Names of classes and people: from cells, from folders, and as small numbers."""
+"""Names of classes and people: from cells, from folders, and as small numbers; and several labels of a row.
+
+Labels stand in columns of 0 and 1, or their names in the cells of one column.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.spec import split_names
+from mdl.data.spec import describe_choices, split_names
 from mdl.data.tables.blocks import distinct
 from mdl.data.tables.dialect import is_nothing
 from mdl.data.tables.options import CsvOptions
+from mdl.data.tables.rows import Floats64
 from mdl.data.tables.stretches import UNLABELLED
 from mdl.data.windows import Integers
 from mdl.errors import ConfigError, DataError
+from mdl.reading import shorten
 
 # Longest name of a class or a person; a longer text is none.
 LONGEST_NAME = 256
@@ -27,6 +32,7 @@ _WHOLE = re.compile(r"([+-]?\d+)\.0*")
 
 # Names of folders that tell the side of a split.
 _TRAINED, _TESTED = ("train", "training"), ("val", "valid", "validation", "test", "testing")
+_FLAGS = {"1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0, "true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 
 
 class Numbering:
@@ -139,3 +145,47 @@ def name_from_path(said: str, path: str, file: Path) -> str:
             f"({'file would be its own name' if not folders else 'path:1 is the first'})"
         )
     return folders[place - 1]
+
+
+def read_flags(cells: Sequence[str], file: Path, first: int, column: str) -> Floats64:
+    """Return float64, 1 if the label holds, NaN for an empty cell. Raises DataError naming the row and the column."""
+    return np.array([_read_flag(cell, file, first + row, column) for row, cell in enumerate(cells)])
+
+
+def part_labels(
+    cells: Sequence[str], names: Sequence[str], separator: str, file: Path, first: int, column: str
+) -> list[Floats64]:
+    """Return for each name float64, 1 in rows with it in their cell, 0 for "none" or "-", NaN for an empty cell.
+
+    Raises DataError naming the row of a label that is none of `names`.
+    """
+    places = {name.casefold(): place for place, name in enumerate(names)}
+    known: dict[str, Floats64] = {}
+    for row, cell in enumerate(cells):
+        if cell not in known:
+            known[cell] = _part(cell, places, names, separator, f"{file}: data row {first + row}: column {column!r}")
+    return list(np.stack([known[cell] for cell in cells], axis=1))
+
+
+def _read_flag(cell: str, file: Path, row: int, column: str) -> float:
+    value = np.nan if is_nothing(cell) else _FLAGS.get(cell.strip().casefold())
+    if value is None:
+        told = shorten(repr(cell.strip()))
+        raise DataError(
+            f"{file}: data row {row}: column {column!r} is {told}; expected 0 or 1 (?target= takes numbers)"
+        )
+    return value
+
+
+def _part(cell: str, places: dict[str, int], names: Sequence[str], separator: str, where: str) -> Floats64:
+    if not cell.strip():
+        return np.full(len(names), np.nan)
+    flags = np.zeros(len(names))
+    for part in () if is_nothing(cell) else cell.split(separator):
+        if not part.strip():
+            continue
+        if (place := places.get(part.strip().casefold())) is None:
+            choices = describe_choices(part.strip()[:40], names)
+            raise DataError(f"{where} has the label {shorten(repr(part.strip()))}, none of classes=; {choices}")
+        flags[place] = 1.0
+    return flags

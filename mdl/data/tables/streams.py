@@ -23,19 +23,34 @@ from mdl.bounds import first_few
 from mdl.data.quantities import describe_units, kept_unit, quantity_of
 from mdl.data.readers.clock import RATE_TOLERANCE, UNITS_S, is_time_name
 from mdl.data.spec import split_names
-from mdl.data.tables.columns import NO_TIME, Columns, ask_for_label, choose_columns, from_path, read_map, rename_columns
+from mdl.data.tables.columns import (
+    NO_TIME,
+    THE_MODEL,
+    Columns,
+    agree_on_units,
+    ask_for_label,
+    choose_columns,
+    find_units,
+    from_path,
+    read_map,
+    rename_columns,
+    scale_to,
+)
 from mdl.data.tables.dialect import Dialect, without_unit
 from mdl.data.tables.kept import KeptRows
-from mdl.data.tables.labels import part_labels, read_flags
-from mdl.data.tables.merge import read_table
-from mdl.data.tables.missing import Filler, Settled
-from mdl.data.tables.names import Numbering, name_from_path, number_classes, refuse_one_class_by_two_names
+from mdl.data.tables.names import (
+    Numbering,
+    name_from_path,
+    number_classes,
+    part_labels,
+    read_flags,
+    refuse_one_class_by_two_names,
+)
 from mdl.data.tables.options import CsvOptions
-from mdl.data.tables.recordings import choose_base, look_at_recording
+from mdl.data.tables.recordings import choose_base, look_at_recording, read_table
 from mdl.data.tables.rows import Floats64, Rows, to_numbers
-from mdl.data.tables.stretches import UNLABELLED, StretchWriter, list_stretches
+from mdl.data.tables.stretches import UNLABELLED, Filler, Settled, StretchWriter, list_stretches
 from mdl.data.tables.times import TimeColumn, UnsortedError, find_time, unwrap
-from mdl.data.tables.units import THE_MODEL, agree_on_units, find_units, scale_to
 from mdl.data.tally import Tally
 from mdl.errors import DataError
 from mdl.task import describe_rate

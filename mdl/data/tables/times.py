@@ -16,8 +16,8 @@ import numpy as np
 from mdl.data.readers.clock import UNITS_S, Clock, find_clock
 from mdl.data.tables.blocks import Cells, read_instants
 from mdl.data.tables.dialect import Dialect, is_nothing
-from mdl.data.tables.merge import read_table
 from mdl.data.tables.options import CsvOptions
+from mdl.data.tables.recordings import read_table
 from mdl.data.tables.rows import TIME_EXAMPLES, Floats64, Rows, to_numbers
 from mdl.errors import DataError
 from mdl.reading import shorten

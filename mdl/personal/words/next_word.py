@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from mdl.learning.recurrent import run_recurrent
+from mdl.learning.networks import run_recurrent
 from mdl.personal.compression import FactoredEmbedding, FactoredLinear
 from mdl.personal.words.text import MOST_WORDS
 

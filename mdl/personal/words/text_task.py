@@ -26,8 +26,7 @@ from mdl.personal.words.pieces import (
     iterate_pieces,
     list_samples,
 )
-from mdl.personal.words.prefix import Rows, count_once, mean_loss, sample_rows, shared_rows
-from mdl.personal.words.sampled import draw_classes, sampled_loss
+from mdl.personal.words.prefix import Rows, count_once, draw_classes, mean_loss, sample_rows, sampled_loss, shared_rows
 from mdl.personal.words.text import Ids, Text
 
 # Batches of samples: padded to 30; within four buckets; to a batch's longest; of one length without padding (5.3); or

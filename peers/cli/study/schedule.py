@@ -30,10 +30,14 @@ from mdl.section import LONGEST_S, MANY
 from mdl.writing import check_writable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import BinaryIO
+
     from rich.console import Console
 
     from mdl.own import Own
     from mdl.peers.view.schedule_drawing import Drawing
+    from mdl.scheduler.explain.decide_lines import Decider
     from mdl.scheduler.rounds.participation import ParticipationRule
 
 app = App("Show, compare and change the order of aggregations.")
@@ -118,7 +122,7 @@ def compare(
 
     It shows the time until all devices have the result, with spread and over the optimum, energy and losses.
     """
-    from mdl.files.table import write_table
+    from mdl.files.figures import write_table
     from mdl.peers.view.compare import compare as compare_policies
     from mdl.peers.view.compare import describe_comparison, list_results, show_comparison
     from mdl.peers.view.schedule_source import draw_scenarios
@@ -243,7 +247,7 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Play a real run's rounds again under other policies."""
-    from mdl.files.table import write_table
+    from mdl.files.figures import write_table
     from mdl.scheduler.explain.replay_run import describe_replay, list_replay, replay_run, show_replay
 
     names = _parse_policies(policies or ",".join(quick_policies()))
@@ -303,7 +307,6 @@ def decide(
     "reason"}, {"wait": true, "reason"} or {"error"}; docs/schedule-decide.md has all fields.
     """
     from mdl.own import own_policy
-    from mdl.peers.cli.study.decide_pipe import answer_all
     from mdl.scheduler.explain.decide_lines import Decider
     from mdl.scheduler.given.choice import policy_of
 
@@ -313,6 +316,24 @@ def decide(
     except BrokenPipeError:
         sys.stderr.close()  # no program reads the answers any more: exit without a word
         raise typer.Exit(0) from None
+
+
+def answer_all(decider: Decider, lines: BinaryIO, answers: BinaryIO) -> None:
+    """Answer until the lines end. Raises BrokenPipeError if no program reads the answers any more."""
+    for line in _read_lines(lines):
+        answers.write(decider.answer(line) + b"\n")
+        answers.flush()
+
+
+def _read_lines(lines: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines; of one that is too long only the beginning, which is still too long."""
+    from mdl.scheduler.explain.decide_lines import MAX_LINE_BYTES
+
+    while line := lines.readline(MAX_LINE_BYTES + 1):
+        rest = line
+        while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
+            rest = lines.readline(MAX_LINE_BYTES + 1)
+        yield line
 
 
 def _describe(drawn: Drawing) -> dict[str, object]:

@@ -147,7 +147,7 @@ def evaluate(
 
     It shows the makespan with spread, also of the greedy rule.
     """
-    from mdl.files.table import write_table
+    from mdl.files.figures import write_table
     from mdl.peers.view.policy_table import describe, judge, judge_optimum, list_makespans, print_rows
     from mdl.sim.timing.scenario import draw_scenario
 

@@ -27,9 +27,8 @@ from torch import nn
 
 from mdl.bounds import Count, Group, HexDigest, PeerId
 from mdl.cloud.classroom import BASE, Classroom, Cycle, Pupil, Teacher
-from mdl.cloud.lesson_codec import pack_parts
 from mdl.cloud.model_kinds import ModelKind
-from mdl.cloud.update_codec import OtherOriginError
+from mdl.cloud.update_codec import OtherOriginError, pack_parts
 from mdl.errors import DataError, RemoteProtocolError, StorageError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.files.journal import Journal

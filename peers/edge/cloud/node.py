@@ -14,13 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from mdl.bounds import Count, Round, Share
-from mdl.cloud.classroom import Classroom
+from mdl.cloud.classroom import Classroom, suggest
 from mdl.cloud.client_update import accuracy_of, update_client
-from mdl.cloud.lesson_codec import LARGEST_LESSON_BYTES, unpack_parts
-from mdl.cloud.model_kinds import ModelKind, kind_of
+from mdl.cloud.model_kinds import ModelKind, find_mode, kind_of
 from mdl.cloud.progress import OWN, PERSONAL, Progress, read_progress, write_personal, write_progress
-from mdl.cloud.settings import suggest
-from mdl.cloud.update_modes import find_mode
+from mdl.cloud.update_codec import LARGEST_LESSON_BYTES, unpack_parts
 from mdl.config import Config, ModelSection
 from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows
 from mdl.files.kept import previous_of, read_kept, read_sealed, with_previous, write_kept

@@ -17,8 +17,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import CARRIERS, PACKED, PROTOCOL_VERSION, SEGMENTS, Hello, PeersKnown, Said
 from mdl.protocol.round_messages import AgentPresent
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.trust.device_key import where_claim
-from mdl.transport.trust.keys import code_hash, new_join_code
+from mdl.transport.trust.keys import code_hash, new_join_code, where_claim
 from mdl.transport.trust.membership import Membership
 from mdl.transport.wire.codec import (
     SMALLEST_CHUNK_BYTES,

@@ -18,9 +18,8 @@ import zmq
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Hello
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport import datagram_port
 from mdl.transport.discovery.directory import Address, is_loopback
-from mdl.transport.links import outbox
+from mdl.transport.links import flows, outbox
 from mdl.transport.links.sockets import Curve, open_dealer
 from mdl.transport.trust import keys as mesh_keys
 from mdl.transport.trust.membership import Membership
@@ -85,7 +84,7 @@ class SocketScene(MeshScene):
         with ExitStack() as stack:
             for module, name, value in (
                 (outbox, "open_dealer", dial),
-                (datagram_port, "_open_socket", lambda host, port: Datagrams(wire, host, port)),
+                (flows, "_open_socket", lambda host, port: Datagrams(wire, host, port)),
                 (mesh_keys, "_SCRYPT_COST", 1 << 4),
                 (mesh_keys, "_BEACON_COST", 1 << 4),
             ):

@@ -54,12 +54,11 @@ from mdl.protocol.sharing.work import (
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.sim.mesh.invariants import MOST_DELTAS, count_vectors
 from mdl.sim.mesh.process import Disk
-from mdl.transport.links.gate import ALLOWED, LINKS
+from mdl.transport.links.doors import ALLOWED, LINKS
 from mdl.transport.links.hub import Hub, Spoke
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.trust import keys as mesh_keys
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
 from tests.fuzz.conversations.process import Answer, Process, World, of_a_peer
 from tests.fuzz.conversations.wire import Connection

@@ -1,7 +1,7 @@
 """ZeroMQ and UDP in memory: what `Links`, `Hub` and `Spoke` need of them, in virtual time; a case can be repeated.
 
 The handshake is a real one as far as mdl takes part in it: who dials has to expect the key that the other end has, and
-that end's own gate (`mdl.transport.links.gate`) is asked whether to let it in. What comes after is what the sockets
+that end's own gate (`mdl.transport.links.doors`) is asked whether to let it in. What comes after is what the sockets
 would give: whole messages, in order, of a connection that knows the key it was opened with. Queues have the sockets'
 bounds.
 """
@@ -21,11 +21,10 @@ from unittest import mock
 import zmq
 from zmq.utils import z85
 
-from mdl.transport import datagram_port
 from mdl.transport.discovery.interfaces import LOOPBACK
 from mdl.transport.discovery.scopes import socket_address
 from mdl.transport.links import flows, hub, introducer, mesh_links
-from mdl.transport.links.gate import ALLOWED, ZAP_ADDRESS
+from mdl.transport.links.doors import ALLOWED, ZAP_ADDRESS
 
 # A connection that was refused is tried again so much later.
 _AGAIN_S = 0.5
@@ -370,7 +369,7 @@ class Wire:
                 (introducer, "local_host_towards", towards),
                 (introducer, "networks_near", near),
                 (introducer, "own_hosts", lambda host: (host,)),
-                (datagram_port, "_open_socket", lambda host, port: Datagrams(own, host, port)),
+                (flows, "_open_socket", lambda host, port: Datagrams(own, host, port)),
                 (flows, "token_bytes", self.rng.randbytes),
                 (mesh_links, "token_bytes", self.rng.randbytes),
             ):

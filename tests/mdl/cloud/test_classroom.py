@@ -14,11 +14,12 @@ from mdl.cloud.classroom import (
     Classroom,
     Pupil,
     Teacher,
+    TeachingSettings,
+    suggest,
 )
 from mdl.cloud.client_update import accuracy_of, teacher_probabilities
 from mdl.cloud.distillation import DistillSettings, Examples, train_student
 from mdl.cloud.model_kinds import ModelKind, RecurrentKind, WindowKind
-from mdl.cloud.settings import TeachingSettings, suggest
 from mdl.errors import ConfigError, DataError
 from mdl.learning.training import TrainingCancelledError
 

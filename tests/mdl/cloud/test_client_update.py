@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from benchmarks.next_place.costs import count_parameters
 from mdl.cloud.client_update import accuracy_of, draw_held, hold_examples, update_client
 from mdl.cloud.distillation import DistillSettings, Examples, train_student
-from mdl.cloud.model_kinds import RecurrentKind, WindowKind
+from mdl.cloud.model_kinds import UPDATE_MODES, RecurrentKind, WindowKind, find_mode
 from mdl.cloud.recurrent import RecurrentModel
 from mdl.cloud.update_codec import changed_tensors
-from mdl.cloud.update_modes import UPDATE_MODES, find_mode
 from mdl.errors import ConfigError, DataError, TrainingCancelledError
 
 WINDOWS = WindowKind("lenet", "lenet", 1, 16, ("left", "middle", "right"))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mdl.cloud.classroom import PLACES_PRESETS
 from mdl.cloud.distillation import (
     DistillSettings,
     Examples,
@@ -20,9 +21,8 @@ from mdl.cloud.distillation import (
     soften,
     train_student,
 )
-from mdl.cloud.settings import PLACES_PRESETS
 from mdl.errors import ConfigError, DataError
-from mdl.learning.soft_labels import soft_cross_entropy
+from mdl.learning.targets import soft_cross_entropy
 
 HALF = DistillSettings(label_weight=0.5)
 

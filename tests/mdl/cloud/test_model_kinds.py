@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from mdl.cloud.model_kinds import ModelKind, RecurrentKind, WindowKind, kind_of
-from mdl.cloud.update_modes import UPDATE_MODES
+from mdl.cloud.model_kinds import UPDATE_MODES, ModelKind, RecurrentKind, WindowKind, kind_of
 from mdl.data.windows import DataSet, make_windows
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.learning.flat import FlatModel, hash_schema

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from mdl.cloud.lesson_codec import LARGEST_LESSON_BYTES, pack_parts, unpack_parts
-from mdl.cloud.model_kinds import ModelKind, RecurrentKind, WindowKind
+from mdl.cloud.model_kinds import UPDATE_MODES, ModelKind, RecurrentKind, WindowKind
 from mdl.cloud.progress import OWN, Progress, read_progress, write_progress
-from mdl.cloud.update_modes import UPDATE_MODES
+from mdl.cloud.update_codec import LARGEST_LESSON_BYTES, pack_parts, unpack_parts
 from mdl.errors import DamagedError, RemoteProtocolError
 from mdl.protocol.cloud_messages import LessonMessage
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mdl.data import describe_data, read_data
+from mdl.data.describe import suspect_channels
 from mdl.data.readers.unlabelled import describe_unlabelled
-from mdl.data.suspects import suspect_channels
 from mdl.data.tally import Tally
 from mdl.data.windows import make_windows
 

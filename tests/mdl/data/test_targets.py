@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mdl.data import describe_data, load_data, split_windows
-from mdl.data.draw import draw_classes
+from mdl.data.describe import draw_classes
 from mdl.errors import ConfigError, DataError
 
 N = 60

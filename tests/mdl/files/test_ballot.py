@@ -12,7 +12,7 @@ import pytest
 
 from mdl.bounds import MAX_INCARNATION
 from mdl.errors import MdlError
-from mdl.files import ballot, boot
+from mdl.files import ballot
 from mdl.files.ballot import BallotFile
 from mdl.protocol.kept_ballot import doubted
 from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, Reached
@@ -204,12 +204,12 @@ def test_a_ballot_of_an_older_version_is_read(tmp_path: Path) -> None:
 
 
 def test_a_boot_has_one_name() -> None:
-    assert boot.name_boot() == boot.name_boot() != ""
+    assert ballot.name_boot() == ballot.name_boot() != ""
 
 
 def test_a_boot_without_a_name_is_told_by_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boot, "_BOOT_ID", tmp_path / "boot_id")
-    monkeypatch.setattr(boot, "_ask_sysctl", lambda: "")
-    assert abs(float(boot.name_boot()) - psutil.boot_time()) <= 1.0
-    monkeypatch.setattr(boot.psutil, "boot_time", lambda: (_ for _ in ()).throw(PermissionError))
-    assert boot.name_boot() == ""
+    monkeypatch.setattr(ballot, "_BOOT_ID", tmp_path / "boot_id")
+    monkeypatch.setattr(ballot, "_ask_sysctl", lambda: "")
+    assert abs(float(ballot.name_boot()) - psutil.boot_time()) <= 1.0
+    monkeypatch.setattr(ballot.psutil, "boot_time", lambda: (_ for _ in ()).throw(PermissionError))
+    assert ballot.name_boot() == ""

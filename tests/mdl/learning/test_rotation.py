@@ -12,8 +12,7 @@ from mdl.config import TrainingSettings
 from mdl.errors import ConfigError
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
-from mdl.learning.rotation import draw_rotations, find_axes, make_turn
-from mdl.learning.training import LocalTrainer
+from mdl.learning.training import LocalTrainer, draw_rotations, find_axes, make_turn
 
 MOTION = ("heart_rate", "acc_x", "acc_y", "acc_z", "gyroZ", "gyroX", "gyroY", "mag_x", "mag_y")
 

@@ -11,8 +11,7 @@ from benchmarks.personal_motion import cache_features, find_output_layer
 from mdl.errors import ConfigError
 from mdl.learning.built_in import MODELS
 from mdl.learning.models import build_model
-from mdl.personal.output_layer import tune_all, tune_only
-from mdl.personal.study import FeatureTask, Study, StudySettings
+from mdl.personal.study import FeatureTask, Study, StudySettings, tune_all, tune_only
 from tests.mdl.personal.words.examples import invented_text, small_model
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from benchmarks.deeptype import BASELINE, COMBINED
 from mdl.errors import ConfigError, DataError
-from mdl.personal.output_layer import tune_all
-from mdl.personal.study import Progress, Study, StudySettings
+from mdl.personal.study import Progress, Study, StudySettings, tune_all
 from mdl.personal.study_file import load_study, save_study
 from mdl.personal.words.personalise import Techniques, begin_study
 from mdl.personal.words.text_task import TextTask

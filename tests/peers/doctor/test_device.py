@@ -13,8 +13,7 @@ from mdl.peers.doctor.sight import Sight
 from mdl.peers.edge.identity import default_name
 from mdl.peers.edge.membership import key_path
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
 
 FOUNDER, ME, OTHER = (DeviceKey.of(bytes([at]) * 32) for at in range(3))

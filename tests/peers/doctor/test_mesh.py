@@ -13,7 +13,7 @@ from mdl.peers.doctor.sight import Sight
 from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.status_messages import MeshStatus
 from mdl.transport.discovery.directory import Address
-from mdl.transport.discovery.survey import Announcement
+from mdl.transport.discovery.mdns import Announcement
 from mdl.transport.links.probe import Reached
 from mdl.transport.trust.keys import Mesh, new_join_code
 

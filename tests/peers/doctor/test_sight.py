@@ -6,8 +6,7 @@ import pytest
 
 from mdl.peers.doctor.sight import Clocks, Patience
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, new_join_code
 from mdl.transport.trust.membership import Membership
 
 MEMBER = Membership(MeshKeys.from_code(new_join_code("home", bytes(19))), DeviceKey.of(bytes(32)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mdl.files.round_lines import ROUNDS_KEPT
+from mdl.files.figures import ROUNDS_KEPT
 from mdl.peers.launch.run_directory import CycleReader
 from mdl.peers.view import tail as tails
 from mdl.peers.view.tail import LineTail, RoundReader

@@ -6,8 +6,7 @@ import pytest
 
 from mdl.errors import ConfigError
 from mdl.peers.sharing.named import Named
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.words import fingerprint
 

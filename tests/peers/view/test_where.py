@@ -9,9 +9,8 @@ import torch
 
 from mdl.cloud.client_update import update_client
 from mdl.cloud.distillation import DistillSettings
-from mdl.cloud.model_kinds import RecurrentKind
+from mdl.cloud.model_kinds import UPDATE_MODES, RecurrentKind
 from mdl.cloud.progress import PERSONAL, write_personal
-from mdl.cloud.update_modes import UPDATE_MODES
 from mdl.data.readers.places import PlaceOptions, read_stays
 from mdl.data.readers.visits import make_sequences
 from mdl.errors import ConfigError, DataError

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import UnfinishedError
-from mdl.peers.cli.study import search as cli_search
+from mdl.peers.cli.study import sim as cli_sim
 from mdl.peers.roles.trainer import model_state
 from mdl.peers.roles.trainer.model_state import Standing
 from mdl.peers.trials.campaign import silent_machines
@@ -269,15 +269,15 @@ def test_the_command_tells_how_far_it_went() -> None:
 def test_the_story_of_what_breaks_is_saved_and_gone_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Standing, "add", lambda self, *works: None)
     with pytest.raises(UnfinishedError) as end:
-        cli_search.search(2, 1, 1, 1, "cut", "greedy", processes=1, out=tmp_path, as_json=True)
+        cli_sim.search(2, 1, 1, 1, "cut", "greedy", processes=1, out=tmp_path, as_json=True)
     story = tmp_path / "story.json"
     assert f"again: mdl sim search --story {story}" in str(end.value)
     assert (end.value.exit_code, end.value.result["kind"]) == (4, "lost")
     assert end.value.result["told"][0] in (tmp_path / "story.txt").read_text()
     with pytest.raises(UnfinishedError, match="lost"):
-        cli_search.search(story=story, as_json=True)
+        cli_sim.search(story=story, as_json=True)
     monkeypatch.undo()
-    cli_search.search(story=story, as_json=True)
+    cli_sim.search(story=story, as_json=True)
 
 
 def test_a_wrong_kind_and_a_wrong_story_are_one_line_each(tmp_path: Path) -> None:

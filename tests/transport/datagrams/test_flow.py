@@ -8,11 +8,8 @@ from math import inf
 import pytest
 
 from mdl.errors import RemoteProtocolError
-from mdl.transport.datagrams import sending
-from mdl.transport.datagrams.flow import PROBES, STAY_S
+from mdl.transport.datagrams.flow import MOST_AHEAD, MOST_WAITING, PROBES, SMALL, STAY_S, VALUES, Receiving
 from mdl.transport.datagrams.packets import FRAGMENT_BYTES, Data, Probe, Seal, read, write
-from mdl.transport.datagrams.receiving import Receiving
-from mdl.transport.datagrams.sending import MOST_AHEAD, MOST_WAITING
 from tests.transport.datagrams.way import Way
 
 DELTA = random.Random(1).randbytes(400_000)
@@ -188,16 +185,16 @@ def test_nothing_is_flooded_where_nobody_answers():
 def test_what_waits_for_somebody_who_is_gone_is_forgotten():
     way = Way(random.Random(0), down=lambda now: now >= 1.0)
     way.run(1.5)
-    for _ in range(MOST_WAITING[sending.VALUES]):
+    for _ in range(MOST_WAITING[VALUES]):
         way.flows[0].put(b"values", memoryview(DELTA), True)
     way.run(20.0)
-    assert all(way.flows[0].put(b"values", memoryview(DELTA), True) for _ in range(MOST_WAITING[sending.VALUES] - 1))
+    assert all(way.flows[0].put(b"values", memoryview(DELTA), True) for _ in range(MOST_WAITING[VALUES] - 1))
 
 
 def test_a_queue_that_is_full_says_so():
     way = Way(random.Random(0), down=lambda now: True)
-    taken = [way.flows[0].put(b"x", None, False) for _ in range(2 * MOST_WAITING[sending.SMALL])]
-    assert sum(taken) == MOST_WAITING[sending.SMALL]
+    taken = [way.flows[0].put(b"x", None, False) for _ in range(2 * MOST_WAITING[SMALL])]
+    assert sum(taken) == MOST_WAITING[SMALL]
 
 
 def test_what_was_recorded_is_not_heard_twice():

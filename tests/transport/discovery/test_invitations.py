@@ -8,10 +8,10 @@ import pytest
 from zeroconf import ServiceInfo, Zeroconf
 
 from mdl.errors import MeshNotFoundError
-from mdl.transport.discovery import invitations
+from mdl.transport.discovery import mdns
 from mdl.transport.discovery.directory import Address
 from mdl.transport.discovery.interfaces import LOOPBACK
-from mdl.transport.discovery.invitations import announced, find_invitations, is_near
+from mdl.transport.discovery.mdns import announced, find_invitations, is_near
 
 OWN = [IPv4Interface("192.168.1.10/24"), IPv4Interface("10.0.0.1/30")]
 
@@ -44,7 +44,7 @@ def test_an_invitation_is_found_and_shows_an_address_under_a_random_name(monkeyp
         register(self, info, **named)
 
     monkeypatch.setattr(Zeroconf, "register_service", look)
-    monkeypatch.setattr(invitations, "_SETTLE_S", 0.01)
+    monkeypatch.setattr(mdns, "_SETTLE_S", 0.01)
     for _ in range(2):
         with announced(4711, [LOOPBACK]):
             assert Address("127.0.0.1", 4711) in find_invitations([LOOPBACK], 20.0)
@@ -56,7 +56,7 @@ def test_an_invitation_is_found_and_shows_an_address_under_a_random_name(monkeyp
 
 
 def test_an_address_elsewhere_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(invitations, "is_near", lambda host, own: False)
+    monkeypatch.setattr(mdns, "is_near", lambda host, own: False)
     with announced(4711, [LOOPBACK]):
         assert find_invitations([LOOPBACK], 1.0) == []
 

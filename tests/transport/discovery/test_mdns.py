@@ -16,8 +16,7 @@ from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery import mdns as discovery
 from mdl.transport.discovery.interfaces import choose_host, every_host, host_to_listen_on, is_outer, usable_interfaces
 from mdl.transport.discovery.mdns import Discovery, _Flood, describe, is_namesake, name_mark, read_description
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
 
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(range(19))))

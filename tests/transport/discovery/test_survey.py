@@ -10,8 +10,7 @@ from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery import mdns
 from mdl.transport.discovery.interfaces import LOOPBACK
-from mdl.transport.discovery.mdns import Discovery
-from mdl.transport.discovery.survey import Announcement, Survey
+from mdl.transport.discovery.mdns import Announcement, Discovery, Survey
 from mdl.transport.trust.keys import Mesh, new_join_code
 
 PATIENCE_S = 20.0

@@ -12,8 +12,7 @@ from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import Address
 from mdl.transport.links.introducer import Introducer
 from mdl.transport.links.roster_talk import RosterTalk
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, new_join_code
 from mdl.transport.trust.membership import Membership
 
 CODE, NEW_CODE = (new_join_code("home", bytes([at]) * 19) for at in (1, 2))

@@ -12,13 +12,12 @@ import zmq
 
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import Address
-from mdl.transport.links.gate import ALLOWED, LINKS, REFUSED, Gate
+from mdl.transport.links.doors import ALLOWED, LINKS, REFUSED, Gate
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.links.probe import Reached, probe, probe_link
 from mdl.transport.links.sockets import Curve, new_context, open_router
 from mdl.transport.loglimit import LogLimit
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import Mesh, MeshKeys, new_join_code
+from mdl.transport.trust.keys import DeviceKey, Mesh, MeshKeys, new_join_code
 
 WAIT_S = 5.0
 

@@ -10,10 +10,9 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.round_messages import ModelWanted
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.links.gate import ALLOWED, DOOR, LATER, LINKS, REFUSED
+from mdl.transport.links.doors import ALLOWED, DOOR, LATER, LINKS, REFUSED
 from mdl.transport.links.standing import NEW_S, Standing, Stated
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys, code_hash, founder_mark, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, code_hash, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership, NotLetInError
 from mdl.transport.wire.codec import CodeTold, FlowOffered, RosterTold
 from mdl.trust.statements import AnyStatement

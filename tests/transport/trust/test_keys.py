@@ -1,26 +1,38 @@
-"""Join codes that forgive nothing silently, and keys that only the code gives."""
+"""Join codes that forgive nothing silently, keys that only the code gives, and a device's keys.
+
+These follow from its secret, and only it can sign for itself.
+"""
+
+from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError
+from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.trust.keys import (
+    DeviceKey,
     MeshKeys,
     code_hash,
     founder_mark,
+    is_signed,
     mark_of,
     new_join_code,
     parse_join_code,
     run_code,
     show_name,
+    where_claim,
 )
+from mdl.trust.statements import Enrolled, OwnerNamed, Proof, claim_of
 
 CODE = new_join_code("home", bytes(range(40, 59)))
 CHARACTERS = "23456789abcdefghijkmnpqrstuvwxyz"
+DEVICE, OTHER = DeviceKey.of(bytes(32)), DeviceKey.of(b"x" * 32)
 
 
 def test_a_code_names_its_mesh_and_holds_95_random_bits():
@@ -147,3 +159,50 @@ def test_a_run_is_a_mesh_of_its_own_that_the_code_lets_into() -> None:
     for run in ("", "Gait", "a--b", "x" * 40, "a/b", "-a"):
         with pytest.raises(ConfigError, match="name"):
             run_code(code, run)
+
+
+def test_the_same_secret_gives_the_same_keys_and_none_of_them_shows() -> None:
+    again = DeviceKey.of(bytes(32))
+    assert again == DEVICE
+    assert len({DEVICE.public, OTHER.public, DEVICE.link_key, OTHER.link_key}) == 4
+    assert zmq.curve_public(DEVICE.curve_secret) == DEVICE.curve_public
+    assert DEVICE.curve_secret.decode() not in repr(DEVICE)
+    assert (len(DEVICE.public), len(DEVICE.link_key)) == (32, 32)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_secret_of_another_size_is_named(size: int) -> None:
+    with pytest.raises(ConfigError, match=f"{size} bytes, it has 32"):
+        DeviceKey.of(bytes(size))
+
+
+def test_a_signature_is_of_one_key_and_one_text() -> None:
+    signature = DEVICE.signing.sign(b"claim")
+    assert is_signed(DEVICE.public, b"claim", signature)
+    assert not is_signed(DEVICE.public, b"claims", signature)
+    assert not is_signed(OTHER.public, b"claim", signature)
+    for broken in (b"", signature[:-1], signature[:-1] + b"\0\0"):
+        assert not is_signed(DEVICE.public, b"claim", broken)
+    assert not is_signed(b"short", b"claim", signature)
+
+
+def test_a_statement_is_about_one_mesh() -> None:
+    bare = OwnerNamed(OTHER.public, DEVICE.public)
+    signed = msgspec.structs.replace(bare, signature=DEVICE.signing.sign(claim_of("home:a", bare)))
+    assert is_signed(DEVICE.public, claim_of("home:a", signed), signed.signature)
+    assert not is_signed(DEVICE.public, claim_of("home:b", signed), signed.signature)
+    assert not is_signed(OTHER.public, claim_of("home:a", signed), signed.signature)
+    assert claim_of("home:a", signed) == claim_of("home:a", bare), "signatures are not signed"
+
+
+def test_all_that_is_said_of_a_peer_is_signed_but_the_host_that_was_chosen() -> None:
+    proof = Proof(Enrolled(DEVICE.public, "ann", DEVICE.link_key), 6, ("10.0.0.1", "10.0.0.2"), 7)
+    info = PeerInfo("ann", 1, Role.TRAINER, "10.0.0.1", 5, "abc")
+    claim = where_claim("home:a", info, proof)
+    assert where_claim("home:a", msgspec.structs.replace(info, host="10.0.0.2"), proof) == claim
+    changed = [{"peer_id": "bob"}, {"incarnation": 2}, {"role": Role.AGENT}, {"port": 6}, {"schema_hash": "abd"}]
+    claims = [where_claim("home:a", msgspec.structs.replace(info, **each), proof) for each in changed]
+    for field in ({"link_port": 7}, {"hosts": ("10.0.0.1",)}, {"serial": 8}):
+        claims.append(where_claim("home:a", info, msgspec.structs.replace(proof, **field)))
+    claims.append(where_claim("home:b", info, proof))
+    assert len({claim, *claims}) == 10

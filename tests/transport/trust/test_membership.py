@@ -7,8 +7,7 @@ import pytest
 
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import MAX_VISITORS, Membership
 from mdl.transport.trust.roster import MAX_NAMES
 from mdl.transport.trust.words import own_names

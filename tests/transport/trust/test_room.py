@@ -12,11 +12,9 @@ from mdl.errors import ConfigError, MdlError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.transport.links.roster_talk import RosterTalk
 from mdl.transport.trust import roster as roster_module
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
-from mdl.transport.trust.roster import Roster
-from mdl.transport.trust.worked import Worked
+from mdl.transport.trust.roster import Roster, Worked
 from mdl.transport.wire.codec import decode, encode
 from mdl.trust.statements import (
     MAX_CHANGE,

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.errors import RemoteProtocolError
-from mdl.transport.trust.device_key import DeviceKey
-from mdl.transport.trust.keys import MeshKeys, code_hash, founder_mark, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, code_hash, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.roster import MAX_NAMES, Roster
 from mdl.trust.statements import AnyStatement, CodeChanged, DeviceRevoked, Enrolled, OwnerNamed, claim_of

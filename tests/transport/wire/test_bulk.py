@@ -1,4 +1,6 @@
-"""Transfers as two machines with a bad network between them: whole or not at all."""
+"""Transfers as two machines with a bad network between them: whole or not at all; their rhythm; one segment."""
+
+from __future__ import annotations
 
 import random
 
@@ -7,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mdl.bounds import MAX_HEADER_BYTES
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
@@ -14,21 +17,31 @@ from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Received, TransferProgressed
 from mdl.protocol.round_messages import GlobalMessage, ModelMessage
+from mdl.protocol.segments import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES
+from mdl.transport.links.sockets import BULK_QUEUE, RECEIVE_QUEUE
 from mdl.transport.wire.bulk import (
+    CHUNK_S,
     EXPIRY_S,
+    FIRST_CHUNK_BYTES,
+    FIRST_PATIENCE_S,
     MAX_OUTGOING,
     MAX_TO_ONE,
     RETRY_S,
+    SHORTEST_PATIENCE_S,
     SLOWEST_BYTES_S,
     STALL_S,
     WINDOW_BYTES,
     WINDOW_CHUNKS,
     Outgoing,
     OutgoingTransfers,
+    Rhythm,
+    pack_segment,
+    read_segment,
     window_bytes,
 )
 from mdl.transport.wire.codec import (
     CHUNK_BYTES,
+    MAX_FRAME_BYTES,
     MAX_STREAMS,
     SMALLEST_CHUNK_BYTES,
     ChunkSent,
@@ -37,13 +50,13 @@ from mdl.transport.wire.codec import (
     TransferEnded,
     TransferOffered,
 )
-from mdl.transport.wire.hashing import HashThread
-from mdl.transport.wire.incoming import ASKED_S, MAX_INCOMING, IncomingTransfers
-from mdl.transport.wire.rhythm import FIRST_CHUNK_BYTES, FIRST_PATIENCE_S
+from mdl.transport.wire.incoming import ASKED_S, MAX_INCOMING, HashThread, IncomingTransfers
 
 SENDER, RECEIVER = Contributor("sender", 1), Contributor("receiver", 1)
 MODEL = ModelMessage(1, b"digest")
 VALUES_A_CHUNK = CHUNK_BYTES // 4
+LONGEST_S = 5.0
+LARGEST = np.zeros(LARGEST_SEGMENT_BYTES // 4, np.float32)
 
 
 def vector(chunks, extra=5):
@@ -656,3 +669,102 @@ def test_who_asks_for_one_part_after_the_other_takes_no_more_than_its_places():
     assert len(sender) == MAX_TO_ONE
     assert sender.offer("ann", ModelMessage(1, b"d"), vector(1), 0.0)
     assert len(sender) == MAX_TO_ONE + 1
+
+
+def after(*pauses, size=SMALLEST_CHUNK_BYTES):
+    rhythm = Rhythm()
+    for pause_s in pauses:
+        rhythm.hear(pause_s, size)
+    return rhythm
+
+
+def test_an_unknown_link_gets_time_for_a_handshake_and_middling_chunks():
+    assert (Rhythm().patience_s(LONGEST_S), Rhythm().chunk_bytes()) == (FIRST_PATIENCE_S, FIRST_CHUNK_BYTES)
+
+
+def test_patience_follows_the_pauses_and_how_much_they_vary():
+    assert after(*[0.01] * 20).patience_s(LONGEST_S) == SHORTEST_PATIENCE_S
+    steady = after(*[1.0] * 40).patience_s(LONGEST_S)
+    varying = after(*[0.2, 1.8] * 20).patience_s(LONGEST_S)
+    assert steady == pytest.approx(2.0, abs=0.05), "twice the longest"
+    assert 3.0 < varying <= LONGEST_S
+
+
+def test_patience_outlasts_the_bursts_in_which_a_long_way_brings_chunks():
+    """A round trip of 0.6 s, as measured: what came is in bursts, and each rest ends with three slow ones."""
+    bursts = [2.1, 0.6, 0.0, 0.6, 0.0, 0.0, 0.0]
+    assert after(*bursts).patience_s(LONGEST_S) > 2.1 + 0.6
+    assert after(*bursts, *[0.01] * 100).patience_s(LONGEST_S) == SHORTEST_PATIENCE_S, "it has become better"
+
+
+def test_doubt_doubles_the_patience_until_a_chunk_comes_that_was_asked_for_once():
+    rhythm = after(*[0.5] * 40)
+    for times in (1, 2, 4):
+        assert rhythm.patience_s(100.0) == pytest.approx(times, abs=0.01)
+        rhythm.doubt()
+    assert rhythm.patience_s(LONGEST_S) == LONGEST_S
+    rhythm.hear(0.5, SMALLEST_CHUNK_BYTES)
+    assert rhythm.patience_s(100.0) == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("bytes_s", "size"), [(5e6, CHUNK_BYTES), (240e3, 1 << 16), (100e3, 1 << 15), (40e3, 1 << 14), (5e3, 1 << 14)]
+)
+def test_a_chunk_takes_half_a_second_at_most_where_that_can_be(bytes_s, size):
+    rhythm = after(*[FIRST_CHUNK_BYTES / bytes_s] * 3, size=FIRST_CHUNK_BYTES)
+    assert rhythm.chunk_bytes() == size
+    assert size == SMALLEST_CHUNK_BYTES or size / bytes_s <= CHUNK_S
+
+
+def test_what_is_packed_is_a_view_of_the_array():
+    model = np.arange(100, dtype=np.float32)
+    packed = pack_segment(model[10:20])
+    model[10] = -7
+    assert packed.readonly
+    assert np.frombuffer(packed, "<f4").tolist() == [-7, *range(11, 20)]
+
+
+def test_what_is_read_is_a_read_only_view_of_the_frame():
+    frame = bytearray(np.arange(5, dtype="<f4").tobytes())
+    values = read_segment(memoryview(frame))
+    frame[:4] = np.float32(9).tobytes()
+    assert values.tolist() == [9, 1, 2, 3, 4]
+    assert not values.flags.writeable
+
+
+def test_a_frame_at_an_odd_address_is_read_all_the_same():
+    frame = bytes(1) + np.arange(5, dtype="<f4").tobytes()
+    values = read_segment(memoryview(frame)[1:])
+    assert values.flags.aligned
+    assert values.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 6, LARGEST_SEGMENT_BYTES + 4])
+def test_a_frame_that_holds_no_segment_is_refused(size):
+    with pytest.raises(RemoteProtocolError, match=rf"^a segment of {size} bytes"):
+        read_segment(memoryview(bytes(size)))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        None,
+        Packed(b"1234"),
+        LARGEST[:0],
+        np.zeros(LARGEST.size + 1, np.float32),
+        LARGEST.astype(np.float64),
+        LARGEST[:4].reshape(2, 2),
+    ],
+)
+def test_what_is_no_segment_is_not_sent(values):
+    with pytest.raises(LocalProtocolError):
+        pack_segment(values)
+
+
+def test_the_largest_segment_takes_the_room_of_two_chunks_and_no_more_than_a_header_may():
+    assert len(pack_segment(LARGEST)) == 2 * CHUNK_BYTES <= MAX_HEADER_BYTES < MAX_FRAME_BYTES
+    assert read_segment(memoryview(bytes(2 * CHUNK_BYTES))).size == LARGEST.size
+
+
+def test_queues_hold_a_megabyte_of_the_smallest_segments():
+    assert min(BULK_QUEUE, RECEIVE_QUEUE) * SMALLEST_SEGMENT_BYTES >= 1 << 20

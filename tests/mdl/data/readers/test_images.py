@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mdl.data import describe_data, load_data, measure_channels
-from mdl.data.draw import draw_classes
+from mdl.data.describe import draw_classes
 from mdl.data.windows import to_input
 from mdl.errors import ConfigError, DataError
 

@@ -20,8 +20,7 @@ from mdl.data.readers.csv_streams import CsvOptions, read_csv
 from mdl.data.tables import kept, rows
 from mdl.data.tables.blocks import Block, Cells, read_instants, take_apart
 from mdl.data.tables.dialect import Dialect, is_nothing, parse_line
-from mdl.data.tables.merge import read_table
-from mdl.data.tables.recordings import look_at_recording
+from mdl.data.tables.recordings import look_at_recording, read_table
 from mdl.data.tables.rows import read_rows, to_numbers
 from mdl.data.tables.times import _iso_seconds
 from mdl.errors import MdlError

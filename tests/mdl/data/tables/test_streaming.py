@@ -7,8 +7,7 @@ import io
 import numpy as np
 import pytest
 
-from mdl.data.tables.missing import Filler
-from mdl.data.tables.stretches import UNLABELLED, StretchWriter, list_stretches
+from mdl.data.tables.stretches import UNLABELLED, Filler, StretchWriter, list_stretches
 from mdl.data.tables.times import unwrap
 
 

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from mdl.devices.scenario import Scenario, ScenarioDevice, save_scenarios
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError, DataError, MdlError, MeshNotFoundError
-from mdl.peers.cli.study.decide_pipe import answer_all
-from mdl.peers.cli.study.schedule import app
+from mdl.peers.cli.study.schedule import answer_all, app
 from mdl.peers.trials.campaign import Campaign, silent_machines
 from mdl.peers.trials.run_plan import run_plan
 from mdl.peers.view.compare import compare, describe_comparison
@@ -595,7 +594,7 @@ def test_a_field_that_no_observation_has_is_told_once() -> None:
 
 
 def test_lines_are_read_and_answered_one_by_one_whatever_their_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mdl.peers.cli.study.decide_pipe.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("mdl.scheduler.explain.decide_lines.MAX_LINE_BYTES", 1000)
     line = json.dumps(_observation("free", "free")).encode()
     lines = io.BytesIO(b"x" * 5000 + b"\n" + line + b"\n" + b"\n" + line)
     answers = io.BytesIO()

@@ -1,1 +1,0 @@
-"""Commands that bring a device into a mesh, and keep it there."""
