@@ -237,7 +237,7 @@ class DeltasMerged(msgspec.Struct, frozen=True):
 
 
 def hash_delta(effect: HashDelta) -> DeltaHashed:
-    is_altered = effect.checksum not in (None, checksum_of(effect.values))
+    is_altered = _is_altered(effect.checksum, effect.values)
     return DeltaHashed(effect.round_id, effect.term, effect.version, digest_of(effect.values), is_altered)
 
 
@@ -293,7 +293,7 @@ def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate, losses: Los
     mine, theirs = effect.mine, effect.theirs
     try:
         check_size(theirs.values, mine.values.size)
-        if effect.checksum not in (None, checksum_of(theirs.values)):
+        if _is_altered(effect.checksum, theirs.values):
             return DeltasMerged(*hop, None, f"{ALTERED}its partial sum", is_altered=True)
         if effect.is_look:
             return DeltasMerged(*hop, None, "", look_at_incoming(mine, theirs, effect.check, losses))
@@ -304,6 +304,11 @@ def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate, losses: Los
     except RemoteProtocolError as error:
         return DeltasMerged(*hop, None, str(error))
     return DeltasMerged(*hop, merge(mine, theirs, theirs.values), "", marks, verdict)
+
+
+def _is_altered(checksum: int | None, sums: Sums) -> bool:
+    """Return True if these are not the values with this checksum; None: any are."""
+    return checksum is not None and checksum != checksum_of(sums)
 
 
 def look_at_incoming(
