@@ -56,6 +56,7 @@ def lay_hops(
     gaps kept of one receiver's time; beyond that, the earliest part of a gap that is cut is forgotten.
     """
     gaps = {device: [(free[device], inf)] for device in order}  # sorted, disjoint; the last one has no end
+    counts = dict.fromkeys(order, 1)  # also of the gaps that are too short for any hop, which `gaps` is without
     places = {device: place for place, device in enumerate(order)}
     cheapest_first = sorted(order, key=lambda one: costs[one] if costs[one] < inf else inf)
     for place, sender in enumerate(order[:-1]):
@@ -66,12 +67,14 @@ def lay_hops(
             cost = 0.0 if is_last else costs[receiver]
             if ready + own_hop + cost > best_end:
                 break  # this way ends later, however early it starts, and so do those of all costlier ones
-            other_hop, since = hops[receiver], gaps[receiver][0][0]
-            hop = own_hop if own_hop > other_hop else other_hop
-            if (since if since > ready else ready) + hop + cost > best_end:
-                continue
-            start, gap = _fit(gaps[receiver], ready, hop)
+            other_hop, (since, until) = hops[receiver], gaps[receiver][0]
+            hop, start, gap = own_hop if own_hop > other_hop else other_hop, since if since > ready else ready, 0
             end = start + hop + cost
+            if end > best_end:
+                continue
+            if start + hop > until:
+                start, gap = _fit(gaps[receiver], ready, hop)
+                end = start + hop + cost
             if end < best_end or (end == best_end < inf and places[receiver] < places[best]):
                 best, best_gap, best_start, best_end = receiver, gap, start, end
         if best < 0:
@@ -80,8 +83,9 @@ def lay_hops(
         laid = LaidHop(sender, best, best_start, best_start + max(own_hop, hops[best]), ways)
         yield laid
         since, until = gaps[best][best_gap]
-        cut = [(since, laid.start), (laid.end, until)]
-        gaps[best][best_gap : best_gap + 1] = cut if len(gaps[best]) < most_gaps else cut[1:]
+        cut = [(since, laid.start), (laid.end, until)] if counts[best] < most_gaps else [(laid.end, until)]
+        counts[best] += len(cut) - 1
+        gaps[best][best_gap : best_gap + 1] = [(since, until) for since, until in cut if since + hops[best] <= until]
 
 
 def _fit(gaps: Sequence[tuple[float, float]], ready: float, hop: float) -> tuple[float, int]:
