@@ -6,7 +6,7 @@ Greedy lays hops out in seconds, the layout that the network starts from in tran
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
@@ -23,7 +23,8 @@ class LaidHop:
     sender, receiver: the sender gives its load to the receiver.
     start: counted from now; 0: at once.
     end: the moment at which the receiver has it.
-    ways: each possible receiver, in their order: its position, and the end of the load's way through it.
+    ways: of a hop that starts at once: each possible receiver, in their order: its position, and the end of the load's
+    way through it.
     """
 
     sender: int
@@ -55,27 +56,57 @@ def lay_hops(
     gaps kept of one receiver's time; beyond that, the earliest part of a gap that is cut is forgotten.
     """
     gaps = {device: [(free[device], inf)] for device in order}  # sorted, disjoint; the last one has no end
+    counts = dict.fromkeys(order, 1)  # also of the gaps that are too short for any hop, which `gaps` is without
+    places = {device: place for place, device in enumerate(order)}
+    cheapest_first = sorted(order, key=lambda one: costs[one] if costs[one] < inf else inf)
     for place, sender in enumerate(order[:-1]):
         ready, own_hop, is_last = gaps[sender][-1][0], hops[sender], place == len(order) - 2
+        cheapest_first.remove(sender)
         best, best_gap, best_start, best_end = -1, 0, inf, inf
-        ways: list[tuple[int, float]] = []
-        for receiver in order[place + 1 :]:
-            other_hop = hops[receiver]
-            hop, first, first_gap = own_hop if own_hop > other_hop else other_hop, inf, 0
-            for number, (since, until) in enumerate(gaps[receiver]):
-                start = since if since > ready else ready
-                if start + hop <= until:
-                    first, first_gap = start, number
-                    break
-            end = first + hop + (0.0 if is_last else costs[receiver])
-            if end < inf:
-                ways.append((receiver, end))
-            if end < best_end:
-                best, best_gap, best_start, best_end = receiver, first_gap, first, end
+        for receiver in cheapest_first:
+            cost = 0.0 if is_last else costs[receiver]
+            if ready + own_hop + cost > best_end:
+                break  # this way ends later, however early it starts, and so do those of all costlier ones
+            other_hop, (since, until) = hops[receiver], gaps[receiver][0]
+            hop, start, gap = own_hop if own_hop > other_hop else other_hop, since if since > ready else ready, 0
+            end = start + hop + cost
+            if end > best_end:
+                continue
+            if start + hop > until:
+                start, gap = _fit(gaps[receiver], ready, hop)
+                end = start + hop + cost
+            if end < best_end or (end == best_end < inf and places[receiver] < places[best]):
+                best, best_gap, best_start, best_end = receiver, gap, start, end
         if best < 0:
             continue
+        ways = _ways(order[place + 1 :], hops, costs, gaps, ready, own_hop) if best_start == 0.0 else []
         laid = LaidHop(sender, best, best_start, best_start + max(own_hop, hops[best]), ways)
         yield laid
         since, until = gaps[best][best_gap]
-        cut = [(since, laid.start), (laid.end, until)]
-        gaps[best][best_gap : best_gap + 1] = cut if len(gaps[best]) < most_gaps else cut[1:]
+        cut = [(since, laid.start), (laid.end, until)] if counts[best] < most_gaps else [(laid.end, until)]
+        counts[best] += len(cut) - 1
+        gaps[best][best_gap : best_gap + 1] = [(since, until) for since, until in cut if since + hops[best] <= until]
+
+
+def _fit(gaps: Sequence[tuple[float, float]], ready: float, hop: float) -> tuple[float, int]:
+    """Return the start of a hop in the first of these gaps that it fits, and the number of that gap."""
+    for number, (since, until) in enumerate(gaps):
+        start = since if since > ready else ready
+        if start + hop <= until:
+            return start, number
+    return inf, 0
+
+
+def _ways(
+    receivers: Sequence[int],
+    hops: Sequence[float],
+    costs: Sequence[float],
+    gaps: Mapping[int, Sequence[tuple[float, float]]],
+    ready: float,
+    own_hop: float,
+) -> list[tuple[int, float]]:
+    """Return each receiver that the sender's load may go through, and the end of that way."""
+    lasting = [(one, own_hop if own_hop > hops[one] else hops[one]) for one in receivers]
+    kept = (0.0,) if len(receivers) == 1 else [costs[one] for one in receivers]
+    ends = [_fit(gaps[one], ready, hop)[0] + hop + cost for (one, hop), cost in zip(lasting, kept, strict=True)]
+    return [(one, end) for one, end in zip(receivers, ends, strict=True) if end < inf]

@@ -145,9 +145,8 @@ class Aggregation:
         looks, ledger = self._judging.looks, self._ledger
         if looks is None or looks.is_over:
             return True
-        held = [holding for peer in ledger.live() if (holding := ledger.holding(peer))]
         view = chain_view(ledger, self._members, now)
-        has_begun = any(len(holding.contributors) > 1 for holding in held)
+        has_begun = any(len(holding.contributors) > 1 for holding in ledger.held().values())
         if not has_begun and not looks.order(_able(view), self._members.reach.apart(now), now):
             self.waiting_for = "devices to look at each other's work"
             return False
@@ -161,7 +160,7 @@ class Aggregation:
         ledger = self._ledger
         for member in [member for member in self._members.everyone() if member.report.away]:
             peer, away = member.contributor, member.report.away
-            if peer in ledger.live() and ledger.holding(peer) is None:
+            if peer not in ledger.held() and peer in ledger.live():
                 logger.info("round %d goes on without %s: paused: %s", ledger.round_id, peer.peer_id, away)
                 ledger.lose(peer, f"{LEFT_OUT}paused: {away}")
 
@@ -176,7 +175,7 @@ class Aggregation:
         if not deaf:
             return []
         opened = msgspec.structs.replace(self._opened, term=self._ledger.term)
-        return [effect for peer in deaf for effect in self._repeater.say(peer, opened, now)]
+        return self._repeater.say_to_all(deaf, opened, now)
 
     def _mend(self, now: float) -> list[Effect]:
         """Mend what a fault left behind: senders that must hold again, hops that their receiver has to decide."""

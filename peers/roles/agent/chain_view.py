@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mdl.peers.roles.agent.ledger import MERGED, RoundLedger
+from mdl.peers.roles.agent.ledger import MERGED, Hop, RoundLedger
 from mdl.peers.roles.membership.member import Member
 from mdl.peers.roles.membership.members import Members
 from mdl.protocol.delta import Contributor
@@ -21,12 +21,15 @@ _LATE_SHARE = 0.1
 def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
     """Return the round as a policy sees it; devices in the order of their ids."""
     free = set(ledger.free())
+    under_way: dict[Contributor, Hop] = {}
+    for hop in ledger.undecided():
+        under_way.setdefault(hop.sender, hop)
+        under_way.setdefault(hop.receiver, hop)
     senders = {hop.sender for hop in ledger.undecided()}
-    receivers = {hop.receiver for hop in ledger.undecided()}
     merges, received, free_since = _hops_so_far(ledger)
     size_mb = 0.0
     devices = []
-    for peer in sorted(ledger.members):
+    for peer in ledger.in_order:
         member = members.get(peer)
         if member is None:
             devices.append(DeviceView(peer.peer_id, _DEAD))
@@ -36,7 +39,7 @@ def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
             state = _DEAD
         elif peer in senders:
             state = _SEND
-        elif peer in receivers:
+        elif peer in under_way:
             state = _GET
         elif peer in free:
             state = _BUSY if member.is_busy and not _nobody_else_to_come(ledger, members, free) else _FREE
@@ -45,8 +48,9 @@ def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
         size_mb = member.report.size * 4 / 1e6
         since_s = max(ledger.ready_at.get(peer, 0.0), free_since.get(peer, 0.0))
         theta = holding.theta if holding else 0.0
-        hops = merges[peer], received[peer]
-        devices.append(_device_view(ledger, members, member, state, hops, since_s, theta, now))
+        hops = merges.get(peer, 0), received.get(peer, 0)
+        left_s = _time_left(under_way[peer], members, now) if state is _SEND or state is _GET else 0.0
+        devices.append(_device_view(ledger, member, state, hops, since_s, theta, left_s, now))
     apart = frozenset((one.peer_id, other.peer_id) for one, other in members.reach.apart(now))
     return ChainView(now, size_mb, tuple(devices), apart=apart)
 
@@ -68,12 +72,12 @@ def _hops_so_far(ledger: RoundLedger) -> tuple[Counter[Contributor], Counter[Con
 
 def _device_view(
     ledger: RoundLedger,
-    members: Members,
     member: Member,
     state: DeviceState,
     hops: tuple[int, int],
     free_since_s: float,
     theta: float,
+    left_s: float,
     now: float,
 ) -> DeviceView:
     resources, book = member.report.resources or _NOTHING_KNOWN, member.device
@@ -94,7 +98,7 @@ def _device_view(
         book.kind(now),
         busy_for_s=book.busy_for_s(now),
         eta_ready_s=_time_to_ready(book, now - ledger.opened_at) if state is _TRAINING else 0.0,
-        op_left_s=_time_left(ledger, members, member.contributor, now) if (state is _SEND or state is _GET) else 0.0,
+        op_left_s=left_s,
         may_receive=resources.may_take(member.report.size * 4),
     )
 
@@ -105,9 +109,8 @@ def _time_to_ready(book: DeviceBook, elapsed_s: float) -> float:
     return max(usual_s - elapsed_s, _LATE_SHARE * usual_s)
 
 
-def _time_left(ledger: RoundLedger, members: Members, peer: Contributor, now: float) -> float:
-    """Return the seconds left of this device's hop: by the values so far, else by the slower link's speed."""
-    hop = next(hop for hop in ledger.undecided() if peer in (hop.sender, hop.receiver))
+def _time_left(hop: Hop, members: Members, now: float) -> float:
+    """Return the seconds left of a hop: by the values so far, else by the slower link's speed."""
     receiver = members.get(hop.receiver)
     elapsed_s = now - hop.ordered_at
     transfer = receiver.report.transfer if receiver else None
@@ -125,5 +128,5 @@ def _nobody_else_to_come(ledger: RoundLedger, members: Members, free: set[Contri
     """Return True if only busy devices are left to pair: they are paired, or the round would never end."""
     at_ease = {peer for peer in ledger.live() if (member := members.get(peer)) and not member.is_busy}
     engaged = {peer for hop in ledger.undecided() for peer in (hop.sender, hop.receiver)}
-    training = {peer for peer in ledger.live() if ledger.holding(peer) is None}
+    training = set(ledger.live()).difference(ledger.held())
     return len(at_ease & (free | engaged | training)) < 2

@@ -247,7 +247,7 @@ class Conductor:
         if not late:
             return self._decide(distribution.recipients(), now)
         self.waiting_for = f"{first_few([member.peer_id for member in late])} to have the result"
-        return [effect for member in late for effect in self._repeater.say(member.contributor, order, now)]
+        return self._repeater.say_to_all([member.contributor for member in late], order, now)
 
     def _find_slow(self, recipients: list[Member], now: float) -> Member | None:
         """Return the device that most owners wait for, once the segments take twice their planned time and the grace.
@@ -281,7 +281,8 @@ class Conductor:
         """
         limit, distribution = self._settings.limit, self._distribution
         assert distribution.result is not None
-        staged = [member for member in distribution.recipients() if member not in late]
+        is_late = {member.contributor for member in late}
+        staged = [member for member in distribution.recipients() if member.contributor not in is_late]
         digests = {member.report.staged.digest for member in staged if member.report.staged}
         contributors = {contributor.peer_id for contributor in distribution.result.contributors}
         here = {member.peer_id for member in staged}

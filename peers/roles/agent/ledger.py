@@ -87,7 +87,7 @@ class RoundLedger:
     agent that orders now. is_recovered: another agent began, and may have freed senders that are carried after all.
     hops: also those that an agent before this one has ordered, or one beside it, as soon as their receivers tell.
     answers: those given since a holding, a hop or a loss last changed; nobody changes an answer. room: of the round's
-    grid.
+    grid. in_order: the members, sorted.
     """
 
     round_id: int
@@ -103,8 +103,10 @@ class RoundLedger:
     is_recovered: bool = False
     answers: dict[object, object] = field(default_factory=dict, repr=False)
     room: int = 0
+    in_order: list[Contributor] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.in_order = sorted(self.members)
         self.term = self.term or self.attempt
 
     def hear(self, change: Change, now: float) -> list[Hop]:
@@ -166,18 +168,29 @@ class RoundLedger:
 
     @remembered
     def live(self) -> list[Contributor]:
-        return sorted(self.members.difference(self.lost))
+        return [member for member in self.in_order if member not in self.lost]
 
     def holding(self, member: Contributor, segment: int = 0) -> Holding | None:
         report = self.reports.get(member)
-        held = report.holdings if report else ()
-        return next((holding for holding in held if holding.segment == segment), None)
+        for holding in report.holdings if report else ():
+            if holding.segment == segment:
+                return holding
+        return None
+
+    @remembered
+    def held(self) -> dict[Contributor, Holding]:
+        """Return what each live member holds or has given away, for those that have told."""
+        return {member: holding for member in self.live() if (holding := self.holding(member))}
 
     @remembered
     def holders(self) -> list[Contributor]:
         """Return live members that answer for a partial sum. A merged sender does not, even if its report is late."""
         carried = self._carried()
-        return [member for member, held in self._held().items() if held.sent_hop is None and member not in carried]
+        return [member for member, held in self.held().items() if held.sent_hop is None and member not in carried]
+
+    @remembered
+    def aborted(self) -> list[Hop]:
+        return [hop for hop in self.hops.values() if hop.state is ABORTED]
 
     @remembered
     def undecided(self) -> list[Hop]:
@@ -197,13 +210,13 @@ class RoundLedger:
         Another device than the receiver may have taken the load, having asked for it in the receiver's place: nothing
         comes any more by such a hop either.
         """
-        live, carried = self.live(), self._carried() if self.is_recovered else set()
-        held = self._held().items()
+        carried = self._carried() if self.is_recovered else set()
+        held = self.held().items()
         stray = {(member, each.sent_hop, each.segment): each.sent_to for member, each in held if each.sent_hop}
         return [
             hop
             for hop in self.undecided()
-            if hop.sender not in live
+            if not self._is_live(hop.sender)
             or hop.sender in carried
             or stray.get((hop.sender, hop.hop_id, hop.segment), hop.receiver) not in (None, hop.receiver)
         ]
@@ -219,7 +232,7 @@ class RoundLedger:
         may_arrive = bool(self.to_cancel()) or (self.is_recovered and any(map(self._is_outdated, self.live())))
         carried = self._carried()
         hops = []
-        for member, holding in self._held().items():
+        for member, holding in self.held().items():
             if holding.sent_hop is None or member in carried:
                 continue
             hop, to = self.hops.get((holding.segment, holding.sent_hop)), holding.sent_to
@@ -227,16 +240,16 @@ class RoundLedger:
                 hop = None  # another hop of this number: a device that asks for unordered hops may number them freely
             if not (hop and hop.decision) and (self._is_outdated(to) if to else hop is None):
                 continue  # it asked for a hop that nobody ordered, which the sender cannot know; or it will tell
-            state = ABORTED if to in self.live() else ORDERED
+            state = ABORTED if to and self._is_live(to) else ORDERED
             hop = hop or Hop(holding.segment, holding.sent_hop, member, to or member, "not ordered", 0.0, state)
-            is_gone = hop.receiver not in self.live() or (hop.state is MERGED and not self.undecided())
+            is_gone = not self._is_live(hop.receiver) or (hop.state is MERGED and not self.undecided())
             if hop.state in (ABORTED, LOOKED) or (is_gone and not may_arrive):
                 hops.append(hop)
         return hops
 
     def is_settled(self) -> bool:
         """Return True if only an order can change anything: no training, no transfer, no sender to hold again."""
-        return len(self._held()) == len(self.live()) and not self.undecided() and not self.to_release()
+        return len(self.held()) == len(self.live()) and not self.undecided() and not self.to_release()
 
     def result(self) -> Contributor | None:
         """Return the last holder, once its partial sum has every live member in it and nothing is under way."""
@@ -288,7 +301,7 @@ class RoundLedger:
         Senders that their partner refused are lost. If nobody can merge two holders, the smaller is: they are out of
         each other's reach, or share contributors (two agents have ordered at the same time).
         """
-        aborted, odds = self._aborted(), self._at_odds()
+        aborted, odds = self.aborted(), self._at_odds()
         if not aborted and not odds:
             return {}
         unable = {hop.sender: "its partial sum was refused" for hop in aborted if self._is_refused(hop)}
@@ -302,25 +315,18 @@ class RoundLedger:
             self.lose(peer, reason)
         return unable
 
+    def _is_live(self, member: Contributor) -> bool:
+        return member in self.members and member not in self.lost
+
     def _is_outdated(self, member: Contributor) -> bool:
         """Return True if a live member may have merged for another agent since its report, before it heard this one."""
-        if member not in self.members or member in self.lost:
+        if not self._is_live(member):
             return False
         return member not in self.reports or self.reports[member].open_as < self.term
 
     def _is_about_this(self, member: Contributor, report: PeerReport) -> bool:
         """Return True if a report is of a member that counts here, and about this attempt at the round."""
-        counts = member in self.members and member not in self.lost
-        return counts and report.open_round == self.round_id and report.open_term == self.attempt
-
-    @remembered
-    def _aborted(self) -> list[Hop]:
-        return [hop for hop in self.hops.values() if hop.state is ABORTED]
-
-    @remembered
-    def _held(self) -> dict[Contributor, Holding]:
-        """Return what each live member holds or has given away, for those that have told."""
-        return {member: holding for member in self.live() if (holding := self.holding(member))}
+        return self._is_live(member) and report.open_round == self.round_id and report.open_term == self.attempt
 
     @remembered
     def _at_odds(self) -> dict[Contributor, str]:
@@ -328,7 +334,7 @@ class RoundLedger:
 
         A sender with a late report is none of them: all that it has is in its receiver's mean.
         """
-        holdings = {peer: holding for peer, holding in self._held().items() if holding.sent_hop is None}
+        holdings = {peer: holding for peer, holding in self.held().items() if holding.sent_hop is None}
         everybody = [who for holding in holdings.values() for who in holding.contributors]
         if len(everybody) == len(set(everybody)):
             return {}
@@ -358,7 +364,7 @@ class RoundLedger:
         If two have each other's load, since an agent has freed one of them, the larger counts.
         """
         carried: set[Contributor] = set()
-        for member, holding in sorted(self._held().items(), key=_rank):
+        for member, holding in sorted(self.held().items(), key=_rank):
             if member not in carried:
                 carried.update(who for who in holding.contributors if who != member)
         return carried

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 from typing import cast
 
@@ -16,15 +17,21 @@ class Repeater:
 
     def __init__(self, retry_s: float) -> None:
         self._retry_s = retry_s
-        self._said: dict[tuple[str, AgentMessage], float] = {}
+        self._said: dict[AgentMessage, dict[str, float]] = {}
 
     def say(self, peer: Contributor, message: AgentMessage, now: float) -> list[Effect]:
         """Return the message to send, or nothing if it was said to this peer a moment ago."""
-        key = (peer.peer_id, message)
-        if now - self._said.get(key, -inf) < self._retry_s:
-            return []
-        self._said[key] = now
-        return [Send(peer.peer_id, cast(Said, message))]
+        return self.say_to_all((peer,), message, now)
+
+    def say_to_all(self, peers: Iterable[Contributor], message: AgentMessage, now: float) -> list[Effect]:
+        """Return the message for each of these peers to which it was not said a moment ago.
+
+        It is looked up once: that takes as long as the message is, so it may take as long as the mesh has devices.
+        """
+        said = self._said.setdefault(message, {})
+        due = [peer.peer_id for peer in peers if now - said.get(peer.peer_id, -inf) >= self._retry_s]
+        said.update(dict.fromkeys(due, now))
+        return [Send(peer_id, cast(Said, message)) for peer_id in due]
 
     def clear(self) -> None:
         self._said.clear()

@@ -287,14 +287,14 @@ class Exchange:
         None: that is not known before other contributors tell their checksums. If one of them tells none, no sum can be
         checked. Neither can coded ones.
         """
-        summed: tuple[Contributor, ...] = (giver,)
+        summed = frozenset((giver,))
         lost: tuple[Contributor, ...] = ()
         if isinstance(message, SegmentMessage):
-            summed = self.order.contributors
+            summed = self._contributors
             lost = tuple(each.contributor for n, each in enumerate(self.order.lost) if n not in message.without)
         if self.order.coding != "none" or any(peer not in self._told for peer in lost):
             return False
-        if any(peer not in self._told for peer in summed):
+        if not self._told.keys() >= summed:
             return None
         told, start = [self._told[peer] for peer in (*summed, *lost)], self._cut.bounds(message.segment).start
         return all(told) and (message.start, checksum) != (start, add_up(each[message.segment] for each in told))
@@ -335,6 +335,7 @@ class Exchange:
         lost, self.order = tuple(each.place for each in order.lost), order
         self._ballot = order.round_id, order.term, order.version
         self._cut = Cut(size, order.segment_values, tuple(owns for _, owns in table), lost)
+        self._most_bytes = self._bytes(0)
         self._contributors = frozenset(order.contributors)
         is_told = len(order.thetas) == len(order.contributors)
         self._thetas = dict(zip(order.contributors, order.thetas, strict=True)) if is_told else {}
@@ -349,12 +350,12 @@ class Exchange:
         self._owned_by = {peer: self._cut.owned(self._place_of[peer]) for peer in order.order}
         links = order.link_mb_s if len(order.link_mb_s) == count else (0.0,) * count
         self._lanes = {order.order[other]: self._lane(other, links[place], links[other]) for other in others}
-        self.uplink.open(links[place], self._lanes.values(), self._bytes(0))
+        self.uplink.open(links[place], self._lanes.values(), self._most_bytes)
 
     def _lane(self, other: int, own_mb_s: float, mb_s: float) -> Lane:
         peer, is_leaf = self.order.order[other], not self.order.owns[other]
         # Two segments, so that one is on its way while one is confirmed.
-        most = max(self._most_under_way, 2 * self._bytes(0))
+        most = max(self._most_under_way, 2 * self._most_bytes)
         pieces = deque(self._owned_by[peer] if self._own is not None else ())
         return Lane(peer, window_of(min(own_mb_s, mb_s), is_leaf, most), is_leaf, 0 < own_mb_s <= mb_s, pieces)
 
@@ -441,7 +442,7 @@ class Exchange:
 
     def _starting(self, lane: Lane, now: float) -> Iterator[Send]:
         """Start as many parcels as the window has room for; there is always room for one segment."""
-        while lane.is_ready and self.uplink.has_room(lane, self._bytes(0)):
+        while lane.is_ready and self.uplink.has_room(lane, self._most_bytes):
             parcel = lane.next()
             if parcel is None:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from math import inf
 
 import numpy as np
 import pytest
@@ -60,6 +61,41 @@ def test_a_cut_gap_of_a_full_receiver_is_kept_from_its_end_on() -> None:
 def test_a_sender_whose_ways_never_end_is_left_out() -> None:
     hops = list(lay_hops((0, 1, 2), (float("inf"), 1.0, 1.0), (1.0, 1.0, 1.0), (0.0, 0.0, 0.0), 6))
     assert [(hop.sender, hop.receiver) for hop in hops] == [(1, 2)]
+
+
+@pytest.mark.parametrize("most_gaps", [1, 2, 1 << 20])
+def test_a_layout_picks_the_earliest_end_of_all_ways_the_first_of_equals(most_gaps: int) -> None:
+    """Costs and times in few steps, so that many ways end at the same moment."""
+    rng = np.random.default_rng(most_gaps)
+    for count in [2, 3, 5, 9, 30] * 40:
+        costs, hops, free = (rng.integers(low, 8, count) / 4.0 for low in (-2, 0, 0))
+        costs[rng.random(count) < 0.1] = np.inf
+        order = [int(one) for one in rng.permutation(count)]
+        chain = hops.tolist(), costs.tolist(), free.tolist()
+        laid = [(hop.sender, hop.receiver, hop.start, hop.end) for hop in lay_hops(order, *chain, most_gaps)]
+        assert laid == _lay_by_trying_all(order, *chain, most_gaps)
+
+
+def _lay_by_trying_all(
+    order: list[int], hops: list[float], costs: list[float], free: list[float], most_gaps: int
+) -> list[tuple[int, int, float, float]]:
+    gaps, laid = {one: [(free[one], inf)] for one in order}, []
+    for place, sender in enumerate(order[:-1]):
+        later, ways = order[place + 1 :], []
+        for number, receiver in enumerate(later):
+            hop = max(hops[sender], hops[receiver])
+            starts = [max(since, gaps[sender][-1][0]) for since, _ in gaps[receiver]]
+            fits = [gap for gap, (_, until) in enumerate(gaps[receiver]) if starts[gap] + hop <= until]
+            cost = costs[receiver] if len(later) > 1 else 0.0
+            ways.append((starts[fits[0]] + hop + cost, number, receiver, fits[0], starts[fits[0]], hop))
+        best_end, _, receiver, gap, start, hop = min(ways)
+        if best_end == inf:
+            continue
+        laid.append((sender, receiver, start, start + hop))
+        since, until = gaps[receiver][gap]
+        cut = [(since, start), (start + hop, until)]
+        gaps[receiver][gap : gap + 1] = cut if len(gaps[receiver]) < most_gaps else cut[1:]
+    return laid
 
 
 def test_on_equal_devices_the_layout_is_the_optimum_that_fifo_is() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from mdl.defence.reputation import accusers_needed
-from mdl.peers.roles.agent.ledger import ABORTED, Hop, RoundLedger
+from mdl.peers.roles.agent.ledger import Hop, RoundLedger
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import SUSPECT
 
@@ -33,14 +33,17 @@ class SecondOpinion:
     def refusals(self) -> Refusals:
         """Return sender -> receivers that held its partial sum for poison."""
         refused: Refusals = {}
-        for hop in self._aborted():
+        for hop in self._ledger.aborted():
             if is_refusal(hop):
                 refused.setdefault(hop.sender, set()).add(hop.receiver)
         return refused
 
     def condemn(self) -> dict[Contributor, str]:
         """Return the devices that are out of the round from here on, and why."""
-        refused, judges = self.refusals(), self._ledger.holders() + self._training()
+        refused = self.refusals()
+        if not refused:
+            return {}
+        judges = self._ledger.holders() + self._training()
         needed = accusers_needed(len(self._ledger.members))
         out: dict[Contributor, str] = {}
         for peer in sorted(refused.keys() & set(judges), key=lambda peer: (self._size(peer), peer)):
@@ -55,7 +58,7 @@ class SecondOpinion:
         if peer.peer_id in self._doubted or peer in self.refusals():
             return True
         # If values do not pass one way, they are to be sent the other.
-        return peer.peer_id in self._unjudged and all(is_refusal(hop) for hop in self._aborted())
+        return peer.peer_id in self._unjudged and all(is_refusal(hop) for hop in self._ledger.aborted())
 
     def find_pair(self, sender: Contributor, receiver: Contributor, able: Collection[str]) -> Pair | None:
         """Return sender and receiver that have the suspect of these two judged; None if no judge is there.
@@ -93,11 +96,9 @@ class SecondOpinion:
         others = [judge for judge in left if judge != peer]
         return any(judge not in refused[peer] or self._owes_a_judgement(judge, peer, refused) for judge in others)
 
-    def _aborted(self) -> list[Hop]:
-        return [hop for hop in self._ledger.hops.values() if hop.state is ABORTED]
-
     def _training(self) -> list[Contributor]:
-        return [peer for peer in self._ledger.live() if self._ledger.holding(peer) is None]
+        held = self._ledger.held()
+        return [peer for peer in self._ledger.live() if peer not in held]
 
     def _size(self, peer: Contributor) -> int:
         holding = self._ledger.holding(peer)
