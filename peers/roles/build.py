@@ -31,6 +31,7 @@ from mdl.scheduler.policies.registry import POLICIES, make_policy
 # takes four to eight), so that devices are given up by mistake and agents succeeded, often. Repetitions share their
 # ticks.
 _REPORT_S, _RETRY_S, _LOST_AFTER_S = 1.0, 0.25, 2.0
+_START_S = 2.8
 # A simulated model has some 256 values: a dozen segments, so that several devices own more than one.
 SEGMENT_VALUES = 24
 # Segments that may be on their way to one device, so that more wait in its lane, as in a real mesh.
@@ -165,8 +166,12 @@ def simulated_start(
     overlaps: bool = False,
     segment_values: int = SEGMENT_VALUES,
     limit: TimeLimit | None = None,
+    meets: bool = False,
 ) -> PeerStart:
-    """Return a simulated process's start: losses and stalls show in a fraction of the usual time, a run in seconds."""
+    """Return a simulated process's start: losses and stalls show in a fraction of the usual time, a run in seconds.
+
+    meets: it elects the first agent as soon as real devices do. Else all wait: the faults of plans are drawn for that.
+    """
     agent = AgentSettings(
         min_peers=peers // 2 + 1,
         lost_after_s=_LOST_AFTER_S,
@@ -181,7 +186,7 @@ def simulated_start(
         segment_values=segment_values,
         judges=judges,
     )
-    succession = SuccessionSettings(_REPORT_S, _LOST_AFTER_S, settle_s=0.8, step_s=0.25, start_s=2.8)
+    succession = SuccessionSettings(_REPORT_S, _LOST_AFTER_S, 0.8, 0.25, _START_S, 0.8 if meets else _START_S)
     if trainer is not None:
         settings = TrainerSettings(
             outer=outer or Outer(),

@@ -116,9 +116,8 @@ def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, n
     if plan.slow:
         rule: Rule = "half" if plan.seed % 2 else "best-ratio"
         limit = TimeLimit(_WAIT_FOR, _GRACE_S, 1 + plan.seed % _MOST_LEFT_OUT, rule=rule)
-    return simulated_start(
-        me, plan.policy, plan.peers, plan.on_partition, start, now, *exchange, segment_values=values, limit=limit
-    )
+    told = (plan.policy, plan.peers, plan.on_partition, start, now)
+    return simulated_start(me, *told, *exchange, segment_values=values, limit=limit, meets=plan.slow)
 
 
 def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:

@@ -37,7 +37,7 @@ class SuccessionSettings(msgspec.Struct, frozen=True):
 
     settle_s: time for which successors listen to each other before the first of them takes over; each further one waits
     step_s longer. start_s: as settle_s, for a device that never heard an agent. If it hears others, and none of them
-    knows one, it waits settle_s from the moment on that the last one came. A dedicated agent waits a third.
+    knows one, it waits meet_s from the moment on that the last one came. A dedicated agent waits a third.
     """
 
     heartbeat_s: float = 0.5
@@ -45,6 +45,7 @@ class SuccessionSettings(msgspec.Struct, frozen=True):
     settle_s: float = 0.8
     step_s: float = 0.5
     start_s: float = 3.0
+    meet_s: float = 0.8
 
     @property
     def takeover_s(self) -> float:
@@ -232,7 +233,7 @@ class Succession:
         share, settings = 1 / 3 if self._is_dedicated else 1.0, self._settings
         if self._knew_one:
             return self._alone_since + share * settings.settle_s
-        return min(self._alone_since + share * settings.start_s, self._met_at + share * settings.settle_s)
+        return min(self._alone_since + share * settings.start_s, self._met_at + share * settings.meet_s)
 
     def _rank(self, candidates: list[Member]) -> int:
         """Return how many go before this device: the named ones in their order, then the others by their resources."""

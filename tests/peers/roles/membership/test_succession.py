@@ -15,7 +15,7 @@ from mdl.protocol.round_messages import AgentPresent, PeerReport
 from mdl.protocol.vocabulary import Activity, Fork, Lineage, ResourceState
 
 ME, ANN, BOB, CAT = (Contributor(name, 1) for name in ("me", "ann", "bob", "cat"))
-SETTINGS = SuccessionSettings(heartbeat_s=0.5, lost_after_s=4.0, settle_s=0.8, step_s=0.5, start_s=3.0)
+SETTINGS = SuccessionSettings(heartbeat_s=0.5, lost_after_s=4.0, settle_s=0.8, step_s=0.5, start_s=3.0, meet_s=0.6)
 START: Lineage = (Fork(0, 3, "ann.1.1"),)
 SPLIT = (*START, Fork(4, 1, "bob.1.9"))
 
@@ -305,7 +305,7 @@ def test_a_fresh_device_waits_for_an_agent_no_longer_than_others_are_still_comin
     for now, others in ((0.4, (ANN,)), (0.9, (ANN, BOB)), (1.0, (ANN, BOB))):
         assert not succession.wants_office(_candidates(ME, *others), now)
         succession.meet(_candidates(ME, *others), now)
-    assert 0.9 + _office_at(succession, [], 0.9) == pytest.approx(0.9 + SETTINGS.settle_s, abs=0.11)
+    assert 0.9 + _office_at(succession, [], 0.9) == pytest.approx(0.9 + SETTINGS.meet_s, abs=0.11)
 
 
 def test_alone_or_beside_one_that_knows_an_agent_it_waits_for_that_one() -> None:

@@ -173,7 +173,7 @@ def test_broken_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         return take(self, round_id)
 
     monkeypatch.setattr(OwnWork, "_take_ahead", forgets)
-    totals = run_campaign(Campaign(wide=True, overlap=True), range(61, 62), 1)
+    totals = run_campaign(Campaign(wide=True, overlap=True), range(50, 51), 1)
     assert dict(totals.violations) == {"double": 1}
 
 
