@@ -148,8 +148,8 @@ def test_up_with_a_cloud_trains_with_lessons_and_gives_the_meshs_model_back(home
                      "--set", "cloud.large=lenet", "--verify", "--web", web, "--json", "--out", out)  # fmt: skip
     assert product.until(lambda: f"the page: http://127.0.0.1:{web}/?token=" in run.told or run.code is not None)
 
+    shown_at(run, lambda shown: set(shown["mesh"]["devices"]) == {"agent", "peer-1", "peer-2"})
     shown = shown_at(run, lambda shown: shown["cloud"]["cycles"] and shown["learning"]["confusion"])
-    assert set(shown["mesh"]["devices"]) == {"agent", "peer-1", "peer-2"}
     assert shown["learning"]["classes"][0] == "walking"
     assert run.end() == 0, run.told
     result = run.result()

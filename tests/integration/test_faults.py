@@ -28,6 +28,7 @@ NODE = HERE / "fault_node.py"
 PATIENCE_S = 40.0
 # On links of 40 Mbit/s a hop of so many float32 takes 1.6 s; its first progress is told after about 1 s.
 SLOW_VALUES, MBIT = 2_000_000, 40
+CHAIN = {"round__exchange": "chain"}  # a model of that size goes in segments from the first round on
 # What the issue promises, with room for a test machine that has other work.
 TAKEOVER_S = 5.0 + 5.0
 
@@ -203,7 +204,7 @@ def is_half_way(line, holds=1):
 @pytest.mark.alone
 @needs_lan
 def test_a_sender_killed_in_the_middle_of_its_hop_takes_only_its_own_work_along(tmp_path, slow_net):
-    with Mesh(tmp_path, slow_net, SLOW_VALUES, round__min_peers=3, round__policy="ring") as mesh:
+    with Mesh(tmp_path, slow_net, SLOW_VALUES, round__min_peers=3, round__policy="ring", **CHAIN) as mesh:
         mesh.start("agent", "p1", "p2", "p3")
         # A ring: p1 -> p2, then p2 -> p3 with the work of both.
         _, _, line = mesh.wait_for(lambda name, line: is_half_way(line) and line["receives_from"] == "p2")
@@ -223,7 +224,7 @@ def test_a_sender_killed_in_the_middle_of_its_hop_takes_only_its_own_work_along(
 @pytest.mark.alone
 @needs_lan
 def test_a_receiver_killed_in_the_middle_of_a_hop_does_not_lose_what_it_had_merged(tmp_path, slow_net):
-    with Mesh(tmp_path, slow_net, SLOW_VALUES, round__min_peers=3, round__policy="tree") as mesh:
+    with Mesh(tmp_path, slow_net, SLOW_VALUES, round__min_peers=3, round__policy="tree", **CHAIN) as mesh:
         mesh.start("agent", "p1", "p2", "p3")
         # A tree: p2 -> p1 and then p3 -> p1, or the other way round: the receiver has two when the second arrives.
         _, receiver, line = mesh.wait_for(lambda name, line: is_half_way(line, holds=2))
@@ -242,7 +243,7 @@ def test_a_receiver_killed_in_the_middle_of_a_hop_does_not_lose_what_it_had_merg
 def test_a_dedicated_agent_killed_in_a_hop_is_succeeded_within_the_round_and_stands_by_when_it_is_back(
     tmp_path, slow_net
 ):
-    with Mesh(tmp_path, slow_net, SLOW_VALUES, round__min_peers=3) as mesh:
+    with Mesh(tmp_path, slow_net, SLOW_VALUES, round__min_peers=3, **CHAIN) as mesh:
         mesh.start("agent", "p1", "p2", "p3")
         here, _, line = mesh.wait_for(lambda name, line: is_half_way(line))
         assert mesh.leader() == ["agent"]
