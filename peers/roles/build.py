@@ -186,7 +186,10 @@ def simulated_start(
         segment_values=segment_values,
         judges=judges,
     )
-    succession = SuccessionSettings(_REPORT_S, _LOST_AFTER_S, 0.8, 0.25, _START_S, 0.8 if meets else _START_S)
+    meet_s = 0.8 if meets else _START_S
+    succession = SuccessionSettings(
+        _REPORT_S, _LOST_AFTER_S, settle_s=0.8, step_s=0.25, start_s=_START_S, meet_s=meet_s
+    )
     if trainer is not None:
         settings = TrainerSettings(
             outer=outer or Outer(),

@@ -278,11 +278,12 @@ class Peer:
         succession = self.succession
         if self.agent is None and succession.watch(now):
             logger.warning("the agent is silent")
-        succession.meet(self._members.alive(), now)
-        if not succession.agent and succession.is_patient_no_more(now) and not (self.trainer and self.trainer.left):
-            self._members.expire(now)
-            if succession.wants_office(self._members.alive(), now):
-                self._take_office(now)
+        if not succession.agent and not (self.trainer and self.trainer.left):
+            succession.meet(self._members.alive(), now)
+            if succession.is_patient_no_more(now):
+                self._members.expire(now)
+                if succession.wants_office(self._members.alive(), now):
+                    self._take_office(now)
         if self.agent is not None:
             succession.term = max(succession.term, self.agent.term)
             if succession.is_worn_out() and not self._finished:

@@ -9,7 +9,7 @@ the time. A device that can only send and receive its M in that time owns nothin
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from statistics import fmean, median
+from statistics import fmean
 
 import msgspec
 
@@ -18,6 +18,7 @@ from mdl.config import Compress
 from mdl.protocol.coding import Coding, coded_size
 from mdl.protocol.segments import count_segments, segment_values
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView
+from mdl.scheduler.policies.device_book import usual_link
 
 # Assumed if no link is measured yet. If some are, the others are probably like those.
 _ANY_MB_S = 1.0
@@ -68,8 +69,8 @@ def plan_segments(
     idle = [device for device in able if not _is_used(device)] or able
     if not idle:
         return None
-    known = [device.link_mb_s for device in devices if device.link_mb_s]
-    usual = median(known) if known else _ANY_MB_S
+    known = any(device.link_mb_s for device in devices)
+    usual = usual_link((device.link_mb_s for device in devices), _ANY_MB_S)
     rates = level([device.link_mb_s or usual for device in devices])
     shares, time_per_mb = bandwidth_shares(rates, [device in idle for device in devices])
     uncoded_s = 4e-6 * size * time_per_mb if known else 0.0

@@ -8,8 +8,10 @@ the speed of the last ones. Energy is modelled, not measured: 1.0 W to send, 0.8
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
+from statistics import median
 
 from mdl.bounds import MAX_RATE_MB_S
 from mdl.config import BusySection
@@ -88,6 +90,12 @@ class DeviceBook:
         if median_s < _SHORT_S:
             return UsageKind.SYNC
         return UsageKind.CALL if median_s > _LONG_S else UsageKind.INTERACTIVE
+
+
+def usual_link(links: Iterable[float | None], otherwise: float) -> float:
+    """Return the speed to expect of an unknown link, in MB/s: the median of those known; `otherwise` if none is."""
+    known = [link for link in links if link]
+    return median(known) if known else otherwise
 
 
 def is_busy(resources: ResourceState, limits: BusySection) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
-from statistics import median
 
 import msgspec
 
@@ -35,7 +34,7 @@ from mdl.protocol.vocabulary import Activity, Holding
 from mdl.scheduler.plans.segment_plan import SegmentPlan, bandwidth_shares, plan_segments
 from mdl.scheduler.policies.chain import ChainView, Pair, Policy, Wait
 from mdl.scheduler.policies.detour import go_around
-from mdl.scheduler.policies.device_book import learn_from_hop
+from mdl.scheduler.policies.device_book import learn_from_hop, usual_link
 
 logger = logging.getLogger(__name__)
 
@@ -229,13 +228,13 @@ class Aggregation:
         members = [member for peer in live if (member := self._members.get(peer))]
         if not members:
             return "nobody is here"
-        known = [member.device.link_mb_s for member in members if member.device.link_mb_s]
-        usual_mb_s = median(known) if known else _ANY_MB_S
-        links = [member.device.link_mb_s or usual_mb_s for member in members]
+        told = [member.device.link_mb_s for member in members]
+        usual_mb_s = usual_link(told, _ANY_MB_S)
+        links = [link or usual_mb_s for link in told]
         size_mb = 4e-6 * members[0].report.size
         _, seconds_a_mb = bandwidth_shares(links, [True] * len(links))
         least_s = size_mb * seconds_a_mb
-        of = "these links" if known else f"links of {_ANY_MB_S:g} MB/s, as none is measured yet"
+        of = "these links" if any(told) else f"links of {_ANY_MB_S:g} MB/s, as none is measured yet"
         return "" if least_s >= _SLOW_S else f"{least_s:.2g} s of {of}, where segments are for {_SLOW_S:g} s"
 
     def _plan_segments(self, now: float) -> Holding | None:

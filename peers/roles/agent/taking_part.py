@@ -13,7 +13,7 @@ from mdl.peers.roles.agent.ledger import RoundLedger
 from mdl.peers.roles.agent.settings import TimeLimit
 from mdl.peers.roles.membership.members import Members
 from mdl.protocol.delta import Contributor
-from mdl.scheduler.policies.device_book import DeviceBook
+from mdl.scheduler.policies.device_book import DeviceBook, usual_link
 from mdl.scheduler.rounds.participation import Close, DeviceSeen, RoundSeen
 from mdl.scheduler.rounds.shipped import Bounds, mesh_rule
 
@@ -57,8 +57,7 @@ class TakingPart:
 
     def _see(self, peers: list[Contributor], now: float) -> RoundSeen:
         members = {peer: member for peer in peers if (member := self._members.get(peer))}
-        known = [member.device.link_mb_s for member in members.values() if member.device.link_mb_s]
-        usual_mb_s = median(known) if known else _UNKNOWN_MB_S
+        usual_mb_s = usual_link((member.device.link_mb_s for member in members.values()), _UNKNOWN_MB_S)
         took_s = [at - self._ledger.opened_at for peer in peers if (at := self._ledger.ready_at.get(peer)) is not None]
         others_s = median(took_s) if took_s else now - self._ledger.opened_at
         size = max((member.report.size for member in members.values()), default=0)

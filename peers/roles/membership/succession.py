@@ -199,7 +199,7 @@ class Succession:
 
     def meet(self, here: list[Member], now: float) -> None:
         """Note the devices that are heard before the first agent: where none of several knows one, one may lead."""
-        if self.agent or self._knew_one:
+        if self._knew_one:
             return
         met = tuple(member.contributor for member in here)
         if not set(met) - {self.me} or any(member.report.agent for member in here):

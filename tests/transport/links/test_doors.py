@@ -1,4 +1,4 @@
-"""Who may connect to the doors of a node, and a bound on connections without a key.
+"""Admission to the doors of a node, and a bound on connections without a key.
 
 The bound does not fall on those who have a key, and is cheap to keep.
 """

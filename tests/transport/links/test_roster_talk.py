@@ -1,4 +1,4 @@
-"""What two devices tell each other of their rosters, from when on their words count, and what others can have it check.
+"""Two devices tell each other their rosters: from when on words count, and the checks that others can ask for.
 
 Checks are bounded for each, for all together, and at the door.
 """
