@@ -14,6 +14,7 @@ import itertools
 import json
 import logging
 import sys
+from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
 
@@ -143,13 +144,13 @@ def _run(data: DataSet, options: Namespace, seed: int, rule: str) -> dict[str, A
     return told | {"least_share": round(least, 2), "seconds": {str(target): at for target, at in reached.items()}}
 
 
-def table(runs: list[dict[str, Any]], rules: list[str]) -> list[tuple[str, ...]]:
+def table(runs: list[dict[str, Any]], rules: list[str], targets: Sequence[object] = _TARGETS) -> list[tuple[str, ...]]:
     """Return a row for each rule: seconds to a target over the first rule's, with the paired 95 % interval."""
     rows = []
     for rule in rules:
         mine, base = ([run for run in runs if run["rule"] == name] for name in (rule, rules[0]))
         cells = []
-        for target in map(str, _TARGETS):
+        for target in map(str, targets):
             both = [
                 (one["seconds"].get(target), other["seconds"].get(target))
                 for one, other in zip(mine, base, strict=True)

@@ -117,6 +117,8 @@ BENCHMARKS = (
               "docs/results/history/deeptype-3.md"),
     Benchmark("waiting", "Rounds that do not wait for the slowest: the mesh's machines, really training.",
               "docs/results/waiting.md"),
+    Benchmark("waiting_live", "Time to accuracy of real processes that are paced by recorded phones, rule by rule.",
+              "docs/results/waiting.md"),
     Benchmark("web", "The page: first paint, an event's way to it, and what serving it takes.",
               "docs/results/page.md"),
     Benchmark("weights", "Devices that weigh 1 each or by their windows, with shares of 1 to 100.",
