@@ -48,7 +48,7 @@ class WhatIf(msgspec.Struct, frozen=True):
     before: as the devices were.
     after: as they were changed.
     devices: after the change.
-    estimates: the assumptions, in words.
+    estimates: devices that the round went on without, and why; then the assumptions, in words.
     """
 
     round: int
@@ -93,4 +93,5 @@ def what_if(real: RealRound, policy: str, assignments: Sequence[str], policies: 
         changed = Playable(scene.title, changed_scenario, scene.names, scene.estimates)
     before, after = (draw_subject(each, policy, policy) for each in (scene, changed))
     charts = chart_part(before.chart), chart_part(after.chart)
-    return WhatIf(real.number, policy, tuple(assignments), *charts, after.devices, scene.estimates)
+    left_out = tuple(f"{line}: not played here" for line in scene.lost)
+    return WhatIf(real.number, policy, tuple(assignments), *charts, after.devices, (*left_out, *scene.estimates))

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.peers.cli.study.schedule import app
 from mdl.peers.view.take_snapshot import _tell_lost
+from mdl.peers.web.playing import what_if
 from mdl.protocol.status_messages import LEFT_OUT, DeviceRecord, RoundSummary
+from mdl.scheduler.explain.recorded_round import pick_round
 from mdl.scheduler.explain.taking_part import close_round, tell_closed
 from mdl.scheduler.rounds.shipped import Bounds, mesh_rule
 
@@ -82,6 +84,8 @@ def test_show_and_what_if_tell_why_a_real_round_went_on_without_a_device(tmp_pat
         assert f"{begin} c: {WHY}" in " ".join(CliRunner().invoke(app, words).stdout.split())
         told = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout.splitlines()[-1])
         assert told["lost"] == [f"c: {WHY}"]
+    played = what_if(pick_round(tmp_path, 12), "greedy", ["a.link=1"], ["greedy"])
+    assert played.estimates[0] == f"c: {WHY}: not played here", "the page tells it, too"
 
 
 def test_the_page_is_told_why_a_device_was_left_out() -> None:
