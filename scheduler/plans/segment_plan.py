@@ -3,7 +3,8 @@
 N devices send M bytes each at least, and 2 (N-1) M together. Owner i of the share s_i gets N-1 pieces and gives N-1
 results of it, and gets and gives the rest once: M (1 + (N-2) s_i) each way, over a link of r_i bytes a second. The
 shares that end all owners at the same time T are s_i = (r_i T / M - 1) / (N-2). The slowest device sets a minimum for
-the time. A device that can only send and receive its M in that time owns nothing. Pure.
+the time. A device that can only send and receive its M in that time owns nothing. Nor does one that does not reach all
+others: an owner exchanges with everybody. Pure.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def plan_segments(
     disputed: peer ids that own none, since other devices got different results from them, or say so.
     """
     devices = [device for device in view.devices if device.state is not DeviceState.DEAD]
-    able = [device for device in devices if device.may_receive and device.peer_id not in disputed]
+    here = {device.peer_id for device in devices}
+    apart = {peer_id for pair in view.apart if here.issuperset(pair) for peer_id in pair}
+    able = [device for device in devices if device.may_receive and device.peer_id not in apart.union(disputed)]
     idle = [device for device in able if not _is_used(device)] or able
     if not idle:
         return None
@@ -85,6 +88,7 @@ def plan_segments(
     coded = _tell_coding(chosen, uncoded_s) if coding == "auto" else f" in {chosen}" if chosen != "none" else ""
     given = zip(devices, shares, strict=True)
     none = {device.peer_id: _why_none(device, share) for device, share in given if not owns[device.peer_id]}
+    none |= {peer_id: "does not reach all" for peer_id in none if peer_id in apart}
     none |= {peer_id: "in dispute" for peer_id in none if peer_id in disputed}
     return SegmentPlan(owns, values, _tell(owns, values, bound_s, coded, none), bound_s, chosen)
 

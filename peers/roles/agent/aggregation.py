@@ -199,7 +199,7 @@ class Aggregation:
         return report is None or report.activity is not _RECEIVING
 
     def _goes_in_segments(self, now: float) -> bool:
-        """Return True if this round may go in segments: nothing is merged, and all reach each other."""
+        """Return True if this round may go in segments: nothing is merged, and owners reach everybody."""
         if self._settings.exchange == "chain" or self._ledger.hops:
             return False
         self.why_hops = self._why_hops(now)
@@ -214,8 +214,9 @@ class Aggregation:
             return "nobody may own a segment, or one was poisoned"
         if not reach.may_try_segments(now):
             return "segments stood still lately"
-        if len(live) < 2 or any({one, other} <= live for one, other in reach.apart(now)):
-            return "not all devices reach each other"
+        apart = [pair for pair in reach.apart(now) if live.issuperset(pair)]
+        if len(live) < 2 or not live.difference(*apart):
+            return "no device reaches all others"
         held = [holding for peer in live if (holding := self._ledger.holding(peer))]
         if any(len(holding.contributors) > 1 or holding.sent_hop is not None for holding in held):
             return "some deltas are merged already"

@@ -226,7 +226,7 @@ class Conductor:
             lost, stands_still = distribution.lost_contributors(), distribution.is_at_a_standstill(now)
             goes_on = bool(lost) and not distribution.sources() and distribution.go_on_without(lost, now)
             if stands_still and not goes_on:
-                self._members.reach.fail_segments(now)
+                self._members.reach.fail_segments(distribution.find_apart(), now)
             if (lost or stands_still) and not goes_on:
                 if not distribution.sources():
                     return self._lose_result(now)

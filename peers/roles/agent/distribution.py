@@ -151,6 +151,16 @@ class Distribution:
             self._moved = now, moves
         return now - self._moved[0] >= self._stall_s
 
+    def find_apart(self) -> list[tuple[Contributor, Contributor]]:
+        """Return each contributor whose pieces an owner lacks, with that owner."""
+        here = {member.peer_id: member.contributor for member in self.recipients()}
+        return [
+            (here[name], member.contributor)
+            for member in self.recipients()
+            for name in member.report.lacking
+            if name in here and name != member.peer_id
+        ]
+
     def lose(self, without: Iterable[Contributor]) -> None:
         """Drop the result: nobody has it any more, or these alone do, and the others go on without them.
 
@@ -239,7 +249,8 @@ class Distribution:
         assert self.result is not None
         self._version += 1
         checksum = None
-        if not (plan or self._lost or (isinstance(self.result, Staged) and self.result.partial)):
+        is_whole = not (self._lost or (isinstance(self.result, Staged) and self.result.partial))
+        if is_whole and (plan is None or plan.coding == "none"):
             checksum = self._ledger.checksum(self.result.contributors, self._judging.is_on)
         self.last = BroadcastOrdered(
             self._ledger.term,

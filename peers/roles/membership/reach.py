@@ -1,4 +1,4 @@
-"""The pairs of devices that lately could not reach each other, so that hops and the broadcast go another way.
+"""The pairs of devices that lately could not reach each other, so that values go another way.
 
 Two devices may both hear the agent and not one another: an access point that isolates its clients, a firewall, a wall
 between them. Values need both directions (they are asked for, and acknowledged), so it is the pair that is avoided.
@@ -8,6 +8,7 @@ A cut heals: a pair is tried again after a while, after twice as long if that fa
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from mdl.bounds import MAX_TEXT
@@ -32,15 +33,15 @@ class _Failure:
     times: int = 1
 
     def describe(self) -> str:
-        return f"{self.sender.peer_id} cannot reach {self.receiver.peer_id}: hops go another way"[:MAX_TEXT]
+        return f"{self.sender.peer_id} cannot reach {self.receiver.peer_id}: values go another way"[:MAX_TEXT]
 
 
 class Reach:
     """See the module. At most MAX_CUTS pairs are kept, those that failed last; a restarted device begins afresh.
 
-    In segments everybody gives to everybody, and no report tells which device waits for which. If they come to a
-    standstill, rounds go by hops for as long as a pair would be avoided, and these find out which it is. avoid_s: after
-    a first failure.
+    In segments owners exchange with everybody. If they come to a standstill, reports tell which owner lacks the pieces
+    of which device: neither of such a pair owns a segment for a while. If no report tells any, rounds go by hops for as
+    long as a pair would be avoided, or until these find out which it is. avoid_s: after a first failure.
     """
 
     def __init__(self, avoid_s: float = AVOID_S) -> None:
@@ -49,8 +50,12 @@ class Reach:
         self._standstills = 0
         self._hops_until = 0.0
 
-    def fail_segments(self, now: float) -> None:
-        """Note that segments have come to a standstill: rounds go by hops for a while."""
+    def fail_segments(self, pairs: Collection[tuple[Contributor, Contributor]], now: float) -> None:
+        """Note that segments have come to a standstill. pairs: (contributor, owner that lacks its pieces), as told."""
+        if pairs:
+            for sender, receiver in pairs:
+                self.fail(sender, receiver, now)
+            return
         avoid_s = self._avoid_s * min(2.0**self._standstills, AT_MOST)
         self._standstills, self._hops_until = self._standstills + 1, now + avoid_s
         logger.warning("segments have come to a standstill: rounds go by hops for %.0f s", avoid_s)
@@ -74,6 +79,7 @@ class Reach:
             del self._failures[next(iter(self._failures))]
         avoid_s = self._avoid_s * min(2.0 ** (times - 1), AT_MOST)
         self._failures[pair] = failure = _Failure(sender, receiver, now + avoid_s, times)
+        self._hops_until = now
         logger.warning("%s", failure.describe())
         return failure.describe()
 

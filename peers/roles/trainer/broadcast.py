@@ -100,7 +100,8 @@ class Spread:
         if self.order is None or made is None or (made is self.made and self._named_under != (0, 0)):
             return []
         self.made, self._named_under = made, _ballot_of(self.order)
-        checksum = self.order.checksum if self.gapped else None  # else each sum in it was checked as it came
+        is_unchecked = self.gapped or (self.exchange and self.exchange.is_unchecked)
+        checksum = self.order.checksum if is_unchecked else None  # else each sum in it was checked as it came
         return [HashDelta(self.order.round_id, *self._named_under, made.values, checksum)]
 
     def take_name(self, named: DeltaHashed, now: float) -> bool:
@@ -109,8 +110,11 @@ class Spread:
         if order is None or made is None or (named.term, named.version) != self._named_under:
             return False
         self.made, digest = None, digest_of_result(named.digest, made)
-        if self.exchange or (self._is_result(made, digest) and not named.is_altered):
+        if not named.is_altered and (self.exchange or self._is_result(made, digest)):
             self.stage(made, digest, now)
+            return False
+        if self.exchange:
+            self.exchange.refuse()
             return False
         was_gapped, self.gapped = self.gapped, None
         return self._find_parent() or was_gapped is not None

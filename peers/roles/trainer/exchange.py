@@ -62,7 +62,7 @@ class Exchange:
         if self._own and self._own.room != order.room:
             raise RemoteProtocolError(f"an exchange on a grid with room {order.room}, not {self._own.room}")
         self.is_in_place = is_in_place and self._own is not None and order.coding == "none"
-        self.lacks_own = self._goes_on = False
+        self.lacks_own = self._goes_on = self._is_refused = self._is_untold = False
         self.uplink = uplink or Uplink()
         self.uplink.begin()
         self._me, self._grid = me, grid
@@ -93,9 +93,14 @@ class Exchange:
         return self.result.is_whole
 
     @property
+    def is_unchecked(self) -> bool:
+        """True while some values could not be checked as they came."""
+        return bool(self._unchecked) or self._is_untold
+
+    @property
     def is_checked(self) -> bool:
-        """True unless the result has to wait for checksums of contributors."""
-        return not self._lacks_checksums()
+        """True unless the result has to wait for checksums of contributors, or was refused as a whole."""
+        return not (self._is_refused or self._lacks_checksums())
 
     @property
     def partial(self) -> Partials:
@@ -284,8 +289,8 @@ class Exchange:
     def _is_altered(self, message: PieceMessage | SegmentMessage, giver: Contributor, checksum: int) -> bool | None:
         """Return True if these values are not the sum that they should be, by their checksum.
 
-        None: that is not known before other contributors tell their checksums. If one of them tells none, no sum can be
-        checked. Neither can coded ones.
+        None: that is not known before other contributors tell their checksums. If one of them tells none, parts cannot
+        be checked. Neither can coded ones.
         """
         summed = frozenset((giver,))
         lost: tuple[Contributor, ...] = ()
@@ -297,7 +302,10 @@ class Exchange:
         if not self._told.keys() >= summed:
             return None
         told, start = [self._told[peer] for peer in (*summed, *lost)], self._cut.bounds(message.segment).start
-        return all(told) and (message.start, checksum) != (start, add_up(each[message.segment] for each in told))
+        if not all(told):
+            self._is_untold = True
+            return False
+        return (message.start, checksum) != (start, add_up(each[message.segment] for each in told))
 
     def _accuse_of_altering(self, giver: Contributor) -> str:
         """Accuse the giver; return the reason."""
@@ -305,6 +313,13 @@ class Exchange:
         if self._guard:
             self._guard.accuse([giver], problem)
         return problem
+
+    def refuse(self) -> None:
+        """Refuse the result, which has another checksum than the sum of all; accuse its owner if there is one."""
+        self._is_refused = True
+        owners = [peer for peer, owned in self._owned_by.items() if owned]
+        if len(owners) == 1:
+            self._accuse_of_altering(owners[0])
 
     def _look_again(self) -> None:
         """Check what has come before the checksums of all its contributors were known."""
@@ -480,9 +495,14 @@ class Exchange:
         return is_news
 
     def _lacks_checksums(self) -> list[Contributor]:
-        """Return the contributors that must tell their checksums before the result can be named."""
-        unchecked = any(peer is None for peer, _ in self._unchecked)
-        return [peer for peer in self.order.contributors if peer not in self._told] if unchecked else []
+        """Return the contributors that must tell their checksums before the result can be named.
+
+        Two devices that own nothing need not reach each other, and tell each other none.
+        """
+        if not any(peer is None for peer, _ in self._unchecked):
+            return []
+        untold = (peer for peer in self.order.contributors if peer not in self._told)
+        return [peer for peer in untold if self._owned or self._owned_by[peer]]
 
     def _ready(self, peer: Contributor, asks: bool = False) -> SegmentsReady:
         has = b""

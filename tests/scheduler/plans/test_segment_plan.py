@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,6 +92,16 @@ def test_a_limit_is_obeyed_and_the_lost_are_no_part_of_a_plan() -> None:
     assert few is not None
     assert "1 segments of 16 KB: a 1; 2 own none: b (too few segments), c (too few segments); " in few.reason
     assert plan_segments(_view(_device("a", may_receive=False), _device("b", may_receive=False)), 100) is None
+
+
+def test_two_devices_that_do_not_reach_each_other_own_nothing() -> None:
+    view = msgspec.structs.replace(_view(*map(_device, "abcd")), apart=frozenset({("b", "c"), ("d", "gone")}))
+    plan = plan_segments(view, 1_000_000)
+    assert plan is not None
+    assert (plan.owns["b"], plan.owns["c"], min(plan.owns["a"], plan.owns["d"]) > 0) == (0, 0, True)
+    assert "2 own none: b (does not reach all), c (does not reach all)" in plan.reason
+    everybody = frozenset({("a", "b"), ("c", "d")})
+    assert plan_segments(msgspec.structs.replace(view, apart=everybody), 1_000_000) is None
 
 
 def test_links_that_nobody_has_measured_are_taken_to_be_like_the_others() -> None:

@@ -12,7 +12,7 @@ from mdl.peers.trials.run_plan import run_guarded, run_plan
 from mdl.sim.mesh.driver import SimMesh
 from mdl.sim.mesh.verdict import Verdict
 from mdl.sim.plans.draw_plan import draw_plan
-from mdl.sim.plans.fault_plan import Alters, FaultPlan, dump_plan, load_plan
+from mdl.sim.plans.fault_plan import Alters, Cut, FaultPlan, dump_plan, load_plan
 from tests.portions import in_portions
 
 _LIAR = "p0"
@@ -68,6 +68,16 @@ def test_a_device_that_checks_nothing_has_the_others_apply_nothing_altered(
     with silent_machines():
         verdicts = [run_guarded(_plan(seed, peers, level), 10.0) for seed in range(100, 115)]
     assert not [(verdict.kind, verdict.problem) for verdict in verdicts if verdict.kind]
+
+
+@pytest.mark.parametrize("peers", [3, 4, 5])
+@pytest.mark.parametrize("seed", range(3))
+def test_devices_that_do_not_reach_each_other_apply_nothing_altered(peers: int, seed: int) -> None:
+    """They cannot tell each other their checksums, and three devices have one owner of all segments."""
+    plan = _plan(seed, peers, rounds=8)
+    verdict, mesh = _run(replace(plan, faults=(*plan.faults, Cut(at_s=0.0, a="p1", b="p2", for_s=30.0))))
+    assert not verdict.kind, verdict.problem
+    assert len(mesh.rounds) >= 7
 
 
 def test_the_plan_survives_its_file() -> None:

@@ -93,7 +93,7 @@ def _a_restarted_process_counts_as_its_former(self: Exchange, sender: Any, *rest
     return _TAKE_PIECE(self, former, *rest)
 
 
-def _segments_are_tried_again_at_once(self: Reach, now: float) -> None:
+def _segments_are_tried_again_at_once(self: Reach, pairs: object, now: float) -> None:
     return None
 
 
@@ -247,6 +247,8 @@ def _check_that_a_cut_costs_segments_once() -> None:
         mesh.run(60.0, lambda: len(mesh.accounts.closed) > plan.rounds)
     assert len(mesh.accounts.closed) > plan.rounds
     assert len([summary for summary in mesh.rounds if summary.seconds["total"] > 3.0]) <= 2
+    owns = mesh.rounds[-1].shares
+    assert (owns["p1"], owns["p2"], sum(owns.values()) > 0) == (0, 0, True), "in segments, around the cut"
 
 
 def _check_that_a_new_plan_makes_a_new_result() -> None:

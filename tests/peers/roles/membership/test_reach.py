@@ -25,7 +25,7 @@ STALL_S = 10.0
 def test_a_pair_is_avoided_for_a_while_and_longer_each_time_it_fails_again() -> None:
     reach, now = Reach(), 0.0
     for avoid_s in (AVOID_S, 2 * AVOID_S, 4 * AVOID_S, 8 * AVOID_S, AT_MOST * AVOID_S, AT_MOST * AVOID_S):
-        assert reach.fail(B, A, now) == "b cannot reach a: hops go another way"
+        assert reach.fail(B, A, now) == "b cannot reach a: values go another way"
         assert reach.are_apart(A, B, now + avoid_s - 1)
         assert reach.are_apart(B, A, now + avoid_s - 1)
         now += avoid_s
@@ -37,7 +37,7 @@ def test_what_fails_while_it_is_avoided_is_no_news() -> None:
     reach = Reach()
     assert reach.fail(A, B, 0.0)
     assert reach.fail(B, A, 1.0) == ""
-    assert reach.describe(2.0) == ("a cannot reach b: hops go another way",)
+    assert reach.describe(2.0) == ("a cannot reach b: values go another way",)
     assert not reach.are_apart(A, B, AVOID_S)
 
 
@@ -48,6 +48,17 @@ def test_a_pair_that_works_again_is_trusted_again() -> None:
     assert not reach.are_apart(A, B, 0.0)
     reach.fail(A, B, 1.0)
     assert not reach.are_apart(A, B, 1.0 + AVOID_S)  # not twice as long: it was another cut
+
+
+def test_a_standstill_of_segments_costs_hops_only_until_a_pair_is_known() -> None:
+    reach = Reach()
+    reach.fail_segments([], 0.0)
+    assert not reach.may_try_segments(AVOID_S - 1)
+    reach.fail(A, B, 5.0)
+    assert reach.may_try_segments(5.0)
+    reach.fail_segments([(A, C)], 6.0)
+    assert reach.may_try_segments(6.0)
+    assert reach.are_apart(C, A, 6.0)
 
 
 def test_a_restarted_device_begins_afresh_and_the_memory_is_bounded() -> None:
@@ -83,7 +94,7 @@ def test_after_a_hop_that_nothing_came_of_another_pair_is_ordered_and_people_are
     assert ends_of(desk, second) != ends_of(desk, first)
     assert C in ends_of(desk, second)
     sender, receiver = first.sender, desk.receiver_of(first)
-    told = f"{receiver.peer_id} cannot reach {sender.peer_id}: hops go another way"
+    told = f"{receiver.peer_id} cannot reach {sender.peer_id}: values go another way"
     assert desk.agent.members.reach.describe(desk.now) == (told,)
 
 
@@ -94,7 +105,7 @@ def test_if_the_sender_had_heard_the_question_it_is_the_sender_who_cannot_reach_
     receiver = desk.receiver_of(hop)
     desk.hold(hop.sender, sent_hop=hop.hop_id)
     abort(desk, hop, "nothing came for 10 s")
-    told = f"{hop.sender.peer_id} cannot reach {receiver.peer_id}: hops go another way"
+    told = f"{hop.sender.peer_id} cannot reach {receiver.peer_id}: values go another way"
     assert desk.agent.members.reach.describe(desk.now) == (told,)
 
 
@@ -174,7 +185,7 @@ def test_a_device_whose_parent_has_nothing_yet_or_feeds_another_is_not_stalled()
     desk.report(fed, transfer=None)
     desk.pass_time(STALL_S + 1.0, A, B, C)  # now it is its turn, and nothing comes
     assert desk.agent.members.reach.describe(desk.now) == (
-        f"{root.peer_id} cannot reach {waits.peer_id}: hops go another way",
+        f"{root.peer_id} cannot reach {waits.peer_id}: values go another way",
     )
 
 
