@@ -133,8 +133,8 @@ class Sampler:
             memory_left_bytes=_ask(self._left_bytes, last.memory_left_bytes),
             battery_left_percent=self._budget.count(percent, bool(charging)),
             temperature_c=_ask(self._feel, last.temperature_c),
-            energy_j=self._energy.joules,
-            round_energy_j=self._energy.round_joules,
+            energy_j=round(self._energy.joules, 3),
+            round_energy_j=None if (of_round := self._energy.round_joules) is None else round(of_round, 3),
             energy_from=self._energy.source,
         )
 

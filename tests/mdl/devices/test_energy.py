@@ -60,6 +60,8 @@ def package(
 def test_a_battery_that_discharges_tells_power(tmp_path: Path) -> None:
     supply(tmp_path, "BAT0", type="Battery", status="Discharging", power_now=8_500_000, voltage_now=1)
     assert read_battery(tmp_path, 5.0) == MeterReading(BATTERY, 5.0, 8.5)
+    supply(tmp_path, "BAT0", power_now=-8_500_000)
+    assert read_battery(tmp_path, 6.0) == MeterReading(BATTERY, 6.0, 8.5), "some drivers tell it so"
 
 
 @pytest.mark.parametrize("sign", [1, -1])
