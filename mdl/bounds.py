@@ -36,6 +36,8 @@ MAX_INCARNATION = 1 << 62
 MAX_VALUES = 1 << 33
 # Thirty years: no process measures a longer time.
 MAX_SECONDS = 1e9
+# 30 kW for a year, or a laptop for a thousand years.
+MAX_JOULES = 1e12
 # A terabyte a second: no memory of today is as fast.
 MAX_RATE_MB_S = 1e6
 # Weights are at most window counts: 2^53 windows on each of MAX_MEMBERS devices.
@@ -94,6 +96,7 @@ Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_SECONDS)]
 Percent: TypeAlias = Annotated[float, Meta(ge=0.0, le=100.0)]
 # A working sensor's value: no computer is colder or hotter.
 Celsius: TypeAlias = Annotated[float, Meta(ge=-100.0, le=300.0)]
+Joules: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_JOULES)]
 RateMBs: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_RATE_MB_S)]
 # The room of a round's grid (`mdl/protocol/grid.py`).
 MAX_ROOM = 127

@@ -17,6 +17,7 @@ from mdl.bounds import (
     Digest,
     HopId,
     Incarnation,
+    Joules,
     Length,
     Loss,
     PeerId,
@@ -33,6 +34,7 @@ from mdl.bounds import (
     Text,
     Theta,
     ValueCount,
+    Word,
 )
 from mdl.defence.limits import Seen
 from mdl.protocol.counts import Evaluation
@@ -104,6 +106,9 @@ class ResourceState(msgspec.Struct, frozen=True):
     memory_left_bytes: rest of the memory that its owner offers (M_max of Eq. 4); None without such a limit.
     battery_left_percent: rest of the charge that its owner offers (B_max), likewise.
     temperature_c: of its warmest sensor.
+    energy_j: since mdl started on it; None from older versions.
+    round_energy_j: of its last round; None before the first one has ended.
+    energy_from: the source of these joules, a key of `mdl.devices.energy.HOW`.
     """
 
     free_memory_bytes: Bytes
@@ -115,6 +120,9 @@ class ResourceState(msgspec.Struct, frozen=True):
     memory_left_bytes: Bytes | None = None
     battery_left_percent: Percent | None = None
     temperature_c: Celsius | None = None
+    energy_j: Joules | None = None
+    round_energy_j: Joules | None = None
+    energy_from: Word = ""
 
     def is_spent(self) -> bool:
         """Return True if it has used the charge that its owner offers."""

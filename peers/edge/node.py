@@ -263,6 +263,7 @@ def run_trainer(
     looking = gate.looking(lambda reason: _tell_pause(PauseChanged(reason), node, cloud))
     with node.running(), closing(cloud) if cloud else nullcontext(), looking:
         finish = node.run()
+        logger.info("energy since the start: %s", sampler.tell_energy())
         device.ballots.end()
         trainer = node.trainer
         if trainer.round_id:
@@ -362,7 +363,7 @@ class _Node:
             sample=sampler if start.trainer else None,
             renew=self._begin_again,
         )
-        self._me, self._observe_too = start.me.peer_id, observe
+        self._me, self._observe_too, self._sampler = start.me.peer_id, observe, sampler
         self._relearner = Relearner(out / FOLDER, config.busy, sampler.last, self.runtime.post, learns)
 
     @property
@@ -398,6 +399,7 @@ class _Node:
         for effect in effects:
             match effect:
                 case SaveModel(history=history):
+                    self._sampler.close_round()
                     self.runtime.links.standing.note_worked(history.base, now)
                 case RecordRound(summary):
                     self.runtime.links.standing.note_worked(summary.contributors, now)

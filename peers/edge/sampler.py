@@ -1,10 +1,11 @@
-"""A device's reports about itself (3.3.1): free memory, others' share of its processor, battery, use, merging."""
+"""A device's reports about itself (3.3.1): memory, others' share of its processor, battery, energy, use, merging."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from secrets import randbits
 from typing import TypeVar
 
@@ -12,7 +13,9 @@ import psutil
 
 from mdl.bounds import MAX_RATE_MB_S, within
 from mdl.config import DeviceSection
+from mdl.devices.energy import EnergyCount
 from mdl.errors import ConfigError
+from mdl.peers.edge.meters import find_board
 from mdl.peers.roles.trainer.guard import Defence
 from mdl.protocol.delta import PartialSum, pair_aggregate
 from mdl.protocol.grid import Sums
@@ -29,6 +32,7 @@ _IN_USE_S = 60.0
 _COLDEST_C, _HOTTEST_C = -60.0, 200.0
 # The temperature is read at every so many looks: some sensors take milliseconds, and the loop waits for them.
 _LOOKS_A_TEMPERATURE = 10
+_SYSFS = Path("/sys")
 
 
 class MergeTimer:
@@ -102,6 +106,7 @@ class Sampler:
         self._budget = BatteryBudget(device.max_battery_share)
         self._merges = merges
         self._process = psutil.Process()
+        self._energy = EnergyCount(_SYSFS, find_board())
         self._last: ResourceState | None = None
         self._warmth: float | None = None
         self._looks = 0
@@ -116,6 +121,7 @@ class Sampler:
         A read fails if no descriptor is left, or a phone forbids it.
         """
         last = self._last or ResourceState(0, 0.0)
+        self._energy.count(time.monotonic(), time.process_time())
         percent, charging = _ask(read_battery, (last.battery_percent, last.charging))
         return ResourceState(
             free_memory_bytes=_ask(lambda: psutil.virtual_memory().available, last.free_memory_bytes),
@@ -127,7 +133,18 @@ class Sampler:
             memory_left_bytes=_ask(self._left_bytes, last.memory_left_bytes),
             battery_left_percent=self._budget.count(percent, bool(charging)),
             temperature_c=_ask(self._feel, last.temperature_c),
+            energy_j=round(self._energy.joules, 3),
+            round_energy_j=None if (of_round := self._energy.round_joules) is None else round(of_round, 3),
+            energy_from=self._energy.source,
         )
+
+    def close_round(self) -> None:
+        """End the count of a round's energy, and begin the next one."""
+        self._energy.close_round(time.monotonic(), time.process_time())
+
+    def tell_energy(self) -> str:
+        """Return the energy since the start in words, with how it was obtained."""
+        return self._energy.tell()
 
     def _others_percent(self) -> float:
         """Return others' share of the processor: the own training does not make a device busy."""

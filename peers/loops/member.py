@@ -155,6 +155,7 @@ class Member:
             state = self._restore(place.fresh)
             self._leaving = Leaving(config.round.rounds, state.round_id)
             start, merges = self._start(state), MergeTimer()
+            self._sampler = Sampler(merges=merges)
             peer = build_machine(start, state.parameters)
             assert peer.trainer is not None
             self._machine = peer.trainer
@@ -165,7 +166,7 @@ class Member:
                 config.mesh,
                 {**self._work(), MergeDeltas: merges.work},
                 observe=self._observe,
-                sample=Sampler(merges=merges),
+                sample=self._sampler,
                 renew=self._begin_again,
             )
             counts = self._runtime.links.counts
@@ -261,6 +262,8 @@ class Member:
         if not self._saying.quiet:
             self._narrator.look(now, event, effects)
         self._lines.look(now, event, effects)
+        if any(isinstance(effect, SaveModel) for effect in effects):
+            self._sampler.close_round()
         machine = self._machine
         if why := self._leaving.why(machine.round_id, machine.goal, machine.part is not None, False):
             told.info("%s", why)

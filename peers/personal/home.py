@@ -15,6 +15,7 @@ import msgspec
 import platformdirs
 
 from mdl.bounds import Bytes, Count, Seconds
+from mdl.devices.power import TRAINING_W
 from mdl.errors import DataError, MdlError, StorageError
 from mdl.files.kept import read_kept, read_sealed, with_previous, write_kept
 from mdl.personal.words.model_file import load_next_word
@@ -27,8 +28,6 @@ SHARED, NEXT = "shared.safetensors", "shared.next.safetensors"
 STUDY, RECORD, LOG = "study.safetensors", "record.json", "typing.jsonl"
 # All files that `mdl personal forget` deletes.
 PERSONAL_FILES = (MODEL, PREVIOUS, SHARED, NEXT, STUDY, *with_previous(RECORD), LOG)
-# Assumed: the power of a phone's processor at work, on top of the rest.
-TRAINING_W = 1.5
 _LARGEST_RECORD_BYTES = 1 << 16
 
 

@@ -75,6 +75,9 @@ class DevicePart(msgspec.Struct, frozen=True):
     charging: it is on its charger.
     in_use: a person is using it.
     temperature_c: temperature of its warmest sensor; in degrees Celsius.
+    energy_j: joules since mdl started on it; measured or modelled, see energy_from.
+    round_energy_j: joules of its last round; likewise.
+    energy_from: battery, board or processor: measured by it; modelled, or mixed: partly measured; "": not known.
     link_mb_s: speed of its link, as its transfers have shown; in megabytes a second.
     merge_mb_s: speed of its merges; in megabytes a second.
     bugs: messages that met a bug in its process.
@@ -108,6 +111,9 @@ class DevicePart(msgspec.Struct, frozen=True):
     charging: Annotated[bool | None, Shown(metric="charging")] = None
     in_use: Annotated[bool | None, Shown(metric="in_use")] = None
     temperature_c: Annotated[float | None, Shown("celsius", fact="temp", metric="temperature_celsius")] = None
+    energy_j: Annotated[float | None, Shown(metric="energy_joules")] = None
+    round_energy_j: Annotated[float | None, Shown(metric="round_energy_joules")] = None
+    energy_from: str = ""
     link_mb_s: Annotated[
         float | None, Shown("rate", column="MB/s", fact="link", metric="link_bytes_per_second", scale=1e6)
     ] = None

@@ -12,7 +12,7 @@ from mdl.errors import MeshNotFoundError
 from mdl.peers.view.active import tell_active
 from mdl.peers.view.console import PlainConsole
 from mdl.peers.view.take_snapshot import Taker
-from mdl.peers.view.terminal import draw_addresses, draw_mesh, tell_doing
+from mdl.peers.view.terminal import draw_addresses, draw_energy, draw_mesh, tell_doing
 from mdl.peers.view.watch import Watcher
 from mdl.transport.trust.keys import Mesh
 
@@ -54,6 +54,7 @@ def show_status(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool,
         if not quiet:
             console.print(draw_mesh(snapshot, told.rounds))
             console.print(draw_addresses(snapshot))
+            console.print(draw_energy(snapshot))
             if told.status is None:
                 console.print(_NOBODY_LEADS)
     built: dict[str, Any] = msgspec.to_builtins(snapshot)

@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mdl.devices.energy import HOW
 from mdl.peers.view.snapshot import SHOWN, ChartPart, DevicePart, ExchangePart, RoundPart, Shown, Snapshot
 from mdl.protocol.counts import MEASURES, show_score, show_value
 from mdl.protocol.status_messages import RoundSummary
@@ -85,6 +86,25 @@ def draw_addresses(snapshot: Snapshot) -> RenderableType:
         if device.port:
             table.add_row(name, device.role, f"{device.host}:{device.port}", device.fingerprint)
     return table
+
+
+def draw_energy(snapshot: Snapshot) -> RenderableType:
+    """Draw the energy of each device that tells it: of its last round, since its start, and how it was obtained."""
+    table = Table.grid(padding=(0, 2))
+    for name, device in snapshot.mesh.devices.items():
+        if device.energy_j is not None:
+            of_round = "" if device.round_energy_j is None else f"{_joules(device.round_energy_j)} in its last round"
+            table.add_row(
+                name,
+                of_round,
+                f"{_joules(device.energy_j)} since it started",
+                HOW.get(device.energy_from, device.energy_from),
+            )
+    return table
+
+
+def _joules(value: float) -> str:
+    return f"{value:.1f} J" if value < 1e4 else f"{value / 1e3:.1f} kJ"
 
 
 def describe_summary(summary: RoundSummary) -> str:

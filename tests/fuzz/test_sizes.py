@@ -85,6 +85,7 @@ COVERED: dict[str, str] = {
     "mdl/data/tables/rows.py:_parse_rows": "csv: a quote",
     "mdl/data/tables/stretches.py:list_stretches": SELF,
     "mdl/data/windows.py:iterate_blocks": SELF,
+    "mdl/devices/energy.py:_line": OWN,
     "mdl/devices/scenario.py:load_scenarios": "scenario: ",
     "mdl/files/ballot.py:_read_slot": "record: a ballot",
     "mdl/files/ballot.py:name_boot": OWN,

@@ -103,6 +103,8 @@ def test_a_running_mesh_of_five_processes_whose_agent_is_killed(home, other, bro
     watch, stream = (home.start("status", *common, "--watch", *more) for more in ((), ("--json",)))
     told = home.run("status", *common, "--json").result()
     assert told["mesh"]["devices"]["p4"]["state"] == "revoked"
+    assert told["mesh"]["devices"]["p1"]["energy_from"]
+    assert told["mesh"]["devices"]["p1"]["energy_j"] >= told["mesh"]["devices"]["p1"]["round_energy_j"] > 0.0
     assert sum(map(sum, told["learning"]["confusion"])) > 0
     assert until(lambda: len(re.findall(r"^home, round \d+, led by p\d: ", watch.said, re.MULTILINE)) > 2), watch.told
     assert until(lambda: len(read_lines(stream.output)) > 2), stream.told

@@ -99,7 +99,8 @@ def _member(name, number, activity, **given):
     resources = ResourceState(
         (1 + number % 7) << 30, (number * 13) % 90 + 3.0,
         None if number % 3 == 0 else float(95 - (number * 17) % 90), number % 4 == 1, number % 5 == 2,
-        temperature_c=35.0 + number % 30,
+        temperature_c=35.0 + number % 30, energy_j=40.0 * number, round_energy_j=1.0 + number % 3,
+        energy_from="modelled",
     )  # fmt: skip
     links = {"link_mb_s": 3.0 + number % 11, "merge_mb_s": 80.0, "loss": 0.4 + number / 50}
     return MemberStatus(name, 1, given.pop("alive", True), activity, 41, given.pop("heard_s_ago", 0.2),

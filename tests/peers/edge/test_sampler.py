@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from mdl.config import BusySection, DeviceSection
+from mdl.devices.power import TRAINING_W
 from mdl.errors import ConfigError
 from mdl.peers.edge.sampler import BatteryBudget, MergeTimer, Sampler
 from mdl.protocol.delta import Contributor, PartialSum, pair_aggregate
@@ -126,3 +128,36 @@ def test_eq_4_who_has_used_its_share_is_busy_and_receives_nothing() -> None:
     assert is_busy(spent, BusySection())
     assert not spent.may_take(0)
     assert not is_busy(msgspec.structs.replace(spent, battery_left_percent=0.5), BusySection())
+
+
+def test_energy_is_modelled_from_the_processor_s_time_and_each_round_has_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    taken_s = [50.0]
+    monkeypatch.setattr("mdl.peers.edge.sampler._SYSFS", tmp_path)
+    monkeypatch.setattr("mdl.peers.edge.sampler.find_board", lambda: lambda: None)
+    monkeypatch.setattr("mdl.peers.edge.sampler.time.process_time", lambda: taken_s[0])
+    sampler = Sampler()
+    first = sampler(LinkCounts()).resources
+    assert (first.energy_j, first.round_energy_j, first.energy_from) == (0.0, None, "modelled")
+    taken_s[0] = 52.0
+    sampler.close_round()
+    taken_s[0] = 53.0
+    second = sampler(LinkCounts()).resources
+    assert (second.energy_j, second.round_energy_j) == (3.0 * TRAINING_W, 2.0 * TRAINING_W)
+    assert sampler.tell_energy() == f"{3.0 * TRAINING_W:.1f} J (modelled, this process)"
+
+
+def test_energy_is_that_of_the_battery_while_it_discharges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now = [0.0]
+    monkeypatch.setattr("mdl.peers.edge.sampler._SYSFS", tmp_path)
+    monkeypatch.setattr("mdl.peers.edge.sampler.time.monotonic", lambda: now[0])
+    battery = tmp_path / "class/power_supply/BAT0"
+    battery.mkdir(parents=True)
+    for name, content in (("type", "Battery"), ("status", "Discharging"), ("power_now", "7000000")):
+        (battery / name).write_text(f"{content}\n")
+    sampler = Sampler()
+    sampler(LinkCounts())
+    now[0] = 2.0
+    resources = sampler(LinkCounts()).resources
+    assert (resources.energy_j, resources.energy_from) == (pytest.approx(14.0), "battery")

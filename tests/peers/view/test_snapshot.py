@@ -18,7 +18,7 @@ from mdl.peers.view import terminal
 from mdl.peers.view.merge_patch import apply_patch, merge_patch
 from mdl.peers.view.snapshot import CyclePart, Snapshot
 from mdl.peers.view.take_snapshot import Taker, Told, take_snapshot
-from mdl.peers.view.terminal import draw_addresses, draw_mesh
+from mdl.peers.view.terminal import draw_addresses, draw_energy, draw_mesh
 from mdl.protocol.counts import Fit, Labelling
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Activity, PeerInfo, ResourceState, Role, Transfer
@@ -332,3 +332,24 @@ def test_a_device_in_its_own_line_of_the_view_fits_eighty_columns() -> None:
 def test_an_agent_that_stands_by_is_told_too() -> None:
     told = Told("home", peers={"boss": AGENT})
     assert take_snapshot(told).mesh.devices["boss"].state == "found"
+
+
+def test_energy_is_told_with_its_source_for_devices_that_tell_it() -> None:
+    given = {
+        "ann": ResourceState(1, 1.0, energy_j=412.25, round_energy_j=3.5, energy_from="modelled"),
+        "bob": ResourceState(1, 1.0, energy_j=51_234.0, energy_from="battery"),
+        "cat": ResourceState(1, 1.0, energy_j=1.0, energy_from="sun"),
+        "dan": RESOURCES,
+    }
+    members = tuple(_member(name, resources=resources) for name, resources in given.items())
+    snapshot = take_snapshot(msgspec.structs.replace(TOLD, status=msgspec.structs.replace(STATUS, members=members)))
+    ann = msgspec.to_builtins(snapshot)["mesh"]["devices"]["ann"]
+    assert (ann["energy_j"], ann["round_energy_j"], ann["energy_from"]) == (412.25, 3.5, "modelled")
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(draw_energy(snapshot))
+    assert [re.split(r"  +", line.rstrip()) for line in capture.get().splitlines()] == [
+        ["ann", "3.5 J in its last round", "412.2 J since it started", "modelled, this process"],
+        ["bob", "51.2 kJ since it started", "measured by its battery, whole device"],
+        ["cat", "1.0 J since it started", "sun"],
+    ], "a later version may have another source"
