@@ -97,6 +97,10 @@ def _segments_are_tried_again_at_once(self: Reach, pairs: object, now: float) ->
     return None
 
 
+def _no_report_tells_a_pair(self: Distribution) -> list[Any]:
+    return []
+
+
 def _nothing_is_said_again(self: Exchange, now: float) -> list[Any]:
     return []
 
@@ -248,7 +252,14 @@ def _check_that_a_cut_costs_segments_once() -> None:
     assert len(mesh.accounts.closed) > plan.rounds
     assert len([summary for summary in mesh.rounds if summary.seconds["total"] > 3.0]) <= 2
     owns = mesh.rounds[-1].shares
-    assert (owns["p1"], owns["p2"], sum(owns.values()) > 0) == (0, 0, True), "in segments, around the cut"
+    assert (owns.get("p1"), owns.get("p2"), sum(owns.values()) > 0) == (0, 0, True), "in segments, around the cut"
+    assert mesh.rounds[0].seconds["total"] < 7.0, "the round itself goes on in segments"
+
+
+def _check_that_a_standstill_costs_segments() -> None:
+    reach = Reach()
+    reach.fail_segments([], 0.0)
+    assert not reach.may_try_segments(1.0)
 
 
 def _check_that_a_new_plan_makes_a_new_result() -> None:
@@ -279,7 +290,8 @@ RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
     ),
     _nothing_is_said_again: (Exchange, "on_time", _check_that_losses_cost_no_plan),
     _a_standstill_is_not_seen: (Distribution, "is_at_a_standstill", _check_that_a_cut_is_gone_around),
-    _segments_are_tried_again_at_once: (Reach, "fail_segments", _check_that_a_cut_costs_segments_once),
+    _segments_are_tried_again_at_once: (Reach, "fail_segments", _check_that_a_standstill_costs_segments),
+    _no_report_tells_a_pair: (Distribution, "find_apart", _check_that_a_cut_costs_segments_once),
     _an_older_result_is_kept_for_a_new_plan: (Spread, "_is_result", _check_that_a_new_plan_makes_a_new_result),
 }
 

@@ -291,12 +291,24 @@ def test_where_nothing_moves_the_round_goes_on_by_hops() -> None:
     assert desk.agent.phase is Phase.AGGREGATING
 
 
-def test_devices_that_do_not_reach_each_other_aggregate_by_hops() -> None:
+def test_devices_that_do_not_reach_each_other_own_no_segment() -> None:
     desk = _desk()
     for peer in (A, B, C):
         desk.report(peer)
     desk.agent.members.reach.fail(A, B, desk.now)
-    desk.agent.members.reach.fail(A, B, desk.now)
+    for peer in (A, B, C):
+        desk.hold(peer)
+    order = desk.last(BroadcastOrdered)
+    assert dict(zip(order.order, order.owns, strict=True)).items() >= {(A, 0), (B, 0)}
+    assert not desk.hops()
+
+
+def test_if_no_device_reaches_all_others_they_aggregate_by_hops() -> None:
+    desk = _desk()
+    for peer in (A, B, C):
+        desk.report(peer)
+    for pair in ((A, B), (B, C)):
+        desk.agent.members.reach.fail(*pair, desk.now)
     for peer in (A, B, C):
         desk.hold(peer)
     assert desk.hops()
