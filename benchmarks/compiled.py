@@ -37,16 +37,16 @@ _SEEDS = str(ROOT / "benchmarks" / "faults" / "seeds.py")
 _FOLDERS = ("mdl/peers/roles", "mdl/sim/mesh", "mdl/sim/trust")
 _FILES = ("mdl/scheduler/policies/greedy.py", "mdl/protocol/delta.py", "mdl/protocol/segments.py")
 _SPLIT = (
-    "mdl/peers/roles/trainer/works.py",
+    "mdl/peers/roles/trainer/model_state.py",
     "mdl/peers/roles/trainer/guard.py",
     "mdl/peers/roles/trainer/trainer.py",
-    "mdl/peers/roles/membership/member.py",
+    "mdl/peers/roles/membership/members.py",
     "mdl/peers/roles/membership/succession.py",
-    "mdl/sim/mesh/watch.py",
+    "mdl/sim/mesh/driver.py",
     "mdl/protocol/delta.py",
 )
 # It names types that are there for the type checker alone.
-_PYTHON = ("mdl/sim/trust/gate.py",)
+_PYTHON = ("mdl/sim/trust.py",)
 _STRUCT = re.compile(r"\((msgspec\.)?Struct|\(AssertionError\)")
 _BUILD = """
 from mypyc.build import mypycify

@@ -15,7 +15,7 @@ from mdl.data.parcel import find_shared
 from mdl.data.sources import parse_spec
 from mdl.devices.offer import Offer
 from mdl.errors import MdlError
-from mdl.peers.roles.sharing.taker import Taker
+from mdl.peers.roles.sharing import Taker
 from mdl.peers.sharing.files import TakenFiles, read_taken
 from mdl.peers.sharing.node import Meeting, delete_if_out, opened
 from mdl.protocol.delta import Contributor

@@ -22,8 +22,7 @@ from mdl.peers.edge.lifeline import stopped_by_signals
 from mdl.peers.edge.membership import keep_roster, open_membership
 from mdl.peers.edge.naming import under_a_free_name
 from mdl.peers.edge.node import drive, start_runtime
-from mdl.peers.roles.sharing.giver import Giver
-from mdl.peers.roles.sharing.taker import Taker
+from mdl.peers.roles.sharing import Giver, Taker
 from mdl.peers.sharing.files import GivenFiles, Share, TakenFiles, delete_shared, read_shares, write_shares
 from mdl.peers.sharing.named import Named
 from mdl.protocol.delta import Contributor

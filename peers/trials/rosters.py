@@ -12,9 +12,8 @@ from functools import cache, lru_cache, partial
 
 from mdl.protocol.vocabulary import PeerInfo
 from mdl.sim.mesh.driver import SimMesh
-from mdl.sim.mesh.snapshot import copy_graph
-from mdl.sim.trust.gate import Gate
-from mdl.sim.trust.judge import Judge
+from mdl.sim.mesh.search import copy_graph
+from mdl.sim.trust import Gate, Judge
 from mdl.transport.links.standing import Standing, Stated
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, is_signed, new_join_code
 from mdl.transport.trust.membership import Membership

@@ -15,20 +15,17 @@ from mdl.config import Rule
 from mdl.errors import MdlError
 from mdl.peers.roles.agent.settings import TimeLimit
 from mdl.peers.roles.build import SEGMENT_VALUES, PeerStart, TrainerStart, build_machine, simulated_start
-from mdl.peers.roles.peer import Peer
-from mdl.peers.roles.waits import tell_waits
+from mdl.peers.roles.peer import Peer, tell_waits
 from mdl.peers.trials.rosters import open_gate
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import Role
 from mdl.sim.mesh.accounts import Accounts, InvariantError, dimensions_of
 from mdl.sim.mesh.driver import SimMesh
 from mdl.sim.mesh.injector import Injector
-from mdl.sim.mesh.invariants import Invariants
+from mdl.sim.mesh.invariants import Invariants, Verdict, is_settled, judge, patience_s
 from mdl.sim.mesh.network import Network
 from mdl.sim.mesh.process import Disk, Node
-from mdl.sim.mesh.verdict import Verdict, is_settled, judge, patience_s
-from mdl.sim.plans.fault_plan import AGENT_NODE, FaultPlan, Lie
-from mdl.sim.plans.shrink import shrink_plan
+from mdl.sim.plans.fault_plan import AGENT_NODE, FaultPlan, Lie, shrink_plan
 
 # 0.3 MB at 2.5 to 5 MB/s: a hop takes 0.06 to 0.12 s, not much less than local training, so that faults hit both.
 SIZE_BYTES = 300_000

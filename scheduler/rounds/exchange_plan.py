@@ -15,7 +15,7 @@ from mdl.scheduler.plans.segment_plan import bandwidth_shares, level
 from mdl.scheduler.rounds.participation import LEAST_MEMBERS, DeviceSeen, RoundSeen
 from mdl.scheduler.rounds.worth import FRESH, contribution, worth_of
 
-# Order, answer and the first piece before anything flows, and the last result (`mdl.sim.timing.exchange`).
+# Order, answer and the first piece before anything flows, and the last result (`mdl.sim.timing.iteration`).
 _MESSAGES = 4
 # An owner's link takes this much longer than its bytes do, since it is full both ways (measured there).
 _FULL_BOTH_WAYS = 1.15

@@ -1,7 +1,7 @@
 """Worlds for whole rounds, drawn by a seed: training times, links that drift, and hours of busy periods. Pure.
 
 - dynamic: classes, stragglers and kinds of use of the family `dynamic` (`mdl.sim.timing.scenario`), and its gaps.
-- varied: each world draws its own way of drawing (`mdl.sim.timing.varied`): shares of classes and kinds, lengths and
+- varied: each world draws its own way of drawing (`mdl.sim.timing.scenario`): shares of classes and kinds, lengths and
   gaps of busy periods, stragglers, speeds. A rule that is tuned on one way of drawing shows it here.
 - recorded: busy periods, battery and heat of recorded phones (`scheduler/rounds/recorded.py`), the rest as dynamic.
 
@@ -23,9 +23,7 @@ from mdl.devices.scenario import MOST_DEVICES, ScenarioDevice
 from mdl.devices.usage import UsageKind, draw_busy_periods
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
-from mdl.sim.timing.device_models import MERGE_RANGES_MB_S
-from mdl.sim.timing.scenario import draw_scenario
-from mdl.sim.timing.varied import draw_varied
+from mdl.sim.timing.scenario import MERGE_RANGES_MB_S, draw_scenario, draw_varied
 
 Floats = npt.NDArray[np.float64]
 

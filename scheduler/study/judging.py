@@ -17,8 +17,7 @@ from mdl.scheduler.policies.picks import Picks
 from mdl.scheduler.policies.qnet_numpy import NumpyQ
 from mdl.scheduler.study.parallel_play import finish
 from mdl.scheduler.study.play import play
-from mdl.sim.timing.batch import Batch
-from mdl.sim.timing.packing import pack
+from mdl.sim.timing.batch import Batch, pack
 from mdl.sim.timing.scenario import draw_scenario
 
 # Tuning looks at these seeds; 0 to 299 only judge.

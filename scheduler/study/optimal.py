@@ -20,8 +20,7 @@ from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
 from mdl.scheduler.policies.planning.subset_recursion import Indices, Tables, Times, earliest_ends, subset_tables
-from mdl.sim.timing.exchange import broadcast_end_s
-from mdl.sim.timing.iteration import TimedHop
+from mdl.sim.timing.iteration import TimedHop, broadcast_end_s
 
 # 9 devices take about 10 ms, 12 about 150 ms; each additional device triples that.
 MAX_DEVICES = 12

@@ -9,8 +9,7 @@ from mdl.devices.scenario import Scenario
 from mdl.errors import LocalProtocolError
 from mdl.scheduler.policies.chain import ChainView, DeviceView, Policy, Wait
 from mdl.scheduler.policies.detour import go_around
-from mdl.sim.timing.exchange import broadcast_end_s
-from mdl.sim.timing.iteration import Iteration, TimedHop
+from mdl.sim.timing.iteration import Iteration, TimedHop, broadcast_end_s
 
 
 class Ordered(msgspec.Struct, frozen=True):

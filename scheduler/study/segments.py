@@ -14,8 +14,7 @@ from mdl.protocol.coding import coded_size
 from mdl.scheduler.plans.segment_plan import SegmentPlan, plan_segments
 from mdl.scheduler.policies.chain import ChainView
 from mdl.scheduler.study.play import Played, view_of
-from mdl.sim.timing.exchange import exchange_end_s
-from mdl.sim.timing.iteration import Iteration
+from mdl.sim.timing.iteration import Iteration, exchange_end_s
 
 # Bytes of a float32.
 _BYTES = 4

@@ -18,8 +18,7 @@ from mdl.scheduler.policies.features import look_at, observe_receivers, observe_
 from mdl.scheduler.policies.picks import Picks
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, Weights
 from mdl.scheduler.study.parallel_play import finish, stand_of_rows
-from mdl.sim.timing.batch import Batch
-from mdl.sim.timing.packing import Packed, pack
+from mdl.sim.timing.batch import Batch, Packed, pack
 from mdl.sim.timing.scenario import draw_scenario, vary_scenario
 
 # Scenarios of training; those of tuning and judging lie below.

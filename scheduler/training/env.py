@@ -69,7 +69,7 @@ class ChainEnv(gymnasium.Env[Floats, np.int64]):
       the layout's is worth 0. Any other is worth its gain or loss if the layout goes on from there, with the same luck.
 
     With `exchange="any"` the makespan in J lasts until every live device has the result, also after hops
-    (`mdl.sim.timing.exchange`): a round in segments has no other end. Energy of segments and of a broadcast is not
+    (`mdl.sim.timing.iteration`): a round in segments has no other end. Energy of segments and of a broadcast is not
     counted.
 
     ## Start

@@ -15,8 +15,7 @@ from mdl.scheduler.policies.features import FEATURES, Look, look_at, observe_rec
 from mdl.scheduler.study.parallel_play import stand_of_rows
 from mdl.scheduler.training.env import ILLEGAL_COST, LEADING, ChainEnv, Reward
 from mdl.scheduler.training.objective import Objective, finish_batch, finish_batch_by_layout
-from mdl.sim.timing.batch import Batch
-from mdl.sim.timing.packing import pack
+from mdl.sim.timing.batch import Batch, pack
 
 Floats = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]

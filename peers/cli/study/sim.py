@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mdl.peers.cli.progress import Show
     from mdl.peers.trials.campaign import Campaign, Totals
     from mdl.peers.trials.explore import Bound, Found, Searched
-    from mdl.sim.mesh.verdict import Verdict
+    from mdl.sim.mesh.invariants import Verdict
     from mdl.sim.plans.fault_plan import FaultPlan
 
 app = App("Judge the mesh under faults, in virtual time.")

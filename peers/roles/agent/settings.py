@@ -8,7 +8,7 @@ import msgspec
 
 from mdl.config import BusySection, Exchange, Rule
 from mdl.ends import EndSection
-from mdl.peers.roles.membership.reach import AVOID_S
+from mdl.peers.roles.membership.members import AVOID_S
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
 

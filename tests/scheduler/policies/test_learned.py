@@ -22,9 +22,8 @@ from mdl.scheduler.policies.picks import Picks
 from mdl.scheduler.policies.qnet_numpy import draw_weights, save_weights
 from mdl.scheduler.study.parallel_play import finish
 from mdl.scheduler.study.play import play, view_of
-from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.batch import Batch, pack
 from mdl.sim.timing.iteration import Iteration
-from mdl.sim.timing.packing import pack
 from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
 FREE = DeviceState.FREE

@@ -15,7 +15,7 @@ from mdl.peers.view.compare import compare, describe_comparison
 from mdl.scheduler.policies.registry import SHARES, SHARES_BY, make_policy
 from mdl.scheduler.study.play import play
 from mdl.scheduler.study.segments import play_segments
-from mdl.sim.timing.exchange import broadcast_end_s
+from mdl.sim.timing.iteration import broadcast_end_s
 from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
 

@@ -30,9 +30,8 @@ from mdl.scheduler.training.objective import (
     rollout_costs,
     unit_of,
 )
-from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.batch import Batch, pack
 from mdl.sim.timing.iteration import Iteration
-from mdl.sim.timing.packing import pack
 from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 from tests.scheduler.one_view import observe
 

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.trainer import gaps
-from mdl.peers.roles.trainer.exchange import Exchange
-from mdl.peers.roles.trainer.gaps import MOST_AT_ONCE
-from mdl.peers.roles.trainer.lanes import Uplink
+from mdl.peers.roles.trainer import exchange as gaps
+from mdl.peers.roles.trainer.exchange import MOST_AT_ONCE, Exchange, Uplink
 from mdl.protocol.checksum import checksum_of, checksums_by_piece
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, PartialSum
@@ -22,7 +20,7 @@ from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import mask_of, places_of
-from mdl.sim.mesh.snapshot import copy_graph
+from mdl.sim.mesh.search import copy_graph
 from tests.peers.roles.at_once import mean_of, on_way, sum_of
 from tests.peers.roles.trainer.talk import hear
 

@@ -11,8 +11,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from mdl.peers.roles.trainer.exchange import Exchange
-from mdl.peers.roles.trainer.lanes import Uplink
+from mdl.peers.roles.trainer.exchange import Exchange, Uplink
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import room_for
 from mdl.protocol.machine import Send
