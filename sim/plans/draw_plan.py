@@ -1,9 +1,9 @@
 """Fault plans drawn from seeds, and kinds of faults that a flag adds to a drawn plan. Pure.
 
 A seed gives the same plan as long as this module is the same; a plan that once failed is kept in full
-(tests/sim/mesh/plans). A flag draws its faults apart, so that all other faults of a seed stay as they were: leaves
-(users end their devices), power cuts, backups, cloned cards, starved processors, revocations and liars, and long
-splits, in which groups go on as forks and meet again.
+(tests/sim/mesh/plans). A flag draws its faults apart, so that all other faults of a seed stay as they were. Flags add
+leaves (users end their devices), power cuts, backups, cloned cards, starved processors, revocations and liars. They add
+long splits, too: groups go on as forks, and meet again.
 """
 
 from __future__ import annotations
