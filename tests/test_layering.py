@@ -20,7 +20,7 @@ FACE = ("mdl/__init__.py", "mdl/__main__.py", "mdl/gym.py")
 INSIDE = {
     "mdl": ("devices", "defence", "trust", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
     "transport": ("trust", "wire", "discovery", "datagrams", "links"),
-    "scheduler": ("policies", "plans", "paper", "given", "study", "rounds", "training", "explain"),
+    "scheduler": ("policies", "paper", "study", "rounds", "training", "explain"),
     "peers": (
         *("roles", "edge", "personal", "recommend", "view", "trust", "report", "sharing", "loops", "integrations"),
         *("web", "launch", "trials", "service", "doctor", "cli"),
@@ -47,9 +47,8 @@ PURE = (
     "transport/datagrams",
     "sim",
     "scheduler/policies",
-    "scheduler/plans",
     "scheduler/paper",
-    "scheduler/given",
+    "scheduler/given.py",
     "scheduler/study",
     "scheduler/rounds",
     "scheduler/training",

@@ -22,7 +22,7 @@ from mdl.peers.roles.build import PeerStart, build_machine
 from mdl.peers.trials.story_file import IMPOSSIBLE, LARGEST_MODEL, Entry, Recorded, read_event
 from mdl.protocol.machine import Effect, Tick
 from mdl.reading import shorten
-from mdl.scheduler.given.choice import describe_choice, policy_of
+from mdl.scheduler.given import describe_choice, policy_of
 from mdl.scheduler.policies.chain import Policy
 from mdl.scheduler.policies.registry import POLICIES, make_policy
 

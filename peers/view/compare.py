@@ -15,10 +15,9 @@ from mdl.devices.scenario import Scenario
 from mdl.own import Own
 from mdl.peers.interrupts import handled, interrupt
 from mdl.scheduler.explain.watched_play import Bench, play_named
-from mdl.scheduler.paper.problem import energy_variance
+from mdl.scheduler.paper.problem import energy_variance, objectives
 from mdl.scheduler.policies.registry import OPTIMAL, SHARES_BY
 from mdl.scheduler.study.judging import half_width
-from mdl.scheduler.study.normalised import objectives
 from mdl.scheduler.study.play import Played
 
 

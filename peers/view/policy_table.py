@@ -10,8 +10,8 @@ from rich.table import Table
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from mdl.peers.view.console import PlainConsole
-from mdl.scheduler.paper.follow_order import FollowOrder
-from mdl.scheduler.paper.policy_file import is_paper_dqn, load_paper_dqn
+from mdl.scheduler.paper.policy import is_paper_dqn, load_paper_dqn
+from mdl.scheduler.policies.fixed import FollowOrder
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, load_weights
 from mdl.scheduler.policies.registry import make_policy
 from mdl.scheduler.study.judging import Judged, judge_network, judge_policy

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from mdl.config import Compress
 from mdl.own import Own
 from mdl.peers.view.schedule_source import Playable, Subject, as_playable
-from mdl.scheduler.explain.chart import Chart, Exchanged, SeenDevice
+from mdl.scheduler.explain.chart import Chart, Exchanged, SeenDevice, chart_round
 from mdl.scheduler.explain.device_table import ShownDevice, real_devices, scenario_devices
-from mdl.scheduler.explain.gantt_played import chart_play
-from mdl.scheduler.explain.gantt_recorded import chart_round
 from mdl.scheduler.explain.recorded_round import chart_real, tell_lost
-from mdl.scheduler.explain.watched_play import Bench, check_policy, play_watched
+from mdl.scheduler.explain.watched_play import Bench, chart_play, check_policy, play_watched
 from mdl.scheduler.policies.registry import SHARES_BY
-from mdl.scheduler.study.segments import play_segments
+from mdl.scheduler.study.play import play_segments
 
 
 @dataclass(frozen=True)

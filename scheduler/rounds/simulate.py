@@ -22,7 +22,6 @@ from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import busy_rate, expected_rest_s
 from mdl.errors import LocalProtocolError
-from mdl.scheduler.rounds.exchange_plan import plan_exchange
 from mdl.scheduler.rounds.participation import (
     LEAST_MEMBERS,
     LOOKED_BACK,
@@ -32,9 +31,11 @@ from mdl.scheduler.rounds.participation import (
     ParticipationRule,
     RoundSeen,
     Wait,
+    contribution,
+    plan_exchange,
+    worth,
 )
 from mdl.scheduler.rounds.world import HORIZON_S, World, WorldDevice
-from mdl.scheduler.rounds.worth import contribution, worth
 from mdl.sim.timing.iteration import exchange_end_s
 
 # Parts of a device's sum: (the version that it began from, local periods).
@@ -52,7 +53,7 @@ class RoundPlayed:
     """One round. Its result is version `number`; version 0 is the start.
 
     members: device -> the work that the round holds. dropped: devices that closed it and were then left behind.
-    worth: see `mdl.scheduler.rounds.worth`.
+    worth: see `mdl.scheduler.rounds.participation`.
     """
 
     number: int

@@ -6,9 +6,9 @@ A device with an empty battery takes its own contribution with it; a device that
 (docs/protocol-hops.md, fault rule 3). The reference for `mdl.sim.timing.batch`, which does the same for many scenarios
 at once.
 
-In segments (MDLdroid has none; `scheduler/plans/segment_plan.py`): each device gives the owners its pieces, each owner
-merges its segments and gives the results to all. Links are full duplex and carry all that waits: no windows, no losses.
-A result goes as soon as all its pieces are there. Work on a device stands still while it is busy.
+In segments (MDLdroid has none; `scheduler/policies/segment_plan.py`): each device gives the owners its pieces, each
+owner merges its segments and gives the results to all. Links are full duplex and carry all that waits: no windows, no
+losses. A result goes as soon as all its pieces are there. Work on a device stands still while it is busy.
 """
 
 from __future__ import annotations

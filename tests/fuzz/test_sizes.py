@@ -33,7 +33,7 @@ SELF = "writes"  # it makes the bytes, or views those that are there
 OWN = "its own process"  # what mdl has said to itself, or the system says
 LINE = "a line of its own file"  # bounded where the file is read
 COVERED: dict[str, str] = {
-    "scheduler/rounds/recorded.py:read_phones": "phones: ",
+    "scheduler/rounds/world.py:read_phones": "phones: ",
     "mdl/readable.py:encode_readable": SELF,
     "mdl/assignments.py:_parse_value": "the command line",
     "mdl/cloud/update_codec.py:pack_parts": SELF,
@@ -145,7 +145,7 @@ COVERED: dict[str, str] = {
     "sim/plans/fault_plan.py:load_plan": "plan: ",
     "scheduler/explain/decide_lines.py:_parse": "a line of the user's own program, bounded where it is read",
     "scheduler/explain/recorded_round.py:read_policy": "config: ",
-    "scheduler/given/choice.py:describe_choice": "config: a gigabyte",
+    "scheduler/given.py:describe_choice": "config: a gigabyte",
     "scheduler/policies/qnet_numpy.py:read_policy": "policy: ",
     "peers/cli/study/sim.py:_load_found": "story: a search",
     "peers/cli/study/sim.py:_read_plan": "plan: ",

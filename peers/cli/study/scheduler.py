@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from mdl.devices.scenario import Scenario
-    from mdl.scheduler.rounds.own_log import Logged
+    from mdl.scheduler.rounds.world import Logged
     from mdl.scheduler.study.judging import Cells
     from mdl.scheduler.training.train import Report, Trained
 
@@ -358,7 +358,7 @@ def _train_paper(
     _need_learning("--variant paper")
     if steps is None or minutes is not None:
         raise ConfigError("--variant paper: give --steps (picks), such as 30000")
-    from mdl.scheduler.paper.policy_file import save_paper_dqn
+    from mdl.scheduler.paper.policy import save_paper_dqn
     from mdl.scheduler.training.paper_dqn import train_paper
     from mdl.scheduler.training.train import Report
 
@@ -396,8 +396,8 @@ def _train_rounds(
     _need_learning("--variant rounds")
     if (steps is None) == (minutes is None):
         raise ConfigError("--variant rounds: give either --steps (decisions), such as 150000, or --minutes")
-    from mdl.scheduler.rounds.held_out import drawn_cells, less_time_than, logged_cells, play_rule
-    from mdl.scheduler.rounds.own_log import draw_logged_world
+    from mdl.scheduler.rounds.judge import drawn_cells, less_time_than, logged_cells, play_rule
+    from mdl.scheduler.rounds.world import draw_logged_world
     from mdl.scheduler.study.judging import FIRST_TUNING_SEED, FIRST_VERDICT_SEED, tell_verdict
     from mdl.scheduler.training.rounds_train import train_rounds_policy
 
@@ -441,7 +441,7 @@ def _train_rounds(
 
 def _read_log(text: str) -> tuple[Logged, Logged, Logged]:
     from mdl.peers.view.own_log import parse_recorded, recorded_rounds
-    from mdl.scheduler.rounds.own_log import split_log
+    from mdl.scheduler.rounds.world import split_log
 
     path = parse_recorded(text)
     parts = split_log(recorded_rounds(path), str(path))

@@ -34,12 +34,10 @@ from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import AgentMessage, BroadcastOrdered, RoundOpened, exchanging
 from mdl.protocol.status_messages import LEFT_OUT
 from mdl.protocol.vocabulary import Activity, Holding, ResourceState
-from mdl.scheduler.plans.segment_plan import SegmentPlan, bandwidth_shares, plan_segments
-from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Policy, Wait
-from mdl.scheduler.policies.detour import go_around
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Policy, Wait, go_around
 from mdl.scheduler.policies.device_book import DeviceBook, learn_from_hop, usual_link
-from mdl.scheduler.rounds.participation import LOOKED_BACK, Close, DeviceSeen, RoundSeen
-from mdl.scheduler.rounds.shipped import Bounds, mesh_rule
+from mdl.scheduler.policies.segment_plan import SegmentPlan, bandwidth_shares, plan_segments
+from mdl.scheduler.rounds.participation import LOOKED_BACK, Bounds, Close, DeviceSeen, RoundSeen, mesh_rule
 
 logger = logging.getLogger(__name__)
 

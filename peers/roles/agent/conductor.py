@@ -26,8 +26,8 @@ from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import Activity, Holding, Staged
-from mdl.scheduler.plans.segment_plan import SegmentPlan
 from mdl.scheduler.policies.device_book import learn_from_exchange
+from mdl.scheduler.policies.segment_plan import SegmentPlan
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from mdl.protocol.round_messages import BroadcastOrdered, exchanging
 from mdl.protocol.segment_messages import Lost
 from mdl.protocol.tree import tree_children, tree_parent
 from mdl.protocol.vocabulary import Contributors, Holding, Partials, Staged
-from mdl.scheduler.plans.segment_plan import SegmentPlan
+from mdl.scheduler.policies.segment_plan import SegmentPlan
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.segments import share_counted
 from mdl.protocol.status_messages import MAX_SCHEDULE, DeviceRecord, HopSummary, RoundSummary, Schedule
 from mdl.protocol.vocabulary import Holding, Partials, Staged
-from mdl.scheduler.plans.segment_plan import SegmentPlan
+from mdl.scheduler.policies.segment_plan import SegmentPlan
 
 
 def summarise_round(

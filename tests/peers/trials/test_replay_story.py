@@ -20,7 +20,7 @@ from mdl.peers.trials.story_file import load_story, read_event, save_stories, te
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught
 from mdl.protocol.delta import Contributor
-from mdl.scheduler.given.choice import describe_choice
+from mdl.scheduler.given import describe_choice
 from mdl.scheduler.policies.registry import make_policy
 from mdl.sim.plans.draw_plan import draw_plan
 from mdl.transport.story import Story

@@ -8,9 +8,9 @@ import pytest
 from mdl.errors import ConfigError
 from mdl.scheduler.policies.features import COLUMN
 from mdl.scheduler.policies.qnet_numpy import Weights, draw_weights
-from mdl.scheduler.training import branching, labels
-from mdl.scheduler.training.branching import IMBALANCE_TRANSFERS, LabelJob, produce_labels
-from mdl.scheduler.training.labels import Progress, train_on_labels
+from mdl.scheduler.training import labels
+from mdl.scheduler.training import labels as branching
+from mdl.scheduler.training.labels import IMBALANCE_TRANSFERS, LabelJob, Progress, produce_labels, train_on_labels
 
 
 @pytest.fixture

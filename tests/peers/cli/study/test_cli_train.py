@@ -16,7 +16,7 @@ from mdl.peers.cli.main import main
 from mdl.peers.cli.study import scheduler
 from mdl.protocol.status_messages import DeviceRecord, RoundSummary
 from mdl.scheduler.policies.qnet_numpy import draw_weights
-from mdl.scheduler.rounds import held_out
+from mdl.scheduler.rounds import judge as held_out
 from mdl.scheduler.study import judging
 from mdl.scheduler.training import train as train_module
 from mdl.scheduler.training.train import Trained
@@ -24,8 +24,7 @@ from mdl.scheduler.training.train import Trained
 pytest.importorskip("stable_baselines3")
 
 from mdl.scheduler.training import rounds_train
-from mdl.scheduler.training.rounds_dqn import rule_layers
-from mdl.scheduler.training.rounds_train import TrainedRounds
+from mdl.scheduler.training.rounds_train import TrainedRounds, rule_layers
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from mdl.protocol.grid import room_for
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segments import count_segments, segment_values
-from mdl.scheduler.plans.segment_plan import apportion, bandwidth_shares
+from mdl.scheduler.policies.segment_plan import apportion, bandwidth_shares
 from tests.peers.roles.at_once import sum_of
 from tests.peers.roles.trainer.talk import hear
 
