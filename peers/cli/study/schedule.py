@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mdl.own import Own
-    from mdl.peers.view.schedule_drawing import Drawing
+    from mdl.peers.view.schedule_source import Drawing
     from mdl.scheduler.explain.decide_lines import Decider
     from mdl.scheduler.rounds.participation import ParticipationRule
 
@@ -88,8 +88,7 @@ def show(
     them (dqn).
     """
     from mdl.own import own_policy
-    from mdl.peers.view.schedule_drawing import draw_subject
-    from mdl.peers.view.schedule_source import find_subject, looker
+    from mdl.peers.view.schedule_source import draw_subject, find_subject, looker
 
     look = looker(mesh, code, join, interface, loopback, wait)
     _check_out(out)

@@ -148,7 +148,7 @@ def evaluate(
     It shows the makespan with spread, also of the greedy rule.
     """
     from mdl.files.figures import write_table
-    from mdl.peers.view.policy_table import describe, judge, judge_optimum, list_makespans, print_rows
+    from mdl.peers.view.compare import describe, judge, judge_optimum, list_makespans, print_rows
     from mdl.sim.timing.scenario import draw_scenario
 
     if csv is not None:
@@ -269,7 +269,7 @@ def _train_chain(
 def _read_scenarios(text: str, seed: int) -> tuple[tuple[Scenario, ...], Cells, Cells]:
     """Return a log's rounds to learn from, variants of others to watch, and of still others to judge by."""
     from mdl.errors import DataError
-    from mdl.peers.view.own_log import parse_recorded, recorded_scenarios
+    from mdl.peers.view.schedule_source import parse_recorded, recorded_scenarios
     from mdl.scheduler.training.relearn import divide, vary_cells
 
     path = parse_recorded(text)
@@ -440,7 +440,7 @@ def _train_rounds(
 
 
 def _read_log(text: str) -> tuple[Logged, Logged, Logged]:
-    from mdl.peers.view.own_log import parse_recorded, recorded_rounds
+    from mdl.peers.view.schedule_source import parse_recorded, recorded_rounds
     from mdl.scheduler.rounds.world import split_log
 
     path = parse_recorded(text)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.peers.cli.study.schedule import app
-from mdl.peers.view.take_snapshot import _tell_lost
+from mdl.peers.view.snapshot import _tell_lost
 from mdl.protocol.status_messages import LEFT_OUT, DeviceRecord, RoundSummary
 from mdl.scheduler.explain.device_table import close_round, tell_closed
 from mdl.scheduler.rounds.participation import Bounds, mesh_rule
