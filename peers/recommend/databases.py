@@ -3,7 +3,7 @@
 SQLite in its directory, or a PostgreSQL server by its URL: both take the same statements, with ? for values; all their
 differences stand here.
 
-Of each device the last vector is kept, and the round in which it counted. A vector is named by its device and that
+The last vector of each device is kept, and the round in which it counted. A vector is named by its device and that
 device's own count. The same one again is answered and not kept twice; an older one, and another one of the same number,
 are refused. One transaction marks the vectors of a round as counted and its lesson as the newest: if this process ends,
 both hold or neither.
