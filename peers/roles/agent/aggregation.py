@@ -183,6 +183,7 @@ def _time_left_s(usual_s: float, spent_s: float) -> float:
 _TRAINING, _FREE, _BUSY, _SEND, _GET, _DONE, _DEAD = DeviceState
 _NOTHING_KNOWN = ResourceState(free_memory_bytes=0, cpu_percent=0.0)
 # A step that is late is expected to take this share of its usual time again.
+_LATE_STEP_SHARE = 0.1
 
 
 def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
@@ -273,7 +274,7 @@ def _device_view(
 def _time_to_ready(book: DeviceBook, elapsed_s: float) -> float:
     """Return the expected seconds; a device that trains longer than usual is given a part of its usual time again."""
     usual_s = book.training_s if book.training_s is not None else elapsed_s
-    return max(usual_s - elapsed_s, _LATE_SHARE * usual_s)
+    return max(usual_s - elapsed_s, _LATE_STEP_SHARE * usual_s)
 
 
 def _time_left(hop: Hop, members: Members, now: float) -> float:
@@ -288,7 +289,7 @@ def _time_left(hop: Hop, members: Members, now: float) -> float:
     if not speeds:
         return 0.0
     usual_s = ends[0].report.size * 4 / 1e6 / min(speeds)
-    return max(usual_s - elapsed_s, _LATE_SHARE * usual_s)
+    return max(usual_s - elapsed_s, _LATE_STEP_SHARE * usual_s)
 
 
 def _nobody_else_to_come(ledger: RoundLedger, members: Members, free: set[Contributor]) -> bool:
