@@ -9,7 +9,7 @@ hop starts now only if it does so in that layout. Unknown speeds and ends are ne
 
 The constants are greedy's own. The layout that the learned policy starts from follows the same rules
 (`mdl.scheduler.policies.layout`), with the constants that its network was trained under
-(`mdl.scheduler.policies.chain_arrays`).
+(`mdl.scheduler.policies.trained_under`).
 """
 
 from __future__ import annotations

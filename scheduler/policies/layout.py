@@ -6,7 +6,7 @@ does, waiting is better. Pure.
 
 Greedy lays hops out in seconds (`lay_hops`), one chain at a time. The layout that the network starts from has costs and
 times in transfers of the median link, and NumPy lays out many chains side by side. A test checks that both give the
-same layouts. The constants belong to the network's weights (`mdl.scheduler.policies.chain_arrays`).
+same layouts. The constants belong to the network's weights (`mdl.scheduler.policies.trained_under`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 
 from mdl.scheduler.policies.chain_arrays import (
     BUSY_SHARE,
-    LAYOUT,
     SEND,
     Bools,
     Doubles,
@@ -30,6 +29,7 @@ from mdl.scheduler.policies.chain_arrays import (
     expected_rest,
     link_times,
 )
+from mdl.scheduler.policies.trained_under import LAYOUT
 
 Time = TypeVar("Time", float, Doubles)
 

@@ -24,7 +24,7 @@ from safetensors.numpy import save
 from mdl.errors import DataError, StorageError
 from mdl.files.checkpoint import read_safetensors
 from mdl.reading import decode_json
-from mdl.scheduler.policies.chain_arrays import Bools, Floats, Integers, Stand, describe_difference, stamp
+from mdl.scheduler.policies.chain_arrays import Bools, Floats, Integers, Stand
 from mdl.scheduler.policies.features import (
     COLUMN,
     FEATURES,
@@ -35,6 +35,7 @@ from mdl.scheduler.policies.features import (
     observe_senders,
 )
 from mdl.scheduler.policies.layout import lay_out, picks_now, prospects
+from mdl.scheduler.policies.trained_under import describe_difference, stamp
 from mdl.writing import write_bytes
 
 INVALID_Q = -1e9
@@ -167,7 +168,7 @@ def load_weights(path: Path) -> tuple[Weights, dict[str, object]]:
 
     Raises PolicyFileError if it cannot be read. Raises UnfitPolicyError if it holds no finite network of our shape, if
     its observation has other columns than this version's, or if it was trained under other constants
-    (`mdl.scheduler.policies.chain_arrays`). A file without that stamp is from before there was one.
+    (`mdl.scheduler.policies.trained_under`). A file without that stamp is from before there was one.
     """
     weights, metadata = read_policy(path)
     if "features" not in metadata:

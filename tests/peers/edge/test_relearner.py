@@ -21,7 +21,7 @@ from mdl.peers.edge.relearner import LEAST_SEEN, MOST_SEEN, SHARE, Relearner, is
 from mdl.protocol.machine import PolicyLearned
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, RoundSummary
 from mdl.protocol.vocabulary import ResourceState
-from mdl.scheduler.policies import chain_arrays
+from mdl.scheduler.policies import trained_under
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair
 from mdl.scheduler.policies.learned import DRAFT, POLICY
 from mdl.scheduler.policies.qnet_numpy import draw_weights, save_weights
@@ -383,7 +383,7 @@ def test_a_policy_that_was_re_learned_under_other_constants_is_set_aside_and_lea
     folder = tmp_path / relearner.FOLDER
     folder.mkdir()
     with monkeypatch.context() as before:
-        before.setattr(chain_arrays, "FORMULAS", 0)
+        before.setattr(trained_under, "FORMULAS", 0)
         save_weights(folder / POLICY, draw_weights(np.random.default_rng(0)), {})
     (folder / "learned.json").write_text("[1, 2]")
     assert relearner.make_own_policy(Config(round=RoundSection(policy="dqn")), tmp_path).name == "dqn"

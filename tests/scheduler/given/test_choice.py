@@ -14,7 +14,7 @@ from mdl.own import Own
 from mdl.scheduler.given import Foreign, check_count, describe_choice, is_file, policy_of
 from mdl.scheduler.paper.policy import MlpQ, PaperPolicy, save_paper_dqn
 from mdl.scheduler.paper.problem import PaperRules
-from mdl.scheduler.policies import chain_arrays
+from mdl.scheduler.policies import trained_under
 from mdl.scheduler.policies.learned import Learned
 from mdl.scheduler.policies.qnet_numpy import draw_weights, save_weights
 from mdl.scheduler.policies.registry import POLICIES, make_policy
@@ -74,7 +74,7 @@ def test_what_is_no_policy_file_is_one_line(tmp_path: Path, trained: Path, monke
     write_safetensors(model, {"values": np.zeros(3, np.float32)}, {"mdl": '{"model": "lenet"}'})
     other = tmp_path / "other.safetensors"
     with monkeypatch.context() as before:
-        before.setattr(chain_arrays, "FORMULAS", 0)
+        before.setattr(trained_under, "FORMULAS", 0)
         save_weights(other, draw_weights(np.random.default_rng(0)), {})
     for path, said in (
         (torn, "not a whole safetensors file"),

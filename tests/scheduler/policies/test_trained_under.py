@@ -12,20 +12,20 @@ import pytest
 from safetensors.numpy import save_file
 
 from mdl.devices import usage
-from mdl.scheduler.policies import chain_arrays, greedy
-from mdl.scheduler.policies.chain_arrays import LAYOUT, UNSTAMPED_HASH, hash_constants, seen_constants, stamp
+from mdl.scheduler.policies import greedy, trained_under
 from mdl.scheduler.policies.features import FEATURES
 from mdl.scheduler.policies.learned import Learned
 from mdl.scheduler.policies.qnet_numpy import UnfitPolicyError, draw_weights, load_weights, read_policy, save_weights
+from mdl.scheduler.policies.trained_under import LAYOUT, UNSTAMPED_HASH, hash_constants, seen_constants, stamp
 from mdl.scheduler.study.play import view_of
 from mdl.sim.timing.iteration import Iteration
 from mdl.sim.timing.scenario import draw_scenario
 from tests.scheduler.one_view import observe
 
 SEEN = Path(__file__).with_name("observation.json")
-FOLDER = Path(chain_arrays.__file__).parent
+FOLDER = Path(trained_under.__file__).parent
 # What makes the observation, and the layout that it tells of.
-MAKERS = ("chain_arrays", "features", "layout", "laid_hops")
+MAKERS = ("chain_arrays", "features", "layout")
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def _write(path: Path, **changes: object) -> None:
 
 
 def _tune(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
-    monkeypatch.setattr(chain_arrays, "LAYOUT", msgspec.structs.replace(LAYOUT, **changes))
+    monkeypatch.setattr(trained_under, "LAYOUT", msgspec.structs.replace(LAYOUT, **changes))
 
 
 def test_a_file_says_what_it_was_trained_under_and_is_read_again(path: Path) -> None:
@@ -87,7 +87,7 @@ def test_what_is_believed_of_kinds_of_use_counts_too(path: Path, monkeypatch: py
 
 
 def test_a_changed_formula_counts_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain_arrays, "FORMULAS", 2)
+    monkeypatch.setattr(trained_under, "FORMULAS", 2)
     with pytest.raises(UnfitPolicyError, match="formulas 1 there, 2 here"):
         load_weights(path)
 
@@ -141,7 +141,7 @@ def test_nothing_that_the_network_sees_is_greedys_or_kept_outside_of_the_stamp(m
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, int | float)
     ]
-    assert numbers == [], "a constant of its own: it belongs to mdl.scheduler.policies.chain_arrays"
+    assert numbers == [], "a constant of its own: it belongs to mdl.scheduler.policies.trained_under"
 
 
 def _observe_all() -> dict[str, list[float]]:

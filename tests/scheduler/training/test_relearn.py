@@ -8,7 +8,7 @@ import pytest
 
 from mdl.devices.scenario import save_scenarios
 from mdl.errors import DataError
-from mdl.scheduler.policies import chain_arrays
+from mdl.scheduler.policies import trained_under
 from mdl.scheduler.policies.learned import DRAFT, POLICY, SEEN
 from mdl.scheduler.training import labels
 from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _save_under_others(path: Path, metadata: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
-        before.setattr(chain_arrays, "FORMULAS", 0)
+        before.setattr(trained_under, "FORMULAS", 0)
         save_policy(path, QNetwork(3), metadata)
 
 
