@@ -45,7 +45,7 @@ from benchmarks.tool.options import Namespace, Parser, add_runs
 from benchmarks.tool.sheet import Sheet
 from mdl.errors import ConfigError, MdlError
 from mdl.scheduler.policies.registry import make_policy
-from mdl.scheduler.training.exploration import PHI
+from mdl.scheduler.training.dqn import PHI
 
 _NETWORKS = Path(tempfile.gettempdir()) / "mdl-paper-dqn"
 _POLICIES = "tree,ring,fifo,greedy-risk,greedy,dp,dqn,eq7,paper"

@@ -34,19 +34,18 @@ from mdl.errors import ConfigError
 # It imports the code of the folder that it is started in.
 _SEEDS = str(ROOT / "benchmarks" / "faults" / "seeds.py")
 # What a simulated mesh spends its time in.
-_FOLDERS = ("mdl/peers/roles", "mdl/sim/mesh", "mdl/sim/trust")
+_FOLDERS = ("mdl/peers/roles", "mdl/sim/mesh")
 _FILES = ("mdl/scheduler/policies/greedy.py", "mdl/protocol/delta.py", "mdl/protocol/segments.py")
 _SPLIT = (
-    "mdl/peers/roles/trainer/works.py",
+    "mdl/peers/roles/trainer/model_state.py",
     "mdl/peers/roles/trainer/guard.py",
     "mdl/peers/roles/trainer/trainer.py",
-    "mdl/peers/roles/membership/member.py",
+    "mdl/peers/roles/membership/members.py",
     "mdl/peers/roles/membership/succession.py",
-    "mdl/sim/mesh/watch.py",
+    "mdl/sim/mesh/driver.py",
+    "mdl/sim/mesh/invariants.py",
     "mdl/protocol/delta.py",
 )
-# It names types that are there for the type checker alone.
-_PYTHON = ("mdl/sim/trust/gate.py",)
 _STRUCT = re.compile(r"\((msgspec\.)?Struct|\(AssertionError\)")
 _BUILD = """
 from mypyc.build import mypycify
@@ -82,7 +81,7 @@ def build(out: Path) -> None:
     files = [
         name
         for name in (*found, *_FILES)
-        if name not in _PYTHON and not name.endswith("__init__.py") and not _STRUCT.search((out / name).read_text())
+        if not name.endswith("__init__.py") and not _STRUCT.search((out / name).read_text())
     ]
     for name in files:  # it knows no slots
         path = out / name

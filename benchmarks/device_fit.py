@@ -4,7 +4,7 @@
 
 DATA_DIR holds phone_traces/phone_traces.csv.gz and device_profiles/*.csv. Each constant is fitted to all phones but one
 and judged on that one, for every phone; "error" is the mean absolute error there, "baseline" that of the plainest guess
-(docs/device-models.md names it). "code" is what mdl/devices/usage.py and sim/timing/device_models.py use. Only
+(docs/device-models.md names it). "code" is what mdl/devices/usage.py and sim/timing/scenario.py use. Only
 aggregates are printed.
 """
 
@@ -39,7 +39,7 @@ from benchmarks.tool.options import Namespace, Parser
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.devices import usage
-from mdl.sim.timing import device_models as devices
+from mdl.sim.timing import scenario as devices
 
 # Each fit takes what was measured on some phones and gives one constant or a few.
 

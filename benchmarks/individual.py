@@ -44,7 +44,7 @@ from mdl.sim.mesh.accounts import Accounts
 from mdl.sim.mesh.driver import SimMesh
 from mdl.sim.mesh.network import Network
 from mdl.sim.mesh.process import Node
-from mdl.sim.timing.device_models import LINK_RANGES_MB_S, MERGE_RANGES_MB_S, energy_percent
+from mdl.sim.timing.scenario import LINK_RANGES_MB_S, MERGE_RANGES_MB_S, energy_percent
 
 PAPER_TIME, PAPER_ENERGY = (2.0, 3.5), (2.0, 8.5)
 TRAIN_W = MERGE_W  # a full processor, as for a merge

@@ -26,7 +26,7 @@ from mdl.config import MeshSection
 from mdl.data import default_cache_dir, load_data
 from mdl.peers.launch.processes import Children
 from mdl.peers.view.console import PlainConsole
-from mdl.peers.view.take_snapshot import Told, take_snapshot
+from mdl.peers.view.snapshot import Told, take_snapshot
 from mdl.peers.view.terminal import draw_mesh
 from mdl.peers.view.watch import Watcher
 from mdl.peers.web.opening import Wanted, page_of

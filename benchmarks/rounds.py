@@ -9,7 +9,8 @@ window. A local period is 8 steps of SGD. The rounds are those of `mdl schedule 
 it did there, from the parameters that it had there. A result is the mean of the members' sums.
 
 `--part time`: seconds to eight targets beside the first rule, with paired 95 % intervals over worlds.
-`--part fit`: the constants of `mdl.scheduler.rounds.worth` that make progress at a target most alike over rules.
+`--part fit`: the constants of `mdl.scheduler.rounds.participation` that make progress at a target most alike over
+rules.
 """
 
 from __future__ import annotations
@@ -28,10 +29,18 @@ from benchmarks.tool.options import Namespace, Parser
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.scheduler.rounds.judge import over_reference
-from mdl.scheduler.rounds.recorded import PARTS, draw_recorded_world, of_part, read_phones
 from mdl.scheduler.rounds.registry import make_rule
 from mdl.scheduler.rounds.simulate import Played, play_world
-from mdl.scheduler.rounds.world import FAMILIES, HORIZON_S, World, draw_world
+from mdl.scheduler.rounds.world import (
+    FAMILIES,
+    HORIZON_S,
+    PARTS,
+    World,
+    draw_recorded_world,
+    draw_world,
+    of_part,
+    read_phones,
+)
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -192,7 +201,7 @@ def _rounded(over: tuple[float, float, float]) -> list[float]:
 
 
 def progress_at(run: Run, at: int, constants: tuple[float, float, float, float]) -> float:
-    """Progress after round `at`, by the formula of `mdl.scheduler.rounds.worth` with other constants."""
+    """Progress after round `at`, by the formula of `mdl.scheduler.rounds.participation` with other constants."""
     together, fresh, alone, covers = constants
     n, gaps, total = len(run.played.joules), [0] * len(run.played.joules), 0.0
     for each in run.played.rounds[: at + 1]:

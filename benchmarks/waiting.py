@@ -3,7 +3,7 @@
     python -m benchmarks waiting --data uci-har:PATH --seeds 100 101 102 103
 
 The machines of a mesh, with all that they decide and say, really train UCI HAR by person on a virtual clock. The
-devices are unequal: four classes of processors and links (mdl/sim/timing/device_models.py), and their owners use them
+devices are unequal: four classes of processors and links (mdl/sim/timing/scenario.py), and their owners use them
 (family `dynamic`): training stands still meanwhile. The worlds are paired: the same devices and uses for each
 rule. Nothing was tuned on them. See docs/results/waiting.md.
 """

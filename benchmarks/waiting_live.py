@@ -42,8 +42,7 @@ from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 from mdl.own import own_data
 from mdl.peers.edge.identity import CODE_VARIABLE
-from mdl.scheduler.rounds.recorded import draw_recorded_world, of_part, read_phones
-from mdl.scheduler.rounds.world import SLOT_S, World
+from mdl.scheduler.rounds.world import SLOT_S, World, draw_recorded_world, of_part, read_phones
 from mdl.transport.trust.keys import new_join_code
 
 # Accuracies in percent: of all test windows, then of the worst of the test people.

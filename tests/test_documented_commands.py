@@ -27,7 +27,7 @@ from mdl.peers.view.rounds import parse_rules, parse_wanted
 from mdl.peers.view.schedule_source import draw_scenarios
 from mdl.recommend.readers import parse_log
 from mdl.scheduler.explain.watched_play import parse_policies
-from mdl.scheduler.given.choice import is_file
+from mdl.scheduler.given import is_file
 from mdl.scheduler.policies.registry import POLICIES, SHARES_BY
 from mdl.sim.plans.draw_plan import LEVELS
 

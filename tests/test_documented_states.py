@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from mdl.peers.roles.agent.conductor import PHASE_MOVES
 from mdl.peers.roles.agent.ledger import HOP_MOVES
-from mdl.peers.roles.agent.phase import PHASE_MOVES
 from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.peers.trials.run_plan import build_mesh
 from mdl.protocol.machine import Event

@@ -16,9 +16,9 @@ from benchmarks.chain.many_rounds import draw_rounds, play_rounds
 from benchmarks.chain.optimum import PaperOptimum
 from benchmarks.chain.paper import train_or_load
 from mdl.devices.scenario import Scenario
-from mdl.scheduler.paper.follow_order import FollowOrder
 from mdl.scheduler.paper.problem import PaperRules
 from mdl.scheduler.policies.chain import ChainView, Decision, Policy
+from mdl.scheduler.policies.fixed import FollowOrder
 from mdl.scheduler.policies.greedy import Greedy
 from mdl.scheduler.policies.registry import make_policy
 from mdl.scheduler.study.judging import half_width

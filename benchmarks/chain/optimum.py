@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mdl.scheduler.paper.follow_order import Order
 from mdl.scheduler.paper.problem import PaperChain, PaperRules, PaperState
+from mdl.scheduler.policies.fixed import Order
 
 # One device that is left: True if it is busy; and, if it is free, the number of its receptions.
 _Device = tuple[bool, int]

@@ -14,15 +14,12 @@ import numpy as np
 
 from benchmarks.chain.optimum import PaperOptimum
 from mdl.scheduler.paper.env import ChainPaperEnv
-from mdl.scheduler.paper.mlp_numpy import MlpQ
-from mdl.scheduler.paper.policy_file import load_paper_dqn, save_paper_dqn
+from mdl.scheduler.paper.policy import MlpQ, load_paper_dqn, save_paper_dqn
 from mdl.scheduler.paper.problem import PaperBatch, PaperRules, draw_busy
 from mdl.scheduler.study.judging import half_width
-from mdl.scheduler.training.dqn import MaskedDQN
-from mdl.scheduler.training.env import ChainEnv
-from mdl.scheduler.training.exploration import PHI, threshold
+from mdl.scheduler.training.dqn import PHI, MaskedDQN, threshold
+from mdl.scheduler.training.env import ChainEnv, ChainVectorEnv
 from mdl.scheduler.training.paper_dqn import plain_mlp, train_paper
-from mdl.scheduler.training.vector_env import ChainVectorEnv
 
 Keep = Callable[[dict[str, Any]], None]
 

@@ -24,7 +24,7 @@ from mdl.errors import MdlError
 from mdl.files.checkpoint import read_safetensors
 from mdl.files.figures import read_rounds
 from mdl.peers.edge.node import drive, start_runtime
-from mdl.peers.launch.verify import error_of, kept_delta
+from mdl.peers.launch.run_directory import error_of, kept_delta
 from mdl.peers.roles.membership.majority import has_quorum
 from mdl.protocol.delta import Contributor, PartialSum, digest_of
 from mdl.protocol.machine import Effect, Event, Finish, PeerFound, Received, Send, StopRequested

@@ -31,7 +31,7 @@ from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import count_segments, segment_values
 from mdl.protocol.vector_work import Outer
-from mdl.scheduler.plans.segment_plan import apportion
+from mdl.scheduler.policies.segment_plan import apportion
 
 
 @dataclass

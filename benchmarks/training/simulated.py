@@ -53,7 +53,7 @@ class Device:
     given: tuple[Vector, Vector] | None = None
 
     def work(self, effect: Effect) -> tuple[float, Event] | None:
-        """Begin work as `mdl.sim.mesh.own_work.begin_work` does."""
+        """Begin work as `mdl.sim.mesh.process.begin_work` does."""
         if isinstance(effect, TrainLocally):
             begins_at = where_it_begins(effect.parameters, effect.ahead)
             done = self.trainer.train_round(begins_at, effect.round_id)

@@ -98,7 +98,7 @@ class RoundedOff:
         return coded, read
 
     def part_ways(self) -> None:
-        """Copy what is changed in place: this object is a copy of another one (`sim/mesh/snapshot.py`)."""
+        """Copy what is changed in place: this object is a copy of another one (`sim/mesh/search.py`)."""
         self.values = None if self.values is None else self.values.copy()
 
 

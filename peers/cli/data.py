@@ -371,8 +371,7 @@ def share(
     from mdl.errors import ConfigError, MeshNotFoundError, UnfinishedError
     from mdl.own import own_data
     from mdl.peers.edge.membership import open_membership
-    from mdl.peers.sharing.named import Named
-    from mdl.peers.sharing.node import give
+    from mdl.peers.sharing.node import Named, give
 
     meeting = _meeting(mesh, name, join, listen, port, interface, loopback)
     named = Named(open_membership(meeting.keys()), split_names(devices))
@@ -422,8 +421,7 @@ def accept(
     """
     from mdl.errors import UnfinishedError
     from mdl.peers.edge.membership import open_membership
-    from mdl.peers.sharing.named import Named
-    from mdl.peers.sharing.node import delete_if_out, take
+    from mdl.peers.sharing.node import Named, delete_if_out, take
 
     meeting = _meeting(mesh, name, join, listen, port, interface, loopback, max_memory)
     delete_if_out(mesh)

@@ -45,7 +45,7 @@ def _import_all() -> None:
     import mdl.peers.edge.small.threads
     import mdl.peers.edge.small.waiting
     import mdl.peers.report.after
-    import mdl.peers.sharing.heed  # noqa: F401
+    import mdl.peers.sharing.node  # noqa: F401
 
 
 if __name__ == "__main__":

@@ -224,7 +224,7 @@ def _train_here(
     from mdl.peers.edge.small.memory import set_up_heap
     from mdl.peers.edge.small.threads import leave_a_core
     from mdl.peers.edge.small.waiting import wait_for_others
-    from mdl.peers.sharing.heed import heeding
+    from mdl.peers.sharing.node import heeding
 
     check_limit()
     set_up_heap()

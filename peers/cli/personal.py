@@ -334,7 +334,7 @@ def type_words(
     """
     import msgspec
 
-    from mdl.peers.personal.run_typing import run_typing
+    from mdl.peers.personal.typing_session import run_typing
     from mdl.peers.view.type_terminal import type_here
 
     folder = home_of(out)

@@ -162,16 +162,12 @@ def _choose_system(asked: str, only_print: bool, run_as: str, memory: int | None
 
 def _write(service: Service, system: str) -> tuple[str, str]:
     """Return the text for a service manager, and what to do with it, or ""."""
+    from mdl.peers.service.unit import how_to_create, how_to_load, write_plist, write_task, write_unit
+
     if system == "launchd":
-        from mdl.peers.service import launchd
-
-        return launchd.write_plist(service), launchd.how_to_install(service)
+        return write_plist(service), how_to_load(service)
     if system == "windows":
-        from mdl.peers.service import task
-
-        return task.write_task(service), task.how_to_install(service)
-    from mdl.peers.service.unit import write_unit
-
+        return write_task(service), how_to_create(service)
     return write_unit(service), ""
 
 

@@ -97,7 +97,7 @@ def export(
     The result has to answer as the model does. A card beside it describes it.
     """
     from mdl.own import own_model
-    from mdl.peers.view.trained.portable import export_portable
+    from mdl.peers.view.portable import export_portable
 
     result = export_portable(model, form, out, own_model(own) if own else None)
     if as_json:
@@ -150,8 +150,7 @@ def _classify(
     from mdl.data.spec import split_names
     from mdl.errors import ConfigError
     from mdl.own import own_model
-    from mdl.peers.view.inference import load_model
-    from mdl.peers.view.trained.classify import classify, describe_prediction, show_prediction
+    from mdl.peers.view.inference import classify, describe_prediction, load_model, show_prediction
 
     if follow and len(recordings) != 1:
         raise ConfigError(f"--follow goes on with one file; {len(recordings)} are given")

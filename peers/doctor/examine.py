@@ -11,11 +11,10 @@ from contextlib import nullcontext
 
 from mdl.config import Config, MeshSection
 from mdl.errors import ConfigError
-from mdl.peers.doctor.device import check_clocks, check_key, check_standing
+from mdl.peers.doctor.device import check_clocks, check_key, check_name, check_standing
 from mdl.peers.doctor.finding import Finding, broken, fail
 from mdl.peers.doctor.machine import check_machine, check_torch
 from mdl.peers.doctor.mesh import check_mesh
-from mdl.peers.doctor.name import check_name
 from mdl.peers.doctor.network import (
     check_addresses,
     check_hardware,

@@ -10,11 +10,20 @@ import msgspec
 from zmq.utils import z85
 
 from mdl.config import MeshSection
-from mdl.peers.doctor.between import find_cause, tell_broken_off, tell_hidden
-from mdl.peers.doctor.ends import SAME_CODE, is_near, tell_end, tell_second_port, tell_shut_out
 from mdl.peers.doctor.finding import Finding, Verdict, broken, fail, note, ok
-from mdl.peers.doctor.path import check_loss, check_path
 from mdl.peers.doctor.sight import DOCTOR_PORT, Sight
+from mdl.peers.doctor.way import (
+    SAME_CODE,
+    check_loss,
+    check_path,
+    find_cause,
+    is_near,
+    tell_broken_off,
+    tell_end,
+    tell_hidden,
+    tell_second_port,
+    tell_shut_out,
+)
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import Address, parse_address
 from mdl.transport.discovery.mdns import Announcement

@@ -17,8 +17,8 @@ import psutil
 
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
-from mdl.peers.doctor.between import tell_no_port
 from mdl.peers.doctor.finding import Finding, Verdict, broken, fail, note, ok
+from mdl.peers.doctor.way import tell_no_port
 from mdl.transport.discovery.arp import hear_namesake, who_else_has
 from mdl.transport.discovery.interfaces import LOOPBACK, interface_states, is_outer, name_of, of_ipv4, usable_interfaces
 from mdl.transport.discovery.reach import PORT as MDNS

@@ -28,7 +28,7 @@ from mdl.peers.edge.sampler import MergeTimer, Sampler
 from mdl.peers.edge.small.limits import check_room
 from mdl.peers.roles.build import PeerStart, build_machine, configured_start
 from mdl.peers.roles.peer import Peer
-from mdl.peers.roles.round_limit import Leaving
+from mdl.peers.roles.run_end import Leaving
 from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (

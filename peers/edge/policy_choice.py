@@ -11,7 +11,7 @@ from pathlib import Path
 from mdl.config import Config
 from mdl.own import Own
 from mdl.peers.edge.relearner import DECISION_S, make_own_policy
-from mdl.scheduler.given.choice import Budget, check_count, describe_choice, is_file, policy_of
+from mdl.scheduler.given import Budget, check_count, describe_choice, is_file, policy_of
 from mdl.scheduler.policies.chain import Policy
 
 

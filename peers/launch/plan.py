@@ -17,7 +17,7 @@ from mdl.own import Own, own_data
 from mdl.peers.edge.small.limits import check_limit
 from mdl.peers.roles.build import check_exchange
 from mdl.peers.web.opening import need_libraries
-from mdl.scheduler.given.choice import check_count, is_file, policy_of
+from mdl.scheduler.given import check_count, is_file, policy_of
 from mdl.transport.links.descriptors import claim_share
 from mdl.writing import make_private_folder
 

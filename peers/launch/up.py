@@ -29,16 +29,16 @@ from mdl.peers.launch.plan import Run, plan_run
 from mdl.peers.launch.processes import Child, Children
 from mdl.peers.launch.run_directory import (
     CycleReader,
+    Verifier,
     collect_best,
     collect_results,
     describe_interrupt,
     remove_traces,
 )
-from mdl.peers.launch.verify import Verifier
 from mdl.peers.report.after import report_on
 from mdl.peers.view.console import PlainConsole
+from mdl.peers.view.snapshot import Taker
 from mdl.peers.view.tail import RoundReader
-from mdl.peers.view.take_snapshot import Taker
 from mdl.peers.view.terminal import describe_summary, draw_mesh, show_result
 from mdl.peers.view.watch import Watcher
 from mdl.protocol.status_messages import RoundSummary

@@ -45,7 +45,7 @@ from mdl.peers.interrupts import interrupted_quietly
 from mdl.peers.loops.rounds import RoundDone, RoundLines, tell_on_stderr
 from mdl.peers.roles.build import PeerStart, build_machine, configured_start
 from mdl.peers.roles.peer import Peer
-from mdl.peers.roles.round_limit import Leaving
+from mdl.peers.roles.run_end import Leaving
 from mdl.peers.roles.trainer.guard import Defence
 from mdl.peers.view.plain import limit_floods
 from mdl.protocol.counts import no_evaluation

@@ -20,7 +20,7 @@ from mdl.errors import DataError, MdlError, StorageError
 from mdl.files.kept import read_kept, read_sealed, with_previous, write_kept
 from mdl.personal.words.model_file import load_next_word
 from mdl.reading import decode_json
-from mdl.sim.timing.device_models import energy_percent
+from mdl.sim.timing.scenario import energy_percent
 from mdl.writing import make_private_folder
 
 MODEL, PREVIOUS = "personal.safetensors", "personal.previous.safetensors"

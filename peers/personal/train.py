@@ -1,4 +1,9 @@
-"""`mdl personal pretrain`, `train` and `eval`: from text and options to a model file."""
+"""`mdl personal pretrain`, `train` and `eval`: from text and options to a model file.
+
+A study runs to its end: it waits while the device may not train, and stops when it is asked to. It is saved after a
+batch, as often as costs at most a twentieth of the time, always before it waits, and when it stops. After kill -9 it
+goes on from there; later batches are learned again, with the same result.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from blake3 import blake3
@@ -16,11 +21,10 @@ from mdl.errors import ConfigError
 from mdl.peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
 from mdl.peers.interrupts import handled
 from mdl.peers.personal.home import MODEL, PREVIOUS, STUDY, read_record, write_record
-from mdl.peers.personal.run_study import StudyRun
 from mdl.peers.personal.shared import identify
 from mdl.personal.compression import count_bytes
 from mdl.personal.study import Study, StudySettings, tune_all
-from mdl.personal.study_file import load_study
+from mdl.personal.study_file import load_study, save_study
 from mdl.personal.words.corpus import NoTextError, read_lines_of
 from mdl.personal.words.efficiency import Alphabet, Evaluation, evaluate_next_word
 from mdl.personal.words.mixture import count_ngrams, evaluate_mixture, evaluate_ngrams
@@ -38,6 +42,71 @@ from mdl.personal.words.personalise import (
 from mdl.personal.words.text import Text, TokenTable, build_table, encode, split_words
 from mdl.personal.words.text_task import Batching, TextTask
 from mdl.writing import check_writable
+
+# Saving may take this share of the time: a small model is saved after each batch, a large one twice a minute.
+_SAVING_SHARE = 0.05
+
+
+class Gate(Protocol):
+    """Tells if a device may train (`mdl.peers.edge.gatekeeper`)."""
+
+    forbidden_by: str
+
+    def hold(self) -> bool: ...
+
+
+class StudyRun:
+    """One study and its file.
+
+    show: is given name, done and total after each batch. now: seconds, for the saving share.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        path: Path,
+        origin: str,
+        gate: Gate,
+        show: Callable[..., Any],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.seconds = 0.0
+        self._study, self._path, self._origin = study, path, origin
+        self._gate, self._show, self._now = gate, show, now
+        self._save_after = 0.0
+        self._saved_at = 0
+
+    def run(self) -> bool:
+        """Learn on; return True if the end was reached. `seconds`: of processor time."""
+        began, study = time.process_time(), self._study
+        try:
+            while not study.is_done:
+                if self._gate.forbidden_by:
+                    self.save()
+                if self._gate.hold():
+                    return False
+                loss = study.step()
+                at = study.progress
+                done, total = at.epoch * study.batches + at.batch, study.settings.epochs * study.batches
+                self._show("training", done, total, f"loss {loss:.3f}")
+                if self._now() >= self._save_after and not study.is_done:
+                    self.save()
+            return True
+        finally:
+            self.seconds = time.process_time() - began
+            if not study.is_done:
+                self.save()
+
+    def save(self) -> None:
+        """Save the study if anything has been learned since the last time."""
+        if self._saved_at == self._study.progress.steps:
+            return
+        began = self._now()
+        save_study(self._path, self._study, self._origin)
+        self._saved_at = self._study.progress.steps
+        ended = self._now()
+        self._save_after = ended + (ended - began) / _SAVING_SHARE
+
 
 Sentences = list[list[str]]
 

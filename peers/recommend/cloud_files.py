@@ -23,9 +23,7 @@ from mdl.files.checkpoint import read_packed, write_packed
 from mdl.files.kept import damaged, tell_previous
 from mdl.peers.edge.cloud.names import NAME_FILES
 from mdl.peers.edge.resume import set_aside
-from mdl.peers.recommend.databases import PostgresDatabase, SqliteDatabase
-from mdl.peers.recommend.profile_store import ProfileStore
-from mdl.peers.recommend.vector_store import VectorStore
+from mdl.peers.recommend.databases import PostgresDatabase, ProfileStore, SqliteDatabase, VectorStore
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught, KeepVectors, TeachCycle, VectorJudged, VectorsKept
 from mdl.recommend.algorithm import CloudSettings, next_round, pretrain

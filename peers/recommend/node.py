@@ -15,9 +15,8 @@ from mdl.peers.edge.membership import key_for_cloud
 from mdl.peers.recommend.cloud_files import RecommendFiles
 from mdl.peers.recommend.databases import read_url
 from mdl.peers.recommend.device import Recommendee
-from mdl.peers.roles.cloud.cloud import CloudSettings
-from mdl.peers.roles.cloud.collector import TASK, Collector
-from mdl.peers.roles.cloud.learner import Learner, LearnerSettings
+from mdl.peers.roles.cloud import TASK, CloudSettings, Collector
+from mdl.peers.roles.learner import Learner, LearnerSettings
 from mdl.protocol.cloud_work import KeepVectors, VectorsKept
 from mdl.protocol.delta import Contributor
 from mdl.recommend.algorithm import CloudSettings as Sizes

@@ -2,6 +2,11 @@
 
 Every device can lead. `peers/roles/membership/succession.py` decides which agent it obeys, and when it leads itself;
 its work then is the agent's. The node's own trainer and agent talk to each other as if through the network, without it.
+
+`Introduced` has the peers that discovery introduced: the receivers of everything that all are to hear. `Promises` knows
+the promises of this device (docs/protocol-disk.md, rule 5), and whether its disk has them yet. `tell_waits` puts the
+node's waits in words: the agent it obeys, what is missing, and when each of its timers is due. They help to see from
+outside why a mesh does not get on: `mdl sim run` tells them of each device of a stuck one.
 """
 
 from __future__ import annotations
@@ -10,13 +15,12 @@ import logging
 from collections.abc import Callable
 from math import inf
 
+from mdl.bounds import MAX_MEMBERS
 from mdl.peers.roles.agent.agent import MobileAgent
-from mdl.peers.roles.agent.phase import Phase
+from mdl.peers.roles.agent.conductor import Phase
 from mdl.peers.roles.agent.settings import AgentSettings
-from mdl.peers.roles.introduced import Introduced
-from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.membership.members import Member, Members
 from mdl.peers.roles.membership.succession import LAST_WORDS, Succession, SuccessionSettings, outranks
-from mdl.peers.roles.promises import Promises
 from mdl.peers.roles.run_end import UNKNOWN
 from mdl.peers.roles.trainer.trainer import ORDERS, Trainer
 from mdl.protocol.delta import Contributor
@@ -30,16 +34,93 @@ from mdl.protocol.machine import (
     PeerRevoked,
     PolicyLearned,
     Received,
+    SaveBallot,
     Send,
     StopRequested,
     Tick,
+    WorkFailed,
 )
+from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import AgentPresent, AgentResigned, MemberRefused, MeshFinished, PeerReport
 from mdl.protocol.status_messages import StatusWanted
-from mdl.protocol.vocabulary import Ballot, PeerInfo, Role
+from mdl.protocol.vocabulary import Ballot, Lineage, PeerInfo, Role
 from mdl.scheduler.policies.chain import Policy
 
 logger = logging.getLogger(__name__)
+
+
+class Introduced:
+    """See the module. known: at most MAX_MEMBERS by their ids.
+
+    If there are more, one that has never spoken is forgotten, else the one that has not spoken for longest.
+    """
+
+    def __init__(self, own_id: str) -> None:
+        self.known: dict[str, PeerInfo] = {}
+        self._own_id = own_id
+        self._spoken: dict[str, None] = {}  # those that have spoken, the latest last
+
+    def add(self, info: PeerInfo) -> None:
+        self.known[info.peer_id] = info
+        if len(self.known) > MAX_MEMBERS:  # somebody mentions ever new ones
+            others = (peer_id for peer_id in self.known if peer_id not in self._spoken and peer_id != info.peer_id)
+            self.forget(next(others, None) or next(iter(self._spoken)))
+
+    def forget(self, peer_id: str) -> None:
+        """Forget a peer: it is in the mesh no more."""
+        self.known.pop(peer_id, None)
+        self._spoken.pop(peer_id, None)
+
+    def note_spoken(self, peer_id: str) -> None:
+        """Note that a message of its own has come."""
+        if peer_id in self.known:
+            self._spoken.pop(peer_id, None)
+            self._spoken[peer_id] = None
+
+    def tell(self, message: Said) -> list[Effect]:
+        return [Send(peer_id, message) for peer_id in self.known if peer_id != self._own_id]
+
+    def tell_agents(self, *messages: Said) -> list[Effect]:
+        """Tell dedicated agents that stand by: they report to nobody, so no agent knows them as members."""
+        return [
+            Send(peer_id, message)
+            for peer_id, info in self.known.items()
+            if info.role is Role.AGENT and peer_id != self._own_id
+            for message in messages
+        ]
+
+
+class Promises:
+    """See the module. saved: the ballot that is on the disk."""
+
+    def __init__(self, saved: Ballot) -> None:
+        self._saved = saved
+        self._saved_reached = {entry.fork: entry.round_id for entry in saved.reached}
+        self._is_refused = False
+
+    def save_first(self, event: Event, effects: list[Effect], trainer: Trainer, succession: Succession) -> list[Effect]:
+        """Return the effects with the ballot that their messages tell of first; no message once a disk refused one.
+
+        The device leaves then; if it has a round to apply, after that.
+        """
+        if type(event) is WorkFailed and event.effect == SaveBallot.__name__:
+            self._is_refused = True
+        if self._is_refused:
+            return [effect for effect in effects if type(effect) is not Send]
+        ballot = self._unsaved(trainer, succession)
+        return [SaveBallot(ballot), *effects] if ballot else effects
+
+    def _unsaved(self, trainer: Trainer, succession: Succession) -> Ballot | None:
+        """Return the ballot, if the disk does not know it yet; it counts as saved from here on."""
+        saved, standing, term = self._saved, trainer.standing, succession.term
+        agent = "" if trainer.staged_term == term else succession.spoken_by
+        said = term, agent, standing.starts, standing.begun, standing.accepted
+        before = saved.term, saved.agent, saved.starts, saved.begun, saved.accepted
+        if said == before and standing.reached == self._saved_reached:
+            return None
+        self._saved, self._saved_reached = standing.ballot(term, agent), dict(standing.reached)
+        return self._saved
+
 
 # A pause in our own events that no deadline explains: a driver that was held up says so, else this process was
 # suspended (SIGSTOP, a closed lid).
@@ -364,3 +445,89 @@ class Peer:
         self.succession.forgive(away_s)
         if self.agent:
             self.agent.forgive(away_s)
+
+
+# Members that are named of each agent; a mesh of more is told by these.
+_MOST_TOLD = 16
+
+
+def tell_waits(peer: Peer, now: float) -> str:
+    """Return one line on a node at this moment of its own clock."""
+    term, agent = peer.authority()
+    told = [_tell_trainer(peer.trainer, now)] if peer.trainer else ["no trainer"]
+    if peer.agent:
+        told.append(_tell_agent(peer.agent, now))
+    elif agent:
+        told.append(f"obeys {agent} under term {term}, gives it up in {_left(peer.succession.deadline(now), now)}")
+    else:
+        told.append(f"obeys nobody, last term {term}, may lead in {_left(peer.succession.deadline(now), now)}")
+    return f"{peer.me.peer_id}/{peer.me.incarnation}: {'; '.join(told)}"
+
+
+def _tell_trainer(trainer: Trainer, now: float) -> str:
+    part, standing = trainer.part, trainer.standing
+    told = [f"at {standing.round_id} of {_name(standing.lineage)}"]
+    if part is None:
+        told.append("in no round")
+    else:
+        told.append(f"{part.activity().value} in round {part.round_id}")
+        told += [f"hop {order.hop_id} from {order.sender.peer_id} comes in"] if (order := part.incoming) else []
+    if not standing.votes(part is not None and part.spread.staged is not None):
+        told.append("has no vote")
+    if wish := _tell_wish(trainer):
+        told.append(f"asks for {wish}")
+    return ", ".join([*told, f"reports or asks again in {_left(trainer.voice.deadline(), now)}"])
+
+
+def _tell_wish(trainer: Trainer) -> str:
+    """Return what it asks another device for again and again; "" if nothing."""
+    part, wanted = trainer.part, trainer.catching_up_to
+    if wanted:
+        return f"the model of round {wanted.round_id} from {wanted.source.peer_id}"
+    if part and part.incoming:
+        return f"the delta of hop {part.incoming.hop_id} from {part.incoming.sender.peer_id}"
+    if part and part.spread.parent and part.spread.staged is None:
+        return f"the result of round {part.round_id} from {part.spread.parent.peer_id}"
+    return ""
+
+
+def _tell_agent(agent: MobileAgent, now: float) -> str:
+    conducted = agent.round
+    told = [f"leads under term {agent.term}: {agent.phase.value}"]
+    if conducted:
+        base = " ".join(conducted.base)
+        told.append(
+            f"round {conducted.ledger.round_id} of base {base}, moved {now - conducted.progressed_at:.1f} s ago"
+        )
+        told += [
+            f"hop {hop.hop_id} {hop.sender.peer_id} -> {hop.receiver.peer_id} undecided"
+            for hop in conducted.ledger.undecided()
+        ]
+    if agent.waiting_for:
+        told.append(f"waits for {agent.waiting_for}")
+    members = agent.members.everyone()[:_MOST_TOLD]
+    told += [_tell_member(member, agent, now) for member in members if member.peer_id != agent.me.peer_id]
+    return ", ".join([*told, f"acts in {_left(agent.deadline(), now)}"])
+
+
+def _tell_member(member: Member, agent: MobileAgent, now: float) -> str:
+    report = member.report
+    told = [f"heard {now - member.heard_at:.1f} s ago" + ("" if member.alive else ", taken for lost")]
+    if report.agent != agent.me.peer_id:
+        told.append(f"obeys {report.agent or 'nobody'}")
+    elif report.term < agent.term:
+        told.append("has not promised this term")
+    told.append(f"at {report.round_id} {report.activity.value}")
+    if report.staged:
+        told.append(f"staged under term {report.staged.term}")
+    if not report.votes:
+        told.append("no vote")
+    return f"{member.peer_id} ({', '.join(told)})"
+
+
+def _name(lineage: Lineage) -> str:
+    return lineage[-1].name if lineage else "no mesh"
+
+
+def _left(due: float | None, now: float) -> str:
+    return "no time" if due is None else f"{max(0.0, due - now):.1f} s"

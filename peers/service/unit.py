@@ -1,15 +1,28 @@
-"""The text of a systemd unit: one command of mdl, started with the machine, in bounds, without unneeded rights.
+"""The text of a service: one command of mdl, as a systemd unit, a launchd job, or a Windows task.
 
-It leaves out MemoryDenyWriteExecute, as torch writes its kernels while it runs, and a watchdog: mdl could only tell it
-that the process lives, which systemd sees by itself.
+A systemd unit starts with the machine, in bounds, without unneeded rights. It leaves out MemoryDenyWriteExecute, as
+torch writes its kernels while it runs, and a watchdog: mdl could only tell it that the process lives, which systemd
+sees by itself.
+
+A launchd job runs on macOS, as this user, from login on, at low priority. launchd bounds no memory and does not tell
+exit codes apart: after a failure it tries again each minute.
+
+A Windows task runs as this user, from logon on, below the usual priority. It bounds no memory and sets no variable, so
+torch chooses its number of threads.
 """
 
 from __future__ import annotations
 
+import plistlib
+import re
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 from mdl.errors import ConfigError
+from mdl.peers.edge.small.threads import VARIABLE
+from mdl.peers.view.plain import LOG_VARIABLE
 
 # The beginning of a unit's name in `systemctl`.
 PREFIX = "mdl-"
@@ -183,3 +196,101 @@ def _escape_path(path: Path) -> str:
             "hidden character, or ends with a space or backslash. Change to another one (cd) and install again"
         )
     return text.replace("%", "%%")
+
+
+_AGAIN_S = 60
+_ENDS_S = 60
+
+
+def write_plist(service: Service) -> str:
+    """Return the job's text, for ~/Library/LaunchAgents/mdl-NAME.plist.
+
+    Raises ConfigError for a word that no job can hold.
+    """
+    log = str(Path.home() / "Library" / "Logs" / f"{service.label}.log")
+    job = {
+        "Label": service.label,
+        "ProgramArguments": [check_word(word) for word in service.command],
+        "WorkingDirectory": check_word(str(service.directory or Path.home())),
+        # mdl keeps the log within bounds, which launchd does not.
+        "EnvironmentVariables": {VARIABLE: str(service.threads), LOG_VARIABLE: check_word(log)},
+        "StandardErrorPath": log,
+        "RunAtLoad": True,
+        "KeepAlive": {"SuccessfulExit": False},
+        "ThrottleInterval": _AGAIN_S,
+        "ExitTimeOut": _ENDS_S,
+        "ProcessType": "Background",
+        "Nice": NICE,
+        "LowPriorityIO": True,
+        "Umask": 0o077,
+    }
+    return plistlib.dumps(job, sort_keys=False).decode()
+
+
+def how_to_load(service: Service) -> str:
+    """Return what to type with the text that was printed."""
+    file = f"~/Library/LaunchAgents/{service.label}.plist"
+    return (
+        f"save it as {file}, then: launchctl bootstrap gui/$(id -u) {file}; "
+        f"launchctl bootout gui/$(id -u)/{service.label} ends it"
+    )
+
+
+_SPACE = "http://schemas.microsoft.com/windows/2004/02/mit/task"
+# Parts of a command that the Task Scheduler replaces: %NAME%, $(Arg0).
+_REPLACED = re.compile(r"%[^%]+%|\$\(")
+# Below normal; 4 to 6 are normal, 10 is idle.
+_PRIORITY = "8"
+_SETTINGS = {
+    "MultipleInstancesPolicy": "IgnoreNew",
+    # `--when` decides about the battery.
+    "DisallowStartIfOnBatteries": "false",
+    "StopIfGoingOnBatteries": "false",
+    "StartWhenAvailable": "true",
+    "ExecutionTimeLimit": "PT0S",  # none; three days otherwise
+    "Priority": _PRIORITY,
+}
+
+
+def write_task(service: Service) -> str:
+    """Return the task's text, for `schtasks /Create /XML`, in ASCII.
+
+    Raises ConfigError for a word that no task can hold.
+    """
+    program, *words = (_check(word) for word in service.command)
+    task = ElementTree.Element("Task", xmlns=_SPACE, version="1.2")
+    _add(task, "RegistrationInfo", Description=" ".join(("mdl", *service.words))[:200])
+    _add(_add(task, "Triggers"), "LogonTrigger", Enabled="true")
+    _add(_add(task, "Principals"), "Principal", LogonType="InteractiveToken", RunLevel="LeastPrivilege")
+    _add(_add(task, "Settings", **_SETTINGS), "RestartOnFailure", Interval="PT1M", Count="5")
+    where = _check(str(service.directory or Path.home()))
+    _add(
+        _add(task, "Actions"), "Exec", Command=program, Arguments=subprocess.list2cmdline(words), WorkingDirectory=where
+    )
+    ElementTree.indent(task)
+    # ASCII is read correctly in whatever encoding a shell writes the file.
+    body = ElementTree.tostring(task, "us-ascii", xml_declaration=False).decode()
+    return f'<?xml version="1.0"?>\n{body}\n'
+
+
+def how_to_create(service: Service) -> str:
+    """Return what to type with the text that was printed."""
+    return (
+        f"save it as {service.label}.xml, then: schtasks /Create /TN {service.label} /XML {service.label}.xml; "
+        f"schtasks /Run /TN {service.label} starts it at once, schtasks /Delete /TN {service.label} takes it away"
+    )
+
+
+def _check(word: str) -> str:
+    check_word(word)
+    if found := _REPLACED.search(word):
+        raise ConfigError(f"service: {word[:80]!r} holds {found[0][:40]!r}, which the Task Scheduler would replace")
+    return word
+
+
+def _add(parent: ElementTree.Element, name: str, **texts: str) -> ElementTree.Element:
+    """Add an element, with an element for each text."""
+    made = ElementTree.SubElement(parent, name)
+    for key, text in texts.items():
+        ElementTree.SubElement(made, key).text = text
+    return made

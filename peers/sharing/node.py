@@ -1,31 +1,36 @@
 """The node that gives or takes windows: it meets the other devices of its mesh in a run of their own.
 
-Trainers know nothing of it. The mesh's owners, and their revocations, count here too.
+Trainers know nothing of it. The mesh's owners, and their revocations, count here too. Users name devices by their names
+in the mesh, or by the words of their keys (`Named`). A device that trains with another one's windows hears, at the same
+time, that they are taken back (`heeding`).
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
+
 from mdl.config import MeshSection
-from mdl.data.parcel import NAMES_BYTES, SHARED_RUN, shared_file
+from mdl.data.parcel import NAMES_BYTES, SHARED_RUN, find_shared, shared_file
+from mdl.data.sources import parse_spec
 from mdl.data.windows import DataSet
 from mdl.devices.offer import Offer
-from mdl.errors import ConfigError, RemoteProtocolError
+from mdl.errors import ConfigError, MdlError, RemoteProtocolError
 from mdl.peers.edge.identity import claim_identity, known_meshes, release_identity, state_home
 from mdl.peers.edge.lifeline import stopped_by_signals
 from mdl.peers.edge.membership import keep_roster, open_membership
 from mdl.peers.edge.naming import under_a_free_name
 from mdl.peers.edge.node import drive, start_runtime
-from mdl.peers.roles.sharing.giver import Giver
-from mdl.peers.roles.sharing.taker import Taker
-from mdl.peers.sharing.files import GivenFiles, Share, TakenFiles, delete_shared, read_shares, write_shares
-from mdl.peers.sharing.named import Named
+from mdl.peers.roles.sharing import Giver, Taker
+from mdl.peers.sharing.files import GivenFiles, Share, TakenFiles, delete_shared, read_shares, read_taken, write_shares
+from mdl.peers.trust.ownership import find_device
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Machine, PeerFound
 from mdl.protocol.sharing.messages import MAX_PARCEL_BYTES, PART_BYTES
@@ -34,11 +39,51 @@ from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.runtime import Renewed, Runtime
 from mdl.transport.trust.keys import Mesh, MeshKeys
-from mdl.transport.trust.words import fingerprint
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.words import fingerprint, is_fingerprint
 from mdl.transport.worker import Work
 from mdl.trust.statements import DeviceRevoked, OwnerNamed
 
 logger = logging.getLogger(__name__)
+
+
+class Named:
+    """names: of all of them, as given. Raises ConfigError for an unknown device, or for this one.
+
+    A name stands for the whole key that has it in the mesh. Words of a device that this one has not met stand for the
+    first key that is met and has them.
+    """
+
+    def __init__(self, membership: Membership, texts: Iterable[str]) -> None:
+        self._keys: dict[bytes, str] = {}
+        self._words: dict[str, str] = {}
+        for text in texts:
+            words = text.strip().lower().replace(" ", "-")
+            try:
+                self._keys[find_device(membership, text)] = text
+            except ConfigError:
+                if not is_fingerprint(words):
+                    raise
+                self._words[words] = text
+        self.names = frozenset([*self._keys.values(), *self._words.values()])
+        if self.name_of(membership.device.public):
+            raise ConfigError(f"{self.name_of(membership.device.public)} is this device: name another one")
+
+    def name_of(self, device: bytes) -> str:
+        """Return the name of the device with this key; "" for one that is not among them."""
+        if device not in self._keys and (text := self._words.pop(fingerprint(device), "")):
+            self._keys[device] = text
+        return self._keys.get(device, "")
+
+    def key_of(self, text: str) -> bytes:
+        """Return the key that a name stands for; empty while only its words are known."""
+        return next((key for key, given in self._keys.items() if given == text), b"")
+
+    def words_of(self, text: str) -> str:
+        """Return the words of the key that a name stands for."""
+        key = self.key_of(text)
+        return fingerprint(key) if key else text.strip().lower().replace(" ", "-")
+
 
 _MachineT = TypeVar("_MachineT", bound=Machine)
 
@@ -222,3 +267,60 @@ def _tell(now: float, event: Event, effects: list[Effect]) -> None:
 
 def _ended(share: Share) -> Share:
     return Share(share.sharing_id, share.device, share.name, share.train, share.test, is_ended=True)
+
+
+# The interval of looks for the windows: training stops within a batch after one.
+_LOOK_S = 1.0
+_END_S = 3.0
+
+
+@contextmanager
+def heeding(spec: str, section: MeshSection, name: str) -> Iterator[Callable[[], str]]:
+    """Let the giver of the windows of `spec` delete them meanwhile; yield a function that returns why they are gone.
+
+    With other data nothing happens. Raises ConfigError if there are none, or if this device was revoked: they are
+    deleted then.
+    """
+    parsed = parse_spec(spec)
+    if parsed.source != "shared":
+        yield lambda: ""
+        return
+    delete_if_out(parsed.path)
+    path = find_shared(parsed.path, parsed.options.get("source", ""))
+    asked_at, reason = -_LOOK_S, ""
+
+    def gone() -> str:
+        nonlocal asked_at, reason
+        if (now := time.monotonic()) - asked_at >= _LOOK_S:
+            asked_at, reason = now, "" if path.exists() else "the windows that it trained with were taken back"
+        return reason
+
+    taken = read_taken(path)
+    if taken is None:  # this device's own
+        yield gone
+        return
+    source = bytes.fromhex(taken.source)
+    files = TakenFiles(parsed.path, fingerprint(source), lambda: source)
+
+    def make(me: Contributor, now: float) -> Taker:
+        return Taker(me, lambda device: device == source, Offer(0.0), 0, files.held())
+
+    meeting = Meeting(parsed.path, msgspec.structs.replace(section, port=0, join=()), name)
+    try:
+        with opened(meeting, make, {StorePart: files.store, DeleteShared: files.delete}) as (runtime, _, run):
+            thread = threading.Thread(target=_drive, args=(run,), name="mdl-heed", daemon=True)
+            thread.start()
+            try:
+                yield gone
+            finally:
+                runtime.stop()
+                thread.join(_END_S)
+    finally:
+        delete_if_out(parsed.path)
+
+
+def _drive(run: Callable[[], Finish]) -> None:
+    try:
+        run()
+    except MdlError as error:
+        logger.warning("this device cannot hear that shared windows are taken back: %s", error)

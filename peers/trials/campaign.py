@@ -19,13 +19,21 @@ from mdl.config import Exchange
 from mdl.peers.interrupts import handled, interrupt
 from mdl.peers.trials.run_plan import run_guarded
 from mdl.protocol.coding import CODINGS, Coding
-from mdl.sim.mesh.verdict import Verdict
-from mdl.sim.plans.draw_plan import LENGTHS, SIZES, draw_plan, draw_wide
+from mdl.sim.mesh.invariants import Verdict
+from mdl.sim.plans.draw_plan import (
+    LENGTHS,
+    SIZES,
+    draw_plan,
+    draw_wide,
+    with_copies,
+    with_leaves,
+    with_liars,
+    with_power_cuts,
+    with_revocations,
+    with_splits,
+    with_starved,
+)
 from mdl.sim.plans.fault_plan import FaultPlan
-from mdl.sim.plans.leaves import with_leaves
-from mdl.sim.plans.machines import with_copies, with_power_cuts, with_starved
-from mdl.sim.plans.revocations import with_liars, with_revocations
-from mdl.sim.plans.splits import with_splits
 from mdl.workers import Workers, result_of
 
 Chunk = TypeVar("Chunk")

@@ -16,8 +16,8 @@ from mdl.peers.interrupts import handled, interrupt
 from mdl.peers.trials.campaign import run_chunks, seldom_collected, silent_machines
 from mdl.peers.trials.run_plan import BUGS, build_mesh
 from mdl.reading import decode_json
+from mdl.sim.mesh.invariants import judge
 from mdl.sim.mesh.search import KINDS, USUAL, AnyDeparture, Walk, explore, first_departures, follow
-from mdl.sim.mesh.verdict import judge
 from mdl.sim.plans.fault_plan import FaultPlan
 
 # Virtual seconds of local training: longer than anything else that a mesh does in a round.

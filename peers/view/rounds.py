@@ -14,9 +14,17 @@ from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
 from mdl.peers.interrupts import handled, interrupt
 from mdl.scheduler.rounds.judge import LEVELS, Cell, Score, describe_cell, judge_cell
-from mdl.scheduler.rounds.recorded import PARTS, draw_recorded_world, of_part, read_phones
 from mdl.scheduler.rounds.registry import make_rule
-from mdl.scheduler.rounds.world import FAMILIES, World, check_size, draw_world
+from mdl.scheduler.rounds.world import (
+    FAMILIES,
+    PARTS,
+    World,
+    check_size,
+    draw_recorded_world,
+    draw_world,
+    of_part,
+    read_phones,
+)
 
 # Rules beyond these would not fit a table, nor their time a day.
 _MOST_RULES, _MOST_CELLS = 16, 64

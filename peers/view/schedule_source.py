@@ -1,4 +1,8 @@
-"""A SOURCE on the command line: a scenario, a round of a run directory, or the live mesh."""
+"""A SOURCE on the command line, and the drawings of its rounds: a scenario, a run directory, or the live mesh.
+
+A real round is drawn as it was recorded, a scenario as it is played under a policy. `recorded_scenarios` makes a mesh's
+own log something to train on: `recorded:FILE` of `mdl scheduler train --scenarios`.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from mdl.config import Compress
 from mdl.devices.scenario import Scenario, load_scenarios
 from mdl.errors import ConfigError, DataError
+from mdl.files.figures import read_rounds
+from mdl.own import Own
+from mdl.protocol.status_messages import RoundSummary
+from mdl.scheduler.explain.chart import Chart, Exchanged, SeenDevice, chart_round
+from mdl.scheduler.explain.device_table import ShownDevice, real_devices, scenario_devices
 from mdl.scheduler.explain.recorded_round import (
     RealRound,
+    chart_real,
     finished_round,
     live_round,
     pick_round,
@@ -20,12 +31,60 @@ from mdl.scheduler.explain.recorded_round import (
     rebuild,
     tell_lost,
 )
+from mdl.scheduler.explain.watched_play import Bench, chart_play, check_policy, play_watched
+from mdl.scheduler.policies.registry import SHARES_BY
+from mdl.scheduler.study.play import play_segments
 from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
 if TYPE_CHECKING:
     from mdl.config import MeshSection
-    from mdl.protocol.status_messages import MeshStatus, RoundSummary
+    from mdl.protocol.status_messages import MeshStatus
     from mdl.transport.trust.keys import Mesh
+
+
+_RECORDED = "recorded:"
+
+
+def parse_recorded(text: str) -> Path:
+    """Return the path that `recorded:FILE` names. Raises ConfigError for another text, or if nothing is there."""
+    path = Path(text.removeprefix(_RECORDED))
+    if not text.startswith(_RECORDED) or not text.removeprefix(_RECORDED):
+        raise ConfigError(f"--scenarios {text[:80]!r}: expected recorded:FILE, a run directory or its metrics.jsonl")
+    if not path.exists():
+        raise ConfigError(f"--scenarios {text[:80]!r}: no such file or directory")
+    return path
+
+
+def recorded_rounds(path: Path) -> list[RoundSummary]:
+    """Read the rounds of a run directory or of a metrics.jsonl. Raises DataError if it has none."""
+    if path.is_dir():
+        return read_real_rounds(path)
+    rounds = {summary.round: summary for summary in read_rounds(path)}
+    if not rounds:
+        raise DataError(f"{path}: no finished round in it")
+    return [rounds[number] for number in sorted(rounds)]
+
+
+def recorded_scenarios(path: Path) -> list[Scenario]:
+    """Return a log's rounds as scenarios; a file may hold scenarios itself (`mdl schedule scenarios`).
+
+    A round that tells too little is left out. Raises DataError if none is left.
+    """
+    if path.is_file():
+        try:
+            return load_scenarios(path)
+        except DataError:
+            pass
+    found, why = [], ""
+    for summary in recorded_rounds(path):
+        try:
+            found.append(rebuild(finished_round(summary, str(path))).scenario)
+        except DataError as error:
+            why = str(error)
+    if not found:
+        raise DataError(why)
+    return found
+
 
 Look = Callable[[], RealRound]
 _FAMILY = re.compile(r"([a-z]+):(\d{1,9}):(\d{1,18})")
@@ -179,3 +238,57 @@ def _pick_scenario(path: Path, index: int) -> Playable:
 
 def _plain(scenario: Scenario) -> Playable:
     return Playable(scenario.scenario_id, scenario, tuple(str(index) for index in range(len(scenario.devices))))
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """policy: the policy of the decisions, empty if unknown. estimates: the assumptions, in words.
+
+    lost: the devices that a real round went on without, and why.
+    """
+
+    chart: Chart
+    policy: str
+    devices: tuple[ShownDevice, ...]
+    is_recorded: bool
+    estimates: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+def draw_subject(subject: Subject, policy: str | Own | None, usual_policy: str) -> Drawing:
+    """Draw a subject: played under `policy`; with None a real round as recorded, a scenario under `usual_policy`.
+
+    A real round is played as the scenario that it is rebuilt as. Raises ConfigError if there is no such policy.
+    """
+    if policy is None and not isinstance(subject, Playable):
+        return Drawing(chart_real(subject), subject.policy, real_devices(subject), True, lost=tell_lost(subject))
+    scene, shown = as_playable(subject), policy or usual_policy
+    chart = _chart(scene, shown)
+    devices = scenario_devices(scene.scenario, scene.names, chart.exchange.owns if chart.exchange else None)
+    return Drawing(chart, str(shown), devices, False, scene.estimates)
+
+
+def _chart(scene: Playable, policy: str | Own) -> Chart:
+    """Play the scene, with the alternatives to each decision, if the policy tells them."""
+    check_policy(policy)
+    if policy in SHARES_BY:
+        return _chart_segments(scene, SHARES_BY[str(policy)])
+    played, watched = play_watched(scene.scenario, Bench().policy(policy, scene.scenario), names=scene.names)
+    lost = f", lost: {', '.join(scene.names[index] for index in played.lost)}" if played.lost else ""
+    title = f"{scene.title}, policy {policy}: one holder after {played.makespan_s:.2f} s{lost}"
+    return chart_play(title, scene.scenario, played, watched.notes, scene.names)
+
+
+def _chart_segments(scene: Playable, compress: Compress) -> Chart:
+    """Play the scene in segments. The only decision is each device's number of segments."""
+    played, plan, start_s = play_segments(scene.scenario, scene.names, compress)
+    end_s = played.makespan_s
+    title = f"{scene.title}, in segments: everybody has the result after {end_s:.2f} s"
+    exchange = None
+    if plan:
+        exchange = Exchanged(plan.reason, plan.owns, start_s, end_s, plan.bound_s)
+    devices = [
+        SeenDevice(name, each.ready_s, each.busy, index in played.lost)
+        for index, (name, each) in enumerate(zip(scene.names, scene.scenario.devices, strict=True))
+    ]
+    return chart_round(title, devices, (), end_s, True, exchange)

@@ -1,20 +1,48 @@
-"""`mdl status`: the snapshot of a live mesh, once or repeatedly, drawn or as JSON."""
+"""`mdl status`: the snapshot of a live mesh, once or repeatedly, drawn or as JSON.
+
+A user that looked for a run that is not there is told the other active runs of the mesh (`tell_active`).
+"""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import msgspec
 from rich.live import Live
+from zeroconf import Error
 
 from mdl.config import MeshSection
 from mdl.errors import MeshNotFoundError
-from mdl.peers.view.active import tell_active
+from mdl.peers.edge.identity import other_runs
 from mdl.peers.view.console import PlainConsole
-from mdl.peers.view.take_snapshot import Taker
+from mdl.peers.view.snapshot import Taker
 from mdl.peers.view.terminal import draw_addresses, draw_energy, draw_mesh, tell_doing
 from mdl.peers.view.watch import Watcher
-from mdl.transport.trust.keys import Mesh
+from mdl.transport.discovery.interfaces import usable_interfaces
+from mdl.transport.discovery.mdns import Survey
+from mdl.transport.trust.keys import Mesh, show_name
+
+# The first announcement brings most of them.
+_LOOK_S = 1.5
+
+
+def tell_active(mesh: Mesh, section: MeshSection) -> str:
+    """Return "; home/walk is active: --mesh home/walk" for each active run that this machine has been in."""
+    others = other_runs(mesh.name)
+    if not others or section.loopback:
+        return ""
+    try:
+        survey = Survey(mesh.name, mesh.keys, usable_interfaces(section.interfaces or None), others)
+    except (OSError, Error):
+        return ""
+    try:
+        threading.Event().wait(_LOOK_S)
+        found = sorted({show_name(each.mesh) for each in survey.found() if each.mesh in others})
+    finally:
+        survey.close()
+    return "".join(f"; {each} is active: --mesh {each}" for each in found)
+
 
 _FRAME_S = 0.25
 _END = "Ctrl-C ends"

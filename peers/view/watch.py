@@ -14,8 +14,8 @@ from mdl.config import MeshSection
 from mdl.errors import MeshNotFoundError
 from mdl.files.figures import ROUNDS_KEPT
 from mdl.peers.edge.node import drive, start_runtime
-from mdl.peers.roles.observer import Observer
-from mdl.peers.view.take_snapshot import Told
+from mdl.peers.roles.outsiders import Observer
+from mdl.peers.view.snapshot import Told
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, PeerFound, Received
 from mdl.protocol.status_messages import MeshStatus, RoundSummary

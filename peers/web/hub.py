@@ -14,9 +14,7 @@ from typing import Any
 
 import msgspec
 
-from mdl.peers.view.merge_patch import merge_patch
-from mdl.peers.view.snapshot import Snapshot
-from mdl.peers.view.take_snapshot import Taker
+from mdl.peers.view.snapshot import Snapshot, Taker, merge_patch
 from mdl.peers.web.sources import Source
 
 # The most pages at the same time: a household, or a laboratory. Each may hold the changes of some seconds.

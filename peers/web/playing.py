@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from mdl.errors import ConfigError, DataError
-from mdl.peers.view.schedule_drawing import draw_subject
-from mdl.peers.view.schedule_source import Playable, as_playable
-from mdl.peers.view.snapshot import ChartPart
-from mdl.peers.view.take_snapshot import chart_part
+from mdl.peers.view.schedule_source import Playable, as_playable, draw_subject
+from mdl.peers.view.snapshot import ChartPart, chart_part
 from mdl.protocol.status_messages import RoundSummary
 from mdl.scheduler.explain.chart import Delay
 from mdl.scheduler.explain.device_table import ShownDevice

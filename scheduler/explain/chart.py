@@ -1,9 +1,14 @@
-"""The parts of a schedule's chart: rows of spans, hops, waits and delays; and the rows' common rules. Pure."""
+"""A schedule's chart: rows of spans, hops, waits and delays, the rows' common rules, and a real round as one. Pure.
+
+`find_delays` has each device's waiting for a partner, and its reason. `chart_round` charts a real round from its
+agent's records: reports and decided hops, nothing more.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from math import inf
 
 import msgspec
 
@@ -165,3 +170,152 @@ def append_span(spans: list[Span], span: Span) -> None:
         spans[-1] = msgspec.structs.replace(spans[-1], end_s=span.end_s)
     elif span.end_s > span.start_s:
         spans.append(span)
+
+
+# Waiting for less than this share of the whole is not worth a line.
+_WORTH_TELLING = 0.01
+
+
+def find_delays(
+    rows: Sequence[Row], hops: Sequence[ChartHop], notes: Sequence[Note], end_s: float
+) -> tuple[Delay, ...]:
+    spans = {row.device: row.spans for row in rows}
+    delays = []
+    for hop in hops:
+        for device, partner in ((hop.sender, hop.receiver), (hop.receiver, hop.sender)):
+            since_s = _free_since_s(spans[device], hop.start_s)
+            free = [
+                span
+                for span in spans[device]
+                if span.kind is SpanKind.WAITING and since_s <= span.start_s < hop.start_s
+            ]
+            waited_s = sum(span.end_s - span.start_s for span in free)
+            if waited_s <= _WORTH_TELLING * end_s:
+                continue
+            until_s = free[-1].end_s
+            digits = 2 if end_s >= 10.0 else 3
+            why = _explain(spans[partner], partner, since_s, until_s, notes, digits)
+            if until_s < hop.start_s:
+                why += f"; then {device} itself was busy until {hop.start_s:.{digits}f} s"
+            delays.append(Delay(device, partner, since_s, until_s, waited_s, why))
+    return tuple(delays)
+
+
+def _free_since_s(spans: Sequence[Span], start_s: float) -> float:
+    """Return the end of its last activity: training, or another hop. Being busy in between does not count."""
+    ended = [
+        span.end_s for span in spans if span.end_s <= start_s and span.kind not in (SpanKind.WAITING, SpanKind.BUSY)
+    ]
+    return max(ended, default=0.0)
+
+
+_DID = {
+    SpanKind.TRAINING: "trained",
+    SpanKind.BUSY: "was busy",
+    SpanKind.SEND: "sent to {}",
+    SpanKind.RECEIVE: "was in its hop with {}",
+    SpanKind.STALLED: "was in its hop with {}",
+    SpanKind.MERGE: "was in its hop with {}",
+    SpanKind.DONE: "had given its load away",
+    SpanKind.LOST: "was lost",
+}
+
+
+def _explain(
+    spans: Sequence[Span], partner: str, since_s: float, until_s: float, notes: Sequence[Note], digits: int
+) -> str:
+    """Tell what the partner did meanwhile; if it was free as well, tell the policy's reason."""
+    kept = [span for span in spans if span.kind in _DID and _overlap_s(span, since_s, until_s) > 0.0]
+    if not kept:
+        return f"{partner} was free too: {_why_free(since_s, until_s, notes)}"
+    last = kept[-1]
+    ended_s = max(span.end_s for span in spans if span is last or _is_same_hop(last, span))
+    told = f"{partner} {_DID[last.kind].format(last.partner)} until {ended_s:.{digits}f} s"
+    if until_s - ended_s <= _WORTH_TELLING * until_s:
+        return told
+    return f"{told}, then {_why_free(ended_s, until_s, notes)}"
+
+
+def _is_same_hop(span: Span, later: Span) -> bool:
+    return bool(span.partner) and later.partner == span.partner and later.start_s >= span.end_s
+
+
+def _why_free(since_s: float, until_s: float, notes: Sequence[Note]) -> str:
+    waits = [note.decision for note in notes if since_s <= note.time_s < until_s and isinstance(note.decision, Wait)]
+    return f"the policy waited ({waits[-1].reason})" if waits else "the policy paired others first"
+
+
+def _overlap_s(span: Span, start_s: float, end_s: float) -> float:
+    return max(0.0, min(span.end_s, end_s) - max(span.start_s, start_s))
+
+
+def chart_round(
+    title: str,
+    devices: Sequence[SeenDevice],
+    seen: Sequence[SeenHop],
+    end_s: float,
+    is_over: bool = True,
+    exchange: Exchanged | None = None,
+) -> Chart:
+    """Draw a real round until `end_s`. is_over: then one holder had everything, or all segments had arrived.
+
+    Hops of devices that are not among these are left out: any member may claim to lead, and report such a status.
+    """
+    names = {device.name for device in devices}
+    known = [hop for hop in sorted(seen, key=lambda hop: hop.ordered_s) if {hop.sender, hop.receiver} <= names]
+    hops = tuple(_seen_hop(number, hop) for number, hop in enumerate(known, 1))
+    rows = tuple(_seen_row(device, hops, end_s, exchange) for device in devices)
+    delays = find_delays(rows, hops, (), end_s)
+    makespan_s = end_s if is_over else None
+    return Chart(title, find_start_s(rows, end_s), end_s, makespan_s, rows, hops, (), delays, exchange)
+
+
+def _seen_hop(number: int, hop: SeenHop) -> ChartHop:
+    sent_s = None
+    if hop.decided_s is not None:
+        sent_s = min(hop.decided_s, hop.ordered_s + hop.transfer_s) if hop.outcome == "merged" else hop.decided_s
+    return ChartHop(number, hop.sender, hop.receiver, hop.ordered_s, sent_s, hop.decided_s, hop.outcome, hop.reason)
+
+
+def _seen_row(device: SeenDevice, hops: Sequence[ChartHop], end_s: float, exchange: Exchanged | None) -> Row:
+    spans: list[Span] = []
+    ready_s = end_s if device.ready_s is None else min(device.ready_s, end_s)
+    if device.ready_s is None and device.lost:
+        ready_s = 0.0
+    append_span(spans, Span(SpanKind.TRAINING, 0.0, ready_s))
+    at_s, given = ready_s, False
+    for hop in (hop for hop in hops if device.name in (hop.sender, hop.receiver)):
+        start_s, until_s = max(at_s, hop.start_s), min(end_s, end_s if hop.end_s is None else hop.end_s)
+        _rest(spans, device, at_s, start_s, given)
+        at_s = max(start_s, until_s)
+        given = device.name == hop.sender and hop.outcome == "merged"
+        if device.name == hop.sender:
+            append_span(spans, Span(SpanKind.SEND, start_s, at_s, hop.receiver))
+            continue
+        sent_s = max(start_s, at_s if hop.sent_s is None else min(hop.sent_s, at_s))
+        append_span(spans, Span(SpanKind.RECEIVE, start_s, sent_s, hop.sender))
+        append_span(spans, Span(SpanKind.MERGE, sent_s, at_s, hop.sender))
+    if device.lost:
+        append_span(spans, Span(SpanKind.LOST, at_s, end_s))
+    elif exchange and device.name in exchange.owns:
+        start_s = min(max(at_s, exchange.start_s), end_s)
+        _rest(spans, device, at_s, start_s, given)
+        append_span(spans, Span(SpanKind.SEGMENTS, start_s, end_s))
+    else:
+        _rest(spans, device, at_s, end_s, given)
+    return Row(device.name, tuple(spans))
+
+
+def _rest(spans: list[Span], device: SeenDevice, start_s: float, end_s: float, given: bool) -> None:
+    """Append the spans of a device without a hop: done if it has given its load away, else busy or waiting."""
+    if given:
+        return append_span(spans, Span(SpanKind.DONE, start_s, end_s))
+    at_s = start_s
+    for busy_s, until in device.busy:
+        until_s = min(end_s, inf if until is None else until)
+        if until_s <= at_s or busy_s >= end_s:
+            continue
+        append_span(spans, Span(SpanKind.WAITING, at_s, max(at_s, busy_s)))
+        append_span(spans, Span(SpanKind.BUSY, max(at_s, busy_s), until_s))
+        at_s = until_s
+    return append_span(spans, Span(SpanKind.WAITING, at_s, end_s))

@@ -18,8 +18,7 @@ from msgspec import Meta
 
 from mdl.devices.usage import UsageKind
 from mdl.hints import did_you_mean
-from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
-from mdl.scheduler.policies.detour import go_around
+from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait, go_around
 from mdl.scheduler.policies.registry import make_policy
 
 # Bounds of the input: far above any real mesh.

@@ -19,9 +19,8 @@ from mdl.errors import DataError, MeshNotFoundError
 from mdl.files.figures import read_rounds, read_run
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_text
-from mdl.scheduler.explain.chart import Chart, Exchanged, SeenDevice, SeenHop
-from mdl.scheduler.explain.gantt_recorded import chart_round
-from mdl.scheduler.given.choice import is_file
+from mdl.scheduler.explain.chart import Chart, Exchanged, SeenDevice, SeenHop, chart_round
+from mdl.scheduler.given import is_file
 from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
 
 # Stands for a merge that took no time that the agent could see.

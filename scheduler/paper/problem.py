@@ -11,6 +11,8 @@ A pick is a step t, counted from 0. It brings one reward, that of its case in Eq
 n_agg: the device's receptions before. The constants are the paper's: alpha -0.04, beta 0.1, rho -0.8 (a sentence of
 the paper swaps the names of beta and rho). A device that is busy at the start stays so for the episode and may be
 picked all the same. `ChainPaperEnv` in mdl.scheduler.paper.env is the Gymnasium form.
+
+The paper's scheduling objective (MDLdroid Eq. 4): normalised time plus normalised imbalance of energy.
 """
 
 from __future__ import annotations
@@ -212,3 +214,19 @@ def observe_paper(state: Codes, n_agg: Integers | None = None) -> Floats:
 def energy_variance(energy_j: NDArray[np.float64]) -> float:
     """Return the variance of the energy over the devices: its imbalance (Eq. 6)."""
     return float(np.var(energy_j))
+
+
+def normalise(values: Sequence[float]) -> list[float]:
+    """Return N(x) = (x - min) / (max - min): 0 for the least, 1 for the most; all 0 if they are alike (Eq. 4)."""
+    least, most = min(values), max(values)
+    return [(value - least) / (most - least) if most > least else 0.0 for value in values]
+
+
+def objectives(times_s: Sequence[float], variances_j2: Sequence[float]) -> list[float]:
+    """Return N(T) + N(E) of several schedules of one iteration, 0 (best in both) to 2 (worst in both).
+
+    times_s: T of Eq. 5, until one device holds everything. variances_j2: E of Eq. 6. The paper does not say over which
+    set it takes min and max: here over the schedules that are compared.
+    """
+    pairs = zip(normalise(times_s), normalise(variances_j2), strict=True)
+    return [time + balance for time, balance in pairs]

@@ -2,7 +2,7 @@
 
 Hops show a link's speed: the receiver reports how long the values took. It times its merges separately, and reports
 the speed of the last ones. Energy is modelled, not measured: 1.0 W to send, 0.8 W to receive, 1.5 W to merge
-(`mdl.sim.timing.device_models`).
+(`mdl.sim.timing.scenario`).
 """
 
 from __future__ import annotations

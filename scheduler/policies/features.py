@@ -12,16 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mdl.devices.usage import UsageKind, expected_busy_s
-from mdl.scheduler.policies.chain_arrays import (
-    BUSY_SHARE,
-    SEND,
-    STATES,
-    Bools,
-    Doubles,
-    Floats,
-    Integers,
-    Stand,
-)
+from mdl.scheduler.policies.chain_arrays import BUSY_SHARE, SEND, STATES, Bools, Doubles, Floats, Integers, Stand
 from mdl.scheduler.policies.layout import Layout, Prospects, lay_out, picks_now, prospects, receivers_for
 from mdl.scheduler.policies.trained_under import OBSERVATION
 
@@ -143,7 +134,7 @@ def observe_receivers(look: Look, senders: Integers) -> tuple[Floats, Bools, Int
     features, exists = look.features.copy(), stand.exists
     takers = stand.takers()
     takers[rows, senders] = False
-    # If no device may receive, the caller has to keep the limits (`mdl.scheduler.policies.detour`).
+    # If no device may receive, the caller has to keep the limits (`mdl.scheduler.policies.chain`).
     takers = np.where(takers.any(axis=1, keepdims=True), takers, stand.free())
     valid = np.concatenate([takers, np.zeros((len(senders), 1), dtype=np.bool_)], axis=1)
     valid[rows, senders] = False

@@ -1,10 +1,12 @@
-"""The three simplest policies: tree, ring and fifo. Pure.
+"""The simplest policies: tree, ring and fifo, and a given order of pairs. Pure.
 
 tree and ring order the devices by position, like the systems that MDLdroid compares with (4.4). fifo takes the devices
-that have been free longest, which is optimal on equal devices.
+that have been free longest, which is optimal on equal devices. `FollowOrder` plays an order that somebody else made.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Wait
 from mdl.scheduler.policies.greedy import too_few
@@ -76,3 +78,40 @@ def _living_parent(devices: tuple[DeviceView, ...], position: int) -> int | None
 
 def _all_gone(devices: tuple[DeviceView, ...]) -> bool:
     return all(device.state in _GONE for device in devices)
+
+
+Order = list[tuple[int, int]]
+
+
+class FollowOrder:
+    """Plays one order of pairs: each as soon as both are idle and their earlier pairs are done.
+
+    `order` is called once, with 1 for each device that is busy at the first decision, else 0. None means "quits": then
+    the last of the free sends to the first, so that the round ends all the same.
+    """
+
+    def __init__(self, name: str, order: Callable[[tuple[int, ...]], Order | None]) -> None:
+        self.name = name
+        self.quits = False
+        self._order = order
+        self._pairs: Order | None = None
+
+    def decide(self, view: ChainView) -> Decision:
+        if self._pairs is None and not self.quits:
+            self._pairs = self._order(tuple(int(device.state is DeviceState.BUSY) for device in view.devices))
+            self.quits = self._pairs is None
+        if self._pairs is None:
+            free = view.free()
+            return Pair(free[-1].peer_id, free[0].peer_id, f"{self.name}: it quits, the last sends to the first")
+        return self._next(view, self._pairs)
+
+    def _next(self, view: ChainView, pairs: Order) -> Decision:
+        ahead: set[int] = set()
+        for pair in pairs:
+            free = all(view.devices[device].state is DeviceState.FREE for device in pair)
+            if free and not ahead & set(pair):
+                pairs.remove(pair)
+                sender, receiver = (view.devices[device].peer_id for device in pair)
+                return Pair(sender, receiver, f"{self.name}: next in the order that was made at the start")
+            ahead |= set(pair)
+        return Wait(f"{self.name}: the next pairs of the order are not both free")

@@ -8,7 +8,7 @@ With `waiting`, the hops that are still due are laid out on the expected ends of
 hop starts now only if it does so in that layout. Unknown speeds and ends are never waited for.
 
 The constants are greedy's own. The layout that the learned policy starts from follows the same rules
-(`mdl.scheduler.policies.laid_hops`), with the constants that its network was trained under
+(`mdl.scheduler.policies.layout`), with the constants that its network was trained under
 (`mdl.scheduler.policies.trained_under`).
 """
 
@@ -19,9 +19,8 @@ from math import inf, isinf
 from statistics import fmean, median
 
 from mdl.devices.usage import UsageKind, expected_busy_s, expected_rest_s, mean_gap_s
-from mdl.scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, DeviceView, Pair, Wait
-from mdl.scheduler.policies.laid_hops import LaidHop, cost_to_keep, lay_hops
-from mdl.scheduler.policies.why import Choice, first
+from mdl.scheduler.policies.chain import FULL, ChainView, Choice, Decision, DeviceState, DeviceView, Pair, Wait, first
+from mdl.scheduler.policies.layout import LaidHop, cost_to_keep, lay_hops
 
 # Looked up once: see scheduler/policies/chain.py.
 _TRAINING, _FREE, _BUSY, _GET = DeviceState.TRAINING, DeviceState.FREE, DeviceState.BUSY, DeviceState.GET

@@ -13,13 +13,11 @@ import msgspec
 import numpy as np
 
 from mdl.devices.usage import UsageKind
-from mdl.scheduler.policies.chain import FULL, ChainView, Decision, DeviceState, Pair, Policy, Wait, leave_to
+from mdl.scheduler.policies.chain import FULL, ChainView, Choice, Decision, DeviceState, Pair, Policy, Wait, leave_to
 from mdl.scheduler.policies.chain_arrays import Floats, stand_of
 from mdl.scheduler.policies.features import Look, look_at
 from mdl.scheduler.policies.greedy import Greedy, too_few
-from mdl.scheduler.policies.picks import MARGIN, Picked, Picks
-from mdl.scheduler.policies.qnet_numpy import NumpyQ, Weights, load_weights
-from mdl.scheduler.policies.why import Choice
+from mdl.scheduler.policies.qnet_numpy import MARGIN, NumpyQ, Picked, Picks, Weights, load_weights
 
 SHIPPED = "chain.safetensors"
 # Files in a device's folder for re-learning: the rounds seen, what is learned so far, and the policy if it is better.

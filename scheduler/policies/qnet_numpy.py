@@ -1,15 +1,19 @@
-"""The Q-network in plain NumPy, and its weights on disk: a peer decides with it and needs no torch.
+"""The Q-network in plain NumPy, its weights on disk, and its rule in two picks: a peer needs no torch.
 
 One set of weights serves every number of devices, whatever their order.
 
 Each device is encoded by the same layers. Means and maxima over the devices tell each of them about the others, twice
 (Zaheer et al., Deep Sets, 2017). Then every device has an advantage and so has waiting, around one value of the state
 (dueling, Wang et al., 2016). `mdl.scheduler.training.qnet_torch` is the same network in torch, for training.
+
+`Picks` is a rule for many rows at once: the sender first, and then the receiver.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +24,17 @@ from safetensors.numpy import save
 from mdl.errors import DataError, StorageError
 from mdl.files.checkpoint import read_safetensors
 from mdl.reading import decode_json
-from mdl.scheduler.policies.chain_arrays import Bools, Floats
-from mdl.scheduler.policies.features import COLUMN, FEATURES, UNVARIED
+from mdl.scheduler.policies.chain_arrays import Bools, Floats, Integers, Stand
+from mdl.scheduler.policies.features import (
+    COLUMN,
+    FEATURES,
+    UNVARIED,
+    Look,
+    look_at,
+    observe_receivers,
+    observe_senders,
+)
+from mdl.scheduler.policies.layout import lay_out, picks_now, prospects
 from mdl.scheduler.policies.trained_under import describe_difference, stamp
 from mdl.writing import write_bytes
 
@@ -222,3 +235,65 @@ def draw_weights(rng: np.random.Generator) -> Weights:
         weights[f"{name}.bias"] = np.zeros(outputs, dtype=np.float32)
     weights["encode1.weight"][:, [COLUMN[name] for name in UNVARIED]] = 0.0
     return weights
+
+
+Rule = Callable[[Stand], tuple[Integers, Integers]]
+# A pick differs from that of the layout only if its value is this much better, in transfers of the median link.
+MARGIN = 0.3
+
+
+def layout_rule(stand: Stand) -> tuple[Integers, Integers]:
+    """Return senders and receivers (B,) of the hops that the layout starts now; -1, -1: wait.
+
+    The layout is that of `mdl.scheduler.policies.layout`.
+    """
+    expected = prospects(stand)
+    return picks_now(lay_out(expected), expected.keep, stand.free(), stand.may_wait())
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Positions (B,), N for waiting. values: the network's (B, N + 1), zeros without a network. planned: the positions
+    that have the margin in their favour."""
+
+    positions: Integers
+    values: Floats
+    planned: Integers
+
+
+class Picks:
+    """A rule in two picks, the sender and then the receiver: the network's, or without a network those of the layout.
+
+    The best value is picked; the pick of the layout has `margin` in its favour.
+    """
+
+    def __init__(self, q: NumpyQ | None, margin: float = MARGIN) -> None:
+        self._q, self.margin = q, margin
+
+    def __call__(self, stand: Stand) -> tuple[Integers, Integers]:
+        if self._q is None:
+            return layout_rule(stand)
+        look = look_at(stand)
+        senders = self.pick_senders(look).positions
+        waits = senders == stand.state.shape[1]
+        pairing = np.flatnonzero(~waits)
+        receivers = np.full(len(senders), -1)
+        if len(pairing):
+            receivers[pairing] = self.pick_receivers(look.take(pairing), senders[pairing]).positions
+        return np.where(waits, -1, senders), receivers
+
+    def pick_senders(self, look: Look) -> Picked:
+        """Make the first pick: a sender, or to wait."""
+        return self._choose(look, *observe_senders(look))
+
+    def pick_receivers(self, look: Look, senders: Integers) -> Picked:
+        """Make the second pick. senders: positions (B,), none of them waiting."""
+        return self._choose(look, *observe_receivers(look, senders))
+
+    def _choose(self, look: Look, features: Floats, valid: Bools, planned: Integers) -> Picked:
+        if self._q is None:
+            return Picked(planned, np.zeros(valid.shape, dtype=np.float32), planned)
+        values = self._q(features, look.stand.exists, valid)
+        scores = values.copy()
+        scores[np.arange(len(values)), planned] += self.margin
+        return Picked(scores.argmax(axis=1), values, planned)

@@ -52,7 +52,7 @@ def _make_greedy_without_waiting() -> Policy:
 
 
 def _make_planner() -> Policy:
-    from mdl.scheduler.policies.planning.planner import Planner
+    from mdl.scheduler.policies.planner import Planner
 
     return Planner()
 

@@ -11,11 +11,8 @@ import numpy.typing as npt
 from gymnasium import spaces
 
 from mdl.errors import ConfigError
-from mdl.scheduler.rounds.exchange_plan import plan_exchange
-from mdl.scheduler.rounds.learned import LONGEST_WAIT_S
-from mdl.scheduler.rounds.observation import BOUND, COLUMNS, observe
-from mdl.scheduler.rounds.participation import LEAST_MEMBERS
-from mdl.scheduler.rounds.shipped import Bounds, close_with
+from mdl.scheduler.rounds.learned import BOUND, COLUMNS, LONGEST_WAIT_S, observe
+from mdl.scheduler.rounds.participation import LEAST_MEMBERS, Bounds, close_with, plan_exchange
 from mdl.scheduler.rounds.simulate import RoundsMesh
 from mdl.scheduler.rounds.world import FAMILIES, World, check_size, draw_world
 
@@ -38,14 +35,14 @@ class RoundsEnv(gymnasium.Env[Floats, np.int64]):
 
     ## Observation space
     `Box(-20, 20, (max_n * F,), float32)`: a row a device, row after row, of the F columns of `COLUMNS` in
-    `mdl.scheduler.rounds.observation`. Devices that can give come first, in the plan's order, then the others by the
+    `mdl.scheduler.rounds.learned`. Devices that can give come first, in the plan's order, then the others by the
     time until they can. Rows beyond n are 0. `closes` is 1 in row k - 1 if action k is possible. All of it is what a
     rule sees (`RoundSeen`): no end of a busy time.
 
     ## Reward
-    Progress gained (`mdl.scheduler.rounds.worth`) minus the seconds gone by, over the world's `unit_s`: a local period
-    of its median device and the planned exchange of all. Rewards of an episode add up to the progress reached minus its
-    whole time in units. Episodes end at a level of progress, so that only the time to it counts.
+    Progress gained (`mdl.scheduler.rounds.participation`) minus the seconds gone by, over the world's `unit_s`: a local
+    period of its median device and the planned exchange of all. Rewards of an episode add up to the progress reached
+    minus its whole time in units. Episodes end at a level of progress, so that only the time to it counts.
 
     ## Start
     `reset(seed=s)` draws a family, n, a size and a world. `reset(options={"world": w})` plays that world.

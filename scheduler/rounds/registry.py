@@ -11,10 +11,8 @@ import msgspec
 from mdl.data.sources import split_options
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
-from mdl.scheduler.rounds.bandit import Bandit
 from mdl.scheduler.rounds.learned import load_rounds_policy
-from mdl.scheduler.rounds.participation import ParticipationRule
-from mdl.scheduler.rounds.shipped import BestRatio, Bounds, CloseAfter, Half
+from mdl.scheduler.rounds.participation import Bandit, BestRatio, Bounds, CloseAfter, Half, ParticipationRule
 
 # Waits and rounds beyond these are mistakes.
 _LONGEST_S, _MOST_ROUNDS = 3600.0, 1000.0

@@ -2,7 +2,7 @@
 
 - A device trains until it holds one local period of work, then waits, as a trainer does. A device that could give and
   was left out trains one more.
-- A round closes with some devices. They exchange in segments with shares by bandwidth (`mdl.sim.timing.exchange`),
+- A round closes with some devices. They exchange in segments with shares by bandwidth (`mdl.sim.timing.iteration`),
   planned by the links as last measured, over the links as they are.
 - A device that holds the exchange up beyond the rule's bound is dropped. It keeps its work, and the others go on
   without it: they have merged what was there, and share out anew what it owned.
@@ -22,7 +22,6 @@ from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import busy_rate, expected_rest_s
 from mdl.errors import LocalProtocolError
-from mdl.scheduler.rounds.exchange_plan import plan_exchange
 from mdl.scheduler.rounds.participation import (
     LEAST_MEMBERS,
     LOOKED_BACK,
@@ -32,10 +31,12 @@ from mdl.scheduler.rounds.participation import (
     ParticipationRule,
     RoundSeen,
     Wait,
+    contribution,
+    plan_exchange,
+    worth,
 )
 from mdl.scheduler.rounds.world import HORIZON_S, World, WorldDevice
-from mdl.scheduler.rounds.worth import contribution, worth
-from mdl.sim.timing.exchange import exchange_end_s
+from mdl.sim.timing.iteration import exchange_end_s
 
 # Parts of a device's sum: (the version that it began from, local periods).
 Work = tuple[tuple[int, float], ...]
@@ -52,7 +53,7 @@ class RoundPlayed:
     """One round. Its result is version `number`; version 0 is the start.
 
     members: device -> the work that the round holds. dropped: devices that closed it and were then left behind.
-    worth: see `mdl.scheduler.rounds.worth`.
+    worth: see `mdl.scheduler.rounds.participation`.
     """
 
     number: int

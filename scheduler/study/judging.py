@@ -10,15 +10,13 @@ from statistics import fmean, stdev
 import numpy as np
 
 from mdl.devices.scenario import Scenario
-from mdl.scheduler.paper.follow_order import FollowOrder
 from mdl.scheduler.paper.problem import energy_variance
 from mdl.scheduler.policies.chain import Policy
-from mdl.scheduler.policies.picks import Picks
-from mdl.scheduler.policies.qnet_numpy import NumpyQ
+from mdl.scheduler.policies.fixed import FollowOrder
+from mdl.scheduler.policies.qnet_numpy import NumpyQ, Picks
 from mdl.scheduler.study.parallel_play import finish
 from mdl.scheduler.study.play import play
-from mdl.sim.timing.batch import Batch
-from mdl.sim.timing.packing import pack
+from mdl.sim.timing.batch import Batch, pack
 from mdl.sim.timing.scenario import draw_scenario
 
 # Tuning looks at these seeds; 0 to 299 only judge.

@@ -4,7 +4,7 @@ It is the least time until all devices have the result: hops to one holder, then
 later never ends earlier, so the best schedule of hops to each holder is enough. The least time to one holder is there
 for comparisons with the paper.
 
-Hops do not share a channel, so the subset recursion (`mdl.scheduler.policies.planning.subset_recursion`) is exact.
+Hops do not share a channel, so the subset recursion (`mdl.scheduler.policies.planner`) is exact.
 Later hops depend only on each device's loads and the time it has them, and starting a hop earlier is never worse.
 Deaths are not defined here: with a lost load, the best schedule depends on the worth of a load. So a scenario with a
 dying device is refused, and so is one in which no device may receive.
@@ -19,9 +19,8 @@ from mdl.devices.busy_periods import Periods, active_end_s
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
-from mdl.scheduler.policies.planning.subset_recursion import Indices, Tables, Times, earliest_ends, subset_tables
-from mdl.sim.timing.exchange import broadcast_end_s
-from mdl.sim.timing.iteration import TimedHop
+from mdl.scheduler.policies.planner import Indices, Tables, Times, earliest_ends, subset_tables
+from mdl.sim.timing.iteration import TimedHop, broadcast_end_s
 
 # 9 devices take about 10 ms, 12 about 150 ms; each additional device triples that.
 MAX_DEVICES = 12

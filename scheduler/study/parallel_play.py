@@ -11,10 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mdl.scheduler.policies.chain_arrays import Bools, Doubles, Integers, Stand
-from mdl.scheduler.policies.picks import MARGIN, Picks, Rule
-from mdl.scheduler.policies.qnet_numpy import NumpyQ
-from mdl.sim.timing.batch import Batch
-from mdl.sim.timing.packing import pack
+from mdl.scheduler.policies.qnet_numpy import MARGIN, NumpyQ, Picks, Rule
+from mdl.sim.timing.batch import Batch, pack
 from mdl.sim.timing.scenario import draw_scenario
 
 

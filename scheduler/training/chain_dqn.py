@@ -23,11 +23,18 @@ import stable_baselines3
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 
-from mdl.scheduler.policies.picks import MARGIN
-from mdl.scheduler.training.dqn import Actions, ChainPolicy, MaskedDQN, margin_pick, planned_picks, valid_actions
+from mdl.scheduler.policies.qnet_numpy import MARGIN
+from mdl.scheduler.training.dqn import (
+    Actions,
+    ChainPolicy,
+    ChainVecEnv,
+    MaskedDQN,
+    margin_pick,
+    planned_picks,
+    valid_actions,
+)
+from mdl.scheduler.training.env import ChainVectorEnv
 from mdl.scheduler.training.qnet_torch import QNetwork
-from mdl.scheduler.training.sb3_envs import ChainVecEnv
-from mdl.scheduler.training.vector_env import ChainVectorEnv
 
 # Groups of environments: least and greatest N, number. Larger meshes cost more by pick than they teach.
 GROUPS = (((3, 9), 24), ((8, 16), 16))

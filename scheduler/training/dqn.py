@@ -3,27 +3,101 @@
 stable-baselines3 sets the exploration rate from `exploration_schedule` after every step, so this module replaces the
 schedule, not the rate. It explores in `_sample_action` without asking `predict` while `learning_starts` lasts, so
 `_sample_action` chooses among the valid picks here. Its own save format is a pickle: networks are kept as safetensors.
+
+Exploration is TDGE of Algorithm 2 (3.3.2) with the threshold of Eq. 8 to 10, or DGE or TGE. With the probability
+`Exploration.rate`, epsilon, the next pick is a random one of those that are valid.
+
+- TDGE: epsilon stays 1 until the reward of one episode is above the threshold T(N); from then on it decays.
+- DGE: it decays from the first episode.
+- TGE: the threshold alone: 1 until an episode is above T(N), then the last rate at once.
+
+The paper gives neither the decay nor Phi: a rate decays by exp(-episodes / decay_episodes), and `PHI` is measured.
+
+Batches are environments of stable-baselines3 (`ChainVecEnv`). Several `ChainVectorEnv` side by side hold meshes of
+different sizes, each kind at its own width, so that small ones do not cost as much as large ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import exp, log2
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from gymnasium import spaces
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import ActionNoise
 from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.dqn.policies import DQNPolicy
 from torch.nn import functional
 
-from mdl.scheduler.policies.features import COLUMN
-from mdl.scheduler.training.env import LEADING, split_observation
-from mdl.scheduler.training.exploration import Exploration
+from mdl.errors import ConfigError
+from mdl.scheduler.paper.problem import PaperRules
+from mdl.scheduler.policies.features import COLUMN, FEATURES
+from mdl.scheduler.training.env import LEADING, ChainVectorEnv, split_observation
 from mdl.scheduler.training.qnet_torch import QNetwork
+
+# Epsilon starts at 1 (Algorithm 2) and does not fall below LAST, so that a wrong policy is found out.
+FIRST, LAST = 1.0, 0.02
+# This many episodes after decay has begun, 1 / e of the rate is left.
+DECAY_EPISODES = 400.0
+STRATEGIES = ("tdge", "dge", "tge")
+# With half of the devices busy one random episode in a hundred is above T(N), at N = 9; at N = 3 to 8 more are. With a
+# smaller offset TDGE and TGE might never stop exploring (`python -m benchmarks chain_scheduler --part phi`).
+PHI = 1.32
+
+
+def balance_reward(n: int, battery_cost: float) -> float:
+    """Return f(N) of Eq. 9, the highest reward of battery balance: beta (N mod 2) + f(N // 2), f(0) = f(1) = 0."""
+    return battery_cost * (n % 2) + balance_reward(n // 2, battery_cost) if n > 1 else 0.0
+
+
+def latency_reward(n: int, battery_cost: float) -> float:
+    """Return g(N) of Eq. 10, the optimal reward of latency: beta log2 N."""
+    return battery_cost * log2(n)
+
+
+def threshold(n: int, rules: PaperRules, phi: float = PHI) -> float:
+    """Return T(N) of Eq. 8: f(N) + g(N) - Phi."""
+    return balance_reward(n, rules.battery_cost) + latency_reward(n, rules.battery_cost) - phi
+
+
+class Exploration:
+    """A strategy by name, told the reward of each finished episode; `rate` is the probability to explore now.
+
+    threshold: T(N), in sums of Eq. 7. episode: the number of ended episodes. passed_at: the number of the first one
+    above the threshold, counted from 1; None before.
+    """
+
+    def __init__(self, name: str, threshold: float, decay_episodes: float = DECAY_EPISODES) -> None:
+        if name not in STRATEGIES:
+            raise ConfigError(f"exploration {name!r}: expected one of {', '.join(STRATEGIES)}")
+        self.name = name
+        self.episode = 0
+        self.passed_at: int | None = None
+        self._threshold, self._decay_episodes = threshold, decay_episodes
+
+    def end_episode(self, episode_return: float) -> None:
+        self.episode += 1
+        if self.passed_at is None and episode_return > self._threshold:
+            self.passed_at = self.episode
+
+    @property
+    def rate(self) -> float:
+        begun = 0 if self.name == "dge" else self.passed_at
+        if begun is None:
+            return FIRST
+        return LAST if self.name == "tge" else decay_rate(self.episode - begun, self._decay_episodes)
+
+
+def decay_rate(episodes: int, decay_episodes: float) -> float:
+    """Return epsilon so many episodes after its decay began: LAST + (FIRST - LAST) exp(-episodes / decay_episodes)."""
+    return LAST + (FIRST - LAST) * exp(-episodes / decay_episodes)
+
 
 Actions: TypeAlias = npt.NDArray[np.int64]
 _WAIT_VALID = COLUMN["wait_valid"]
@@ -201,3 +275,73 @@ def margin_pick(values: torch.Tensor, seen: torch.Tensor, margin: float) -> torc
     """Return the pick (B, 1): the best of values (B, M + 1), with `margin` in favour of the layout's."""
     planned = planned_picks(seen)
     return values.scatter_add(1, planned, torch.full_like(planned, margin, dtype=values.dtype)).argmax(1, keepdim=True)
+
+
+Floats = npt.NDArray[np.float32]
+_BOUND = 1e4
+
+
+class BatchVecEnv(VecEnv):
+    """A batch in the form that stable-baselines3 expects: `step_wait` plays `_actions`; no environment stands alone."""
+
+    _actions: npt.NDArray[np.int64]
+
+    def step_async(self, actions: npt.NDArray[Any]) -> None:
+        self._actions = np.asarray(actions, np.int64)
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        if attr_name == "render_mode":
+            return [None] * self.num_envs
+        raise AttributeError(attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise AttributeError(attr_name)
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        raise AttributeError(method_name)
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        return [False] * self.num_envs
+
+
+class ChainVecEnv(BatchVecEnv):
+    """Observations (num_envs, M, 2 + F) and actions of the widest group, M devices; action M waits in each.
+
+    Episodes start anew in the same step. The last observation of an ended one is not kept, since nothing follows.
+    """
+
+    def __init__(self, groups: Sequence[ChainVectorEnv]) -> None:
+        self._groups = list(groups)
+        self._widths = [group.single_observation_space.shape[0] for group in self._groups]  # type: ignore[index]
+        self._widest = max(self._widths)
+        self._ends = np.cumsum([group.num_envs for group in self._groups])[:-1]
+        shape = (self._widest, LEADING + len(FEATURES))
+        super().__init__(
+            sum(group.num_envs for group in self._groups),
+            spaces.Box(-_BOUND, _BOUND, shape, np.float32),
+            spaces.Discrete(self._widest + 1),
+        )
+
+    def reset(self) -> Floats:
+        seeds = self._seeds if self._seeds[0] is not None else [None] * self.num_envs
+        firsts = [0, *self._ends.tolist()]
+        seen = [group.reset(seed=seeds[first])[0] for group, first in zip(self._groups, firsts, strict=True)]
+        self._reset_seeds()
+        return self._join(seen)
+
+    def step_wait(self) -> tuple[Floats, npt.NDArray[np.float32], npt.NDArray[np.bool_], list[dict[str, Any]]]:
+        seen, rewards, ended = [], [], []
+        for group, width, actions in zip(self._groups, self._widths, np.split(self._actions, self._ends), strict=True):
+            each = group.step(np.where(actions == self._widest, width, actions))
+            seen.append(each[0])
+            rewards.append(each[1])
+            ended.append(each[2])
+        told: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        return self._join(seen), np.concatenate(rewards).astype(np.float32), np.concatenate(ended), told
+
+    def _join(self, parts: Sequence[Floats]) -> Floats:
+        rows = [np.pad(part, ((0, 0), (0, self._widest - part.shape[1]), (0, 0))) for part in parts]
+        return np.concatenate(rows)

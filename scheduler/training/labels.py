@@ -1,9 +1,17 @@
-"""Trains the Q-network on labels: policy iteration by trying every pick (see `mdl.scheduler.training.branching`).
+"""Trains the Q-network on labels: policy iteration by trying every pick. Pure, no torch.
+
+States come from play that mixes the current policy with chance. In each, every valid pick is tried in a copy of the
+same scenario (so that luck is shared), and the policy plays the copy to its end. Coming busy periods are hidden from
+the network, which therefore learns the mean over them.
 
 The first labels come from the layout (mdl.scheduler.policies.layout) played to the end, later ones from the network
 itself, so that each generation improves on the last. The network learns how much better one pick is than another in the
-same state (their luck is the same, so it cancels out), and beside it the value of the state. NumPy alone: a device
-learns beside the mesh (`mdl.scheduler.training.relearn`).
+same state (their luck is the same, so it cancels out), and beside it the value of the state.
+
+The gradient and Adam are in plain NumPy: a device learns beside the mesh (`mdl.scheduler.training.relearn`). Importing
+torch and its optimizer takes 270 MB and 2.3 s of processor time, more than a slot of learning itself. Layers and pools
+are those of `mdl.scheduler.policies.qnet_numpy`; a test compares the gradient with that of
+`mdl.scheduler.training.qnet_torch`.
 """
 
 from __future__ import annotations
@@ -13,15 +21,336 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
-from mdl.scheduler.policies.chain_arrays import Floats
-from mdl.scheduler.policies.qnet_numpy import Weights, draw_weights
-from mdl.scheduler.training.branching import LabelJob, Labels, produce_labels
-from mdl.scheduler.training.qnet_gradient import Adam, Passes
+from mdl.scheduler.policies.chain_arrays import Bools, Doubles, Floats, Integers
+from mdl.scheduler.policies.features import COLUMN, look_at, observe_receivers, observe_senders
+from mdl.scheduler.policies.qnet_numpy import NumpyQ, Picks, Weights, draw_weights
+from mdl.scheduler.study.parallel_play import finish, stand_of_rows
+from mdl.sim.timing.batch import Batch, Packed, pack
+from mdl.sim.timing.scenario import draw_scenario, vary_scenario
 from mdl.workers import Workers, result_of
+
+# Scenarios of training; those of tuning and judging lie below.
+FIRST_TRAINING_SEED = 1_000_000
+_SEEDS = 1 << 31
+# The cost of a contribution that a death takes out of a round's result, in transfers of the median link.
+LOST_TRANSFERS = 2.0
+# The cost of a joule per watt and transfer of standard deviation in accumulated energy, in transfers.
+IMBALANCE_TRANSFERS = 0.02
+# The network plays its own labels with less caution than it decides with, so that it learns from its own ideas.
+PLAYED_MARGIN = 0.1
+_SIZE_RANGE_MB = (0.2, 50.0)
+_FAMILIES = ("paper", "hetero", "dynamic", "dying")
+_FAMILY_SHARES = (0.06, 0.16, 0.64, 0.14)
+# Share of scenarios of another model size than the family's own.
+_RESIZED = 0.2
+# While re-learning, the share of scenarios that are variants of those seen; the rest keeps earlier learning.
+_SEEN_SHARE = 0.75
+# Shares of chance in the play that finds states; then the share of its picks that wait, and of senders drawn at random.
+_CHANCE = (0.0, 0.0, 0.1, 0.3)
+_CHANCE_WAITS = 0.2
+_ANY_SENDER = 0.25
+# At most so many picks of one state are tried: the current ones, the best by value, and random others.
+_TRIED = 12
+_TRIED_BEST = 5
+_STATES_A_SCENARIO = 8
+
+
+class LabelJob(msgspec.Struct, frozen=True):
+    """One chunk to produce. sizes: least and greatest N. weights: the policy, None for the layout alone.
+
+    seen: scenarios like a real mesh; most scenarios are then variants of these.
+    """
+
+    seed: int
+    number: int
+    scenarios: int
+    sizes: tuple[int, int]
+    weights: Weights | None = None
+    seen: tuple[Scenario, ...] = ()
+
+
+@dataclass(frozen=True)
+class Labels:
+    """S states. features: (S, N, F). exists: (S, N). valid, tried: (S, N + 1). values: (S, N + 1), minus the remaining
+    objective in transfers for tried picks, else 0."""
+
+    features: Floats
+    exists: Bools
+    valid: Bools
+    tried: Bools
+    values: Floats
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+
+def produce_labels(job: LabelJob) -> Labels:
+    """Produce labels; the same job gives the same labels."""
+    rng = np.random.default_rng([job.seed, job.number])
+    packed = _draw_packed(job, rng)
+    picks = Picks(None if job.weights is None else NumpyQ(job.weights), PLAYED_MARGIN)
+    states = _meet_states(Batch(packed), picks, job.sizes[1], rng)
+    everyone = np.arange(len(states))
+    look = look_at(stand_of_rows(states, everyone))
+    first = picks.pick_senders(look)
+    picked, values = first.positions, first.values
+    features, valid, _ = observe_senders(look)
+    features = features.copy()
+    # Half of the states with a choice of receivers ask for one: for the policy's sender (unless it waits), or for any.
+    chance = _any_valid(valid[:, :-1], rng)
+    senders = np.where((rng.random(len(states)) < _ANY_SENDER) | (picked == valid.shape[1] - 1), chance, picked)
+    rows = np.flatnonzero((rng.random(len(states)) < 0.5) & (valid[:, :-1].sum(axis=1) > 2))
+    part = look.take(rows)
+    features[rows], valid[rows], _ = observe_receivers(part, senders[rows])
+    then = picks.pick_receivers(part, senders[rows])
+    picked[rows], values[rows] = then.positions, then.values
+    second = np.zeros(len(states), dtype=np.bool_)
+    second[rows] = True
+    senders = np.where(second, senders, -1)
+    tried = _select(valid, values, picked, rng)
+    found = _try(states, picks, senders, tried)
+    return Labels(features, look.stand.exists, valid, tried, found)
+
+
+def draw_training_scenario(sizes: tuple[int, int], rng: np.random.Generator) -> Scenario:
+    family = _FAMILIES[int(rng.choice(len(_FAMILIES), p=_FAMILY_SHARES))]
+    n = int(rng.integers(sizes[0], sizes[1] + 1))
+    scenario = draw_scenario(family, n, FIRST_TRAINING_SEED + int(rng.integers(_SEEDS)))
+    if rng.random() < _RESIZED and family != "paper":
+        low, high = np.log(_SIZE_RANGE_MB)
+        scenario = msgspec.structs.replace(scenario, size_mb=float(np.exp(rng.uniform(low, high))))
+    return scenario
+
+
+def _draw_scenario(job: LabelJob, rng: np.random.Generator) -> Scenario:
+    if job.seen and rng.random() < _SEEN_SHARE:
+        return vary_scenario(job.seen[int(rng.integers(len(job.seen)))], rng)
+    return draw_training_scenario(job.sizes, rng)
+
+
+def _draw_packed(job: LabelJob, rng: np.random.Generator) -> Packed:
+    packed = pack([_draw_scenario(job, rng) for _ in range(job.scenarios)])
+    # Energy of earlier rounds ranges from a fresh mesh to one that is far out of balance.
+    spread = packed.unit_s[:, None] * rng.uniform(0.0, 5.0, (job.scenarios, 1))
+    packed.energy_j[:] = rng.exponential(1.0, packed.energy_j.shape) * spread * packed.exists
+    return packed
+
+
+def _meet_states(batch: Batch, picks: Picks, largest: int, rng: np.random.Generator) -> Batch:
+    """Collect copies of states with a choice, met on the way to the end."""
+    chance = rng.choice(_CHANCE, len(batch))
+    kept: list[Batch] = []
+    rate = _STATES_A_SCENARIO / (1.5 * largest)
+    over = batch.ended()
+    while not over.all():
+        choosing = np.flatnonzero((batch.idle().sum(axis=1) > 1) & ~over)
+        waits = np.zeros(len(batch), dtype=np.bool_)
+        if len(choosing):
+            noted = choosing[rng.random(len(choosing)) < rate]
+            if len(noted):
+                kept.append(batch.take(noted))
+            senders, receivers = picks(stand_of_rows(batch, choosing))
+            _mix_chance(batch, choosing, senders, receivers, chance[choosing], rng)
+            pairs = senders >= 0
+            waits[choosing[~pairs]] = True
+            batch.start(choosing[pairs], senders[pairs], receivers[pairs])
+        moving = ~over & (waits | (batch.idle().sum(axis=1) < 2))
+        over |= (~batch.advance(moving) & moving) | batch.ended()
+    return Batch.join(kept) if kept else batch.take(np.arange(0))
+
+
+def _mix_chance(
+    batch: Batch, rows: Integers, senders: Integers, receivers: Integers, chance: Doubles, rng: np.random.Generator
+) -> None:
+    lucky = np.flatnonzero(rng.random(len(rows)) < chance)
+    if not len(lucky):
+        return
+    idle = batch.idle()[rows[lucky]]
+    any_sender = _any_valid(idle, rng)
+    idle[np.arange(len(lucky)), any_sender] = False
+    wait = (rng.random(len(lucky)) < _CHANCE_WAITS) & batch.may_wait()[rows[lucky]]
+    senders[lucky] = np.where(wait, -1, any_sender)
+    receivers[lucky] = np.where(wait, -1, _any_valid(idle, rng))
+
+
+def _any_valid(valid: Bools, rng: np.random.Generator) -> Integers:
+    any_one: Integers = np.where(valid, rng.random(valid.shape), -1.0).argmax(axis=1)
+    return any_one
+
+
+def _select(valid: Bools, values: Floats, picked: Integers, rng: np.random.Generator) -> Bools:
+    """Select the picks to try: all of them if they are few."""
+    rank = np.argsort(np.argsort(-values, axis=1), axis=1)
+    order = rng.random(valid.shape) + (rank < _TRIED_BEST)
+    order[np.arange(len(picked)), picked] = 3.0
+    order = np.where(valid, order, -1.0)
+    if valid.shape[1] <= _TRIED:
+        return valid.copy()
+    least = np.partition(order, -_TRIED, axis=1)[:, -_TRIED]
+    return valid & (order >= least[:, None])
+
+
+def _try(states: Batch, picks: Picks, senders: Integers, tried: Bools) -> Floats:
+    """Return minus the remaining objective of every pick that is tried (S, N + 1)."""
+    rows, actions = tried.nonzero()
+    branches = states.take(rows)
+    waiting = actions == tried.shape[1] - 1
+    second = senders[rows] >= 0
+    sender, receiver = np.where(second, senders[rows], actions), actions.copy()
+    first = np.flatnonzero(~second & ~waiting)
+    if len(first):
+        receiver[first] = picks.pick_receivers(look_at(stand_of_rows(branches, first)), sender[first]).positions
+    pairs = np.flatnonzero(~waiting)
+    branches.start(pairs, sender[pairs], receiver[pairs])
+    branches.advance(waiting)
+    started, which = states.now_s[rows], branches.which
+    packed = states.packed
+    unit, exists = packed.unit_s[which], packed.exists[which]
+    outcome = finish(branches, picks)
+    mean = outcome.energy_j.sum(axis=1, keepdims=True) / exists.sum(axis=1, keepdims=True)
+    variance = (np.square(outcome.energy_j - mean) * exists).sum(axis=1) / exists.sum(axis=1)
+    objective = (np.maximum(outcome.makespan_s, started) - started) / unit
+    objective += LOST_TRANSFERS * outcome.lost + IMBALANCE_TRANSFERS * np.sqrt(variance) / unit
+    values = np.zeros(tried.shape, dtype=np.float32)
+    values[rows, actions] = -objective
+    return values
+
+
+_MAY_PICK = COLUMN["may_pick"]
+# Adam (Kingma and Ba, 2015), as in torch.optim.
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
+# Longest gradient (L2) of one update.
+_LONGEST = 5.0
+Backward = Callable[[Floats], Floats]
+
+
+class Passes:
+    """One pass through the network and back: `forward`, and then `backward` once.
+
+    q (B, M + 1) of features (B, M, F); exists: (B, M). Invalid picks have a value as well: the loss leaves them out.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._gradients: Weights = {}
+        self._back: Callable[[Floats], None] = lambda gradient: None
+
+    def forward(self, features: Floats, exists: Bools) -> Floats:
+        masks = (exists[:, :, None].astype(np.float32), (features[:, :, _MAY_PICK] > 0)[:, :, None].astype(np.float32))
+        encoded, back1 = self._rectified("encode1", features)
+        hidden, back2 = self._rectified("encode2", encoded)
+        backs = []
+        for around, own in (("around1", "own1"), ("around2", "own2")):
+            hidden, back = self._mix(around, own, hidden, masks)
+            backs.append(back)
+        advantage, back_advantage = self._layer("advantage", hidden)
+        pooled, back_pool = _pool(hidden, masks)
+        inner, back_inner = self._rectified("state1", pooled)
+        state, back_state = self._layer("state2", inner)
+        q = np.concatenate([advantage[:, :, 0], state[:, 1:]], axis=1) + state[:, :1]
+
+        def back_all(gradient: Floats) -> None:
+            of_state = np.stack([gradient.sum(axis=1), gradient[:, -1]], axis=1)
+            of_hidden = back_pool(back_inner(back_state(of_state)))
+            of_hidden += back_advantage(np.ascontiguousarray(gradient[:, :-1, None]))
+            for back in reversed(backs):
+                of_hidden = back(of_hidden)
+            back1(back2(of_hidden))
+
+        self._back = back_all
+        return q
+
+    def backward(self, gradient: Floats) -> Weights:
+        """Return the gradient of the loss by each weight; gradient: of the loss by q, (B, M + 1)."""
+        self._gradients = {}
+        self._back(gradient)
+        return self._gradients
+
+    def _mix(self, around: str, own: str, hidden: Floats, masks: tuple[Floats, Floats]) -> tuple[Floats, Backward]:
+        """Mix each device with the pools over all: ReLU of both layers' sum."""
+        mine, back_own = self._layer(own, hidden)
+        pooled, back_pool = _pool(hidden, masks)
+        context, back_around = self._layer(around, pooled)
+        mine += context[:, None, :]
+        mixed = np.maximum(mine, 0.0)
+
+        def back(gradient: Floats) -> Floats:
+            gradient = gradient * (mixed > 0.0)
+            of_hidden = back_own(gradient)
+            of_hidden += back_pool(back_around(gradient.sum(axis=1)))
+            return of_hidden
+
+        return mixed, back
+
+    def _rectified(self, name: str, values: Floats) -> tuple[Floats, Backward]:
+        linear, back_layer = self._layer(name, values)
+        out = np.maximum(linear, 0.0)
+        return out, lambda gradient: back_layer(gradient * (out > 0.0))
+
+    def _layer(self, name: str, values: Floats) -> tuple[Floats, Backward]:
+        weight = self._weights[f"{name}.weight"]
+        flat = values.reshape(-1, values.shape[-1])
+        out: Floats = flat @ weight.T
+        out += self._weights[f"{name}.bias"]
+
+        def back(gradient: Floats) -> Floats:
+            rows = gradient.reshape(-1, gradient.shape[-1])
+            self._gradients[f"{name}.weight"] = rows.T @ flat
+            self._gradients[f"{name}.bias"] = rows.sum(axis=0)
+            of_values: Floats = (rows @ weight).reshape(values.shape)
+            return of_values
+
+        return out.reshape(*values.shape[:-1], -1), back
+
+
+def _pool(values: Floats, masks: tuple[Floats, Floats]) -> tuple[Floats, Backward]:
+    """Return mean and maximum (B, 4 H) of values (B, M, H) over each mask (B, M, 1)."""
+    parts, halves = [], []
+    for mask in masks:
+        masked, count = values * mask, np.maximum(1.0, mask.sum(axis=1))
+        largest = masked.max(axis=1)
+        at = (masked == largest[:, None, :]).astype(np.float32)
+        at *= mask / at.sum(axis=1, keepdims=True)  # equals share the gradient of a maximum
+        parts += [masked.sum(axis=1) / count, largest]
+        halves.append((mask / count[:, None, :], at))
+
+    def back(gradient: Floats) -> Floats:
+        means, maxima = gradient.reshape(len(gradient), len(masks), 2, -1).transpose(2, 1, 0, 3)
+        of_values = np.zeros_like(values)
+        for (mean, at), of_mean, of_maximum in zip(halves, means, maxima, strict=True):
+            of_values += mean * of_mean[:, None, :]
+            of_values += at * of_maximum[:, None, :]
+        return of_values
+
+    return np.concatenate(parts, axis=1), back
+
+
+class Adam:
+    """Changes these weights in place, like `torch.optim.Adam` after `clip_grad_norm_`."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._means = {name: np.zeros_like(values) for name, values in weights.items()}
+        self._squares = {name: np.zeros_like(values) for name, values in weights.items()}
+        self._steps = 0
+
+    def step(self, gradients: Weights, rate: float) -> None:
+        self._steps += 1
+        length = float(np.sqrt(sum(float(np.square(each, dtype=np.float64).sum()) for each in gradients.values())))
+        scale = np.float32(min(1.0, _LONGEST / (length + 1e-6)))
+        first, second = (1.0 - beta**self._steps for beta in _BETAS)
+        for name, values in self._weights.items():
+            gradient = gradients[name] * scale
+            self._means[name] += (1.0 - _BETAS[0]) * (gradient - self._means[name])
+            self._squares[name] += (1.0 - _BETAS[1]) * (np.square(gradient) - self._squares[name])
+            width = np.sqrt(self._squares[name] / second) + _EPSILON
+            values -= (rate / first) * self._means[name] / width
+
 
 # Chunks by size of mesh: least and greatest N, scenarios a chunk. One cycle; small and middle sizes come more often.
 _CYCLE: tuple[tuple[tuple[int, int], int], ...] = (

@@ -16,9 +16,8 @@ import numpy as np
 from mdl.devices.power import SEND_W
 from mdl.devices.scenario import Scenario
 from mdl.scheduler.policies.chain_arrays import BUSY_SHARE, Bools, Doubles, Integers, Stand, stand_of
-from mdl.scheduler.policies.laid_hops import cost_to_keep
-from mdl.scheduler.policies.layout import lay_out, prospects, receivers_for
-from mdl.scheduler.policies.picks import layout_rule
+from mdl.scheduler.policies.layout import cost_to_keep, lay_out, prospects, receivers_for
+from mdl.scheduler.policies.qnet_numpy import layout_rule
 from mdl.scheduler.policies.trained_under import LAYOUT
 from mdl.scheduler.study.parallel_play import stand_of_rows, step
 from mdl.scheduler.study.play import view_of

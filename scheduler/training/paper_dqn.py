@@ -12,11 +12,9 @@ from gymnasium import spaces
 from stable_baselines3.common.callbacks import CallbackList
 
 from mdl.scheduler.paper.env import legal_picks
-from mdl.scheduler.paper.mlp_numpy import MlpQ
+from mdl.scheduler.paper.policy import MlpQ
 from mdl.scheduler.paper.problem import PaperBatch, PaperRules
-from mdl.scheduler.training.dqn import FollowSteps, MaskedDQN, TellExploration
-from mdl.scheduler.training.exploration import PHI, Exploration, threshold
-from mdl.scheduler.training.sb3_envs import BatchVecEnv
+from mdl.scheduler.training.dqn import PHI, BatchVecEnv, Exploration, FollowSteps, MaskedDQN, TellExploration, threshold
 
 # The paper names DQN and gives none of its settings.
 _SETTINGS: dict[str, Any] = {

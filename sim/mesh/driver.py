@@ -3,6 +3,8 @@
 Training and disk take virtual seconds. Deltas are small vectors that can be counted (`mdl.sim.mesh.accounts`), while
 the network charges for `size_bytes`. The same seed gives the same story. It knows no roles: the caller gives it the
 machines.
+
+`Watch` has the hooks into a running mesh: faults that wait for a message, the gate of members, and the story.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
+
+import msgspec
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor
@@ -34,11 +38,64 @@ from mdl.protocol.messages import SUMMED
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from mdl.sim.mesh.accounts import Accounts, InvariantError
-from mdl.sim.mesh.network import Network
-from mdl.sim.mesh.own_work import as_delivered, begin_work, note_delivered
-from mdl.sim.mesh.process import BACKLOG, Disk, Node
-from mdl.sim.mesh.transfers import Transfers, with_checksum, without_checksums
-from mdl.sim.mesh.watch import Gate, StoryStep, Watch
+from mdl.sim.mesh.network import Network, Transfers, with_checksum, without_checksums
+from mdl.sim.mesh.process import BACKLOG, Disk, Node, as_delivered, begin_work, note_delivered
+
+
+class Watch:
+    """A hook through which faults that wait for a message see the mesh. Does nothing by itself."""
+
+    def before(self, node: Node, event: Event) -> bool:
+        """Return False if the process dies before it handles this."""
+        return True
+
+    def saying(self, node: Node, send: Send) -> None:
+        """Look at a message before the process sends it; may crash the process."""
+
+    def said(self, node: Node, send: Send) -> None:
+        """Look at a message that the process has sent; may crash the process."""
+
+    def after(self, node: Node, event: Event) -> None:
+        """Look at an event after its handling; may crash the process before any decision is carried out."""
+
+
+class Gate(Protocol):
+    """The members of the mesh (`mdl.sim.trust`)."""
+
+    def start(self, node: Node) -> None:
+        """Note that this process has started."""
+
+    def admits(self, node: Node, event: Event) -> bool:
+        """Return True if its machine may hear this."""
+
+    def passes(self, node: Node, send: Send) -> bool:
+        """Return True if its machine's message goes out."""
+
+    def revoke(self, by: str, peer_id: str, heeds: bool) -> None:
+        """Revoke the other device, in the name of this one's user."""
+
+    def revoked(self) -> set[str]:
+        """Return the devices that were ever revoked."""
+
+    def known_out(self) -> set[str]:
+        """Return the devices that are out and known to be out by a member that is running."""
+
+    def unaware(self) -> str:
+        """Name, in words, the running members that do not know a device that is out."""
+
+
+class StoryStep(msgspec.Struct, frozen=True):
+    """One line of a run's story. event: the event of a process, or a change of the mesh in words.
+
+    offset_s: the clock lead of the process.
+    """
+
+    at_s: float
+    who: Contributor | None
+    event: Event | str
+    effects: tuple[Effect, ...] = ()
+    offset_s: float = 0.0
+
 
 _DISCOVERY_S = 0.05
 # The host of every process: no packet goes there (RFC 5737).

@@ -1,5 +1,6 @@
-"""Carries out a fault plan on a simulated mesh: timed faults as calls between events, faults that wait for a message
-as its watch."""
+"""Carries out a fault plan on a simulated mesh: timed faults as calls between events, faults that wait for a message as
+its watch.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +11,8 @@ from mdl.errors import LocalProtocolError
 from mdl.protocol.machine import Event, PauseChanged, Received, Send, StopRequested
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import PeerReport
-from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.driver import SimMesh, StoryStep, Watch
 from mdl.sim.mesh.process import Disk, Node
-from mdl.sim.mesh.watch import StoryStep, Watch
 from mdl.sim.plans.fault_plan import (
     ANYBODY,
     ITSELF,

@@ -24,7 +24,7 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Fork, Holding, HopDecision
-from mdl.sim.mesh.watch import StoryStep
+from mdl.sim.mesh.driver import StoryStep
 
 _INDENT = " " * 20
 # Fields that every report repeats and no reader of a story needs.

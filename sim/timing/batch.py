@@ -1,36 +1,288 @@
-"""The timing model of `mdl.sim.timing.iteration` for many iterations at once, in NumPy: the same events, times and
-energies. Pure.
+"""The timing model of `mdl.sim.timing.iteration` for many iterations at once, in NumPy. Pure.
 
-B iterations of up to N devices run side by side; state is a set of arrays, so that copying rows (`take`) branches a
-simulation. Each row moves by itself: `start` orders hops in some rows, `advance` takes others to their next event.
+Events, times and energies are the same as there. B iterations of up to N devices run side by side; state is a set of
+arrays, so that copying rows (`take`) branches a simulation. Each row moves by itself: `start` orders hops in some rows,
+`advance` takes others to their next event.
+
+`pack` makes arrays of S scenarios, busy timelines padded. When a device dies, its hops are undone, and loads that they
+carried return to the devices that gave them. Deaths are few, so each is handled by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from itertools import chain
 from math import inf
+from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 
+from mdl.devices.busy_periods import Periods
+from mdl.devices.device_state import DeviceState
 from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
+from mdl.devices.scenario import Scenario
 from mdl.errors import LocalProtocolError
-from mdl.sim.timing.batch_deaths import bury
-from mdl.sim.timing.batch_state import (
-    BUSY,
-    DONE,
-    FREE,
-    GET,
-    NONE,
-    SEND,
-    TRAINING,
-    Codes,
-    State,
-    fresh_state,
-    leave_hop,
-    turn_edges,
-)
-from mdl.sim.timing.packing import Bools, Doubles, Integers, Packed
+
+Doubles = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Shape (S, N) unless said; a missing device of a row does not exist and takes no part.
+
+    starts: (S, N, K + 1), the start of busy period k, infinite beyond the last. ends: the end of period k - 1. So with
+    k periods begun, ends[k] is the end of the last of them and starts[k] the start of the next. dies_s: infinite if
+    never. unit_s (S,): transfer time of the median link.
+    """
+
+    exists: Bools
+    ready_s: Doubles
+    link_mb_s: Doubles
+    merge_mb_s: Doubles
+    kind: Integers
+    battery_percent: Doubles
+    charging: Bools
+    dies_s: Doubles
+    energy_j: Doubles
+    may_receive: Bools
+    starts: Doubles
+    ends: Doubles
+    size_mb: Doubles
+    latency_s: Doubles
+    unit_s: Doubles
+
+    def take(self, rows: Integers) -> Packed:
+        """Copy these scenarios. rows: positions."""
+        return Packed(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+def pack(scenarios: Sequence[Scenario], *, horizon_s: float = inf) -> Packed:
+    """Pack scenarios. Periods that start after `horizon_s` are left out: exact if an iteration ends before."""
+    rows, count = len(scenarios), max(len(scenario.devices) for scenario in scenarios)
+    exists = np.zeros((rows, count), dtype=np.bool_)
+    numbers = np.ones((9, rows, count))
+    numbers[6] = inf
+    timelines: list[tuple[int, int, Periods]] = []
+    for row, scenario in enumerate(scenarios):
+        exists[row, : len(scenario.devices)] = True
+        numbers[:, row, : len(scenario.devices)] = np.array(
+            [
+                (
+                    device.ready_s,
+                    device.link_mb_s,
+                    device.merge_mb_s,
+                    device.kind,
+                    device.battery_percent,
+                    device.charging,
+                    inf if device.dies_at_s is None else device.dies_at_s,
+                    device.energy_j,
+                    device.may_receive,
+                )
+                for device in scenario.devices
+            ]
+        ).T
+        timelines += [(row, index, device.busy) for index, device in enumerate(scenario.devices) if device.busy]
+    numbers[[0, 3, 7]] *= exists
+    starts, ends = _pad(timelines, rows, count, horizon_s)
+    ready_s, link, merge, kind, battery, charging, dies_s, energy_j, may_receive = numbers
+    size_mb = np.array([scenario.size_mb for scenario in scenarios])
+    latency_s = np.array([scenario.latency_s for scenario in scenarios])
+    middle = np.array([median(device.link_mb_s for device in scenario.devices) for scenario in scenarios])
+    return Packed(
+        exists,
+        ready_s,
+        link,
+        merge,
+        kind.astype(np.int64),
+        battery,
+        (charging > 0) & exists,
+        dies_s,
+        energy_j,
+        may_receive > 0,
+        starts,
+        ends,
+        size_mb,
+        latency_s,
+        latency_s + size_mb / middle,
+    )
+
+
+def _pad(timelines: list[tuple[int, int, Periods]], rows: int, count: int, horizon_s: float) -> tuple[Doubles, Doubles]:
+    arrays = []
+    for row, index, periods in timelines:
+        edges = np.fromiter(chain.from_iterable(periods), dtype=np.float64).reshape(-1, 2)
+        arrays.append((row, index, edges[edges[:, 0] <= horizon_s]))
+    longest = max((len(edges) for _, _, edges in arrays), default=0)
+    starts = np.full((rows, count, longest + 1), inf)
+    ends = np.full((rows, count, longest + 1), -inf)
+    for row, index, edges in arrays:
+        starts[row, index, : len(edges)] = edges[:, 0]
+        ends[row, index, 1 : len(edges) + 1] = edges[:, 1]
+    return starts, ends
+
+
+Codes = npt.NDArray[np.int8]
+
+# Codes of the states, in the order of DeviceState.
+TRAINING, FREE, BUSY, SEND, GET, DONE, DEAD = range(len(DeviceState))
+# Not gone, and in no hop.
+NONE = 0
+
+
+@dataclass
+class State:
+    """Shape (B, N) unless said. A device that does not exist counts as done.
+
+    gone: 0, DONE or DEAD. role: 0, SEND or GET. other: the other end of its hop, else -1. stalled_by: the partner that
+    also holds it up while busy (itself if none). hop_end: end of its part of the hop. left, after: active seconds left
+    of the transfer or merge that runs, and of the merge to come. place: busy periods begun. edge: the next start or end
+    of one of its busy periods. By sender: sent_to, merged (end of the merge, -inf without a hop), cost_transfer,
+    cost_merge.
+    """
+
+    which: Integers  # (B,): the scenario
+    now: Doubles  # (B,)
+    wasted: Doubles  # (B,)
+    gone: Codes
+    role: Codes
+    other: Integers
+    stalled_by: Integers
+    ready: Doubles
+    hop_end: Doubles
+    left: Doubles
+    after: Doubles
+    place: Integers
+    busy: Bools
+    busy_since: Doubles
+    edge: Doubles
+    dies: Doubles
+    theta: Doubles
+    energy: Doubles
+    n_agg: Integers
+    free_since: Doubles
+    sent_to: Integers
+    merged: Doubles
+    cost_transfer: Doubles
+    cost_merge: Doubles
+    lost: Bools
+
+
+def fresh_state(packed: Packed, which: Integers) -> State:
+    """Return the start of these scenarios (B,): each device trains, or is ready."""
+    exists = packed.exists[which]
+    shape = exists.shape
+
+    def full(value: float) -> Doubles:
+        return np.full(shape, value)
+
+    def none() -> Integers:
+        return np.full(shape, -1)
+
+    ready = packed.ready_s[which]
+    return State(
+        which=which,
+        now=np.zeros(len(which)),
+        wasted=np.zeros(len(which)),
+        gone=np.where(exists, NONE, DONE).astype(np.int8),
+        role=np.zeros(shape, dtype=np.int8),
+        other=none(),
+        stalled_by=np.broadcast_to(np.arange(shape[1]), shape).copy(),
+        ready=np.where(exists & (ready > 0.0), ready, inf),
+        hop_end=full(inf),
+        left=full(0.0),
+        after=full(0.0),
+        place=np.zeros(shape, dtype=np.int64),
+        busy=np.zeros(shape, dtype=np.bool_),
+        busy_since=full(inf),
+        edge=packed.starts[which, :, 0].copy(),
+        dies=packed.dies_s[which].copy(),
+        theta=exists.astype(np.float64),
+        energy=packed.energy_j[which].copy(),
+        n_agg=np.zeros(shape, dtype=np.int64),
+        free_since=ready.copy(),
+        sent_to=none(),
+        merged=full(-inf),
+        cost_transfer=full(0.0),
+        cost_merge=full(0.0),
+        lost=np.zeros(shape, dtype=np.bool_),
+    )
+
+
+def turn_edges(state: State, packed: Packed, moved: Bools) -> None:
+    """Begin and end the busy periods that do so by now, in the rows that moved (B,)."""
+    reached = np.where(moved, state.now, -inf)[:, None]
+    rows, devices = (state.edge <= reached).nonzero()
+    while len(rows):
+        which, now = state.which[rows], state.now[rows]
+        place = state.place[rows, devices]
+        begun = packed.starts[which, devices, place] <= now
+        place += begun
+        until = packed.ends[which, devices, place]
+        busy = until > now
+        starts = packed.starts[which, devices, place]
+        state.place[rows, devices], state.busy[rows, devices] = place, busy
+        state.edge[rows, devices] = np.where(busy, until, starts)
+        since = packed.starts[which, devices, np.maximum(place - 1, 0)]
+        state.busy_since[rows, devices] = np.where(busy, since, inf)
+        again = starts <= now
+        rows, devices = rows[again], devices[again]
+
+
+def leave_hop(state: State, rows: Integers, devices: Integers) -> None:
+    """Release these devices from their hops. rows, devices: positions, as many of each."""
+    state.role[rows, devices], state.other[rows, devices], state.hop_end[rows, devices] = NONE, -1, inf
+    state.stalled_by[rows, devices] = devices
+    state.left[rows, devices] = state.after[rows, devices] = 0.0
+
+
+def bury(state: State, packed: Packed, moved: Bools) -> None:
+    """Bury the devices that have died by now, in the rows that moved: (B,)."""
+    reached = np.where(moved, state.now, -inf)[:, None]
+    for row, index in zip(*(array.tolist() for array in (state.dies <= reached).nonzero()), strict=True):
+        delivered = state.gone[row, index] == DONE
+        state.gone[row, index] = DEAD
+        state.dies[row, index] = state.ready[row, index] = state.edge[row, index] = inf
+        if not delivered:
+            _abort(state, row, index)
+            state.lost[row, index] = True
+            _release(state, packed, row, index)
+
+
+def _abort(state: State, row: int, index: int) -> None:
+    """Undo the hop that the device takes part in; before the transfer's end the other one is free again."""
+    if state.role[row, index] == NONE:
+        return
+    other = int(state.other[row, index])
+    sender = index if state.role[row, index] == SEND else other
+    state.merged[row, sender] = -inf
+    state.wasted[row] += state.cost_transfer[row, sender]
+    ends = [end for end in (index, other) if state.role[row, end] != NONE]
+    for end in ends:
+        state.free_since[row, end] = state.now[row]
+    leave_hop(state, np.full(len(ends), row), np.array(ends))
+
+
+def _release(state: State, packed: Packed, row: int, index: int) -> None:
+    """Give all loads that the device carried back to the devices that gave them, as far as those live."""
+    for giver in np.flatnonzero(state.sent_to[row] == index).tolist():
+        if state.merged[row, giver] > -inf:
+            state.merged[row, giver] = -inf
+            state.wasted[row] += state.cost_transfer[row, giver] + state.cost_merge[row, giver]
+        state.sent_to[row, giver] = -1
+        if state.gone[row, giver] == DEAD:
+            state.lost[row, giver] = True
+            _release(state, packed, row, giver)
+            continue
+        state.gone[row, giver] = NONE
+        state.free_since[row, giver] = state.now[row]
+        state.edge[row, giver] = -inf  # to be found again
+        only = np.zeros(len(state.now), dtype=np.bool_)
+        only[row] = True
+        turn_edges(state, packed, only)
 
 
 class Batch:

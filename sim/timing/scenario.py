@@ -4,24 +4,222 @@
 - hetero: four device classes, ready |N(0, 0.7 s)|, one in ten a straggler of 1 to 4 s more.
 - dynamic: hetero, and busy periods that come and go by the kind of usage: kinds are visible, lengths are not.
 - dying: dynamic, and devices with less than 5 % of battery left, which fail sooner the less they have.
-- varied: like dynamic, but each scenario draws its own way of drawing (`mdl.sim.timing.varied`).
+- varied: like dynamic, but each scenario draws its own way of drawing (`draw_varied`).
+
+Devices have models: classes of link and merge speed, battery, heat; kinds of use come from mdl.devices.usage. Each
+number is given by the scheduling study, fitted to recordings of real phones, or assumed: docs/device-models.md names
+its source, and the quality of each fit. Pure: a seeded generator is passed in, no files, no clock.
+
+A network that is trained on one way of drawing fits to it. In `varied`, shares of classes and kinds of use, speeds,
+latency, size, stragglers, and lengths and rates of busy periods differ from scenario to scenario. So a network can
+learn only rules that hold for all of them. The assumptions on a kind of use (`mdl.devices.usage`) are then wrong by up
+to the factors below, as they will be on phones.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from mdl.devices.busy_periods import Periods
+from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import UsageKind, draw_busy_periods
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
-from mdl.sim.timing.device_models import draw_class, draw_link_mb_s, draw_merge_mb_s
-from mdl.sim.timing.varied import draw_varied
+
+# Class 0 is the fastest. Shares and links are given, and so are the outer two merge ranges; the two between follow
+# the ratio of CPU benchmark medians of phones cut into the same shares (CPU float test: 1 : 0.53 : 0.14 : 0.08).
+CLASS_SHARES = (0.35, 0.35, 0.20, 0.10)
+LINK_RANGES_MB_S = ((10.0, 20.0), (5.0, 10.0), (2.0, 4.0), (1.0, 2.0))
+MERGE_RANGES_MB_S = ((600.0, 1200.0), (300.0, 600.0), (100.0, 200.0), (50.0, 100.0))
+
+# Assumed: 4,000 mAh at 3.85 V, usual for phones of the recordings' years.
+BATTERY_J = 4.0 * 3600.0 * 3.85
+JOULES_A_PERCENT = BATTERY_J / 100.0
+# Fitted within sessions, in percent of a full battery an hour. "Idle" is a phone with its screen off and a recorder
+# that wakes it every few seconds; a phone that sleeps drains less.
+IDLE_PERCENT_AN_HOUR = 2.7
+IN_USE_PERCENT_AN_HOUR = 10.5
+CHARGING_PERCENT_AN_HOUR = 54.0
+# Given powers in the same unit. The slope of the recorded CPU (12) is near, but does not carry over phones.
+CPU_PERCENT_AN_HOUR = MERGE_W * 3600.0 / JOULES_A_PERCENT
+RADIO_PERCENT_AN_HOUR = SEND_W * 3600.0 / JOULES_A_PERCENT
+
+# Fitted: battery temperature follows CPU and use as a first-order system.
+HEAT_MINUTES = 24.0
+HEAT_CPU_CELSIUS = 11.0
+HEAT_USE_CELSIUS = 4.6
+REST_CELSIUS = 28.0
+# Assumed: the recordings show no clock speed, so they do not tell when a phone slows down and how much.
+HEAT_LIMIT_CELSIUS = 40.0
+SLOWER_A_CELSIUS = 0.05
+SLOWEST_SHARE = 0.5
+
+
+def draw_class(rng: np.random.Generator) -> int:
+    """Draw a device class 0 (fastest) to 3, by CLASS_SHARES."""
+    return int(np.searchsorted(np.cumsum(CLASS_SHARES[:-1]), rng.random(), side="right"))
+
+
+def draw_link_mb_s(device_class: int, rng: np.random.Generator) -> float:
+    """Draw a link speed in MB/s, uniform over the range of the class."""
+    return float(rng.uniform(*LINK_RANGES_MB_S[device_class]))
+
+
+def draw_merge_mb_s(device_class: int, rng: np.random.Generator) -> float:
+    """Draw a merge speed in MB/s, uniform over the range of the class."""
+    return float(rng.uniform(*MERGE_RANGES_MB_S[device_class]))
+
+
+def drain_percent(seconds: float, cpu_share: float, in_use: bool, radio_share: float) -> float:
+    """Return the percent of a full battery that `seconds` cost while not charging.
+
+    cpu_share and radio_share: shares of the time, 0..1, in which our own work keeps the CPU or the radio at full power,
+    on top of the owner's use (`in_use`). A hop that is counted by `hop_energy_j` must not be in the shares too.
+    """
+    an_hour = IDLE_PERCENT_AN_HOUR + (IN_USE_PERCENT_AN_HOUR if in_use else 0.0)
+    an_hour += cpu_share * CPU_PERCENT_AN_HOUR + radio_share * RADIO_PERCENT_AN_HOUR
+    return an_hour * seconds / 3600.0
+
+
+def charge_percent(seconds: float) -> float:
+    """Return the percent of a full battery that `seconds` on a charger add, use included."""
+    return CHARGING_PERCENT_AN_HOUR * seconds / 3600.0
+
+
+def dies_after_s(battery_percent: float, cpu_share: float, in_use: bool, radio_share: float) -> float:
+    """Return the seconds until a device that does not charge falls to 0 %."""
+    return max(0.0, battery_percent) / drain_percent(1.0, cpu_share, in_use, radio_share)
+
+
+def hop_energy_j(transfer_s: float, merge_s: float) -> tuple[float, float]:
+    """Return the joules that one hop costs (the sender, the receiver)."""
+    return SEND_W * transfer_s, RECEIVE_W * transfer_s + MERGE_W * merge_s
+
+
+def energy_percent(joules: float) -> float:
+    """Convert joules to percent of a full battery."""
+    return joules / JOULES_A_PERCENT
+
+
+def heat_celsius(cpu_share: float, in_use: bool, minutes: float, rest_celsius: float = REST_CELSIUS) -> float:
+    """Return the battery temperature after `minutes` of steady load that began at rest: a first-order rise."""
+    full = cpu_share * HEAT_CPU_CELSIUS + (HEAT_USE_CELSIUS if in_use else 0.0)
+    return rest_celsius + full * -math.expm1(-minutes / HEAT_MINUTES)
+
+
+def throttle(
+    compute_mb_s: float, busy_share: float, minutes: float, in_use: bool = False, rest_celsius: float = REST_CELSIUS
+) -> float:
+    """Return the compute speed in MB/s after `minutes` at `busy_share` (0..1): less above the (assumed) limit."""
+    above = max(0.0, heat_celsius(busy_share, in_use, minutes, rest_celsius) - HEAT_LIMIT_CELSIUS)
+    return compute_mb_s * max(SLOWEST_SHARE, 1.0 - SLOWER_A_CELSIUS * above)
+
+
+Floats = npt.NDArray[np.float64]
+
+# Ranges over scenarios (uniform in the logarithm): the fixed families fit well inside the span from quick to slow.
+# Sizes and latencies are those between a small model on a LAN and a large one over several radio hops.
+_SIZES_MB = (1.0, 50.0)
+_LATENCIES_S = (0.002, 0.3)
+_LINK_FACTOR = (0.4, 2.5)
+_MERGE_FACTOR = (0.1, 3.0)
+_READY_DEVIATIONS_S = (0.1, 3.0)
+# Factors on the lengths of busy periods, and on the gaps between them, of the kind of use.
+_LENGTH_FACTOR = (1.0 / 3.0, 3.0)
+_GAP_FACTOR = (0.25, 2.0)
+# Uniform over scenarios: the share of stragglers, the delay of the last one, and the spread (log-normal deviation) of
+# each single busy period.
+_STRAGGLER_SHARES = (0.0, 0.4)
+_LATEST_S = (1.0, 12.0)
+_SPREAD = (0.0, 0.8)
+# Dirichlet: classes vary around the fixed shares, kinds of use from one kind alone to all alike.
+_CLASS_WEIGHT = 4.0
+_KIND_WEIGHT = 0.7
+_KINDS = (UsageKind.IDLE, UsageKind.SYNC, UsageKind.INTERACTIVE, UsageKind.CALL, UsageKind.BIMODAL)
+_LEAST_BATTERY_PERCENT = 20.0
+_CHARGING = 0.3
+
+
+@dataclass(frozen=True)
+class _Way:
+    """One way of drawing devices. lengths, gaps: factors by kind of use."""
+
+    classes: Floats
+    kinds: Floats
+    link: float
+    merge: float
+    ready_s: float
+    stragglers: float
+    latest_s: float
+    lengths: Floats
+    gaps: Floats
+    spread: float
+
+
+def draw_varied(n: int, horizon_s: float, rng: np.random.Generator) -> tuple[float, float, tuple[ScenarioDevice, ...]]:
+    """Draw the size in MB, the latency in seconds, and n devices with busy periods that begin before `horizon_s`."""
+    way = _Way(
+        classes=rng.dirichlet(_CLASS_WEIGHT * np.array(CLASS_SHARES)),
+        kinds=rng.dirichlet(np.full(len(_KINDS), _KIND_WEIGHT)),
+        link=_log_uniform(_LINK_FACTOR, rng),
+        merge=_log_uniform(_MERGE_FACTOR, rng),
+        ready_s=_log_uniform(_READY_DEVIATIONS_S, rng),
+        stragglers=float(rng.uniform(*_STRAGGLER_SHARES)),
+        latest_s=float(rng.uniform(*_LATEST_S)),
+        lengths=np.array([_log_uniform(_LENGTH_FACTOR, rng) for _ in _KINDS]),
+        gaps=np.array([_log_uniform(_GAP_FACTOR, rng) for _ in _KINDS]),
+        spread=float(rng.uniform(*_SPREAD)),
+    )
+    size_mb, latency_s = _log_uniform(_SIZES_MB, rng), _log_uniform(_LATENCIES_S, rng)
+    return size_mb, latency_s, tuple(_draw_varied_device(way, horizon_s, rng) for _ in range(n))
+
+
+def stretch_periods(periods: Periods, factor: float, spread: float, rng: np.random.Generator) -> Periods:
+    """Keep the gaps between periods; make the periods `factor` times as long, each varied by log-normal `spread`."""
+    if not periods:
+        return ()
+    gaps = [later[0] - earlier[1] for earlier, later in pairwise(periods)]
+    stretched, at_s = [], min(0.0, periods[0][0]) * factor + max(0.0, periods[0][0])
+    for (begin_s, end_s), gap_s in zip(periods, [*gaps, 0.0], strict=True):
+        length_s = (end_s - begin_s) * factor * math.exp(spread * float(rng.standard_normal()))
+        stretched.append((at_s, at_s + length_s))
+        at_s += length_s + gap_s
+    return tuple(stretched)
+
+
+def _draw_varied_device(way: _Way, horizon_s: float, rng: np.random.Generator) -> ScenarioDevice:
+    device_class = int(rng.choice(len(way.classes), p=way.classes))
+    place = int(rng.choice(len(_KINDS), p=way.kinds))
+    ready_s = abs(float(rng.normal(0.0, way.ready_s)))
+    if rng.random() < way.stragglers:
+        ready_s += float(rng.uniform(1.0, 1.0 + way.latest_s))
+    factor = float(way.lengths[place])
+    # Gaps grow with the lengths: so the length of a busy period and the busy share of the time vary independently.
+    periods = draw_busy_periods(_KINDS[place], horizon_s, rng, gap_scale=float(way.gaps[place]) * factor)
+    return ScenarioDevice(
+        ready_s,
+        way.link * draw_link_mb_s(device_class, rng),
+        way.merge * draw_merge_mb_s(device_class, rng),
+        _KINDS[place],
+        device_class,
+        battery_percent=float(rng.uniform(_LEAST_BATTERY_PERCENT, 100.0)),
+        charging=bool(rng.random() < _CHARGING),
+        busy=stretch_periods(periods, factor, way.spread, rng),
+    )
+
+
+def _log_uniform(bounds: tuple[float, float], rng: np.random.Generator) -> float:
+    return float(np.exp(rng.uniform(*np.log(bounds))))
+
 
 _SIZE_MB = 10.0
 _LATENCY_S = 0.02
@@ -31,7 +229,6 @@ _PAPER_MERGE_MB_S = 1000.0
 _READY_DEVIATION_S = 0.7
 _STRAGGLERS = 0.1
 # The dynamic family is a busy hour: all kinds of use are as frequent, and come twice as often as over a whole day.
-_KINDS = (UsageKind.IDLE, UsageKind.SYNC, UsageKind.INTERACTIVE, UsageKind.CALL, UsageKind.BIMODAL)
 _GAP_SCALE = 0.5
 # Busy periods are drawn this far: the slowest policy ends long before, in a mesh of this many devices.
 _HORIZON_S_PER_DEVICE = 60.0

@@ -35,9 +35,8 @@ from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.files.figures import read_rounds
 from mdl.peers.edge.resume import Origin, restore_state
-from mdl.peers.trials.replay_story import replay_story
 from mdl.peers.trials.run_plan import run_plan
-from mdl.peers.trials.story_file import Recorded, load_story, save_stories, tell_entries
+from mdl.peers.trials.story_file import Recorded, load_story, replay_story, save_stories, tell_entries
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Received

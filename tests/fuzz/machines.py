@@ -21,10 +21,10 @@ from rich.console import Console
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.peers.edge.narrate import Narrator
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
-from mdl.peers.roles.cloud.cloud import Cloud, CloudSettings, CloudState
-from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
-from mdl.peers.roles.observer import Observer
-from mdl.peers.view.take_snapshot import Told, take_snapshot
+from mdl.peers.roles.cloud import Cloud, CloudSettings, CloudState
+from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
+from mdl.peers.roles.outsiders import Observer
+from mdl.peers.view.snapshot import Told, take_snapshot
 from mdl.peers.view.terminal import describe_summary, draw_mesh
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored

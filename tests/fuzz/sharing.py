@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mdl.devices.offer import Offer
-from mdl.peers.roles.sharing.giver import Giver
-from mdl.peers.roles.sharing.taker import Taker
+from mdl.peers.roles.sharing import Giver, Taker
 from mdl.protocol.bulk import Packed
 from mdl.protocol.machine import Effect, Event, PeerFound, Received, Send, WorkFailed
 from mdl.protocol.sharing.messages import PART_BYTES, PartMessage, WindowsOffered, WindowsRecalled

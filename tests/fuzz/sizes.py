@@ -240,7 +240,7 @@ def _policy(folder: Path) -> object:
 
 @_case("policy: a paper's network of a huge mesh")
 def _paper(folder: Path) -> object:
-    from mdl.scheduler.paper.policy_file import load_paper_dqn
+    from mdl.scheduler.paper.policy import load_paper_dqn
 
     told = _json(kind="paper-dqn", n=_HUGE, sizes=[_HUGE, _HUGE], counts=False, rules={})
     return load_paper_dqn(_file(folder, "p.safetensors", _tensors({"mdl": told})))
@@ -429,7 +429,7 @@ CASES["log: sequences of terabytes"] = _log("npz-l.npz", lambda: _zip(**{"items.
 
 def _phones(name: str, content: Callable[[], bytes]) -> Case:
     def read(folder: Path) -> object:
-        from mdl.scheduler.rounds.recorded import read_phones
+        from mdl.scheduler.rounds.world import read_phones
 
         return read_phones(_file(folder, name, content()))
 

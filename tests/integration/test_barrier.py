@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from mdl.peers.roles.cloud.cloud import Cloud, CloudSettings, CloudState
+from mdl.peers.roles.cloud import Cloud, CloudSettings, CloudState
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonCurrent, LessonWanted, UpdateOffered
 from mdl.protocol.cloud_work import CycleTaught, StoreUpdate

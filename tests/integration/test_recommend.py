@@ -142,8 +142,8 @@ def test_a_cloud_keeps_vectors_on_a_postgresql_server_that_goes_and_comes_back(h
 
 
 def test_a_bad_vector_is_refused_by_name(home, code, log, tmp_path):
-    from mdl.peers.roles.cloud.collector import TASK
-    from mdl.peers.roles.cloud.learner import CLOUD
+    from mdl.peers.roles.cloud import TASK
+    from mdl.peers.roles.learner import CLOUD
     from mdl.protocol.cloud_messages import PupilRefused, UpdateTaken, VectorMessage
     from mdl.protocol.delta import Contributor
     from mdl.transport.links.hub import Spoke

@@ -6,7 +6,7 @@ import pytest
 
 from mdl.peers.roles.agent.mesh_status import mesh_status
 from mdl.peers.trials.run_plan import build_mesh
-from mdl.peers.view.take_snapshot import Told
+from mdl.peers.view.snapshot import Told
 from mdl.peers.web.sources import POLICIES
 from mdl.sim.plans.fault_plan import FaultPlan
 from tests.integration import product

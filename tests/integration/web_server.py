@@ -10,9 +10,7 @@ from unittest import mock
 
 import msgspec
 
-from mdl.peers.view.merge_patch import apply_patch
-from mdl.peers.view.snapshot import CyclePart
-from mdl.peers.view.take_snapshot import Told
+from mdl.peers.view.snapshot import CyclePart, Told, apply_patch
 from mdl.peers.web.opening import TOKEN_VARIABLE, Wanted, page_of
 from mdl.peers.web.sources import POLICIES
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MemberStatus, MeshStatus, RoundSummary

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from mdl.addresses import parse_host
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.peers.roles.observer import Observer
-from mdl.peers.view.take_snapshot import Told, take_snapshot
+from mdl.peers.roles.outsiders import Observer
+from mdl.peers.view.snapshot import Told, take_snapshot
 from mdl.peers.view.terminal import describe_summary, draw_mesh
 from mdl.peers.web.prometheus import make_metrics
 from mdl.protocol.delta import Contributor

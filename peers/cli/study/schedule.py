@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mdl.own import Own
-    from mdl.peers.view.schedule_drawing import Drawing
+    from mdl.peers.view.schedule_source import Drawing
     from mdl.scheduler.explain.decide_lines import Decider
     from mdl.scheduler.rounds.participation import ParticipationRule
 
@@ -88,8 +88,7 @@ def show(
     them (dqn).
     """
     from mdl.own import own_policy
-    from mdl.peers.view.schedule_drawing import draw_subject
-    from mdl.peers.view.schedule_source import find_subject, looker
+    from mdl.peers.view.schedule_source import draw_subject, find_subject, looker
 
     look = looker(mesh, code, join, interface, loopback, wait)
     _check_out(out)
@@ -211,7 +210,7 @@ def what_if(
     The orders are those of all devices. A last line tells which of them a mesh would not wait for, and why.
     """
     from mdl.peers.view.schedule_source import as_playable, find_subject, looker
-    from mdl.scheduler.explain.taking_part import close_round, describe_closed, tell_closed
+    from mdl.scheduler.explain.device_table import close_round, describe_closed, tell_closed
     from mdl.scheduler.explain.what_if import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
 
     names = _parse_policies(policies or f"{_usual_policy()},{SHARES}")
@@ -308,7 +307,7 @@ def decide(
     """
     from mdl.own import own_policy
     from mdl.scheduler.explain.decide_lines import Decider
-    from mdl.scheduler.given.choice import policy_of
+    from mdl.scheduler.given import policy_of
 
     decider = Decider(policy_of(own_policy(policy)), lambda text: tell(f"mdl: {text}"))
     try:
@@ -379,7 +378,7 @@ def _usual_policy() -> str:
 def _usual_rule() -> ParticipationRule:
     """Return the rule by which a mesh closes its rounds by default."""
     from mdl.config import RoundSection
-    from mdl.scheduler.rounds.shipped import Bounds, mesh_rule
+    from mdl.scheduler.rounds.participation import Bounds, mesh_rule
 
     usual = RoundSection()
     return mesh_rule(usual.rule, Bounds(usual.wait_for, usual.grace_s, float(usual.left_out_at_most)))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from mdl.devices.scenario import Scenario
-    from mdl.scheduler.rounds.own_log import Logged
+    from mdl.scheduler.rounds.world import Logged
     from mdl.scheduler.study.judging import Cells
     from mdl.scheduler.training.train import Report, Trained
 
@@ -148,7 +148,7 @@ def evaluate(
     It shows the makespan with spread, also of the greedy rule.
     """
     from mdl.files.figures import write_table
-    from mdl.peers.view.policy_table import describe, judge, judge_optimum, list_makespans, print_rows
+    from mdl.peers.view.compare import describe, judge, judge_optimum, list_makespans, print_rows
     from mdl.sim.timing.scenario import draw_scenario
 
     if csv is not None:
@@ -269,7 +269,7 @@ def _train_chain(
 def _read_scenarios(text: str, seed: int) -> tuple[tuple[Scenario, ...], Cells, Cells]:
     """Return a log's rounds to learn from, variants of others to watch, and of still others to judge by."""
     from mdl.errors import DataError
-    from mdl.peers.view.own_log import parse_recorded, recorded_scenarios
+    from mdl.peers.view.schedule_source import parse_recorded, recorded_scenarios
     from mdl.scheduler.training.relearn import divide, vary_cells
 
     path = parse_recorded(text)
@@ -358,7 +358,7 @@ def _train_paper(
     _need_learning("--variant paper")
     if steps is None or minutes is not None:
         raise ConfigError("--variant paper: give --steps (picks), such as 30000")
-    from mdl.scheduler.paper.policy_file import save_paper_dqn
+    from mdl.scheduler.paper.policy import save_paper_dqn
     from mdl.scheduler.training.paper_dqn import train_paper
     from mdl.scheduler.training.train import Report
 
@@ -396,8 +396,8 @@ def _train_rounds(
     _need_learning("--variant rounds")
     if (steps is None) == (minutes is None):
         raise ConfigError("--variant rounds: give either --steps (decisions), such as 150000, or --minutes")
-    from mdl.scheduler.rounds.held_out import drawn_cells, less_time_than, logged_cells, play_rule
-    from mdl.scheduler.rounds.own_log import draw_logged_world
+    from mdl.scheduler.rounds.judge import drawn_cells, less_time_than, logged_cells, play_rule
+    from mdl.scheduler.rounds.world import draw_logged_world
     from mdl.scheduler.study.judging import FIRST_TUNING_SEED, FIRST_VERDICT_SEED, tell_verdict
     from mdl.scheduler.training.rounds_train import train_rounds_policy
 
@@ -440,8 +440,8 @@ def _train_rounds(
 
 
 def _read_log(text: str) -> tuple[Logged, Logged, Logged]:
-    from mdl.peers.view.own_log import parse_recorded, recorded_rounds
-    from mdl.scheduler.rounds.own_log import split_log
+    from mdl.peers.view.schedule_source import parse_recorded, recorded_rounds
+    from mdl.scheduler.rounds.world import split_log
 
     path = parse_recorded(text)
     parts = split_log(recorded_rounds(path), str(path))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mdl.peers.cli.progress import Show
     from mdl.peers.trials.campaign import Campaign, Totals
     from mdl.peers.trials.explore import Bound, Found, Searched
-    from mdl.sim.mesh.verdict import Verdict
+    from mdl.sim.mesh.invariants import Verdict
     from mdl.sim.plans.fault_plan import FaultPlan
 
 app = App("Judge the mesh under faults, in virtual time.")
@@ -172,8 +172,7 @@ def replay(
     """
     from mdl.own import own_policy
     from mdl.peers.trials.campaign import silent_machines
-    from mdl.peers.trials.replay_story import replay_story
-    from mdl.peers.trials.story_file import load_story, tell_entries
+    from mdl.peers.trials.story_file import load_story, replay_story, tell_entries
 
     entries = load_story(story)
     own = own_policy(policy) if policy else None

@@ -35,7 +35,7 @@ from mdl.files.journal import Journal
 from mdl.files.kept import damaged, read_sealed, seal, tell_previous
 from mdl.peers.edge.cloud.names import NAME_FILES
 from mdl.peers.edge.resume import Origin, refuse_to_overwrite, set_aside
-from mdl.peers.roles.cloud.cloud import CloudState
+from mdl.peers.roles.cloud import CloudState
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from mdl.protocol.delta import digest_of

@@ -23,7 +23,7 @@ from mdl.own import own_model
 from mdl.peers.edge.device import Device
 from mdl.peers.edge.identity import cloud_keys
 from mdl.peers.edge.membership import key_for_cloud
-from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
+from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import StudyLesson, UpdateReady
 from mdl.protocol.delta import Contributor

@@ -31,8 +31,8 @@ from mdl.peers.edge.lifeline import stopped_by_signals
 from mdl.peers.edge.membership import key_for_cloud
 from mdl.peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from mdl.peers.edge.small.share import load_share
-from mdl.peers.roles.cloud.cloud import Cloud, CloudSettings
-from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
+from mdl.peers.roles.cloud import Cloud, CloudSettings
+from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.delta import Contributor

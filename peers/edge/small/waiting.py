@@ -24,7 +24,7 @@ from mdl.peers.edge.narrate import PATIENCE_S, PEER_COMMAND, describe_loneliness
 from mdl.peers.edge.node import drive, start_runtime
 from mdl.peers.edge.small.memory import Spare
 from mdl.peers.edge.small.share import load_share
-from mdl.peers.roles.first_meeting import FirstMeeting
+from mdl.peers.roles.outsiders import FirstMeeting
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, PeerFound, Tick
 from mdl.protocol.vocabulary import PeerInfo, Role

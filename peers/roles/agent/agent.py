@@ -2,7 +2,7 @@
 
 It carries no model values: it hears reports and says what follows from them. An open round is the conductor's; the
 agent goes on with one that an earlier agent has left open. `peers/roles/membership/succession.py` decides which device
-is the agent, and for how long. Phases: `peers/roles/agent/phase.py`.
+is the agent, and for how long.
 """
 
 from __future__ import annotations
@@ -13,23 +13,26 @@ from collections.abc import Collection
 import msgspec
 
 from mdl.channels import Told, unlike_channels
-from mdl.peers.roles.agent.aggregation import OpenRound
-from mdl.peers.roles.agent.attendance import Attendance
-from mdl.peers.roles.agent.conductor import Conductor
-from mdl.peers.roles.agent.doubt.judged import Judged
-from mdl.peers.roles.agent.gathering import Gathering, common_goal, gather
-from mdl.peers.roles.agent.latecomers import Latecomers
+from mdl.peers.roles.agent.aggregation import Attendance, OpenRound, Repeater
+from mdl.peers.roles.agent.conductor import (
+    ABANDONED,
+    BROADCASTING,
+    CLOSED,
+    CLOSING,
+    FINISHED,
+    FINISHING,
+    GATHERING,
+    Conductor,
+    Phase,
+)
+from mdl.peers.roles.agent.doubt import Judged
+from mdl.peers.roles.agent.gathering import Gathering, Latecomers, common_goal, gather, open_ledger
 from mdl.peers.roles.agent.ledger import RoundLedger
 from mdl.peers.roles.agent.mesh_status import Asking, mesh_status, tell_round
-from mdl.peers.roles.agent.opening import open_ledger
-from mdl.peers.roles.agent.phase import ABANDONED, BROADCASTING, CLOSED, CLOSING, FINISHED, FINISHING, GATHERING, Phase
-from mdl.peers.roles.agent.records import RoundRecords
-from mdl.peers.roles.agent.repeater import Repeater
+from mdl.peers.roles.agent.round_summary import RoundRecords
 from mdl.peers.roles.agent.settings import AgentSettings
 from mdl.peers.roles.membership.majority import is_senior, next_term
-from mdl.peers.roles.membership.member import Member, Position, newest_position, poverty
-from mdl.peers.roles.membership.members import Members
-from mdl.peers.roles.membership.suspicion import Distrust
+from mdl.peers.roles.membership.members import Distrust, Member, Members, Position, newest_position, poverty
 from mdl.peers.roles.run_end import UNKNOWN, Ending, Taken
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested

@@ -2,47 +2,334 @@
 
 In segments it lasts until everybody holds its own delta, and a plan says in which segments they become the result. Then
 no pair is ordered, and the round goes on with the broadcast at once. The next step follows from the ledger alone, and
-is said again until a report shows that it was heard. Values never come here: theta and contributors are those of the
-reports. Pure.
+is said again until a report shows that it was heard (`Repeater`, at most once every `retry_s`). Values never come here:
+theta and contributors are those of the reports. Pure.
+
+The mesh's participation rule (`mdl.scheduler.rounds`) says which devices take part (`TakingPart`). It sees all live
+members: when each can give, the speed of its link, and how often it was left out. It decides once in a round. Work of a
+device that is left out comes with a later round. The policy that orders pairs sees the round as `chain_view` makes it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections import Counter, deque
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from math import inf
+from statistics import median
+from typing import cast
 
 import msgspec
 
 from mdl.bounds import first_few
-from mdl.peers.roles.agent.attendance import Attendance
-from mdl.peers.roles.agent.chain_view import chain_view
-from mdl.peers.roles.agent.doubt.judged import Judging
-from mdl.peers.roles.agent.doubt.second_opinion import SecondOpinion
+from mdl.peers.roles.agent.doubt import Judging, SecondOpinion
 from mdl.peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
-from mdl.peers.roles.agent.repeater import Repeater
-from mdl.peers.roles.agent.settings import AgentSettings
-from mdl.peers.roles.agent.taking_part import TakingPart
-from mdl.peers.roles.membership.member import Change, Member
-from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.agent.settings import AgentSettings, TimeLimit
+from mdl.peers.roles.membership.members import Change, Member, Members
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import NOTHING_CAME, HopCancelled, HopOrdered, HopReleased
-from mdl.protocol.machine import Effect
-from mdl.protocol.round_messages import BroadcastOrdered, RoundOpened, exchanging
+from mdl.protocol.machine import Effect, Send
+from mdl.protocol.messages import Said
+from mdl.protocol.round_messages import AgentMessage, BroadcastOrdered, RoundOpened, exchanging
 from mdl.protocol.status_messages import LEFT_OUT
-from mdl.protocol.vocabulary import Activity, Holding
-from mdl.scheduler.plans.segment_plan import SegmentPlan, bandwidth_shares, plan_segments
-from mdl.scheduler.policies.chain import ChainView, Pair, Policy, Wait
-from mdl.scheduler.policies.detour import go_around
-from mdl.scheduler.policies.device_book import learn_from_hop, usual_link
+from mdl.protocol.vocabulary import Activity, Holding, ResourceState
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Policy, Wait, go_around
+from mdl.scheduler.policies.device_book import DeviceBook, learn_from_hop, usual_link
+from mdl.scheduler.policies.segment_plan import SegmentPlan, bandwidth_shares, plan_segments
+from mdl.scheduler.rounds.participation import LOOKED_BACK, Bounds, Close, DeviceSeen, RoundSeen, mesh_rule
 
 logger = logging.getLogger(__name__)
+
+
+class Attendance:
+    """See the module. It begins anew with each agent."""
+
+    def __init__(self) -> None:
+        self._given: deque[frozenset[str]] = deque(maxlen=LOOKED_BACK)
+        self._left_out: dict[str, int] = {}
+        self._trains_since: dict[Contributor, float] = {}
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds looked back on, at most `LOOKED_BACK`."""
+        return len(self._given)
+
+    def open(self, members: Collection[Contributor], now: float) -> None:
+        """Note that a round has opened: its members train, those left out before it since then."""
+        self._trains_since = {peer: self._trains_since.get(peer, now) for peer in members}
+
+    def close(self, given: Collection[Contributor], behind: Collection[Contributor], here: Collection[str]) -> None:
+        """Note a closed round. given: the devices with work in it. behind: those without its result as it closed.
+
+        here: the peer ids of all that might have given some.
+        """
+        names = frozenset(peer.peer_id for peer in given if peer not in behind)
+        self._given.append(names)
+        before = self._left_out
+        self._left_out = {peer_id: before.get(peer_id, 0) + 1 for peer_id in here if peer_id not in names}
+        for peer in given:
+            self._trains_since.pop(peer, None)
+
+    def took_part(self, peer_id: str) -> int:
+        """Return its rounds among the last ones."""
+        return sum(peer_id in given for given in self._given)
+
+    def left_out(self, peer_id: str) -> int:
+        """Return the rounds in a row, up to now, that closed without it."""
+        return self._left_out.get(peer_id, 0)
+
+    def trains_since(self, peer: Contributor, opened_at: float) -> float:
+        """Return the time since which it trains; the opening of the round if nothing else is known."""
+        return self._trains_since.get(peer, opened_at)
+
+
+# A training that is due is expected to take this share of its usual time more. One that is late takes as long again as
+# it is late: training times have no bound that an agent knows.
+_LATE_SHARE = 0.1
+# Links of a round in which nobody has measured any: alike, and without an exchange that would be worth a second.
+_UNKNOWN_MB_S = 1e6
+
+
+class TakingPart:
+    """See the module."""
+
+    def __init__(self, ledger: RoundLedger, members: Members, limit: TimeLimit, attendance: Attendance) -> None:
+        self._ledger = ledger
+        self._members = members
+        self._limit = limit
+        self._attendance = attendance
+        bounds = Bounds(limit.wait_for, limit.grace_s, float(limit.left_out_at_most))
+        self._rule = mesh_rule(limit.rule, bounds)
+        self._is_closed = limit.is_for_all
+
+    def leave_out(self, now: float) -> dict[Contributor, str]:
+        """Return the devices to leave out from here on, and why; {}: none, or it is not decided yet."""
+        if self._is_closed:
+            return {}
+        peers = {peer.peer_id: peer for peer in self._ledger.live()}
+        seen = self._see(list(peers.values()), now)
+        decision = self._rule.decide(seen)
+        if not isinstance(decision, Close):
+            return {}
+        self._is_closed = True
+        out = [each for each in seen.devices if each.device_id not in decision.devices]
+        told = {peers[each.device_id]: self._tell(seen, each, peers[each.device_id], now) for each in out}
+        return {peer: why for peer, why in told.items() if self._may_be_left(peer)}
+
+    def _may_be_left(self, peer: Contributor) -> bool:
+        """Return True if no other device's work would have to be given again without it."""
+        holding = self._ledger.holding(peer)
+        return holding is None or (holding.sent_hop is None and holding.contributors == (peer,))
+
+    def _see(self, peers: list[Contributor], now: float) -> RoundSeen:
+        members = {peer: member for peer in peers if (member := self._members.get(peer))}
+        usual_mb_s = usual_link((member.device.link_mb_s for member in members.values()), _UNKNOWN_MB_S)
+        took_s = [at - self._ledger.opened_at for peer in peers if (at := self._ledger.ready_at.get(peer)) is not None]
+        others_s = median(took_s) if took_s else now - self._ledger.opened_at
+        size = max((member.report.size for member in members.values()), default=0)
+        return RoundSeen(
+            number=self._ledger.round_id,
+            open_s=now - self._ledger.opened_at,
+            size_mb=4e-6 * size,
+            latency_s=0.0,
+            devices=tuple(
+                self._see_device(peer, member.device, usual_mb_s, others_s, now) for peer, member in members.items()
+            ),
+            members=len(self._ledger.members),
+        )
+
+    def _see_device(
+        self, peer: Contributor, book: DeviceBook, usual_mb_s: float, others_s: float, now: float
+    ) -> DeviceSeen:
+        """others_s: the time that others took; a device that nobody has seen train is expected to take as long."""
+        ledger, attendance = self._ledger, self._attendance
+        usual_s = book.training_s if book.training_s is not None else others_s
+        ready_at = ledger.ready_at.get(peer) if ledger.holding(peer) else None
+        left_out = attendance.left_out(peer.peer_id)
+        spent_s = now - attendance.trains_since(peer, ledger.opened_at)
+        return DeviceSeen(
+            device_id=peer.peer_id,
+            progress=float(ready_at is not None),
+            ready_in_s=0.0 if ready_at is not None else _time_left_s(usual_s, spent_s),
+            link_mb_s=book.link_mb_s or usual_mb_s,
+            kind=book.kind(now),
+            base_age=left_out,
+            took_part=attendance.took_part(peer.peer_id),
+            left_out=left_out,
+            able_at_s=None if ready_at is None else max(0.0, ready_at - ledger.opened_at),
+            is_new=book.training_s is None,
+        )
+
+    def _tell(self, seen: RoundSeen, device: DeviceSeen, peer: Contributor, now: float) -> str:
+        """Tell why a device is left out, in one clause, and the round that waits for it at the latest."""
+        latest = seen.number + self._limit.left_out_at_most - device.left_out
+        later = f"its work comes by round {max(seen.number + 1, latest)}"
+        if device.can_give:
+            return f"its link of {device.link_mb_s:.2g} MB/s would hold up the others; {later}"
+        told = f"{len(seen.able())} of {seen.members} were ready after {seen.open_s:.1f} s"
+        member = self._members.get(peer)
+        for_s = member.device.busy_for_s(now) if member else 0.0
+        use = f" (in use for {for_s:.0f} s)" if for_s > 0.0 else ""
+        need = "it still trained" if device.is_new else f"it needs about {device.ready_in_s:.1f} s more"
+        return f"{told}, and {need}{use}; {later}"
+
+
+def _time_left_s(usual_s: float, spent_s: float) -> float:
+    """Return the expected seconds of training that are left, > 0."""
+    return max(usual_s - spent_s, _LATE_SHARE * usual_s, spent_s - usual_s, 1e-3)
+
+
+_TRAINING, _FREE, _BUSY, _SEND, _GET, _DONE, _DEAD = DeviceState
+_NOTHING_KNOWN = ResourceState(free_memory_bytes=0, cpu_percent=0.0)
+# A step that is late is expected to take this share of its usual time again.
+_LATE_STEP_SHARE = 0.1
+
+
+def chain_view(ledger: RoundLedger, members: Members, now: float) -> ChainView:
+    """Return the round as a policy sees it; devices in the order of their ids."""
+    free = set(ledger.free())
+    under_way: dict[Contributor, Hop] = {}
+    for hop in ledger.undecided():
+        under_way.setdefault(hop.sender, hop)
+        under_way.setdefault(hop.receiver, hop)
+    senders = {hop.sender for hop in ledger.undecided()}
+    merges, received, free_since = _hops_so_far(ledger)
+    size_mb = 0.0
+    devices = []
+    for peer in ledger.in_order:
+        member = members.get(peer)
+        if member is None:
+            devices.append(DeviceView(peer.peer_id, _DEAD))
+            continue
+        holding = ledger.holding(peer)
+        if peer in ledger.lost:
+            state = _DEAD
+        elif peer in senders:
+            state = _SEND
+        elif peer in under_way:
+            state = _GET
+        elif peer in free:
+            state = _BUSY if member.is_busy and not _nobody_else_to_come(ledger, members, free) else _FREE
+        else:
+            state = _DONE if holding else _TRAINING
+        size_mb = member.report.size * 4 / 1e6
+        since_s = max(ledger.ready_at.get(peer, 0.0), free_since.get(peer, 0.0))
+        theta = holding.theta if holding else 0.0
+        hops = merges.get(peer, 0), received.get(peer, 0)
+        left_s = _time_left(under_way[peer], members, now) if state is _SEND or state is _GET else 0.0
+        devices.append(_device_view(ledger, member, state, hops, since_s, theta, left_s, now))
+    apart = frozenset((one.peer_id, other.peer_id) for one, other in members.reach.apart(now))
+    return ChainView(now, size_mb, tuple(devices), apart=apart)
+
+
+def _hops_so_far(ledger: RoundLedger) -> tuple[Counter[Contributor], Counter[Contributor], dict[Contributor, float]]:
+    """Return per member its merges, those that it received, and the time its last hop was decided."""
+    merges: Counter[Contributor] = Counter()
+    received: Counter[Contributor] = Counter()
+    decided_at: dict[Contributor, float] = {}
+    for hop in ledger.hops.values():
+        if hop.state is MERGED:
+            merges.update((hop.sender, hop.receiver))
+            received[hop.receiver] += 1
+        for peer in (hop.sender, hop.receiver):
+            if hop.decided_at is not None:
+                decided_at[peer] = max(decided_at.get(peer, 0.0), hop.decided_at)
+    return merges, received, decided_at
+
+
+def _device_view(
+    ledger: RoundLedger,
+    member: Member,
+    state: DeviceState,
+    hops: tuple[int, int],
+    free_since_s: float,
+    theta: float,
+    left_s: float,
+    now: float,
+) -> DeviceView:
+    resources, book = member.report.resources or _NOTHING_KNOWN, member.device
+    return DeviceView(
+        member.peer_id,
+        state,
+        book.link_mb_s,
+        book.merge_mb_s,
+        free_since_s,
+        *hops,
+        theta,
+        book.energy_j,
+        resources.battery_percent,
+        resources.charging,
+        resources.in_use,
+        resources.cpu_percent,
+        resources.free_memory_bytes,
+        book.kind(now),
+        busy_for_s=book.busy_for_s(now),
+        eta_ready_s=_time_to_ready(book, now - ledger.opened_at) if state is _TRAINING else 0.0,
+        op_left_s=left_s,
+        may_receive=resources.may_take(member.report.size * 4),
+    )
+
+
+def _time_to_ready(book: DeviceBook, elapsed_s: float) -> float:
+    """Return the expected seconds; a device that trains longer than usual is given a part of its usual time again."""
+    usual_s = book.training_s if book.training_s is not None else elapsed_s
+    return max(usual_s - elapsed_s, _LATE_STEP_SHARE * usual_s)
+
+
+def _time_left(hop: Hop, members: Members, now: float) -> float:
+    """Return the seconds left of a hop: by the values so far, else by the slower link's speed."""
+    receiver = members.get(hop.receiver)
+    elapsed_s = now - hop.ordered_at
+    transfer = receiver.report.transfer if receiver else None
+    if transfer and transfer.received_bytes:
+        return elapsed_s * max(0.0, transfer.size_bytes / transfer.received_bytes - 1.0)
+    ends = [member for end in (hop.sender, hop.receiver) if (member := members.get(end))]
+    speeds = [member.device.link_mb_s for member in ends if member.device.link_mb_s]
+    if not speeds:
+        return 0.0
+    usual_s = ends[0].report.size * 4 / 1e6 / min(speeds)
+    return max(usual_s - elapsed_s, _LATE_STEP_SHARE * usual_s)
+
+
+def _nobody_else_to_come(ledger: RoundLedger, members: Members, free: set[Contributor]) -> bool:
+    """Return True if only busy devices are left to pair: they are paired, or the round would never end."""
+    at_ease = {peer for peer in ledger.live() if (member := members.get(peer)) and not member.is_busy}
+    engaged = {peer for hop in ledger.undecided() for peer in (hop.sender, hop.receiver)}
+    training = set(ledger.live()).difference(ledger.held())
+    return len(at_ease & (free | engaged | training)) < 2
+
+
+class Repeater:
+    """The time at which each message was last said to each peer. `clear` forgets all, at the start of every round."""
+
+    def __init__(self, retry_s: float) -> None:
+        self._retry_s = retry_s
+        self._said: dict[AgentMessage, dict[str, float]] = {}
+
+    def say(self, peer: Contributor, message: AgentMessage, now: float) -> list[Effect]:
+        """Return the message to send, or nothing if it was said to this peer a moment ago."""
+        return self.say_to_all((peer,), message, now)
+
+    def say_to_all(self, peers: Iterable[Contributor], message: AgentMessage, now: float) -> list[Effect]:
+        """Return the message for each of these peers to which it was not said a moment ago.
+
+        It is looked up once: that takes as long as the message is, so it may take as long as the mesh has devices.
+        """
+        said = self._said.setdefault(message, {})
+        due = [peer.peer_id for peer in peers if now - said.get(peer.peer_id, -inf) >= self._retry_s]
+        said.update(dict.fromkeys(due, now))
+        return [Send(peer_id, cast(Said, message)) for peer_id in due]
+
+    def clear(self) -> None:
+        self._said.clear()
+
 
 # If the values of a round take less at best, hops end soon, and the policy minds batteries and busy devices.
 _SLOW_S = 0.05
 # Assumed of links before the first one is measured: 400 Mbit/s. A model that is small there is soon through on others.
 _ANY_MB_S = 50.0
-# Looked up once: see peers/roles/agent/phase.py.
+# Looked up once: see peers/roles/agent/conductor.py.
 _RECEIVING = Activity.RECEIVING
 
 

@@ -1,9 +1,9 @@
 """One open round, from RoundOpened until everybody alive has applied its result: the agent's part of Algorithm 1.
 
 aggregating: order pairs until one holder has everybody in it (3.2.2). broadcasting: its partial sum goes down the tree
-(3.2.3) and is staged, not applied. closing: all that are waited for, and enough of the deciding devices, have it, so
-it stands and is applied. The next step follows from the ledger and the reports alone, and is said again until a
-report shows that it was heard. Knows nothing of other rounds.
+(3.2.3) and is staged, not applied. closing: all that are waited for, and enough of the deciding devices, have it, so it
+stands and is applied. The next step follows from the ledger and the reports alone, and is said again until a report
+shows that it was heard. Knows nothing of other rounds.
 """
 
 from __future__ import annotations
@@ -11,25 +11,56 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable
+from enum import Enum
 
 from mdl.bounds import first_few
 from mdl.defence.reputation import accusers_needed
 from mdl.errors import LocalProtocolError
 from mdl.peers.roles.agent.aggregation import Aggregation, OpenRound
 from mdl.peers.roles.agent.distribution import Distribution, newest_staged
-from mdl.peers.roles.agent.phase import ABANDONED, AGGREGATING, BROADCASTING, CLOSED, CLOSING, PHASE_MOVES, Phase
 from mdl.peers.roles.agent.round_summary import summarise_round
 from mdl.peers.roles.membership.majority import has_quorum
-from mdl.peers.roles.membership.member import Change, Member, Position, voters
+from mdl.peers.roles.membership.members import Change, Member, Position, voters
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import Activity, Holding, Staged
-from mdl.scheduler.plans.segment_plan import SegmentPlan
 from mdl.scheduler.policies.device_book import learn_from_exchange
+from mdl.scheduler.policies.segment_plan import SegmentPlan
 
 logger = logging.getLogger(__name__)
+
+
+class Phase(Enum):
+    """Between rounds: gathering, finishing, finished; in an open round: the others. Legal moves: `PHASE_MOVES`."""
+
+    GATHERING = "gathering"
+    AGGREGATING = "aggregating"
+    BROADCASTING = "broadcasting"
+    CLOSING = "closing"
+    CLOSED = "closed"
+    ABANDONED = "abandoned"
+    FINISHING = "finishing"
+    FINISHED = "finished"
+
+
+# Looked up once: asking an enum for a member costs a quarter of a microsecond (CPython 3.11), and an agent asks often.
+GATHERING, AGGREGATING, BROADCASTING, CLOSING, CLOSED, ABANDONED, FINISHING, FINISHED = Phase
+
+# The legal moves. From broadcasting back to aggregating: the result is lost with its only holder. From an open round to
+# gathering: it is given up for want of a majority, or taken up anew under a higher term; to finishing: the agent stops.
+PHASE_MOVES = {
+    GATHERING: {AGGREGATING, FINISHING},
+    AGGREGATING: {BROADCASTING, ABANDONED, GATHERING, FINISHING},
+    BROADCASTING: {CLOSING, AGGREGATING, ABANDONED, GATHERING, FINISHING},
+    CLOSING: {CLOSED, ABANDONED, GATHERING, FINISHING},
+    CLOSED: {GATHERING},
+    ABANDONED: {GATHERING},
+    FINISHING: {FINISHED},
+    FINISHED: set[Phase](),
+}
+
 
 # A round in which nothing at all has happened for so many stalls is opened afresh.
 _STALLS = 4

@@ -1,20 +1,159 @@
-"""Between two rounds: the members' places, and the things for which the next round waits, and how long. Pure."""
+"""Between two rounds: the members' places, the waits before the next round, its opening, and latecomers. Pure.
+
+A round is opened, or taken over by its members' reports from an agent that left it open (`recover`). A device that
+stands elsewhere is sent to one that has the model, as long as that takes (`Latecomers`). Others are refused, since
+their model is another one, or left out for a while, since their work was refused.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from math import inf
 from typing import NamedTuple
 
-from mdl.bounds import first_few, printable
+from mdl.bounds import MAX_MEMBERS, first_few, printable
+from mdl.peers.roles.agent.aggregation import Repeater
 from mdl.peers.roles.agent.conductor import Conductor
-from mdl.peers.roles.agent.opening import is_left_open
+from mdl.peers.roles.agent.distribution import newest_staged
+from mdl.peers.roles.agent.ledger import (
+    ABORTED,
+    HOP_MOVES,
+    LOOKED,
+    OF_ANOTHER,
+    ORDERED,
+    Hop,
+    HopKey,
+    HopState,
+    RoundLedger,
+)
 from mdl.peers.roles.agent.settings import AgentSettings
-from mdl.peers.roles.membership.lineage_choice import choose_lineage, may_decide
-from mdl.peers.roles.membership.majority import has_quorum
-from mdl.peers.roles.membership.member import Member, Position, newest_position, voters
-from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.membership.majority import choose_lineage, has_quorum, is_senior, may_decide, was_left_behind
+from mdl.peers.roles.membership.members import Distrust, Member, Members, Position, newest_position, poverty, voters
+from mdl.protocol.delta import Contributor
+from mdl.protocol.grid import room_for, weights_in
+from mdl.protocol.machine import Effect
+from mdl.protocol.round_messages import CatchUp, MemberQuarantined, MemberRefused, PeerReport
 from mdl.protocol.vocabulary import MAX_FORKS, Role
+
+logger = logging.getLogger(__name__)
+
+
+def open_ledger(
+    round_id: int, current: list[Member], term: int, is_fork: bool, now: float, distrust: Distrust | None = None
+) -> RoundLedger:
+    """Return the ledger of the round that these begin under this term, or go on with if another agent left it open.
+
+    On a fork nothing is open yet. A device that may not train now, or is left out for a while, is in no round that
+    begins.
+    """
+    reports = {member.contributor: member.report for member in current}
+    staged, attempt = newest_staged(current), _newest_attempt(current)
+    if staged is None and has_been_left(round_id, attempt, reports):
+        attempt = 0
+    if is_fork or not (attempt or staged):
+        may_train = [member for member in current if not member.report.away] or current
+        admitted = distrust.admitted(may_train) if distrust else may_train
+        members = frozenset(member.contributor for member in admitted)
+        return RoundLedger(
+            round_id, members, term, opened_at=now, room=find_room(round_id, (member.report for member in current))
+        )
+    ledger = recover(round_id, attempt or term, term, reports, now)
+    logger.info("round %d goes on with %d members", round_id, len(ledger.live()))
+    return ledger
+
+
+def find_room(round_id: int, reports: Iterable[PeerReport]) -> int:
+    """Return the room of a round's grid for the weights of all these (`mdl/protocol/grid.py`)."""
+    return room_for(sum(report.theta for report in reports), round_id == 1)
+
+
+def is_left_open(current: list[Member]) -> bool:
+    """Return True if some of these are in a round that an agent has not closed, or have its result."""
+    return newest_staged(current) is not None or _newest_attempt(current) > 0
+
+
+def has_been_left(round_id: int, attempt: int, reports: Mapping[Contributor, PeerReport]) -> bool:
+    """Return True if a device here took part in this attempt, stood elsewhere since, and has forgotten it.
+
+    The work that others hold of it, and the work that it would hold now, may contain the same training.
+    """
+    away = [report for report in reports.values() if not _is_open(report, round_id, attempt)]
+    return any(attempt in report.entered for report in away)
+
+
+def recover(
+    round_id: int, attempt: int, term: int, reports: Mapping[Contributor, PeerReport], now: float
+) -> RoundLedger:
+    """Return the ledger of an open round by its members' reports, for an agent that did not open it.
+
+    reports: of everybody alive, heard under the new term, so that nobody follows older orders any more. A device that
+    appears in them as contributor or partner, but did not report, is lost. A device waits for the next round if its
+    former process is a contributor.
+    """
+    ours = {member: report for member, report in reports.items() if _is_open(report, round_id, attempt)}
+    hops = _hops_told(ours, now)
+    held = {who for report in ours.values() for holding in report.holdings for who in holding.contributors}
+    partners = {peer for hop in hops.values() for peer in (hop.sender, hop.receiver)}
+    # A report may name invented devices: those that report themselves count first.
+    named = sorted({*held, *partners} - reports.keys())[: max(0, MAX_MEMBERS - len(reports))]
+    members = frozenset({*reports, *named})
+    room = max((report.room for report in ours.values()), default=0) or find_room(round_id, reports.values())
+    ledger = RoundLedger(round_id, members, attempt, term, now, hops=hops, is_recovered=True, room=room)
+    for member in ledger.members.difference(reports):
+        ledger.lose(member, "not heard by the new agent")
+    for member in reports:
+        if any(who.peer_id == member.peer_id and who != member for who in held):
+            ledger.lose(member, "what its former process gave is in the round already")
+    for member, report in reports.items():
+        if attempt in report.entered and member not in ours:
+            ledger.lose(member, "it has left this attempt, which may have its work already")
+    for member, report in ours.items():
+        ledger.take(member, report, now)
+    # The weights of those that are lost, and are in what others hold, are not known apart.
+    lost = [
+        held.theta for report in ours.values() for held in report.holdings if not ours.keys() >= {*held.contributors}
+    ]
+    left = weights_in(room) - 2.0 * sum(report.theta for report in ours.values()) - sum(lost)
+    for member in sorted(reports.keys() - ours.keys()):
+        if (most := 2.0 * reports[member].theta) > left:
+            ledger.lose(member, "the round's grid has no room for its weight")
+        else:
+            left -= most
+    return ledger
+
+
+def _newest_attempt(members: list[Member]) -> int:
+    """Return the term that opened the round these have open; 0 if none has."""
+    return max(member.report.open_term for member in members)
+
+
+def _hops_told(reports: Mapping[Contributor, PeerReport], now: float) -> dict[HopKey, Hop]:
+    """Return the hops by their receivers' word; by the sender's if the receiver does not know the hop."""
+    hops: dict[HopKey, Hop] = {}
+
+    def know(segment: int, hop_id: int, sender: Contributor, receiver: Contributor, state: HopState = ORDERED) -> Hop:
+        hop = Hop(segment, hop_id, sender, receiver, OF_ANOTHER, now, state)
+        return hops.setdefault((segment, hop_id), hop)
+
+    for member, report in reports.items():
+        for decision in report.hops:
+            state = HOP_MOVES[ORDERED][decision.outcome]
+            hop = know(decision.segment, decision.hop_id, decision.sender, member, state)
+            hop.decided_at, hop.decision, hop.is_look = now, decision, state is LOOKED
+        if incoming := report.incoming:
+            know(incoming.segment, incoming.hop_id, incoming.sender, member)
+    for member, report in reports.items():
+        for held in report.holdings:
+            if held.sent_hop is not None and held.sent_to is not None:
+                # The receiver knows nothing of this hop: it is lost, or its own part began later.
+                know(held.segment, held.sent_hop, member, held.sent_to, ABORTED if held.sent_to in reports else ORDERED)
+    return hops
+
+
+def _is_open(report: PeerReport, round_id: int, attempt: int) -> bool:
+    return (report.open_round, report.open_term) == (round_id, attempt)
 
 
 class Gathered(NamedTuple):
@@ -231,3 +370,110 @@ def _tell_paused(members: list[Member]) -> str:
     if any(not report.away or report.holdings or report.staged for report in reports):
         return ""
     return printable(", ".join(f"{member.peer_id} ({member.report.away})" for member in members))
+
+
+# Time for which a round waits for a newcomer to fetch the model; longer while its values are seen to arrive.
+_JOIN_WINDOW_S = 10.0
+_JOIN_TRANSFER_S = 120.0
+# A source that has sent nothing for so long is replaced by another one.
+_SOURCE_S = 5.0
+
+
+class Latecomers:
+    """See the module. senior_s: time for which devices of a senior lineage are left in their place."""
+
+    def __init__(self, members: Members, repeater: Repeater, senior_s: float) -> None:
+        self._members = members
+        self._repeater = repeater
+        self._senior_s = senior_s
+
+    def help(
+        self,
+        following: list[Member],
+        position: Position,
+        term: int,
+        now: float,
+        taking_part: Collection[Contributor] = (),
+    ) -> list[Effect]:
+        """Send each device that stands elsewhere to the least busy of those that have the mesh's model."""
+        here = [member for member in following if member.at == position]
+        for member in here:
+            member.late_since = None
+        late = [member for member in following if member.at != position and member.contributor not in taking_part]
+        if not late or not here:
+            return []
+        sources = sorted((other for other in self._members.alive() if other.at == position), key=poverty)
+        effects: list[Effect] = []
+        for member in late:
+            if _is_ahead(member, position):
+                continue
+            if member.late_since is None:
+                member.late_since = now
+            if now - member.late_since < self._senior_s and self._is_senior(member, position):
+                continue  # others of its mesh may come as well, and then we move instead
+            source = self._choose_source(member, sources, now)
+            lineage, round_id, digest = position
+            target = CatchUp(term, round_id, digest, source.contributor, lineage, source.report.base)
+            effects += self._repeater.say(member.contributor, target, now)
+        return effects
+
+    def refuse(self, term: int, now: float) -> list[Effect]:
+        """Tell devices with another model that they are refused."""
+        effects: list[Effect] = []
+        for member in self._members.everyone() if self._members.has_refused else ():
+            if member.problem and member.alive:
+                refusal = MemberRefused(term, member.report.round_id, member.problem)
+                effects += self._repeater.say(member.contributor, refusal, now)
+        return effects
+
+    def tell_left_out(self, distrust: Distrust, term: int, round_id: int, now: float) -> list[Effect]:
+        """Tell devices that the opening round goes without their work."""
+        effects: list[Effect] = []
+        for member in self._members.alive() if distrust.out else ():
+            if reason := distrust.tell(member.contributor):
+                effects += self._repeater.say(member.contributor, MemberQuarantined(term, round_id, reason), now)
+        return effects
+
+    def is_coming(self, member: Member, position: Position, now: float) -> bool:
+        """Return True if this member is about to stand at the mesh's model, so that it can be in the next round."""
+        if member.at == position:
+            member.late_since = None
+            return False
+        if member.late_since is None:
+            member.late_since = now
+        if self._is_senior(member, position):
+            return False
+        patience_s = _JOIN_TRANSFER_S if _gets_on(member, now) else _JOIN_WINDOW_S
+        return now - member.late_since < patience_s
+
+    def _is_senior(self, member: Member, position: Position) -> bool:
+        """Return True if it stands on a senior lineage, or was on one further than it can show.
+
+        In the second case others may have what it lacks.
+        """
+        report, (lineage, round_id, _) = member.report, position
+        workers = next((other.report.workers for other in self._members.alive() if other.at == position), 0)
+        is_it = is_senior(report.lineage, lineage, report.round_id, round_id, report.workers, workers)
+        return is_it or was_left_behind(lineage, report.forgotten)
+
+    def _choose_source(self, member: Member, sources: list[Member], now: float) -> Member:
+        """Return the source that is sending values, as long as they come; else one after the other."""
+        assert member.late_since is not None
+        transfer = member.report.transfer
+        giver = next((other for other in sources if transfer and other.peer_id == transfer.sender), None)
+        if giver and _gets_on(member, now):
+            return giver
+        waited = int((now - member.late_since) // _SOURCE_S)
+        reach = self._members.reach
+        reaching = sorted(sources, key=lambda other: reach.are_apart(other.contributor, member.contributor, now))
+        return reaching[waited % len(reaching)]
+
+
+def _gets_on(member: Member, now: float) -> bool:
+    """Return True if more of its values have come lately."""
+    return member.report.transfer is not None and now - member.moved_at < _SOURCE_S
+
+
+def _is_ahead(member: Member, position: Position) -> bool:
+    """Return True if it has applied the round that the others are about to."""
+    return member.report.lineage == position[0] and member.report.round_id > position[1]

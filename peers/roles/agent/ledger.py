@@ -14,7 +14,7 @@ from enum import Enum
 from functools import wraps
 from typing import TypeVar
 
-from mdl.peers.roles.membership.member import Change
+from mdl.peers.roles.membership.members import Change
 from mdl.protocol.checksum import add_up
 from mdl.protocol.delta import THETA_ROUNDING, Contributor
 from mdl.protocol.hop_messages import SUSPECT
@@ -37,7 +37,7 @@ class HopState(Enum):
     LOOKED = "looked-at"
 
 
-# Looked up once: see peers/roles/agent/phase.py.
+# Looked up once: see peers/roles/agent/conductor.py.
 ORDERED, MERGED, ABORTED, LOOKED = HopState
 
 # The legal moves of a hop: decided once, for ever.

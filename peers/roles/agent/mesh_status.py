@@ -9,14 +9,11 @@ import msgspec
 
 from mdl.bounds import MAX_HEADER_BYTES, first_few, printable
 from mdl.budget import Budget
-from mdl.peers.roles.agent.attendance import Attendance
-from mdl.peers.roles.agent.conductor import Conductor
+from mdl.peers.roles.agent.aggregation import Attendance
+from mdl.peers.roles.agent.conductor import AGGREGATING, BROADCASTING, GATHERING, Conductor, Phase
 from mdl.peers.roles.agent.ledger import RoundLedger
-from mdl.peers.roles.agent.phase import AGGREGATING, BROADCASTING, GATHERING, Phase
 from mdl.peers.roles.agent.round_summary import device_records, since_opened, told_schedule
-from mdl.peers.roles.membership.member import Member
-from mdl.peers.roles.membership.members import Members
-from mdl.peers.roles.membership.suspicion import Distrust
+from mdl.peers.roles.membership.members import Distrust, Member, Members
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import RoundTold
 from mdl.protocol.status_messages import MAX_CUTS, MemberStatus, MeshStatus, RoundSummary

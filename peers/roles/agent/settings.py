@@ -8,7 +8,7 @@ import msgspec
 
 from mdl.config import BusySection, Exchange, Rule
 from mdl.ends import EndSection
-from mdl.peers.roles.membership.reach import AVOID_S
+from mdl.peers.roles.membership.members import AVOID_S
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
 
@@ -19,7 +19,7 @@ class TimeLimit(msgspec.Struct, frozen=True):
     wait_for: share of its members; 1.0: all, and nobody is left out or behind. grace_s: time that the others have
     after these are ready, and again after these have the result; longer where the round itself takes long.
     left_out_at_most: rounds running that go on without a device. spared: devices at this limit; they are waited for.
-    rule: decides within these bounds which devices take part (`mdl.scheduler.rounds.shipped.mesh_rule`).
+    rule: decides within these bounds which devices take part (`mdl.scheduler.rounds.participation.mesh_rule`).
     """
 
     wait_for: float = 1.0

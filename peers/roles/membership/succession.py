@@ -17,8 +17,7 @@ import msgspec
 
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.membership.majority import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS_PER_S, is_senior, next_term
-from mdl.peers.roles.membership.member import Member, poverty
-from mdl.peers.roles.membership.silence import Arrivals
+from mdl.peers.roles.membership.members import Arrivals, Member, poverty
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import AgentMessage, AgentPresent, MemberRefused, MeshFinished, RoundOpened
 from mdl.protocol.vocabulary import Ballot

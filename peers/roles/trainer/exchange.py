@@ -1,36 +1,332 @@
-"""A delta that travels in segments, on one device (reduce-scatter and all-gather with shares by bandwidth).
+"""A delta that travels in segments, on one device (reduce-scatter and all-gather with shares by bandwidth). Pure.
 
 Each contributor gives the owner of a segment its piece. The owner merges the pieces, one at a time as in a hop, and
 gives the mean to all, while pieces of the next segment come in. If the trained model can give the own delta again, the
 result takes its place, segment by segment: its piece is not needed once the segment's result is here. Else the own
-delta stays whole, and the result grows beside it. Parcels for another device wait in a lane, with a window of bytes
-under way; what is not confirmed is sent again. All tell each other the checksums of their pieces, so that each result
-is checked (`mdl/protocol/checksum.py`). If a contributor is lost, the others go on: in the segments that have
-its piece its work counts, and the others come about without it (`go_on`). Pure.
+delta stays whole, and the result grows beside it (`GrowingResult`). Parcels for another device wait in a `Lane`, with a
+window of bytes under way; what is not confirmed is sent again. All tell each other the checksums of their pieces, so
+that each result is checked (`mdl/protocol/checksum.py`). If a contributor is lost, the others go on: in the segments
+that have its piece its work counts, and the others come about without it (`go_on`).
+
+After an exchange that came to no end, only the gaps of a result are fetched (`GappedResult`). The values that are here
+need not be believed. The order names the result by its digest, and the values are hashed once the last gap is filled.
+If they are another result's after all, all of it is fetched. A device may have all of a result, while most devices have
+another one. Then it compares its values with all that come, to learn which device gave something else.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
 from msgspec.structs import replace
 
 from mdl.defence.reputation import ALTERED
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.trainer.gaps import GrowingResult, join_gaps
 from mdl.peers.roles.trainer.guard import Guard
-from mdl.peers.roles.trainer.lanes import MOST_UNDER_WAY, Lane, Parcel, Uplink, window_of
 from mdl.protocol.checksum import add_up, checksums_by_segment
 from mdl.protocol.coding import RoundedOff, coded_size, decode
 from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum, check_size, check_values, pair_aggregate
 from mdl.protocol.grid import Grid, Sums, Vector, check_sums
 from mdl.protocol.machine import Send
-from mdl.protocol.round_messages import BroadcastOrdered
+from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalWanted
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.segments import Cut, partials_of, places_of, to_bits
+from mdl.protocol.segments import Cut, has_bit, partials_of, places_of, to_bits
 from mdl.protocol.vocabulary import Partials
+
+# Values that are asked for at once, 16 MB: they take so much memory beside the result, and milliseconds to copy.
+MOST_AT_ONCE = 1 << 22
+
+
+class GrowingResult:
+    """The result of an exchange. values: int32 (P,). lacking: its segments that are not here.
+
+    Values that are still read may not change under their reader: the result then comes about in other memory from there
+    on (`leave`). A large one is not copied at once: at 800 MB that would hold up the device's heartbeats for half a
+    second. Each `follow` copies some, and segments that are touched are copied first. behind: the segments that are to
+    be copied.
+    """
+
+    def __init__(self, values: Sums, cut: Cut) -> None:
+        self.values = values
+        self.lacking = set(range(cut.segments))
+        self.behind: set[int] = set()
+        self._left = values
+        self._cut = cut
+
+    @property
+    def is_whole(self) -> bool:
+        return not (self.lacking or self.behind)
+
+    @property
+    def received_bytes(self) -> int:
+        return 4 * self._cut.values * (self._cut.segments - len(self.lacking))
+
+    def gaps(self) -> deque[tuple[int, int]]:
+        """Return the gaps: values that are not here, or not in their place."""
+        return join_gaps(map(self._cut.bounds, sorted(self.lacking | self.behind)))
+
+    def part(self, segment: int) -> Sums:
+        """Return a segment's values, or the memory for them."""
+        bounds = self._cut.bounds(segment)
+        if segment in self.behind:
+            self.behind.discard(segment)
+            self.values[bounds] = self._left[bounds]
+        return self.values[bounds]
+
+    def leave(self) -> None:
+        """Leave the values that are here unchanged for their readers, and go on in other memory."""
+        while self.follow():
+            pass
+        self._left, self.values = self.values, np.empty_like(self.values)
+        self.behind = set(range(self._cut.segments))
+        self.follow()
+
+    def follow(self) -> bool:
+        """Copy up to MOST_AT_ONCE values of what was left; return True if there are more."""
+        for segment in islice(sorted(self.behind), max(1, MOST_AT_ONCE // self._cut.values)):
+            self.part(segment)
+        if not self.behind:
+            self._left = self.values
+        return bool(self.behind)
+
+
+@dataclass
+class GappedResult:
+    """See the module. digest: of the result that is ordered. values: float32 (P,). gaps: (start, stop), in order.
+
+    givers: for a result that is here, while most devices have another one: gap -> the device that gave these values.
+    odd: those givers that gave other values than those that fill the gap.
+    """
+
+    digest: bytes
+    values: Sums
+    gaps: deque[tuple[int, int]]
+    givers: Mapping[tuple[int, int], Contributor] = field(default_factory=dict)
+    odd: set[Contributor] = field(default_factory=set)
+
+    def ask(self, round_id: int) -> GlobalWanted:
+        """Return the request for the first gap."""
+        start, stop = self.gaps[0]
+        return GlobalWanted(round_id, start, stop)
+
+    def fill(self, message: GlobalMessage, values: Sums) -> bool:
+        """Fill the gap asked for; return False if it is another one. Raises RemoteProtocolError for a wrong size."""
+        start, stop = message.start, message.stop
+        if not self.gaps or (start, stop) != self.gaps[0]:
+            return False
+        check_size(values, stop - start)
+        giver = self.givers.get((start, stop))
+        if giver and not np.array_equal(self.values[start:stop], values):
+            self.odd.add(giver)
+        self.values[start:stop] = values
+        self.gaps.popleft()
+        return True
+
+    def part_ways(self) -> None:
+        """Copy what is changed in place: this object is a copy of another one (`sim/mesh/search.py`)."""
+        self.values = self.values.copy() if self.gaps else self.values
+
+
+def join_gaps(lacking: Iterable[slice]) -> deque[tuple[int, int]]:
+    """Return the gaps: neighbouring slices are joined, up to MOST_AT_ONCE values."""
+    gaps: deque[tuple[int, int]] = deque()
+    for each in lacking:
+        if gaps and gaps[-1][1] == each.start and each.stop - gaps[-1][0] <= MOST_AT_ONCE:
+            gaps[-1] = gaps[-1][0], each.stop
+        else:
+            gaps.append((each.start, each.stop))
+    return gaps
+
+
+# Patience before a retransmission: so many times a recent confirmation's time, doubled up to so many times.
+_RTO_FACTOR, _MOST_DOUBLINGS = 4.0, 4
+# An uplink's speed is measured over so many seconds and bytes (two lanes' windows); anything less is a burst.
+_SEEN_S, _SEEN_BYTES = 0.5, 1 << 18
+# The window keeps a link busy until a confirmation is back, at the speed of its slower end. A device that only receives
+# is served first, and may have more waiting.
+_WINDOW_S, _LEAF_WINDOW_S = 0.02, 0.06
+# Largest window of a lane; also where no speed is known. More would wait in queues beside others' values.
+MOST_UNDER_WAY = 1 << 17
+# If a word takes longer than a window lasts, the way is long. The window then grows by what is confirmed, up to so many
+# bytes, until confirmations take a quarter longer than the quickest one (LEDBAT goes by a delay, too: RFC 6817).
+_MOST_ON_LONG_WAYS, _QUEUED = 1 << 22, 0.25
+# A link that takes longer than this for one segment to each device is crowded. Its lanes share the room of so many
+# segments: else connections fight for a few packets' room in its queue, and each loses some. One at a time would leave
+# the link idle while it is confirmed.
+_CROWDED_S, _SEGMENTS_SHARED = 0.25, 3
+# Anything that is over sooner tells of processors, not of links.
+_INSTANT_S = 0.05
+_SMOOTHING = 0.25
+
+Parcel: TypeAlias = tuple[bool, int]  # (True for a result, segment)
+
+
+def window_of(mb_s: float, is_leaf: bool, most_bytes: int) -> int:
+    """Return the bytes that may be under way to a device. mb_s: of the link's slower end, in MB/s; 0.0: not known."""
+    seconds = _LEAF_WINDOW_S if is_leaf else _WINDOW_S
+    return min(int(mb_s * 1e6 * seconds), most_bytes) if mb_s > 0 else most_bytes
+
+
+@dataclass
+class Lane:
+    """The parcels for one device. is_ready: it says that it follows the order. under_way: parcel -> time of sending.
+
+    is_ours: this device's own link limits the speed. way_s: time of a word there and back, where nothing waits; 0.0:
+    not known. quickest_s: the quickest confirmation; 0.0: there was none.
+    """
+
+    peer: Contributor
+    window_bytes: int
+    is_leaf: bool
+    is_ours: bool = False
+    pieces: deque[int] = field(default_factory=deque)
+    results: deque[int] = field(default_factory=deque)
+    under_way: dict[Parcel, float] = field(default_factory=dict)
+    bytes_under_way: int = 0
+    is_ready: bool = False
+    is_heard: bool = False
+    answer_s: float = 0.0
+    way_s: float = 0.0
+    quickest_s: float = 0.0
+    doublings: int = 0
+    said_again: set[Parcel] = field(default_factory=set)
+    is_filled: bool = False
+
+    def __post_init__(self) -> None:
+        self._first_window_bytes = self.window_bytes
+
+    def begin(self, has: bytes) -> None:
+        """Begin: the device follows the order. has: one bit for each segment that need not go there (any more)."""
+        self.is_ready = True
+        self.pieces = deque(segment for segment in self.pieces if not has_bit(has, segment))
+        self.results = deque(segment for segment in self.results if not has_bit(has, segment))
+
+    def is_done(self) -> bool:
+        return not (self.pieces or self.results or self.under_way)
+
+    def is_long_way(self) -> bool:
+        """Return True if a word takes longer than a window lasts: a slow link alone is no long way."""
+        return self.way_s > _WINDOW_S
+
+    def next(self) -> Parcel | None:
+        """Return the next parcel. Pieces go first, since their owner's result waits for them."""
+        if self.pieces:
+            return False, self.pieces.popleft()
+        return (True, self.results.popleft()) if self.results else None
+
+    def take_late(self, retry_s: float, now: float) -> list[Parcel]:
+        """Return parcels that were sent long ago and may be lost: from now on they are under way again."""
+        patience_s = max(2 * retry_s, _RTO_FACTOR * self.answer_s) * 2**self.doublings
+        late = [parcel for parcel, sent_at in self.under_way.items() if now - sent_at >= patience_s]
+        if late:
+            self.doublings = min(self.doublings + 1, _MOST_DOUBLINGS)
+            self.window_bytes = self._first_window_bytes
+            self.said_again.update(late)
+        self.under_way |= dict.fromkeys(late, now)
+        return late
+
+    def confirm(self, parcel: Parcel, size_bytes: int, now: float) -> bool:
+        sent_at = self.under_way.pop(parcel, None)
+        if sent_at is None:
+            return False
+        took_s, was_full = now - sent_at, self.bytes_under_way + size_bytes > self.window_bytes
+        self.bytes_under_way -= size_bytes
+        self.answer_s += _SMOOTHING * (took_s - self.answer_s) if self.answer_s else took_s
+        self.doublings = 0
+        if parcel not in self.said_again:  # else nobody knows which one this confirms
+            self._adapt(took_s, size_bytes, was_full)
+        return True
+
+    def _adapt(self, took_s: float, size_bytes: int, was_full: bool) -> None:
+        """Adapt the window on a long way, by the delays of confirmations.
+
+        The measured speed tells little there: it is only what the window let go.
+        """
+        self.quickest_s = min(self.quickest_s, took_s) if self.quickest_s else took_s
+        if not self.is_long_way():
+            return
+        if took_s > (1 + _QUEUED) * self.quickest_s:
+            self.window_bytes = max(self.window_bytes - size_bytes, self._first_window_bytes)
+            self.is_filled = True  # more in this exchange would only wait
+        elif was_full and not self.is_filled:
+            self.window_bytes = max(self.window_bytes, min(self.window_bytes + size_bytes, _MOST_ON_LONG_WAYS))
+
+
+@dataclass
+class Uplink:
+    """The speed at which this device sends, in MB/s: the best over a while that one exchange's confirmations show.
+
+    0.0: not known. If a model is so small that no exchange takes that while, those of several rounds add up. On a long
+    way a lane begins with the window that the last one to this device has ended with. ways_s: peer id -> time of a word
+    there and back, where it is known. is_crowded: in this exchange.
+    """
+
+    mb_s: float = 0.0
+    _since: float | None = None
+    _noted_at: float = 0.0
+    _bytes: int = 0
+    ways_s: Mapping[str, float] = field(default_factory=dict)
+    is_crowded: bool = False
+    _seconds_before: float = 0.0
+    _bytes_before: int = 0
+    _lanes: dict[Contributor, Lane] = field(default_factory=dict)
+    _lanes_before: dict[Contributor, Lane] = field(default_factory=dict)
+    _ours: list[Lane] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Begin another exchange.
+
+        The figures of one too short to tell by itself are added to the next one's.
+        """
+        seconds = 0.0 if self._since is None else self._noted_at - self._since
+        if seconds >= _INSTANT_S and not self.mb_s:
+            self._seconds_before, self._bytes_before = self._seconds_before + seconds, self._bytes_before + self._bytes
+        self.mb_s, self._since, self._bytes = 0.0, None, 0
+        self._lanes, self._lanes_before = {}, self._lanes
+
+    def open(self, own_mb_s: float, lanes: Collection[Lane], segment_bytes: int) -> None:
+        """Take the lanes of the exchange that has begun. own_mb_s: speed of this device's link, 0.0: not known."""
+        for lane in lanes:
+            lane.way_s = self.ways_s.get(lane.peer.peer_id, 0.0)
+            if lane.is_long_way():
+                before = self._lanes.get(lane.peer) or self._lanes_before.get(lane.peer) or lane
+                lane.window_bytes, lane.is_ours = max(lane.window_bytes, before.window_bytes), False
+            self._lanes[lane.peer] = lane
+        self._ours = [lane for lane in lanes if lane.is_ours]
+        self.is_crowded = len(self._ours) * segment_bytes > _CROWDED_S * 1e6 * own_mb_s > 0
+
+    def has_room(self, lane: Lane, segment_bytes: int) -> bool:
+        """Return True if one more segment may be under way in the window and on a crowded link.
+
+        The window always has room for one. A lane that had to repeat takes no room on the link: its device may be gone,
+        and the others would wait for it.
+        """
+        if lane.under_way and lane.bytes_under_way + segment_bytes > lane.window_bytes:
+            return False
+        if not (self.is_crowded and lane.is_ours):
+            return True
+        shared = sum(each.bytes_under_way for each in self._ours if not each.doublings)
+        return shared < _SEGMENTS_SHARED * segment_bytes
+
+    def rank(self, lane: Lane) -> tuple[int, int]:
+        """Return the lane's rank on a crowded link, the least goes first; all are equal on another link."""
+        return (lane.bytes_under_way, -len(lane.pieces)) if self.is_crowded else (0, 0)
+
+    def note(self, size_bytes: int, now: float) -> None:
+        self._noted_at = now
+        if self._since is None:
+            self._since = now  # confirmations before it began to count tell nothing
+            return
+        self._bytes += size_bytes
+        seconds, size_bytes = now - self._since + self._seconds_before, self._bytes + self._bytes_before
+        if seconds >= _SEEN_S and size_bytes >= _SEEN_BYTES and now - self._since >= _INSTANT_S:
+            self.mb_s = max(self.mb_s, size_bytes / 1e6 / seconds)
+            self._since, self._bytes, self._seconds_before, self._bytes_before = now, 0, 0.0, 0
 
 
 class Exchange:
@@ -170,7 +466,7 @@ class Exchange:
         return self.begin() if has_waited else []
 
     def part_ways(self) -> None:
-        """Copy what is changed in place: this object is a copy of another one (`sim/mesh/snapshot.py`)."""
+        """Copy what is changed in place: this object is a copy of another one (`sim/mesh/search.py`)."""
         if not self.is_whole:
             self.result.leave()
         self._rounded.part_ways()

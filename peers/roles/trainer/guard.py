@@ -1,13 +1,15 @@
 """The knowledge of a device about others' deltas, and its suspicions (MDLdroid 5: a poisoning check at each device).
 
 The measuring is work on vectors (`mdl/protocol/vector_work.py`), the limits are `mdl/defence/judge.py`; this module
-remembers from one round to the next. It decides nothing about a round: a refused delta is a hop that is aborted.
+remembers from one round to the next. It decides nothing about a round: a refused delta is a hop that is aborted. A new
+suspicion is news for the next report: `Voice` has the times at which a device repeats requests and reports news.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import log
 
 import msgspec
@@ -20,12 +22,53 @@ from mdl.defence.marks import Marks, draw_places, length
 from mdl.defence.pieces import PieceJudge
 from mdl.defence.reputation import Accusation, Suspects
 from mdl.peers.roles.trainer.model_state import Standing
-from mdl.peers.roles.trainer.voice import Voice
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Vector
 from mdl.protocol.vector_work import Check, DeltasMerged
+from mdl.protocol.vocabulary import Transfer
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Voice:
+    """The clock of one device's words. report_s, retry_s: longest time between two reports, and between two requests.
+
+    ask_at: time of the next request, None while it wants nothing. transfer: progress of the values that it waits for.
+    link_mb_s: speed of this device's link as the last exchange has shown it, in MB/s; 0.0: not known.
+    has_changed: there is something to report at once. report_at: time at which the last report is old.
+    """
+
+    report_s: float
+    retry_s: float
+    link_mb_s: float = 0.0
+    ask_at: float | None = None
+    transfer: Transfer | None = None
+    has_changed: bool = True
+    report_at: float = 0.0
+
+    def want(self, now: float) -> None:
+        """Ask for something else at once: the transfer of what was wanted before goes no further."""
+        self.ask_at, self.transfer = now, None
+
+    def stop_asking(self) -> None:
+        self.ask_at = None
+
+    def deadline(self) -> float:
+        ask_at = self.ask_at
+        return self.report_at if ask_at is None or ask_at > self.report_at else ask_at
+
+    def has_news(self, now: float) -> bool:
+        """Return True if a report is due: something has changed, or the last one is old."""
+        return self.has_changed or now >= self.report_at
+
+    def is_due(self, now: float) -> bool:
+        """Return True if the last report is old."""
+        return now >= self.report_at
+
+    def say_again(self) -> None:
+        """Report at once: the agent asks, or is a new one."""
+        self.has_changed = True
 
 
 class Defence(msgspec.Struct, frozen=True):

@@ -13,9 +13,8 @@ import numpy as np
 from mdl.bounds import MAX_HOPS, printable
 from mdl.defence.limits import Seen
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.trainer.guard import Guard
+from mdl.peers.roles.trainer.guard import Guard, Voice
 from mdl.peers.roles.trainer.round_state import Part
-from mdl.peers.roles.trainer.voice import Voice
 from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum
 from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import NOTHING_CAME, SUSPECT, DeltaMessage, DeltaWanted, HopCancelled, HopOrdered

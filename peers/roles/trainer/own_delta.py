@@ -25,9 +25,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from mdl.bounds import MAX_LENGTH, MAX_LOSS, within
-from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.model_state import AHEAD_OF, Round, Standing, Work, total
 from mdl.peers.roles.trainer.round_state import Part
-from mdl.peers.roles.trainer.works import AHEAD_OF, Round, Work, total
 from mdl.protocol.delta import Contributor, ModelDelta, weight_of
 from mdl.protocol.grid import Vector, change_room
 from mdl.protocol.machine import (

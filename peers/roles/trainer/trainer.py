@@ -3,8 +3,8 @@
 Follow theta: born in `LocalDeltaReady` (own_delta.py), grown and given away in `Hops` (hops.py), staged by the
 broadcast (broadcast.py), applied by `Progress` (progress.py). Rules: the receiver decides a hop once; a sender keeps
 what it gave away until the round is over; every handler may see a message twice; a device that still wants something
-asks again on its timer.
-Knows no sockets, no schedule and no other device's state, and obeys the agent that `peers/roles/peer.py` names.
+asks again on its timer. Knows no sockets, no schedule and no other device's state, and obeys the agent that
+`peers/roles/peer.py` names.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ import logging
 import msgspec
 
 from mdl.channels import Told
-from mdl.peers.roles.carried import digest_of, segment_of, values_of
+from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.peers.roles.run_end import Taken
-from mdl.peers.roles.trainer.guard import Defence, Guard
+from mdl.peers.roles.trainer.broadcast import Staging
+from mdl.peers.roles.trainer.exchange import MOST_UNDER_WAY
+from mdl.peers.roles.trainer.guard import Defence, Guard, Voice
 from mdl.peers.roles.trainer.hops import Hops
-from mdl.peers.roles.trainer.lanes import MOST_UNDER_WAY
 from mdl.peers.roles.trainer.model_state import Standing
-from mdl.peers.roles.trainer.progress import Progress
-from mdl.peers.roles.trainer.reports import Reports
+from mdl.peers.roles.trainer.progress import Progress, Reports
 from mdl.peers.roles.trainer.round_state import Part
-from mdl.peers.roles.trainer.staging import Staging
-from mdl.peers.roles.trainer.voice import Voice
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
@@ -46,6 +44,7 @@ from mdl.protocol.machine import (
     TransferProgressed,
     WorkFailed,
 )
+from mdl.protocol.messages import SEGMENTS
 from mdl.protocol.round_messages import (
     AgentMessage,
     BroadcastOrdered,
@@ -68,6 +67,24 @@ from mdl.protocol.vector_work import DeltaApplied, DeltaHashed, DeltasMerged, Ou
 from mdl.protocol.vocabulary import Ballot, History, Lineage, Transfer
 
 logger = logging.getLogger(__name__)
+
+
+def values_of(event: Received) -> Vector:
+    if event.values is None or isinstance(event.values, bytes):
+        raise RemoteProtocolError(f"{type(event.message).__name__} without values")
+    return event.values
+
+
+def segment_of(event: Received) -> Vector | None:
+    return values_of(event) if type(event.message) in SEGMENTS else None
+
+
+def digest_of(event: Received) -> bytes:
+    """Return the digest that the transport computed while the values came."""
+    if not event.digest:
+        raise LocalProtocolError(f"{type(event.message).__name__} without the digest of its values")
+    return event.digest
+
 
 # Messages that only the agent sends. Compared by exact type: a failing isinstance is slow with these classes.
 ORDERS = frozenset(AgentMessage.__subclasses__())

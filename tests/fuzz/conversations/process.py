@@ -32,8 +32,7 @@ from mdl.protocol.machine import (
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork, merge_deltas
 from mdl.protocol.vocabulary import PeerInfo, ResourceState
-from mdl.sim.mesh.own_work import begin_work
-from mdl.sim.mesh.process import Disk, Node
+from mdl.sim.mesh.process import Disk, Node, begin_work
 from mdl.transport.runtime import Runtime
 from tests.fuzz.conversations.wire import Socket, Wire
 from tests.fuzz.machines import Checked, Misbehaved, _Books, count_items

@@ -20,12 +20,10 @@ import numpy as np
 from mdl.devices.offer import Offer
 from mdl.errors import ConfigError
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
-from mdl.peers.roles.cloud.cloud import Cloud, CloudSettings, CloudState
-from mdl.peers.roles.cloud.collector import TASK, Collector
-from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
-from mdl.peers.roles.observer import Observer
-from mdl.peers.roles.sharing.giver import Giver
-from mdl.peers.roles.sharing.taker import Taker
+from mdl.peers.roles.cloud import TASK, Cloud, CloudSettings, CloudState, Collector
+from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
+from mdl.peers.roles.outsiders import Observer
+from mdl.peers.roles.sharing import Giver, Taker
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import (
     CycleTaught,

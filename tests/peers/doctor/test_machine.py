@@ -12,14 +12,15 @@ from mdl.errors import ConfigError
 from mdl.peers.doctor.examine import exit_code
 from mdl.peers.doctor.finding import Finding, Verdict, fail, note, ok
 from mdl.peers.doctor.machine import (
+    check_battery,
     check_clock,
     check_descriptors,
     check_disk,
     check_memory,
+    check_power,
     check_torch,
 )
 from mdl.peers.doctor.mesh import with_peers
-from mdl.peers.doctor.power import check_battery, check_power
 from mdl.peers.doctor.sight import DOCTOR_PORT
 
 

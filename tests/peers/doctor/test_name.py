@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mdl.peers.doctor.device import check_name
 from mdl.peers.doctor.finding import Verdict
-from mdl.peers.doctor.name import check_name
 from mdl.peers.edge.identity import default_name
 from mdl.peers.edge.naming import name_here
 from mdl.transport.trust.membership import Membership

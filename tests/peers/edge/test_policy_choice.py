@@ -11,8 +11,7 @@ from mdl.config import Config, RoundSection
 from mdl.errors import ConfigError, DataError
 from mdl.own import Own
 from mdl.peers.edge.policy_choice import choose_policy
-from mdl.scheduler.paper.mlp_numpy import MlpQ
-from mdl.scheduler.paper.policy_file import save_paper_dqn
+from mdl.scheduler.paper.policy import MlpQ, save_paper_dqn
 from mdl.scheduler.paper.problem import PaperRules
 from mdl.scheduler.policies.registry import make_policy
 

@@ -6,7 +6,7 @@ import pytest
 
 from mdl.errors import MdlError
 from mdl.peers.edge.device import keep_delta
-from mdl.peers.launch.verify import Verifier
+from mdl.peers.launch.run_directory import Verifier
 from mdl.protocol.delta import Contributor, Partial, PartialSum, pair_aggregate
 from mdl.protocol.machine import KeepDelta
 from mdl.protocol.segments import mask_of, to_bits

@@ -16,8 +16,7 @@ import torch
 
 from mdl.errors import ConfigError
 from mdl.peers.personal.home import LOG, MODEL, read_record
-from mdl.peers.personal.run_typing import run_typing
-from mdl.peers.personal.typing_session import TypingSession
+from mdl.peers.personal.typing_session import TypingSession, run_typing
 from mdl.peers.view.type_terminal import type_here
 from mdl.personal.online import OnlineLearner
 from mdl.personal.study import StudySettings
@@ -197,7 +196,7 @@ def test_what_was_learned_is_saved_every_minute(tmp_path: Path, monkeypatch: pyt
     """So kill -9 loses a minute at most."""
     model, table = _trained()
     save_next_word(tmp_path / "global.safetensors", model, table)
-    monkeypatch.setattr("mdl.peers.personal.run_typing._SAVE_EVERY_S", -1.0)
+    monkeypatch.setattr("mdl.peers.personal.typing_session._SAVE_EVERY_S", -1.0)
     there: list[bool] = []
 
     def type_and_look(session: TypingSession) -> None:

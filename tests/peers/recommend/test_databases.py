@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from mdl.errors import ConfigError, MdlError
-from mdl.peers.recommend.databases import PostgresDatabase, describe_url, read_url
-from mdl.peers.recommend.vector_store import VectorStore
+from mdl.peers.recommend.databases import PostgresDatabase, VectorStore, describe_url, read_url
 from tests.peers.recommend.postgres import PASSWORD, Server
 from tests.peers.recommend.test_vector_store import BASIS, TASK, _keep, _vector
 

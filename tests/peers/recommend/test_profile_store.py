@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mdl.peers.recommend.databases import Database
-from mdl.peers.recommend.profile_store import ProfileStore
+from mdl.peers.recommend.databases import Database, ProfileStore
 
 
 def test_what_a_log_says_takes_the_place_of_what_was_kept_of_its_users(connect: Callable[[], Database]) -> None:

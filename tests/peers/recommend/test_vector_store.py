@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import MdlError
-from mdl.peers.recommend.databases import Database, PostgresDatabase, SqliteDatabase
-from mdl.peers.recommend.vector_store import VectorStore
+from mdl.peers.recommend.databases import Database, PostgresDatabase, SqliteDatabase, VectorStore
 from mdl.protocol.cloud_messages import VectorMessage
 from mdl.protocol.delta import digest_of
 
@@ -117,7 +116,7 @@ from pathlib import Path
 from tests.peers.recommend.test_vector_store import _vector, BASIS, TASK
 from mdl.peers.recommend.databases import PostgresDatabase, SqliteDatabase
 from mdl.peers.recommend.databases import Database, PostgresDatabase, SqliteDatabase
-from mdl.peers.recommend.vector_store import VectorStore
+from mdl.peers.recommend.databases import VectorStore
 database = {where}
 store = VectorStore(database)
 store.close_round(1, "1", BASIS, TASK)

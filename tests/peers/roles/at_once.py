@@ -14,7 +14,7 @@ from mdl.protocol.grid import Vector, grid_of
 from mdl.protocol.machine import Effect, Event, Received
 from mdl.protocol.messages import DIGESTED, SUMMED
 from mdl.protocol.vector_work import VECTOR_WORK, ApplyDelta, Outer, apply_result
-from mdl.sim.mesh.transfers import with_checksum
+from mdl.sim.mesh.network import with_checksum
 
 
 class TrainerAtOnce(Trainer):

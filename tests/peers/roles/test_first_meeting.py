@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.peers.roles.first_meeting import PHASE, FirstMeeting
+from mdl.peers.roles.outsiders import PHASE, FirstMeeting
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, Finish, NameTaken, PeerFound, Received, Send, StopRequested, Tick
 from mdl.protocol.status_messages import MeshStatus, StatusWanted

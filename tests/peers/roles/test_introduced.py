@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.peers.roles.introduced import Introduced
+from mdl.peers.roles.peer import Introduced
 from mdl.protocol.vocabulary import PeerInfo, Role
 
 

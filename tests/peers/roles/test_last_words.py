@@ -6,8 +6,8 @@ import pytest
 
 from mdl.bounds import MAX_TERM
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.cloud.learner import Learner, LearnerSettings
-from mdl.peers.roles.observer import Observer
+from mdl.peers.roles.learner import Learner, LearnerSettings
+from mdl.peers.roles.outsiders import Observer
 from mdl.peers.roles.peer import Peer
 from mdl.peers.trials.run_plan import build_mesh
 from mdl.protocol.cloud_messages import PupilRefused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.peers.roles.observer import Observer
+from mdl.peers.roles.outsiders import Observer
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested, Tick
 from mdl.protocol.round_messages import ModelWanted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mdl.peers.roles.round_limit import Leaving, RoundLimit
+from mdl.peers.roles.run_end import Leaving, RoundLimit
 
 
 def test_a_device_leaves_once_after_as_many_rounds_as_it_was_told() -> None:

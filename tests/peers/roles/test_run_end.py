@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from mdl.ends import EndSection
 from mdl.peers.roles.agent.agent import MobileAgent
-from mdl.peers.roles.agent.phase import Phase
+from mdl.peers.roles.agent.conductor import Phase
 from mdl.peers.roles.agent.settings import AgentSettings
 from mdl.peers.roles.run_end import Ending, Taken
 from mdl.protocol.counts import Course, Evaluation, Fit, Judged, Judgements, Labelling

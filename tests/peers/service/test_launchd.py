@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.peers.service.launchd import how_to_install, write_plist
-from mdl.peers.service.unit import Service
+from mdl.peers.service.unit import Service, how_to_load, write_plist
 
 WORDS = ("peer", "--data", 'csv:/srv/a b.csv?label="x"&columns=<a>%20\'b$HOME\\d', "--when", "é")
 SERVICE = Service("peer-home", ("/opt/mdl/bin/mdl",), WORDS, 3, 600, None, directory=Path("/Users/ann/a & b"))
@@ -24,7 +23,7 @@ def test_a_job_is_read_back_word_by_word() -> None:
     assert job["EnvironmentVariables"]["MDL_LOG_FILE"] == job["StandardErrorPath"]
     assert (job["ProcessType"], job["Nice"], job["LowPriorityIO"], job["Umask"]) == ("Background", 10, True, 0o077)
     assert (job["RunAtLoad"], job["KeepAlive"]) == (True, {"SuccessfulExit": False})
-    assert "launchctl bootstrap gui/$(id -u) ~/Library/LaunchAgents/mdl-peer-home.plist" in how_to_install(SERVICE)
+    assert "launchctl bootstrap gui/$(id -u) ~/Library/LaunchAgents/mdl-peer-home.plist" in how_to_load(SERVICE)
 
 
 def test_a_databases_address_is_named_by_its_file() -> None:

@@ -10,8 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.peers.service.task import how_to_install, write_task
-from mdl.peers.service.unit import Service
+from mdl.peers.service.unit import Service, how_to_create, write_task
 
 WORDS = (
     "peer",
@@ -76,7 +75,7 @@ def test_a_task_runs_as_its_user_without_end_and_behind_other_programs() -> None
     assert (told["RunLevel"], told["LogonType"]) == ("LeastPrivilege", "InteractiveToken")
     assert (told["ExecutionTimeLimit"], told["Priority"]) == ("PT0S", "8")
     assert (told["StopIfGoingOnBatteries"], told["Count"]) == ("false", "5")
-    assert "schtasks /Create /TN mdl-peer-home /XML mdl-peer-home.xml" in how_to_install(SERVICE)
+    assert "schtasks /Create /TN mdl-peer-home /XML mdl-peer-home.xml" in how_to_create(SERVICE)
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,12 @@ from mdl.own import Own
 from mdl.peers.roles.build import build_machine
 from mdl.peers.roles.trainer.hops import Hops
 from mdl.peers.trials.campaign import Campaign, silent_machines
-from mdl.peers.trials.replay_story import replay_story
 from mdl.peers.trials.run_plan import run_plan, tell_plan
-from mdl.peers.trials.story_file import load_story, read_event, save_stories, tell_entries
+from mdl.peers.trials.story_file import load_story, read_event, replay_story, save_stories, tell_entries
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught
 from mdl.protocol.delta import Contributor
-from mdl.scheduler.given.choice import describe_choice
+from mdl.scheduler.given import describe_choice
 from mdl.scheduler.policies.registry import make_policy
 from mdl.sim.plans.draw_plan import draw_plan
 from mdl.transport.story import Story

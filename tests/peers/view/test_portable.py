@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.peers.view.trained.portable import with_ending
+from mdl.peers.view.portable import with_ending
 
 
 @pytest.mark.parametrize(

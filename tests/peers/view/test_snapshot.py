@@ -15,9 +15,7 @@ from rich.console import Console
 
 from mdl.peers.view import snapshot as schema
 from mdl.peers.view import terminal
-from mdl.peers.view.merge_patch import apply_patch, merge_patch
-from mdl.peers.view.snapshot import CyclePart, Snapshot
-from mdl.peers.view.take_snapshot import Taker, Told, take_snapshot
+from mdl.peers.view.snapshot import CyclePart, Snapshot, Taker, Told, apply_patch, merge_patch, take_snapshot
 from mdl.peers.view.terminal import draw_addresses, draw_energy, draw_mesh
 from mdl.protocol.counts import Fit, Labelling
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MemberStatus, MeshStatus, RoundSummary

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from mdl.peers.view.take_snapshot import Told, take_snapshot
+from mdl.peers.view.snapshot import Told, take_snapshot
 from mdl.peers.view.terminal import describe_summary, draw_mesh
 from mdl.protocol.status_messages import DeviceRecord, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Activity, Transfer

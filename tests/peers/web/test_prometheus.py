@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.peers.view.snapshot import FitPart, LabellingPart, LearningPart, MeshPart, RoundPoint, Snapshot
-from mdl.peers.view.take_snapshot import take_snapshot
+from mdl.peers.view.snapshot import FitPart, LabellingPart, LearningPart, MeshPart, RoundPoint, Snapshot, take_snapshot
 from tests.peers.view.test_snapshot import TOLD
 
 pytest.importorskip("prometheus_client")

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.peers.cli.study.schedule import app
-from mdl.peers.view.take_snapshot import _tell_lost
+from mdl.peers.view.snapshot import _tell_lost
 from mdl.peers.web.playing import what_if
 from mdl.protocol.status_messages import LEFT_OUT, DeviceRecord, RoundSummary
+from mdl.scheduler.explain.device_table import close_round, tell_closed
 from mdl.scheduler.explain.recorded_round import pick_round
-from mdl.scheduler.explain.taking_part import close_round, tell_closed
-from mdl.scheduler.rounds.shipped import Bounds, mesh_rule
+from mdl.scheduler.rounds.participation import Bounds, mesh_rule
 
 RULE = mesh_rule("half", Bounds(wait_for=0.51))
 WHY = f"{LEFT_OUT}2 of 3 were ready after 4.1 s, and it needs about 14.0 s more; its work comes by round 21"

@@ -11,11 +11,8 @@ import pytest
 from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import write_safetensors
 from mdl.own import Own
-from mdl.scheduler.given.choice import check_count, describe_choice, is_file, policy_of
-from mdl.scheduler.given.foreign import Foreign
-from mdl.scheduler.given.paper_policy import PaperPolicy
-from mdl.scheduler.paper.mlp_numpy import MlpQ
-from mdl.scheduler.paper.policy_file import save_paper_dqn
+from mdl.scheduler.given import Foreign, check_count, describe_choice, is_file, policy_of
+from mdl.scheduler.paper.policy import MlpQ, PaperPolicy, save_paper_dqn
 from mdl.scheduler.paper.problem import PaperRules
 from mdl.scheduler.policies import trained_under
 from mdl.scheduler.policies.learned import Learned

@@ -8,7 +8,7 @@ import pytest
 
 from mdl.errors import ConfigError
 from mdl.own import Own
-from mdl.scheduler.given.foreign import Foreign
+from mdl.scheduler.given import Foreign
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
 
 FREE, GET, BUSY = DeviceState.FREE, DeviceState.GET, DeviceState.BUSY

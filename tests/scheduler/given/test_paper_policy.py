@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
-from mdl.scheduler.given.paper_policy import PaperPolicy
-from mdl.scheduler.paper.mlp_numpy import MlpQ
+from mdl.scheduler.paper.policy import MlpQ, PaperPolicy
 from mdl.scheduler.paper.problem import PaperChain, PaperRules, PaperState
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
 from mdl.scheduler.study.play import view_of

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.scheduler.plans.segment_plan import apportion, bandwidth_shares, level, plan_segments
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView
+from mdl.scheduler.policies.segment_plan import apportion, bandwidth_shares, level, plan_segments
 
 RATES = st.lists(st.floats(0.05, 200.0), min_size=2, max_size=9)
 

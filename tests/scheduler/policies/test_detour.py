@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.scheduler.explain.decide_lines import Decider
-from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
-from mdl.scheduler.policies.detour import go_around, nearest_allowed
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait, go_around, nearest_allowed
 from mdl.scheduler.policies.registry import POLICIES, make_policy
 
 FREE, TRAINING, DONE, GET = DeviceState.FREE, DeviceState.TRAINING, DeviceState.DONE, DeviceState.GET

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from mdl.scheduler.policies.fixed import Fifo
-from mdl.scheduler.policies.laid_hops import lay_hops
-from mdl.scheduler.policies.layout import Prospects, lay_out
-from mdl.scheduler.policies.picks import Picks
+from mdl.scheduler.policies.layout import Prospects, lay_hops, lay_out
+from mdl.scheduler.policies.qnet_numpy import Picks
 from mdl.scheduler.study.parallel_play import finish
 from mdl.scheduler.study.play import play
-from mdl.sim.timing.batch import Batch
-from mdl.sim.timing.packing import pack
+from mdl.sim.timing.batch import Batch, pack
 from mdl.sim.timing.scenario import draw_scenario
 
 

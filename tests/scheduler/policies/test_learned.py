@@ -18,13 +18,11 @@ from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pai
 from mdl.scheduler.policies.fixed import Tree
 from mdl.scheduler.policies.greedy import Greedy
 from mdl.scheduler.policies.learned import Learned
-from mdl.scheduler.policies.picks import Picks
-from mdl.scheduler.policies.qnet_numpy import draw_weights, save_weights
+from mdl.scheduler.policies.qnet_numpy import Picks, draw_weights, save_weights
 from mdl.scheduler.study.parallel_play import finish
 from mdl.scheduler.study.play import play, view_of
-from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.batch import Batch, pack
 from mdl.sim.timing.iteration import Iteration
-from mdl.sim.timing.packing import pack
 from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
 FREE = DeviceState.FREE

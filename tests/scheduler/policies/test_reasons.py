@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait
+from mdl.scheduler.policies.chain import ChainView, Choice, Decision, DeviceState, DeviceView, Pair, Policy, Wait
 from mdl.scheduler.policies.registry import make_policy
-from mdl.scheduler.policies.why import Choice
 from mdl.scheduler.study.optimal import Optimal
 from mdl.scheduler.study.play import play
 from mdl.sim.timing.scenario import draw_scenario

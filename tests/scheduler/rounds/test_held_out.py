@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mdl.scheduler.rounds import held_out
-from mdl.scheduler.rounds.held_out import (
+from mdl.scheduler.rounds import judge
+from mdl.scheduler.rounds.judge import (
     Reference,
     drawn_cells,
     find_best_rule,
@@ -14,9 +14,8 @@ from mdl.scheduler.rounds.held_out import (
     logged_cells,
     play_rule,
 )
-from mdl.scheduler.rounds.learned import Layer
-from mdl.scheduler.rounds.observation import COLUMNS
-from mdl.scheduler.rounds.own_log import split_log
+from mdl.scheduler.rounds.learned import COLUMNS, Layer
+from mdl.scheduler.rounds.world import split_log
 from tests.scheduler.rounds.test_own_log import log
 from tests.scheduler.rounds.worlds import device, world
 
@@ -32,9 +31,9 @@ def _waits_for_all() -> list[Layer]:
 
 def test_the_best_rule_is_the_one_with_the_least_time(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = {"by hand": [world(device(2.0), device(2.0), device(40.0), size_mb=1.0)]}
-    monkeypatch.setattr(held_out, "RULES", ("all", "third"))
+    monkeypatch.setattr(judge, "RULES", ("all", "third"))
     assert find_best_rule(cells).rule == "third"
-    monkeypatch.setattr(held_out, "RULES", ("third", "all"))
+    monkeypatch.setattr(judge, "RULES", ("third", "all"))
     best = find_best_rule(cells)
     assert best.rule == "third"
     assert best == play_rule(cells, "third")

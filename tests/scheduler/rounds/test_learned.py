@@ -12,11 +12,17 @@ from safetensors.numpy import save
 from typer.testing import CliRunner
 
 from mdl.errors import DataError
-from mdl.scheduler.rounds.learned import LONGEST_WAIT_S, LearnedRule, load_rounds_policy, save_rounds_policy
-from mdl.scheduler.rounds.observation import COLUMNS, observe, valid_choices
-from mdl.scheduler.rounds.participation import Close, DeviceSeen, RoundSeen, Wait
+from mdl.scheduler.rounds.learned import (
+    COLUMNS,
+    LONGEST_WAIT_S,
+    LearnedRule,
+    load_rounds_policy,
+    observe,
+    save_rounds_policy,
+    valid_choices,
+)
+from mdl.scheduler.rounds.participation import Bounds, Close, DeviceSeen, RoundSeen, Wait
 from mdl.scheduler.rounds.registry import make_rule
-from mdl.scheduler.rounds.shipped import Bounds
 from mdl.scheduler.rounds.simulate import RoundsMesh
 from mdl.scheduler.rounds.world import draw_world
 

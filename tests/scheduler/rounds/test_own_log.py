@@ -10,10 +10,9 @@ import pytest
 
 from mdl.errors import DataError
 from mdl.protocol.status_messages import DeviceRecord, RoundSummary
-from mdl.scheduler.rounds.own_log import LEAST_ROUNDS, draw_logged_world, split_log
 from mdl.scheduler.rounds.registry import make_rule
 from mdl.scheduler.rounds.simulate import play_world
-from mdl.scheduler.rounds.world import HORIZON_S
+from mdl.scheduler.rounds.world import HORIZON_S, LEAST_ROUNDS, draw_logged_world, split_log
 
 SIZE = 250_000
 

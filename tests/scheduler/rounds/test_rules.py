@@ -12,11 +12,19 @@ from hypothesis import strategies as st
 
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError
-from mdl.scheduler.rounds.bandit import ARMS, Bandit
-from mdl.scheduler.rounds.exchange_plan import best_set, in_plan_order, plan_exchange
-from mdl.scheduler.rounds.participation import Close, DeviceSeen, RoundSeen, Wait
+from mdl.scheduler.rounds.participation import (
+    ARMS,
+    Bandit,
+    Bounds,
+    Close,
+    DeviceSeen,
+    RoundSeen,
+    Wait,
+    best_set,
+    in_plan_order,
+    plan_exchange,
+)
 from mdl.scheduler.rounds.registry import RULES, make_rule
-from mdl.scheduler.rounds.shipped import Bounds
 
 
 def _device(name: str, ready_in_s: float = 0.0, **changes: object) -> DeviceSeen:

@@ -9,11 +9,10 @@ import pytest
 
 from mdl.devices.power import MERGE_W
 from mdl.errors import LocalProtocolError
-from mdl.scheduler.rounds.participation import Close, Decision, RoundSeen, Wait
+from mdl.scheduler.rounds.participation import FRESH, TOGETHER, Close, Decision, RoundSeen, Wait
 from mdl.scheduler.rounds.registry import RULES, make_rule
 from mdl.scheduler.rounds.simulate import Played, RoundsMesh, play_world
 from mdl.scheduler.rounds.world import FAMILIES, HORIZON_S, World, draw_world
-from mdl.scheduler.rounds.worth import FRESH, TOGETHER
 from tests.scheduler.rounds.worlds import device, world
 
 # The exchange of two over links of 10 MB/s: 10 MB each way.

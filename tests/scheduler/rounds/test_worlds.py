@@ -10,8 +10,7 @@ import pytest
 
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError, DataError
-from mdl.scheduler.rounds.recorded import draw_recorded_world, of_part, read_phones
-from mdl.scheduler.rounds.world import FAMILIES, HORIZON_S, draw_world
+from mdl.scheduler.rounds.world import FAMILIES, HORIZON_S, draw_recorded_world, draw_world, of_part, read_phones
 
 HEADER = "device,Timestamp,level,status,usage,isInteractive,temperature"
 

@@ -13,9 +13,8 @@ from mdl.errors import ConfigError
 from mdl.peers.cli.study.schedule import app
 from mdl.peers.view.compare import compare, describe_comparison
 from mdl.scheduler.policies.registry import SHARES, SHARES_BY, make_policy
-from mdl.scheduler.study.play import play
-from mdl.scheduler.study.segments import play_segments
-from mdl.sim.timing.exchange import broadcast_end_s
+from mdl.scheduler.study.play import play, play_segments
+from mdl.sim.timing.iteration import broadcast_end_s
 from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
 

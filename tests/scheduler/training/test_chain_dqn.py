@@ -9,16 +9,14 @@ import pytest
 import torch
 
 from mdl.scheduler.policies.features import FEATURES, observe_receivers, observe_senders
-from mdl.scheduler.policies.picks import MARGIN, Picks
-from mdl.scheduler.policies.qnet_numpy import NumpyQ, Weights
+from mdl.scheduler.policies.qnet_numpy import MARGIN, NumpyQ, Picks, Weights
 from mdl.scheduler.training.qnet_torch import QNetwork
 
 pytest.importorskip("stable_baselines3")
 
 from mdl.scheduler.training.chain_dqn import DqnSettings, describe_training, train_chain_dqn
-from mdl.scheduler.training.dqn import margin_pick, planned_picks, valid_actions
-from mdl.scheduler.training.sb3_envs import ChainVecEnv
-from mdl.scheduler.training.vector_env import ChainVectorEnv
+from mdl.scheduler.training.dqn import ChainVecEnv, margin_pick, planned_picks, valid_actions
+from mdl.scheduler.training.env import ChainVectorEnv
 
 SMALL = DqnSettings(groups=(((3, 4), 3), ((5, 6), 2)))
 

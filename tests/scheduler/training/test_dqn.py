@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from mdl.errors import ConfigError, DataError
-from mdl.scheduler.paper.policy_file import load_paper_dqn, save_paper_dqn
+from mdl.scheduler.paper.policy import load_paper_dqn, save_paper_dqn
 from mdl.scheduler.policies.learned import SHIPPED
 from mdl.scheduler.policies.qnet_numpy import load_weights
 from mdl.scheduler.study.judging import tell_verdict
 from mdl.scheduler.training import train
-from mdl.scheduler.training.exploration import Exploration
+from mdl.scheduler.training.dqn import Exploration
 from mdl.scheduler.training.labels import Progress
 from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 from mdl.sim.timing.scenario import draw_scenario

@@ -19,8 +19,7 @@ from mdl.scheduler.policies.chain_arrays import stand_of
 from mdl.scheduler.policies.features import look_at, observe_receivers, observe_senders
 from mdl.scheduler.policies.learned import SHIPPED
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, load_weights
-from mdl.scheduler.study.play import everywhere_s, view_of
-from mdl.scheduler.study.segments import play_segments
+from mdl.scheduler.study.play import everywhere_s, play_segments, view_of
 from mdl.scheduler.training.objective import (
     Objective,
     finish,
@@ -30,9 +29,8 @@ from mdl.scheduler.training.objective import (
     rollout_costs,
     unit_of,
 )
-from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.batch import Batch, pack
 from mdl.sim.timing.iteration import Iteration
-from mdl.sim.timing.packing import pack
 from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 from tests.scheduler.one_view import observe
 
@@ -42,11 +40,11 @@ from mdl.scheduler.training.env import (  # noqa: E402
     CHAIN_ENV_ID,
     ILLEGAL_COST,
     ChainEnv,
+    ChainVectorEnv,
     ExchangeChoice,
     Reward,
     split_observation,
 )
-from mdl.scheduler.training.vector_env import ChainVectorEnv  # noqa: E402
 
 _TUNING = 500_000
 

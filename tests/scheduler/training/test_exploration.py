@@ -9,7 +9,7 @@ import pytest
 
 from mdl.errors import ConfigError
 from mdl.scheduler.paper.problem import PaperBatch, PaperRules
-from mdl.scheduler.training.exploration import (
+from mdl.scheduler.training.dqn import (
     FIRST,
     LAST,
     STRATEGIES,

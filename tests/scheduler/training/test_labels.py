@@ -8,9 +8,8 @@ import pytest
 from mdl.errors import ConfigError
 from mdl.scheduler.policies.features import COLUMN
 from mdl.scheduler.policies.qnet_numpy import Weights, draw_weights
-from mdl.scheduler.training import branching, labels
-from mdl.scheduler.training.branching import IMBALANCE_TRANSFERS, LabelJob, produce_labels
-from mdl.scheduler.training.labels import Progress, train_on_labels
+from mdl.scheduler.training import labels
+from mdl.scheduler.training.labels import IMBALANCE_TRANSFERS, LabelJob, Progress, produce_labels, train_on_labels
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def _is_same(one: Weights, other: Weights) -> bool:
 
 
 def test_of_two_devices_a_label_is_minus_the_time_of_the_hop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(branching, "_FAMILY_SHARES", (0.0, 1.0, 0.0, 0.0))
+    monkeypatch.setattr(labels, "_FAMILY_SHARES", (0.0, 1.0, 0.0, 0.0))
     found = produce_labels(LabelJob(0, 0, 40, (2, 2)))
     both_free = found.valid[:, :2].all(axis=1)
     assert both_free.sum() > 5

@@ -13,9 +13,7 @@ from mdl.errors import DataError
 from mdl.scheduler.policies.chain_arrays import Bools, Floats
 from mdl.scheduler.policies.features import FEATURES, UNVARIED
 from mdl.scheduler.policies.qnet_numpy import INVALID_Q, NumpyQ, Weights, draw_weights
-from mdl.scheduler.training.branching import LabelJob, Labels, produce_labels
-from mdl.scheduler.training.labels import find_gradients
-from mdl.scheduler.training.qnet_gradient import Adam, Passes
+from mdl.scheduler.training.labels import Adam, LabelJob, Labels, Passes, find_gradients, produce_labels
 from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 
 

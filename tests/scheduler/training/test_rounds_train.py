@@ -12,24 +12,22 @@ import pytest
 
 pytest.importorskip("stable_baselines3")
 
-from mdl.scheduler.rounds import held_out
-from mdl.scheduler.rounds.held_out import drawn_cells, less_time_than, play_rule
-from mdl.scheduler.rounds.learned import Layer, LearnedRule
-from mdl.scheduler.rounds.observation import best_ratio_choices, observe
+from mdl.scheduler.rounds import judge
+from mdl.scheduler.rounds.judge import drawn_cells, less_time_than, play_rule
+from mdl.scheduler.rounds.learned import Layer, LearnedRule, best_ratio_choices, observe
+from mdl.scheduler.rounds.participation import Bounds
 from mdl.scheduler.rounds.registry import make_rule
-from mdl.scheduler.rounds.shipped import Bounds
 from mdl.scheduler.rounds.simulate import RoundsMesh
 from mdl.scheduler.rounds.world import draw_world
 from mdl.scheduler.training import rounds_train
-from mdl.scheduler.training.rounds_dqn import MARGIN, rule_layers, train_rounds, with_margin
-from mdl.scheduler.training.rounds_train import train_rounds_policy
+from mdl.scheduler.training.rounds_train import MARGIN, rule_layers, train_rounds, train_rounds_policy, with_margin
 from mdl.scheduler.training.train import Report
 
 N = 4
 
 
 def test_it_begins_with_the_choices_of_best_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_out, "LEVEL", 5.0)
+    monkeypatch.setattr(judge, "LEVEL", 5.0)
     cells = drawn_cells(N, 4, 700_000)
     less = less_time_than(play_rule(cells, "best-ratio"), rule_layers(N), N, cells)
     assert all(abs(gain) < 1.0 for gain, _ in less.values()), less
@@ -103,7 +101,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[float]], None]:
 
         monkeypatch.setattr(rounds_train, "train_rounds", train)
         monkeypatch.setattr(rounds_train, "less_time_than", less)
-        monkeypatch.setattr(held_out, "LEVEL", 0.5)
+        monkeypatch.setattr(judge, "LEVEL", 0.5)
 
     return prepare
 

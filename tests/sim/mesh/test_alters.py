@@ -10,7 +10,7 @@ from mdl.peers.roles.trainer.exchange import Exchange as Segments
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import run_guarded, run_plan
 from mdl.sim.mesh.driver import SimMesh
-from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.mesh.invariants import Verdict
 from mdl.sim.plans.draw_plan import draw_plan
 from mdl.sim.plans.fault_plan import Alters, Cut, FaultPlan, dump_plan, load_plan
 from tests.portions import in_portions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.peers.roles.trainer import lanes
+from mdl.peers.roles.trainer import exchange
 from mdl.peers.trials.run_plan import build_mesh
 from mdl.protocol.status_messages import RoundSummary
 from mdl.sim.plans.fault_plan import OFFICE, FaultPlan, Restart
@@ -30,7 +30,7 @@ def test_a_device_that_is_started_anew_is_still_known() -> None:
 
 
 def test_an_agent_that_is_started_anew_knows_the_links_as_devices_tell_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "_SEEN_BYTES", 1)  # simulated values are few
+    monkeypatch.setattr(exchange, "_SEEN_BYTES", 1)  # simulated values are few
     plan = FaultPlan(seed=2, peers=4, rounds=12, exchange="auto", faults=(Restart(at_s=8.0, peer=OFFICE),))
     mesh, _ = build_mesh(plan)
     mesh.run(120.0, lambda: len(mesh.accounts.closed) > plan.rounds)

@@ -6,7 +6,7 @@ import pytest
 
 from mdl.config import Exchange
 from mdl.peers.roles import build
-from mdl.peers.roles.membership.reach import AVOID_S
+from mdl.peers.roles.membership.members import AVOID_S
 from mdl.peers.trials.run_plan import build_mesh
 from mdl.protocol.status_messages import RoundSummary
 from mdl.sim.plans.fault_plan import AGENT_NODE, Burst, Cut, CutOneWay, FaultPlan, Step

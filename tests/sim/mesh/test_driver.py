@@ -15,7 +15,7 @@ from mdl.peers.trials.run_plan import build_mesh, run_plan
 from mdl.protocol.machine import StopRequested
 from mdl.scheduler.policies.registry import POLICIES
 from mdl.sim.mesh.driver import SimMesh
-from mdl.sim.mesh.verdict import Verdict, is_settled, judge
+from mdl.sim.mesh.invariants import Verdict, is_settled, judge
 from mdl.sim.plans.fault_plan import OFFICE, AnyFault, Crash, CrashOn, FaultPlan, Moment, Restart, Split, Suspend
 
 

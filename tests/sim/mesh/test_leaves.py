@@ -13,11 +13,19 @@ from mdl.peers.trials.campaign import Campaign, run_campaign, silent_machines
 from mdl.peers.trials.run_plan import build_mesh, run_guarded, run_plan
 from mdl.protocol.machine import StopRequested
 from mdl.sim.mesh.driver import SimMesh
-from mdl.sim.mesh.verdict import Verdict, judge
-from mdl.sim.plans.draw_plan import draw_plan, draw_wide
-from mdl.sim.plans.fault_plan import AGENT_NODE, AnyFault, Burst, FaultPlan, Leave, Restart, dump_plan, load_plan
-from mdl.sim.plans.leaves import with_leaves
-from mdl.sim.plans.shrink import shrink_plan
+from mdl.sim.mesh.invariants import Verdict, judge
+from mdl.sim.plans.draw_plan import draw_plan, draw_wide, with_leaves
+from mdl.sim.plans.fault_plan import (
+    AGENT_NODE,
+    AnyFault,
+    Burst,
+    FaultPlan,
+    Leave,
+    Restart,
+    dump_plan,
+    load_plan,
+    shrink_plan,
+)
 from tests.portions import in_portions
 
 _LEFT_WITH_A_DELTA_READY = Path(__file__).with_name("plans") / "2x4-left-111.json"

@@ -8,15 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from mdl.config import Exchange
-from mdl.peers.roles.agent.doubt.judged import Judged
+from mdl.peers.roles.agent.doubt import Judged
 from mdl.peers.roles.trainer.guard import Guard
 from mdl.peers.trials.campaign import Campaign, silent_machines
 from mdl.peers.trials.run_plan import run_guarded, run_plan
 from mdl.protocol.vector_work import Check
-from mdl.sim.mesh.verdict import Verdict
-from mdl.sim.plans.draw_plan import draw_plan
+from mdl.sim.mesh.invariants import Verdict
+from mdl.sim.plans.draw_plan import draw_plan, with_liars
 from mdl.sim.plans.fault_plan import Lie, dump_plan, load_plan
-from mdl.sim.plans.revocations import with_liars
 from tests.portions import in_portions
 
 _SEEDS = in_portions(range(60), 5)

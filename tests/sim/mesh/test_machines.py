@@ -12,7 +12,7 @@ from mdl.peers.trials.campaign import Campaign, Totals, run_campaign, silent_mac
 from mdl.peers.trials.run_plan import build_mesh, run_guarded, tell_plan
 from mdl.protocol.kept_ballot import KeptBallot
 from mdl.sim.mesh.story_lines import tell_story
-from mdl.sim.plans.draw_plan import draw_plan, draw_wide
+from mdl.sim.plans.draw_plan import draw_plan, draw_wide, with_copies, with_power_cuts, with_starved
 from mdl.sim.plans.fault_plan import (
     Burst,
     Clone,
@@ -26,9 +26,8 @@ from mdl.sim.plans.fault_plan import (
     TimedFault,
     dump_plan,
     load_plan,
+    shrink_plan,
 )
-from mdl.sim.plans.machines import with_copies, with_power_cuts, with_starved
-from mdl.sim.plans.shrink import shrink_plan
 from tests.portions import in_portions
 
 # Of the wide family, of all sizes and of each exchange.

@@ -14,7 +14,7 @@ from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import run_guarded
 from mdl.protocol.delta import digest_of
 from mdl.protocol.grid import Vector
-from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.mesh.invariants import Verdict
 from mdl.sim.plans.draw_plan import draw_wide
 
 _SEEDS = 40

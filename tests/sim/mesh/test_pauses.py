@@ -13,7 +13,7 @@ from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import build_mesh, run_plan
 from mdl.protocol.machine import Evaluate, PauseChanged, TrainLocally
 from mdl.sim.mesh.driver import SimMesh
-from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.mesh.invariants import Verdict
 from mdl.sim.plans.draw_plan import draw_plan
 from mdl.sim.plans.fault_plan import AnyFault, Crash, FaultPlan, Pause, Restart, dump_plan, load_plan
 

@@ -20,11 +20,10 @@ from mdl.peers.trials.campaign import Campaign, Totals, run_campaign, silent_mac
 from mdl.peers.trials.run_plan import build_mesh, run_guarded, tell_plan
 from mdl.protocol.machine import Received, Send
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
-from mdl.sim.mesh.driver import SimMesh
+from mdl.sim.mesh.driver import SimMesh, Watch
+from mdl.sim.mesh.invariants import patience_s
 from mdl.sim.mesh.process import Node
 from mdl.sim.mesh.story_lines import tell_story
-from mdl.sim.mesh.verdict import patience_s
-from mdl.sim.mesh.watch import Watch
 from mdl.sim.plans.draw_plan import LENGTHS, LEVELS, SEGMENTS_SAY, SIZES, STEPS_OF_SEGMENTS, draw_plan, draw_wide
 from mdl.sim.plans.fault_plan import (
     ANYBODY,
@@ -42,8 +41,8 @@ from mdl.sim.plans.fault_plan import (
     Suspend,
     dump_plan,
     load_plan,
+    shrink_plan,
 )
-from mdl.sim.plans.shrink import shrink_plan
 from tests.portions import in_portions
 
 ROOT = Path(__file__).resolve().parents[3]

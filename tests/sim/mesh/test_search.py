@@ -21,8 +21,19 @@ from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.explore import Bound, dump_found, load_found, search_all, search_from, start_walk, tell_found
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
-from mdl.sim.mesh.search import Crash, Cut, Late, Lose, Sever, Suspend, Walk, explore, first_departures, follow
-from mdl.sim.mesh.snapshot import copy_graph
+from mdl.sim.mesh.search import (
+    Crash,
+    Cut,
+    Late,
+    Lose,
+    Sever,
+    Suspend,
+    Walk,
+    copy_graph,
+    explore,
+    first_departures,
+    follow,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 TWO, THREE = Bound(2, 1), Bound(3, 1)

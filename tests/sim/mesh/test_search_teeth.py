@@ -30,11 +30,11 @@ from msgspec.structs import replace
 
 from mdl.peers.roles.agent import conductor as conductor_module
 from mdl.peers.roles.agent import gathering as gathering_module
-from mdl.peers.roles.agent import opening as opening_module
+from mdl.peers.roles.agent import gathering as opening_module
 from mdl.peers.roles.agent.agent import MobileAgent
-from mdl.peers.roles.membership import lineage_choice as choice_module
+from mdl.peers.roles.membership import majority as choice_module
 from mdl.peers.roles.trainer.model_state import Standing
-from mdl.peers.roles.trainer.reports import Reports
+from mdl.peers.roles.trainer.progress import Reports
 from mdl.peers.trials.explore import Bound, Found, search_all, search_from, tell_found
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Ballot

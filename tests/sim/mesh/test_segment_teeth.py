@@ -17,15 +17,13 @@ import pytest
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.agent.aggregation import Aggregation
 from mdl.peers.roles.agent.distribution import Distribution
-from mdl.peers.roles.membership.reach import Reach
-from mdl.peers.roles.trainer.broadcast import Spread
+from mdl.peers.roles.membership.members import Reach
+from mdl.peers.roles.trainer.broadcast import Staging
 from mdl.peers.roles.trainer.exchange import Exchange
-from mdl.peers.roles.trainer.guard import Defence, Guard
+from mdl.peers.roles.trainer.guard import Defence, Guard, Voice
 from mdl.peers.roles.trainer.hops import Hops
 from mdl.peers.roles.trainer.model_state import Standing
-from mdl.peers.roles.trainer.round_state import Part
-from mdl.peers.roles.trainer.staging import Staging
-from mdl.peers.roles.trainer.voice import Voice
+from mdl.peers.roles.trainer.round_state import Part, Spread
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import build_mesh, run_guarded, run_plan
 from mdl.protocol.coding import Coding, RoundedOff
@@ -37,7 +35,7 @@ from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage
 from mdl.protocol.vector_work import hash_delta
 from mdl.protocol.vocabulary import Holding
-from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.mesh.invariants import Verdict
 from mdl.sim.plans.draw_plan import draw_wide
 from mdl.sim.plans.fault_plan import Cut, FaultPlan
 from tests.peers.roles.at_once import sum_of

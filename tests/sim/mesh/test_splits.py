@@ -10,9 +10,8 @@ from mdl.peers.roles.membership.majority import has_quorum
 from mdl.peers.trials.campaign import Campaign, silent_machines
 from mdl.peers.trials.run_plan import run_guarded
 from mdl.protocol.vocabulary import Lineage
-from mdl.sim.plans.draw_plan import draw_plan, draw_wide
+from mdl.sim.plans.draw_plan import draw_plan, draw_wide, with_splits
 from mdl.sim.plans.fault_plan import Cut, FaultPlan, Split, Suspend
-from mdl.sim.plans.splits import with_splits
 from tests.portions import in_portions
 
 # Of each size as many; a third each by hops, in segments, and as `auto` has it.

@@ -17,27 +17,21 @@ import pytest
 from msgspec.structs import replace
 
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.agent.aggregation import OpenRound
-from mdl.peers.roles.agent.attendance import Attendance
-from mdl.peers.roles.agent.conductor import Conductor
-from mdl.peers.roles.agent.doubt.judged import Judging
+from mdl.peers.roles.agent.aggregation import Attendance, OpenRound, Repeater
+from mdl.peers.roles.agent.conductor import Conductor, Phase
+from mdl.peers.roles.agent.doubt import Judging
 from mdl.peers.roles.agent.ledger import Hop, HopState, RoundLedger
-from mdl.peers.roles.agent.phase import Phase
-from mdl.peers.roles.agent.repeater import Repeater
 from mdl.peers.roles.agent.settings import AgentSettings
-from mdl.peers.roles.membership import lineage_choice as choice_module
+from mdl.peers.roles.membership import majority as choice_module
 from mdl.peers.roles.membership.members import Members
 from mdl.peers.roles.membership.succession import Succession, SuccessionSettings
-from mdl.peers.roles.trainer.broadcast import Spread
+from mdl.peers.roles.trainer.broadcast import Staging
 from mdl.peers.roles.trainer.hops import Hops
-from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.model_state import Standing, Work
 from mdl.peers.roles.trainer.own_delta import OwnWork
-from mdl.peers.roles.trainer.progress import Progress
-from mdl.peers.roles.trainer.reports import Reports
-from mdl.peers.roles.trainer.round_state import Part
-from mdl.peers.roles.trainer.staging import Staging
+from mdl.peers.roles.trainer.progress import Progress, Reports
+from mdl.peers.roles.trainer.round_state import Part, Spread
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
-from mdl.peers.roles.trainer.works import Work
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import run_guarded, run_plan
 from mdl.protocol.delta import Contributor, PartialSum, digest_of, pair_aggregate
@@ -47,7 +41,7 @@ from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMe
 from mdl.protocol.vector_work import merge_deltas
 from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding, Staged
 from mdl.scheduler.policies.registry import make_policy
-from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.mesh.invariants import Verdict
 from mdl.sim.plans.draw_plan import draw_plan
 from mdl.sim.plans.fault_plan import FaultPlan, load_plan
 from tests.peers.roles.at_once import TrainerAtOnce, apply_at_once, sum_of

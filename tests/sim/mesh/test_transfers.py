@@ -11,8 +11,7 @@ from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import GlobalMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
 from mdl.protocol.vocabulary import ResourceState
-from mdl.sim.mesh.network import Network
-from mdl.sim.mesh.transfers import Transfers
+from mdl.sim.mesh.network import Network, Transfers
 
 ANN = Contributor("ann", 1)
 MODEL = np.arange(256, dtype=np.float32)

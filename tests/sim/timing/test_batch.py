@@ -7,9 +7,8 @@ import pytest
 
 from mdl.devices.device_state import DeviceState
 from mdl.errors import LocalProtocolError
-from mdl.sim.timing.batch import Batch
+from mdl.sim.timing.batch import Batch, pack
 from mdl.sim.timing.iteration import Iteration
-from mdl.sim.timing.packing import pack
 from mdl.sim.timing.scenario import FAMILIES, draw_scenario
 
 _CODES = list(DeviceState)

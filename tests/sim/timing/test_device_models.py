@@ -12,7 +12,7 @@ import pytest
 from benchmarks.device_fit import fit
 from mdl.devices import usage
 from mdl.devices.usage import UsageKind
-from mdl.sim.timing import device_models as devices
+from mdl.sim.timing import scenario as devices
 
 RECURRING = (UsageKind.SYNC, UsageKind.INTERACTIVE, UsageKind.CALL, UsageKind.BIMODAL)
 HORIZON_S = 60.0

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.protocol.coding import coded_size
-from mdl.scheduler.plans.segment_plan import apportion, bandwidth_shares, level
-from mdl.sim.timing.exchange import broadcast_end_s, exchange_end_s
+from mdl.scheduler.policies.segment_plan import apportion, bandwidth_shares, level
+from mdl.sim.timing.iteration import broadcast_end_s, exchange_end_s
 
 # Bytes of frames and TCP's acknowledgements, over those of values: what a shaped link of 40 Mbit/s carries besides.
 _ON_THE_WIRE = 1.075

@@ -14,8 +14,7 @@ from mdl.devices.scenario import Scenario, load_scenarios, save_scenarios
 from mdl.errors import ConfigError
 from mdl.scheduler.policies.greedy import Greedy
 from mdl.scheduler.study.play import play
-from mdl.sim.timing.scenario import draw_scenario
-from mdl.sim.timing.varied import stretch_periods
+from mdl.sim.timing.scenario import draw_scenario, stretch_periods
 
 
 def _phone() -> Phone:

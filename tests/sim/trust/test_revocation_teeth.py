@@ -12,9 +12,9 @@ from mdl.peers.roles.peer import Peer
 from mdl.peers.trials.campaign import Campaign, silent_machines
 from mdl.peers.trials.run_plan import run_guarded
 from mdl.protocol.machine import PeerRevoked
-from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.mesh.invariants import Verdict
 from mdl.sim.plans.fault_plan import FaultPlan
-from mdl.sim.trust.gate import Desk, Gate
+from mdl.sim.trust import Desk, Gate
 from mdl.transport.links.roster_talk import RosterTalk
 from mdl.transport.links.standing import News, Standing
 from mdl.transport.trust.roster import Roster

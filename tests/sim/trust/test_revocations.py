@@ -11,9 +11,9 @@ from mdl.peers.trials.campaign import Campaign, Totals, run_campaign, silent_mac
 from mdl.peers.trials.run_plan import run_plan, tell_plan
 from mdl.protocol.machine import Finish, Received
 from mdl.sim.mesh.driver import SimMesh
-from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.mesh.invariants import Verdict
+from mdl.sim.plans.draw_plan import with_revocations
 from mdl.sim.plans.fault_plan import OFFICE, AnyFault, Crash, FaultPlan, Restart, Revoke, Split, dump_plan, load_plan
-from mdl.sim.plans.revocations import with_revocations
 from tests.portions import in_portions
 
 _OUT = Revoke(at_s=2.0, peer="p4", by="p1")

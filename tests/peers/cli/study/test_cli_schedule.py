@@ -27,10 +27,9 @@ from mdl.scheduler.explain.chart_svg import draw_svg, write_picture
 from mdl.scheduler.explain.chart_text import draw_chart
 from mdl.scheduler.explain.decide_lines import MAX_LINE_BYTES, Decider
 from mdl.scheduler.explain.device_table import ShownDevice, draw_devices, real_devices
-from mdl.scheduler.explain.gantt_played import chart_play
 from mdl.scheduler.explain.recorded_round import chart_real, finished_round, live_round, rebuild
 from mdl.scheduler.explain.replay_run import RECORDED, replay_run
-from mdl.scheduler.explain.watched_play import Bench, parse_policies, play_watched
+from mdl.scheduler.explain.watched_play import Bench, chart_play, parse_policies, play_watched
 from mdl.scheduler.explain.what_if import apply_changes, parse_changes, play_both
 from mdl.scheduler.policies.chain import ChainView, Decision, Pair, Wait
 from mdl.scheduler.policies.registry import POLICIES, Known, make_policy

@@ -14,7 +14,7 @@ from mdl.peers.cli.study import sim as cli_sim
 from mdl.peers.trials import campaign as campaign_module
 from mdl.peers.trials.campaign import Campaign, run_campaign
 from mdl.protocol.coding import CODINGS
-from mdl.sim.mesh.verdict import Verdict
+from mdl.sim.mesh.invariants import Verdict
 from mdl.sim.plans.fault_plan import FaultPlan, dump_plan, load_plan
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -16,7 +16,7 @@ from mdl.peers.cli.main import main
 from mdl.peers.cli.study import scheduler
 from mdl.protocol.status_messages import DeviceRecord, RoundSummary
 from mdl.scheduler.policies.qnet_numpy import draw_weights
-from mdl.scheduler.rounds import held_out
+from mdl.scheduler.rounds import judge
 from mdl.scheduler.study import judging
 from mdl.scheduler.training import train as train_module
 from mdl.scheduler.training.train import Trained
@@ -24,8 +24,7 @@ from mdl.scheduler.training.train import Trained
 pytest.importorskip("stable_baselines3")
 
 from mdl.scheduler.training import rounds_train
-from mdl.scheduler.training.rounds_dqn import rule_layers
-from mdl.scheduler.training.rounds_train import TrainedRounds
+from mdl.scheduler.training.rounds_train import TrainedRounds, rule_layers
 
 
 @pytest.fixture(autouse=True)
@@ -179,8 +178,8 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return TrainedRounds(rule_layers(n), "third", steps, True, True)
 
     monkeypatch.setattr(rounds_train, "train_rounds_policy", train)
-    monkeypatch.setattr(held_out, "less_time_than", lambda *given_to: {"dynamic": (given["gain"], 1.0)})
-    monkeypatch.setattr(held_out, "LEVEL", 0.5)
+    monkeypatch.setattr(judge, "less_time_than", lambda *given_to: {"dynamic": (given["gain"], 1.0)})
+    monkeypatch.setattr(judge, "LEVEL", 0.5)
     monkeypatch.setattr(scheduler, "_ROUNDS_WATCHED", 1)
     monkeypatch.setattr(scheduler, "_ROUNDS_JUDGED", 1)
     return given

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mdl.peers.roles.agent.phase import Phase
+from mdl.peers.roles.agent.conductor import Phase
 from mdl.peers.roles.agent.settings import AgentSettings
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor

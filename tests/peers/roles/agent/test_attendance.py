@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mdl.peers.roles.agent.attendance import Attendance
+from mdl.peers.roles.agent.aggregation import Attendance
 from mdl.scheduler.rounds.participation import LOOKED_BACK
 from tests.peers.roles.desk import A, B, C
 

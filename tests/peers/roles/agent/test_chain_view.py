@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mdl.peers.roles.agent.broadcast_order import order_broadcast
-from mdl.peers.roles.agent.chain_view import chain_view
+from mdl.peers.roles.agent.aggregation import chain_view
+from mdl.peers.roles.agent.distribution import order_broadcast
 from mdl.peers.roles.agent.ledger import RoundLedger
 from mdl.peers.roles.membership.members import Members
 from mdl.protocol.delta import Contributor

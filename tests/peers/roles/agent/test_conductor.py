@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mdl.peers.roles.agent.phase import Phase
+from mdl.peers.roles.agent.conductor import Phase
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Tick

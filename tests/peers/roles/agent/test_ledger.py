@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from mdl.peers.roles.agent.gathering import has_been_left, recover
 from mdl.peers.roles.agent.ledger import Hop, HopState, RoundLedger
-from mdl.peers.roles.agent.opening import has_been_left, recover
 from mdl.protocol.delta import Contributor
 from mdl.protocol.grid import room_for
 from mdl.protocol.round_messages import PeerReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.peers.roles.agent.phase import Phase
+from mdl.peers.roles.agent.conductor import Phase
 from mdl.protocol.machine import Tick
 from mdl.protocol.vocabulary import HopDecision, HopOutcome, ResourceState
 from mdl.scheduler.policies.registry import POLICIES

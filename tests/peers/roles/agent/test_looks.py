@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mdl.defence.limits import LONGER, Seen
-from mdl.peers.roles.agent.doubt.judged import EVERY, Judged
-from mdl.peers.roles.agent.phase import Phase
+from mdl.peers.roles.agent.conductor import Phase
+from mdl.peers.roles.agent.doubt import EVERY, Judged
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopOrdered, HopReleased
 from mdl.protocol.round_messages import MemberQuarantined, RoundOpened

@@ -9,9 +9,9 @@ import pytest
 from mdl.bounds import MAX_COUNT, MAX_HEADER_BYTES, MAX_INCARNATION, MAX_TEXT
 from mdl.learning.evaluation import count_labels, sum_errors
 from mdl.peers.roles.agent.agent import MobileAgent
+from mdl.peers.roles.agent.conductor import AGGREGATING
 from mdl.peers.roles.agent.ledger import RoundLedger
 from mdl.peers.roles.agent.mesh_status import Asking, mesh_status, tell_waiting
-from mdl.peers.roles.agent.phase import AGGREGATING
 from mdl.peers.roles.agent.round_summary import add_evaluations, judgements, summarise_round, usual_evaluations
 from mdl.peers.roles.agent.settings import AgentSettings
 from mdl.peers.roles.membership.members import Members

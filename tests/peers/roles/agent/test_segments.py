@@ -7,7 +7,7 @@ import pytest
 
 from mdl.defence.reputation import DIFFERS, Accusation
 from mdl.peers.roles.agent.agent import MobileAgent
-from mdl.peers.roles.agent.phase import Phase
+from mdl.peers.roles.agent.conductor import Phase
 from mdl.protocol.delta import Contributor, Partial
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Received

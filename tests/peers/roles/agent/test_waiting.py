@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.peers.roles.agent.phase import CLOSED, CLOSING, Phase
+from mdl.peers.roles.agent.conductor import CLOSED, CLOSING, Phase
 from mdl.peers.roles.agent.settings import TimeLimit
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mdl.peers.roles.cloud.cloud import MAX_PUPILS, Cloud, CloudSettings, CloudState
-from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
+from mdl.peers.roles.cloud import MAX_PUPILS, Cloud, CloudSettings, CloudState
+from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import (
     LessonCurrent,

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from mdl.peers.roles.cloud.cloud import CloudSettings
-from mdl.peers.roles.cloud.collector import TASK, Collector
-from mdl.peers.roles.cloud.learner import CLOUD, Learner, LearnerSettings
+from mdl.peers.roles.cloud import TASK, CloudSettings, Collector
+from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import (
     LessonCurrent,

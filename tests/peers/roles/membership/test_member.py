@@ -9,8 +9,7 @@ import pytest
 
 from mdl.channels import ChannelValues
 from mdl.defence.reputation import Accusation
-from mdl.peers.roles.membership.member import Change
-from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.membership.members import Change, Members
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport

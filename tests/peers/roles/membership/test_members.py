@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.peers.roles.membership.member import newest_position
-from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.membership.members import Members, newest_position
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Activity, Fork

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mdl.peers.roles.agent.broadcast_order import around_cuts, order_broadcast
-from mdl.peers.roles.agent.phase import Phase
-from mdl.peers.roles.membership.members import Members
-from mdl.peers.roles.membership.reach import AT_MOST, AVOID_S, Reach
+from mdl.peers.roles.agent.conductor import Phase
+from mdl.peers.roles.agent.distribution import around_cuts, order_broadcast
+from mdl.peers.roles.membership.members import AT_MOST, AVOID_S, Members, Reach
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp

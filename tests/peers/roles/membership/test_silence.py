@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.peers.roles.membership.silence import Arrivals
+from mdl.peers.roles.membership.members import Arrivals
 
 
 def _heard_every(pause_s: float, times: int, arrivals: Arrivals | None = None) -> Arrivals:

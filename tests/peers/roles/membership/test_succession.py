@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.peers.roles.membership.member import Member
-from mdl.peers.roles.membership.members import Members
+from mdl.peers.roles.membership.members import Member, Members
 from mdl.peers.roles.membership.succession import Succession, SuccessionSettings, outranks
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopReleased

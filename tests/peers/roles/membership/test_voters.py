@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from mdl.peers.roles.agent.distribution import newest_staged
-from mdl.peers.roles.membership.member import Member, voters
-from mdl.peers.roles.membership.silence import Arrivals
+from mdl.peers.roles.membership.members import Arrivals, Member, voters
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Accepted, Activity, Staged

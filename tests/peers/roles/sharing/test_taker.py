@@ -6,7 +6,7 @@ import pytest
 
 from mdl.devices.offer import Offer
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.sharing.taker import ASK_S, Taker
+from mdl.peers.roles.sharing import ASK_S, Taker
 from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Finish, PeerFound, PeerRevoked, Received, Send, StopRequested, Tick

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.trainer.broadcast import PATIENCE_S, Spread
+from mdl.peers.roles.trainer.round_state import PATIENCE_S, Spread
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Sums
 from mdl.protocol.machine import Send

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from mdl.peers.roles.trainer import model_state
+from mdl.peers.roles.trainer.model_state import Work
 from mdl.peers.roles.trainer.progress import Progress
 from mdl.peers.roles.trainer.round_state import Part
 from mdl.peers.roles.trainer.trainer import Trainer
-from mdl.peers.roles.trainer.works import Work
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
 from mdl.protocol.hop_messages import DeltaWanted
 from mdl.protocol.machine import (

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.trainer import gaps
-from mdl.peers.roles.trainer.exchange import Exchange
-from mdl.peers.roles.trainer.gaps import MOST_AT_ONCE
-from mdl.peers.roles.trainer.lanes import Uplink
+from mdl.peers.roles.trainer import exchange as exchange_module
+from mdl.peers.roles.trainer.exchange import MOST_AT_ONCE, Exchange, Uplink
 from mdl.protocol.checksum import checksum_of, checksums_by_piece
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, PartialSum
@@ -22,7 +20,7 @@ from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import mask_of, places_of
-from mdl.sim.mesh.snapshot import copy_graph
+from mdl.sim.mesh.search import copy_graph
 from tests.peers.roles.at_once import mean_of, on_way, sum_of
 from tests.peers.roles.trainer.talk import hear
 
@@ -527,7 +525,7 @@ def test_if_devices_are_lost_the_others_agree_on_who_is_in_which_segment(
     most_at_once: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gaps, "MOST_AT_ONCE", most_at_once)
+    monkeypatch.setattr(exchange_module, "MOST_AT_ONCE", most_at_once)
     net = LossyNet(_order(names, owns), seed, in_place=in_place)
     own = dict(net.own)
     for name in lost:
@@ -612,7 +610,7 @@ def test_an_exchange_that_has_taken_the_own_deltas_place_goes_on_once_that_is_he
 
 def test_a_large_result_comes_about_in_other_memory_a_few_segments_at_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copied at once, 800 MB would hold up the device's heartbeats."""
-    monkeypatch.setattr(gaps, "MOST_AT_ONCE", 2 * VALUES)
+    monkeypatch.setattr(exchange_module, "MOST_AT_ONCE", 2 * VALUES)
     net = LossyNet(_order("abc", (5, 4, 4)), in_place=True)
     while net.said["SegmentMessage"] < 6:
         net.step()
@@ -637,7 +635,7 @@ def test_a_large_result_comes_about_in_other_memory_a_few_segments_at_a_step(mon
 def test_a_copy_of_an_exchange_whose_result_is_moving_changes_nothing_in_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gaps, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(exchange_module, "MOST_AT_ONCE", 1)
     net = LossyNet(_order("abc", (5, 4, 4)), in_place=True)
     while net.said["SegmentMessage"] < 6:
         net.step()

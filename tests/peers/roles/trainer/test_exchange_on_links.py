@@ -11,14 +11,13 @@ from statistics import median
 import numpy as np
 import pytest
 
-from mdl.peers.roles.trainer.exchange import Exchange
-from mdl.peers.roles.trainer.lanes import Uplink
+from mdl.peers.roles.trainer.exchange import Exchange, Uplink
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import room_for
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segments import count_segments, segment_values
-from mdl.scheduler.plans.segment_plan import apportion, bandwidth_shares
+from mdl.scheduler.policies.segment_plan import apportion, bandwidth_shares
 from tests.peers.roles.at_once import sum_of
 from tests.peers.roles.trainer.talk import hear
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.trainer import gaps
-from mdl.peers.roles.trainer.gaps import MOST_AT_ONCE, GappedResult, GrowingResult, join_gaps
+from mdl.peers.roles.trainer import exchange
+from mdl.peers.roles.trainer.exchange import MOST_AT_ONCE, GappedResult, GrowingResult, join_gaps
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.grid import Vector
@@ -20,7 +20,7 @@ from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalW
 from mdl.protocol.segment_messages import Lost, SegmentMessage
 from mdl.protocol.segments import Cut
 from mdl.protocol.vocabulary import TrainingReport
-from mdl.sim.mesh.snapshot import copy_graph
+from mdl.sim.mesh.search import copy_graph
 from tests.peers.roles.at_once import TrainerAtOnce
 
 SIZE, VALUES = 64, 8
@@ -103,7 +103,7 @@ def test_of_a_result_that_another_device_has_whole_only_what_is_lacking_is_fetch
 
 
 def test_what_is_not_in_its_place_yet_is_a_gap_like_what_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gaps, "MOST_AT_ONCE", 2 * VALUES)
+    monkeypatch.setattr(exchange, "MOST_AT_ONCE", 2 * VALUES)
     known = np.arange(SIZE, dtype=np.int32)
     result = GrowingResult(known.copy(), Cut(SIZE, VALUES, (8,)))
     result.lacking = {2}
@@ -124,7 +124,7 @@ def test_what_was_staged_comes_about_anew_at_one_step_after_the_other(
     most_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ann is lost, and the exchange goes on without her: what she owned begins anew, where Bob has had all of it."""
-    monkeypatch.setattr(gaps, "MOST_AT_ONCE", most_at_once)
+    monkeypatch.setattr(exchange, "MOST_AT_ONCE", most_at_once)
     devices = _exchange()
     first = _spread(devices, BOB).staged.values
     before, order = first.copy(), _order(devices)

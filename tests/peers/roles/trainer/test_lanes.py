@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from mdl.peers.roles.trainer.lanes import Lane, Parcel, Uplink, window_of
+from mdl.peers.roles.trainer.exchange import Lane, Parcel, Uplink, window_of
 from mdl.protocol.delta import Contributor
 
 PEER = Contributor("b", 1)

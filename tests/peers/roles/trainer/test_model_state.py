@@ -8,8 +8,7 @@ import pytest
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.peers.roles.trainer import model_state
-from mdl.peers.roles.trainer.model_state import Standing
-from mdl.peers.roles.trainer.works import Work, total
+from mdl.peers.roles.trainer.model_state import Standing, Work, total
 from mdl.protocol.delta import Contributor, Partial, PartialSum, apply_delta, digest_of
 from mdl.protocol.grid import room_for
 from mdl.protocol.kept_ballot import doubted

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from mdl.peers.roles.trainer import model_state
+from mdl.peers.roles.trainer.model_state import Work
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
-from mdl.peers.roles.trainer.works import Work
 from mdl.protocol.delta import digest_of
 from mdl.protocol.machine import DeltaRecalled, PauseChanged, TrainLocally
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, GlobalMessage, ModelMessage, RoundClosed

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.trainer.broadcast import Spread
-from mdl.peers.roles.trainer.round_state import MOST_IN_VAIN, Part
+from mdl.peers.roles.trainer.round_state import MOST_IN_VAIN, Part, Spread
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.vocabulary import Activity, Incoming

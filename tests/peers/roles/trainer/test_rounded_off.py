@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mdl.peers.roles.trainer.model_state import Work
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
-from mdl.peers.roles.trainer.works import Work
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaMessage, HopOrdered

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mdl.peers.roles.trainer.works import Round, Work, add_up_counted, add_up_plain, total
+from mdl.peers.roles.trainer.model_state import Round, Work, add_up_counted, add_up_plain, total
 from mdl.protocol.vocabulary import Fork
 
 START = (Fork(0, 3, "agent.1.1"),)

@@ -11,8 +11,7 @@ from benchmarks.chain.many_rounds import draw_rounds, play_rounds
 from mdl.devices.usage import UsageKind, expected_rest_s
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
 from mdl.scheduler.policies.greedy import Greedy
-from mdl.scheduler.policies.planning.planner import Planner
-from mdl.scheduler.policies.planning.rollouts import Future, Hops, draw_rest_s, roll_out
+from mdl.scheduler.policies.planner import Future, Hops, Planner, draw_rest_s, roll_out
 from mdl.scheduler.policies.registry import make_policy
 from mdl.scheduler.study.optimal import solve
 from mdl.scheduler.study.play import play, view_of

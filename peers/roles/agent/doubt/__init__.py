@@ -1,1 +1,0 @@
-"""The agent's response to deltas that a device has refused."""

@@ -1,1 +1,0 @@
-"""The cloud, and the devices that learn from it."""

@@ -1,1 +1,0 @@
-"""A trained model in use: on recordings without labels, and in other programs."""

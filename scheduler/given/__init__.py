@@ -1,1 +1,0 @@
-"""Policies that users bring: a trained file, the paper's DQN, a function of their own."""
