@@ -164,7 +164,8 @@ def _snapshot() -> Iterator[str]:
         "New fields may come at any time. `schema` rises when a field means something else, or is gone. Texts are for "
         "people. Names and texts come from other devices: show them as text, never as markup."
     )
-    for kind in reversed(list(_structs(snapshot))):
+    parts = [kind for kind in _structs(snapshot) if kind is not snapshot.Told]  # the knowledge that it is made from
+    for kind in reversed(parts):
         about = inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0]
         told = {name: text.replace("None:", "null:") for name, text in _fields(kind).items()}
         rows = [
