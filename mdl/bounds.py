@@ -48,7 +48,7 @@ MAX_LENGTH = 1e12
 MAX_DIGEST_BYTES = 32
 # The largest count that a float holds exactly.
 MAX_COUNT = 1 << 53
-# Size of an encoded message without its values. A status of 1024 members is about 300 KiB; the objects that a decoder
+# Size of an encoded message without its values. A status of 1024 members is about 470 KiB; the objects that a decoder
 # makes of 1 MiB still fit any device.
 MAX_HEADER_BYTES = 1 << 20
 # Classes that an evaluation counts; the largest public sets have some 20,000.

@@ -228,7 +228,7 @@ class Distribution:
         return now - self._moved[0] >= self._stall_s
 
     def find_apart(self) -> list[tuple[Contributor, Contributor]]:
-        """Return each contributor whose pieces an owner lacks, with that owner."""
+        """Return each contributor of which an owner lacks pieces, with that owner."""
         here = {member.peer_id: member.contributor for member in self.recipients()}
         return [
             (here[name], member.contributor)
