@@ -30,7 +30,7 @@ from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.config import TrainingSettings
 from mdl.data import default_cache_dir, load_data
-from mdl.devices.gate import Gate, Reading, parse_when
+from mdl.devices.gate import PauseConditions, SensorReading, parse_when
 from mdl.errors import TrainingCancelledError
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
@@ -61,13 +61,13 @@ class Session:
     """Uninterrupted readings of one phone, and the time in it. at_s: UNIX seconds. now_s: moved by `play`."""
 
     at_s: list[float] = field(default_factory=list)
-    readings: list[Reading] = field(default_factory=list)
+    readings: list[SensorReading] = field(default_factory=list)
     now_s: float = 0.0
 
-    def reading_at(self, at_s: float) -> Reading:
+    def reading_at(self, at_s: float) -> SensorReading:
         return self.readings[bisect_right(self.at_s, at_s) - 1]
 
-    def stretches(self) -> Iterator[tuple[float, float, Reading]]:
+    def stretches(self) -> Iterator[tuple[float, float, SensorReading]]:
         yield from zip(self.at_s, self.at_s[1:], self.readings)  # noqa: B905 - the last reading has no end
 
     def minute(self) -> float:
@@ -86,11 +86,11 @@ class Played:
 
 def read_sessions(path: Path) -> dict[str, list[Session]]:
     """By phone, in the order of the file; readings in time order."""
-    rows: dict[str, dict[float, Reading]] = defaultdict(dict)
+    rows: dict[str, dict[float, SensorReading]] = defaultdict(dict)
     with gzip.open(path, "rt") as lines:
         for row in csv.DictReader(lines):
             is_idle, is_charging = row["isInteractive"] == "false", row["status"] in _ON_CHARGER
-            reading = Reading(is_idle, is_charging, float(row["level"]), row["WiFi"] == "true")
+            reading = SensorReading(is_idle, is_charging, float(row["level"]), row["WiFi"] == "true")
             rows[row["device"]][float(row["Timestamp"]) / 1e3] = reading
     found: dict[str, list[Session]] = {}
     for phone, readings in rows.items():
@@ -104,7 +104,7 @@ def read_sessions(path: Path) -> dict[str, list[Session]]:
     return found
 
 
-def allowed_hours(sessions: list[Session], gate: Gate) -> tuple[float, float]:
+def allowed_hours(sessions: list[Session], gate: PauseConditions) -> tuple[float, float]:
     """Recorded hours, and those of them in which all conditions hold."""
     recorded_s = allowed_s = 0.0
     for session in sessions:
@@ -116,7 +116,11 @@ def allowed_hours(sessions: list[Session], gate: Gate) -> tuple[float, float]:
 
 
 def play(
-    session: Session, gate: Gate, batch_s: float, train: Train, sensors: Callable[[], Reading] | None = None
+    session: Session,
+    gate: PauseConditions,
+    batch_s: float,
+    train: Train,
+    sensors: Callable[[], SensorReading] | None = None,
 ) -> Played:
     """Train through a session, `batch_s` of its time a batch. train: asks before each batch whether to stop.
 
@@ -152,7 +156,7 @@ def play(
     return Played(begun_s, _latest(session, gate, begun_s, batch_s))
 
 
-def _latest(session: Session, gate: Gate, begun_s: list[float], batch_s: float) -> float:
+def _latest(session: Session, gate: PauseConditions, begun_s: list[float], batch_s: float) -> float:
     """Seconds from a moment at which the conditions ceased to hold to the end of the last batch begun before they held
     again."""
     latest_s, ceased_s, last_end_s = 0.0, None, 0.0

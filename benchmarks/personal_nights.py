@@ -28,7 +28,7 @@ from benchmarks.tool.options import Namespace, Parser, add_seeds
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.learning.flat import FlatModel
-from mdl.peers.personal.shared import Lesson, teach
+from mdl.peers.personal.shared import TextLesson, teach
 from mdl.peers.personal.train import Sentences, read_sentences
 from mdl.personal.study import Study, StudySettings, tune_only
 from mdl.personal.vocabulary import swap_unused
@@ -147,7 +147,7 @@ def _meet(options: Namespace, name: str, model: NextWordModel, table: TokenTable
 
 def _teach(options: Namespace, model: NextWordModel, table: TokenTable, said: Sentences, night: int, seed: int) -> None:
     settings = StudySettings(1, options.batch, options.optimizer, options.rate, seed=seed)
-    lesson = Lesson(encode(said, table), settings, 0, lambda: False, options.sampled, not options.as_paper)
+    lesson = TextLesson(encode(said, table), settings, 0, lambda: False, options.sampled, not options.as_paper)
 
     def one() -> Iterator[Night]:
         yield Night(night + 1)

@@ -29,7 +29,7 @@ from mdl.peers.view.console import PlainConsole
 from mdl.peers.view.snapshot import Told, take_snapshot
 from mdl.peers.view.terminal import draw_mesh
 from mdl.peers.view.watch import Watcher
-from mdl.peers.web.opening import Wanted, page_of
+from mdl.peers.web.opening import PageWanted, page_of
 from mdl.peers.web.sources import LiveMesh
 from mdl.protocol.status_messages import MeshStatus, RoundSummary
 from mdl.transport.trust.keys import Mesh, new_join_code
@@ -70,7 +70,7 @@ def picture_mesh(browser: Any, rounds: int, folder: Path) -> None:
         for number, name in enumerate(_NAMES, 1):
             own = ("--name", name, "--shard", f"{number}/{len(_NAMES)}", "--out", str(folder / name))
             children.start(name, "peer", *common, "--data", "motion", *own)
-        with page_of(LiveMesh(watcher, classes=classes), Mesh.from_code(code), Wanted(0)) as opened:
+        with page_of(LiveMesh(watcher, classes=classes), Mesh.from_code(code), PageWanted(0)) as opened:
             watcher.on_news = opened.notify
             browser.size(1280, 500)
             browser.go(opened.url)

@@ -30,7 +30,7 @@ from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.scheduler.rounds.judge import over_reference
 from mdl.scheduler.rounds.registry import make_rule
-from mdl.scheduler.rounds.simulate import Played, play_world
+from mdl.scheduler.rounds.simulate import PlayedWorld, play_world
 from mdl.scheduler.rounds.world import (
     FAMILIES,
     HORIZON_S,
@@ -70,7 +70,7 @@ class People:
 class Run:
     """A world's rounds, really trained: after each round the accuracy on test people, and of the worst device."""
 
-    played: Played
+    played: PlayedWorld
     test: list[float]
     worst: list[float]
 
@@ -143,7 +143,7 @@ def step(values: list[Floats], seen: Floats, labels: Integers) -> None:
         value -= RATE * slope
 
 
-def train(played: Played, people: People, split: str, seed: int) -> Run:
+def train(played: PlayedWorld, people: People, split: str, seed: int) -> Run:
     """Train as the rounds say, until all targets are reached; each device draws its batches from its own generator."""
     draws = [np.random.default_rng([seed, index]) for index in range(len(people.devices))]
     versions = [begin(people.test[0].shape[1], seed)]

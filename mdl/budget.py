@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 
-class Budget:
+class TokenBucket:
     """A token bucket: a burst at once, and so many more each second."""
 
     def __init__(self, burst: int, a_second: float) -> None:

@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Workers(ProcessPoolExecutor):
+class ProcessPool(ProcessPoolExecutor):
     """A pool of spawned processes. prepare: called once in each of them."""
 
     def __init__(self, processes: int, prepare: Callable[[], None] | None = None) -> None:

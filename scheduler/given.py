@@ -96,7 +96,7 @@ _DIGEST_SHOWN = 12
 
 
 @dataclass(frozen=True)
-class Budget:
+class TimeBudget:
     """Greedy decides if a policy takes longer than deadline_s by `clock`: a round must not wait for a network."""
 
     deadline_s: float
@@ -108,7 +108,7 @@ def is_file(name: str) -> bool:
     return "/" in name or (name.endswith(".safetensors") and ":" not in name)
 
 
-def policy_of(name: str | Own, budget: Budget | None = None) -> Policy:
+def policy_of(name: str | Own, budget: TimeBudget | None = None) -> Policy:
     """Make a fresh policy of this name, from this file, or from this function of the user's.
 
     Raises ConfigError for an unknown name, or a function that makes no policy; PolicyFileError for a file that this
@@ -123,7 +123,7 @@ def policy_of(name: str | Own, budget: Budget | None = None) -> Policy:
     return make_policy(name)
 
 
-def load_policy(path: Path, budget: Budget | None = None) -> Policy:
+def load_policy(path: Path, budget: TimeBudget | None = None) -> Policy:
     """Load a policy that `mdl scheduler train --out` has made, of either variant. Raises PolicyFileError."""
     if path.is_dir():
         raise PolicyFileError(f"{path}: is a directory, not a policy file")

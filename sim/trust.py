@@ -7,9 +7,9 @@ that can be reached knows within `PROMPT_S`. In the end every device that is not
 before is proposed with whatever contributors it has (docs/protocol-ballots.md, rule 2).
 
 At the gate each process has its roster, spreads it, and hears and tells only members. It does for the machines what
-`mdl.transport.links.mesh_links` does in the field, by the same `Standing`. A revoked device is not heard and not told
-anything, and no messages count before rosters were compared. Roster messages go through the same network as all else,
-and may be lost, come twice or late. A roster is kept on the disk at once.
+`mdl.transport.links.mesh_links` does in the field, by the same `LinkStanding`. A revoked device is not heard and not
+told anything, and no messages count before rosters were compared. Roster messages go through the same network as all
+else, and may be lost, come twice or late. A roster is kept on the disk at once.
 
 A revoked device leaves once it hears of it, or is an attacker with the usual software: then it takes in nothing about
 itself, and goes on. Pure: the maker of rosters and signatures is passed in.
@@ -36,7 +36,7 @@ from mdl.transport.wire.codec import RosterTold
 from mdl.trust.statements import AnyStatement, DeviceRevoked
 
 if TYPE_CHECKING:
-    from mdl.transport.links.standing import News, Standing, Stated
+    from mdl.transport.links.standing import LinkStanding, News, Stated
     from mdl.transport.trust.membership import Membership
     from mdl.transport.wire.codec import Body
 
@@ -152,9 +152,11 @@ class Judge:
 
 
 # Peer id, kept statements (None: those that every device has at the start), introduced peers, the time.
-OpenStanding: TypeAlias = "Callable[[str, tuple[AnyStatement, ...] | None, Mapping[str, PeerInfo], float], Standing]"
+OpenStanding: TypeAlias = (
+    "Callable[[str, tuple[AnyStatement, ...] | None, Mapping[str, PeerInfo], float], LinkStanding]"
+)
 # The statement that revokes the device of this name, at this time.
-Revokes: TypeAlias = "Callable[[Standing, str, float], Stated]"
+Revokes: TypeAlias = "Callable[[LinkStanding, str, float], Stated]"
 
 
 @dataclass(eq=False)
@@ -162,7 +164,7 @@ class Desk:
     """One process. linked: peer id -> the start that was introduced. link_key: the key that it shows."""
 
     node: Node
-    standing: Standing
+    standing: LinkStanding
     linked: dict[str, PeerInfo]
 
     def __post_init__(self) -> None:
@@ -172,7 +174,7 @@ class Desk:
         self.link_key = self.membership.device.link_key
 
 
-class Gate:
+class SimulatedGate:
     """See the module. names: device key -> peer id. judge: is told of all that passes."""
 
     def __init__(

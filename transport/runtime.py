@@ -45,7 +45,7 @@ from mdl.transport.links.sockets import TURN, LinkCounts
 from mdl.transport.links.standing import Stated
 from mdl.transport.loglimit import LogLimit
 from mdl.transport.story import Story
-from mdl.transport.worker import Work, Workers
+from mdl.transport.worker import NodeWorkers, Work
 from mdl.writing import disk_s
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ Renew: TypeAlias = Callable[[LinksT], Renewed]
 class Runtime(Generic[LinksT]):
     """Runs `machine` until it finishes.
 
-    work: carries out each kind of effect but Send and Finish, in threads beside the loop (`Workers`); the resulting
+    work: carries out each kind of effect but Send and Finish, in threads beside the loop (`NodeWorkers`); the resulting
     event goes back to the machine. Work on whole vectors is `VECTOR_WORK` unless it is given. SaveBallot is carried out
     in the loop's thread, before the effects behind it. If it fails, the machine hears of that before anything else, and
     only vector work is done of the effects behind it.
@@ -191,7 +191,7 @@ class Runtime(Generic[LinksT]):
         self._next_sample = clock()
         self._held_up: HeldUp | None = None
         self._lines = LogLimit(logger)
-        self._workers = Workers(work, self._post_done, self._crash_of)
+        self._workers = NodeWorkers(work, self._post_done, self._crash_of)
         self._starts = 1
         self._poller = zmq.Poller()
         self._polled: Sequence[zmq.Socket[bytes] | socket.socket] = ()

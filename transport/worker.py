@@ -53,7 +53,7 @@ _HELD_S = 1.0
 _IDLE_AFTER_STOP = (TrainLocally, Evaluate, StudyLesson, TeachCycle)
 
 
-class Workers:
+class NodeWorkers:
     """The four workers of a node; post and crashed are those of each `Worker`.
 
     A local delta is posted only once the model that training began at is written and tested. So a device that is killed

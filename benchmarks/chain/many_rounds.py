@@ -8,7 +8,7 @@ import msgspec
 
 from mdl.devices.scenario import Scenario
 from mdl.scheduler.policies.chain import Policy
-from mdl.scheduler.study.play import Played, play
+from mdl.scheduler.study.play import PlayedScenario, play
 from mdl.sim.timing.scenario import draw_scenario
 
 
@@ -19,9 +19,9 @@ def draw_rounds(family: str, n: int, seed: int, rounds: int) -> list[Scenario]:
     return [_on_devices_of(drawn[0], scenario) for scenario in drawn]
 
 
-def play_rounds(scenarios: Iterable[Scenario], policy: Policy) -> list[Played]:
+def play_rounds(scenarios: Iterable[Scenario], policy: Policy) -> list[PlayedScenario]:
     """Play rounds in turn; the energy_j of each starts from the energy that the devices had spent before."""
-    played: list[Played] = []
+    played: list[PlayedScenario] = []
     for scenario in scenarios:
         spent_j = played[-1].energy_j if played else tuple(device.energy_j for device in scenario.devices)
         devices = tuple(

@@ -23,7 +23,7 @@ from mdl.scheduler.policies.greedy import Greedy
 from mdl.scheduler.policies.registry import make_policy
 from mdl.scheduler.study.judging import half_width
 from mdl.scheduler.study.optimal import solve
-from mdl.scheduler.study.play import Played, play
+from mdl.scheduler.study.play import PlayedScenario, play
 from mdl.sim.timing.scenario import draw_scenario
 
 Keep = Callable[[dict[str, Any]], None]
@@ -255,7 +255,7 @@ def _score(make: Callable[[], Policy], scenarios: list[Scenario]) -> Scores:
     scores = Scores()
     for scenario in scenarios:
         policy = make()
-        played: Played = play(scenario, policy)
+        played: PlayedScenario = play(scenario, policy)
         scores.makespans_s.append(played.makespan_s)
         scores.variances_j2.append(pvariance(played.energy_j))
         scores.lost.append(len(played.lost))

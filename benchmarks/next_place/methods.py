@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks.next_place.counts import count_prior, guess_counted, guess_markov, guess_tree, mix
 from benchmarks.next_place.record import Device, Examples, join
-from mdl.cloud.classroom import BASE, PLACES_PRESETS, Classroom, Cycle, Preset, Pupil, Teacher, TeachingSettings
+from mdl.cloud.classroom import BASE, PLACES_PRESETS, Classroom, Cycle, Preset, Pupil, TeacherPair, TeachingSettings
 from mdl.cloud.client_update import draw_held, hold_examples, update_client
 from mdl.cloud.distillation import DistillSettings, predict_probabilities, train_student
 from mdl.cloud.distillation import Examples as Taught
@@ -81,7 +81,7 @@ def judge(kind: RecurrentKind, model: nn.Module, device: Device, cycle: int, pri
 
 
 def run_colla(
-    kind: RecurrentKind, room: Classroom, base: Teacher, devices: Sequence[Device], recipe: Recipe, seed: int,
+    kind: RecurrentKind, room: Classroom, base: TeacherPair, devices: Sequence[Device], recipe: Recipe, seed: int,
     judges: dict[str, float],
 ) -> dict[str, Outcome]:  # fmt: skip
     """Stages 2 to 4, three cycles. judges: by name, the share of the counted prior; one training serves all of them."""

@@ -14,8 +14,8 @@ from benchmarks.recommend.picture import draw
 from mdl.recommend.device_step import VectorSettings
 from mdl.recommend.din import DinSettings
 from mdl.recommend.interactions import group_by_user, keep_users
-from mdl.recommend.lesson import Lesson
-from mdl.recommend.momodistill import DistillSettings, distill_basis, distill_model, make_cloud_model
+from mdl.recommend.lesson import RecommenderLesson
+from mdl.recommend.momodistill import MoMoDistillSettings, distill_basis, distill_model, make_cloud_model
 from mdl.recommend.personal import learn_vector, suggest
 from mdl.recommend.splits import Negatives, training_places
 from mdl.recommend.training import FitSettings
@@ -35,7 +35,7 @@ def measure_memory() -> list[dict[str, float]]:
         torch.manual_seed(0)
         cloud = make_cloud_model(data, DinSettings(has_user=False))
         vectors, how = torch.randn(users, cloud.basis.size), FitSettings(epochs=1, batch=256)
-        settings = DistillSettings(0.01, how, how)
+        settings = MoMoDistillSettings(0.01, how, how)
         places, negatives = training_places(data), Negatives.before(data)
         began = time.process_time()
         learned = distill_model(cloud, vectors, data, places, negatives, settings, rng)
@@ -64,7 +64,7 @@ def measure_costs() -> dict[str, Any]:
     rng = np.random.default_rng(0)
     data = group_by_user(np.repeat(np.arange(60), 101), rng.integers(0, 3706, 60 * 101), None)
     torch.manual_seed(0)
-    lesson = Lesson(make_cloud_model(data, DinSettings(has_user=False)), data.titles)
+    lesson = RecommenderLesson(make_cloud_model(data, DinSettings(has_user=False)), data.titles)
     own = keep_users(data, np.array([0]))
     update, shown = [], []
     for _ in range(20):

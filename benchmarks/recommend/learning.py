@@ -22,8 +22,8 @@ from mdl.recommend.device_step import VectorSettings, learn_vectors, score_with_
 from mdl.recommend.din import JUNCTIONS, DinSettings
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.metrics import ranks, top_metrics
-from mdl.recommend.momodistill import CloudModel, DistillSettings, distill_basis, distill_model, make_cloud_model
-from mdl.recommend.splits import Negatives, Samples, make_test, training_places
+from mdl.recommend.momodistill import CloudModel, MoMoDistillSettings, distill_basis, distill_model, make_cloud_model
+from mdl.recommend.splits import ItemSamples, Negatives, make_test, training_places
 from mdl.recommend.training import FitSettings, fit_model, score
 
 Ranks = NDArray[np.int64]
@@ -52,9 +52,9 @@ class Options:
     def path(self, name: str) -> Path | None:
         return None if self.keep is None else self.keep / name
 
-    def distill(self, beta: float) -> DistillSettings:
+    def distill(self, beta: float) -> MoMoDistillSettings:
         # Learning again on the same samples is f's matter; the basis has one pass, as in its pretraining.
-        return DistillSettings(beta, msgspec.structs.replace(ONE_PASS, epochs=self.passes), ONE_PASS)
+        return MoMoDistillSettings(beta, msgspec.structs.replace(ONE_PASS, epochs=self.passes), ONE_PASS)
 
 
 def kept_rows(path: Path | None, make: Callable[[], Rows]) -> Rows:
@@ -73,7 +73,7 @@ def kept_rows(path: Path | None, make: Callable[[], Rows]) -> Rows:
 def fit_best(
     model: nn.Module,
     learn: Callable[[Callable[[int, float], bool]], None],
-    tuning: Samples,
+    tuning: ItemSamples,
     told: str,
     every: int = 1,
     patience: int = 3,
@@ -128,7 +128,7 @@ def learn_stale(data: Interactions, seed: int, options: Options) -> CloudModel:
 
 def pretrain_basis(cloud: CloudModel, data: Interactions, rng: np.random.Generator) -> CloudModel:
     """Algorithm 1's first basis for cloud's f, from the first halves."""
-    how = DistillSettings(0.0, basis=FitSettings(epochs=1, batch=1024))
+    how = MoMoDistillSettings(0.0, basis=FitSettings(epochs=1, batch=1024))
     first, negatives = training_places(data, (0, HALF)), Negatives.before(data, HALF)
     return distill_basis(cloud, cloud, None, data, first, negatives, how, rng)
 
@@ -166,7 +166,7 @@ def learn_round(
 
 
 @torch.no_grad()
-def rank_with(cloud: CloudModel, vectors: Tensor | None, test: Samples) -> Ranks:
+def rank_with(cloud: CloudModel, vectors: Tensor | None, test: ItemSamples) -> Ranks:
     cloud.model.eval()
     pieces = [test.take(slice(begin, begin + 512)) for begin in range(0, len(test), 512)]
     scores = [score_with_vectors(cloud.model, cloud.basis, vectors, piece) for piece in pieces]

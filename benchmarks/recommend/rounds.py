@@ -20,21 +20,21 @@ from mdl.errors import DataError
 from mdl.recommend.device_step import VectorSettings, learn_vectors
 from mdl.recommend.interactions import Integers, Interactions
 from mdl.recommend.metrics import gains
-from mdl.recommend.momodistill import CloudModel, DistillSettings, distill_basis, distill_model, make_cloud_model
-from mdl.recommend.splits import Negatives, Places, make_test, training_places
+from mdl.recommend.momodistill import CloudModel, MoMoDistillSettings, distill_basis, distill_model, make_cloud_model
+from mdl.recommend.splits import Negatives, SampleEnds, make_test, training_places
 from mdl.recommend.training import FitSettings, fit_model
 
 ROUNDS = (1, 2, 4, 8)
 
 
-def places_between(data: Interactions, begin: float, end: float) -> Places:
+def places_between(data: Interactions, begin: float, end: float) -> SampleEnds:
     """Return the places with begin <= time < end, without each user's first item. Raises DataError without times."""
     if data.times is None:
         raise DataError("this log has an order and no times: it cannot be cut by the calendar")
     inside = (data.times >= begin) & (data.times < end)
     inside[data.starts[:-1][data.lengths > 0]] = False
     users = np.repeat(np.arange(len(data.users)), data.lengths)
-    return Places(users[inside], np.flatnonzero(inside))
+    return SampleEnds(users[inside], np.flatnonzero(inside))
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class _Log:
     cut: float
     end: float
 
-    def between(self, begin: float, end: float) -> Places:
+    def between(self, begin: float, end: float) -> SampleEnds:
         found = places_between(self.data, begin, end)
         return found.take(np.flatnonzero(np.isin(found.places, self.usable)))
 
@@ -119,12 +119,12 @@ def _first(log: _Log, seed: int, options: Options) -> CloudModel:
         tuning,
         f"seed {seed}, before {np.datetime64(int(log.cut), 's')}",
     )
-    pretraining = DistillSettings(0.0, basis=ONE_PASS)
+    pretraining = MoMoDistillSettings(0.0, basis=ONE_PASS)
     return distill_basis(cloud, cloud, None, data, places, log.negatives, pretraining, rng)
 
 
 def _on_devices(
-    log: _Log, cloud: CloudModel, vectors: Tensor, places: Places, seed: int, options: Options
+    log: _Log, cloud: CloudModel, vectors: Tensor, places: SampleEnds, seed: int, options: Options
 ) -> tuple[Tensor, Tensor]:
     """What the devices with clicks in this round send, NaN of all others, and what each device would use, (U, size)."""
     start = cloud.warm_start(torch.nan_to_num(vectors), log.data.profiles)

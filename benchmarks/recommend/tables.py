@@ -26,7 +26,7 @@ from mdl.recommend.din import JUNCTIONS
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.metrics import ranks
 from mdl.recommend.momodistill import CloudModel
-from mdl.recommend.splits import Negatives, Samples, make_test, training_places
+from mdl.recommend.splits import ItemSamples, Negatives, make_test, training_places
 
 STALE, FAIR = "DIN (stale)", "DIN (fair)"
 # Table 4 of the paper: the junctions one by one, and all.
@@ -113,7 +113,7 @@ def _generate(data: Interactions, seed: int, options: Options) -> Rows:
     }
 
 
-def _rank_generated(cloud: CloudModel, data: Interactions, test: Samples, seed: int) -> Ranks:
+def _rank_generated(cloud: CloudModel, data: Interactions, test: ItemSamples, seed: int) -> Ranks:
     torch.manual_seed(seed)
     places, negatives = training_places(data, (HALF, 1)), Negatives.before(data)
     made = learn_generator(cloud, data, places, negatives, ONE_PASS, np.random.default_rng([seed, 5]))

@@ -21,7 +21,7 @@ from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer, model_delta
 from mdl.own import Own
 from mdl.peers.edge.device import device_seed
-from mdl.peers.roles.trainer.exchange import Exchange
+from mdl.peers.roles.trainer.exchange import SegmentExchange
 from mdl.protocol.coding import Coding
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, PartialSum
@@ -58,7 +58,7 @@ class Exchanges:
         for peer, delta in zip(peers, deltas, strict=True):
             values_of = delta + self._rounded[peer] if peer in self._rounded else delta
             own = PartialSum(grid.to_sums(values_of, 1.0), 1.0, frozenset([peer]), room)
-            machines[peer] = Exchange(order, peer, own, self.size, 1.0, grid=grid)
+            machines[peer] = SegmentExchange(order, peer, own, self.size, 1.0, grid=grid)
         self._talk(machines)
         first = machines[peers[0]].result.values
         for peer, machine in machines.items():
@@ -68,7 +68,7 @@ class Exchanges:
                 self._rounded[peer] = machine.rounded
         return ModelDelta(grid.to_mean(first, order.theta), order.theta, frozenset(peers))
 
-    def _talk(self, machines: dict[Contributor, Exchange]) -> None:
+    def _talk(self, machines: dict[Contributor, SegmentExchange]) -> None:
         by_id = {peer.peer_id: peer for peer in machines}
         queue: deque[tuple[Contributor, Send]] = deque()
         for peer, machine in machines.items():

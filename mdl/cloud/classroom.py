@@ -41,7 +41,7 @@ from mdl.section import Section
 BASE = -1
 
 
-class Teacher(NamedTuple):
+class TeacherPair(NamedTuple):
     """large: learns from the pupils, and teaches them. small: the large one compressed; a new device starts from it."""
 
     large: nn.Module
@@ -62,7 +62,7 @@ class Cycle(msgspec.Struct, frozen=True):
     right. left_out: names of the pupils that did not teach, for their score, or for outputs that are not finite.
     """
 
-    teachers: dict[int, Teacher]
+    teachers: dict[int, TeacherPair]
     groups: dict[str, int]
     silhouettes: dict[int, float]
     scores: dict[str, float]
@@ -99,7 +99,7 @@ class Classroom:
         self._held = draw_held(len(self._y), _draw(seed, 3))
         self._update_x, self._update_y = self._x[: settings.update_rows], self._y[: settings.update_rows]
 
-    def bootstrap(self, stopped: Callable[[], bool] = lambda: False) -> Teacher:
+    def bootstrap(self, stopped: Callable[[], bool] = lambda: False) -> TeacherPair:
         """Return stages 1 and 2's models: the large one trained on the cloud's examples, the small one made from it.
 
         Raises TrainingCancelledError if `stopped`, which is asked before each epoch.
@@ -112,10 +112,10 @@ class Classroom:
         small = kind.build_small(self._seed)
         kind.pretrain(small, self._x, self._y, settings.pretrain_steps)
         self._compress(large, small, (self._x, self._y), settings.compress, generator, stopped)
-        return Teacher(large, small)
+        return TeacherPair(large, small)
 
     def teach(
-        self, number: int, base: Teacher, pupils: Sequence[Pupil], stopped: Callable[[], bool] = lambda: False
+        self, number: int, base: TeacherPair, pupils: Sequence[Pupil], stopped: Callable[[], bool] = lambda: False
     ) -> Cycle:
         """Run stage 4 of cycle `number` on the base models and the pupils, which must have different names.
 
@@ -183,12 +183,12 @@ class Classroom:
 
     def _learn(
         self,
-        before: Teacher,
+        before: TeacherPair,
         members: Sequence[Pupil],
         every: Tensor,
         generator: torch.Generator,
         stopped: Callable[[], bool],
-    ) -> Teacher:
+    ) -> TeacherPair:
         """Return a teacher trained by Eq. 4 with the mean of the members' outputs, and compressed."""
         settings = self._settings
         large, small = copy.deepcopy(before.large), copy.deepcopy(before.small)
@@ -197,7 +197,7 @@ class Classroom:
         train_student(large, train, validation, settings.cloud_update, generator, stopped)
         again = msgspec.structs.replace(settings.compress, epochs=settings.compress_update_epochs)
         self._compress(large, small, (self._update_x, self._update_y), again, generator, stopped)
-        return Teacher(large, small)
+        return TeacherPair(large, small)
 
     def _average(self, members: Sequence[Pupil], every: Tensor) -> Tensor:
         """Return the pupils' weighted mean (Eq. 4), one pupil at a time: only answers for a few rows were kept."""

@@ -27,7 +27,7 @@ _PAIR = "own and origin"
 _OLDEST_ORIGIN = 8
 
 
-class Progress(msgspec.Struct, frozen=True):
+class CloudProgress(msgspec.Struct, frozen=True):
     """own: the device's model. origin: the small model that it pulled; version, group: of that one's lesson."""
 
     own: nn.Module
@@ -43,21 +43,21 @@ class Progress(msgspec.Struct, frozen=True):
         return lesson.version != studied and 0 <= lesson.version - self.version < _OLDEST_ORIGIN
 
 
-def write_progress(folder: Path, kind: ModelKind, progress: Progress) -> None:
+def write_progress(folder: Path, kind: ModelKind, progress: CloudProgress) -> None:
     pair = pack_parts([kind.pack(progress.own), kind.pack(progress.origin)])
     metadata = {"version": str(progress.version), "group": str(progress.group)}
     write_kept_safetensors(folder / OWN, {_PAIR: np.frombuffer(pair, np.uint8)}, metadata)
 
 
-def read_progress(folder: Path, kind: ModelKind) -> Progress | None:
+def read_progress(folder: Path, kind: ModelKind) -> CloudProgress | None:
     """Read the progress; None if there is none, as in the directories of older versions. Raises DamagedError."""
 
-    def read(path: Path) -> Progress:
+    def read(path: Path) -> CloudProgress:
         try:
             arrays, metadata = read_safetensors(path)
             own, origin = unpack_parts(arrays[_PAIR].tobytes(), 2)
             version, group = int(metadata["version"]), int(metadata["group"])
-            return Progress(kind.unpack(own), kind.unpack(origin), version, group)
+            return CloudProgress(kind.unpack(own), kind.unpack(origin), version, group)
         except (RemoteProtocolError, KeyError, ValueError) as error:
             raise DataError(f"{path} is no model of this device ({error})") from None
 

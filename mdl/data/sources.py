@@ -20,7 +20,7 @@ Prepared: TypeAlias = "tuple[list[object], Callable[[Path], DataSet]]"
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """One kind of data: a row of SOURCES. Help, errors, `mdl data list` and the page of sources are made from it.
 
     about: what it is, in a few words. prepare: returns the key of the windows and a function to make them, by the spec
@@ -129,18 +129,18 @@ def _shared(spec: Spec, seed: int) -> Prepared:
 
 # Readers are imported on demand: taking a spec apart needs no numpy.
 SOURCES = {
-    "motion": Source("six activities of made-up people: SYNTHETIC", _motion, takes_path=False),
-    "uci-har": Source("Human Activity Recognition Using Smartphones", _of_file(_uci_har)),
-    "semg": Source("EMG data for gestures", _of_file(_semg)),
-    "mhealth": Source("MHEALTH: twelve activities, 23 channels", _of_file(_mhealth), needs_path=True),
-    "pamap2": Source("PAMAP2: acceleration of hand, chest and ankle", _of_file(_pamap2), needs_path=True),
-    "unimib": Source("UniMiB SHAR: activities and falls", _of_file(_unimib), needs_path=True),
-    "opportunity": Source("OPPORTUNITY: sensors of a jacket and shoes", _of_file(_opportunity), needs_path=True),
-    "csv": Source("your recordings in tables: a file, folder, zip or glob", _csv, needs_path=True, is_own=True),
-    "images": Source("your pictures, one folder for each class", _images, needs_path=True, is_own=True),
-    "npz": Source("your arrays x and y", _of_file(_npz), needs_path=True, is_own=True),
-    "places": Source("your log of places, to predict the next one", _places, needs_path=True),
-    "shared": Source(
+    "motion": DataSource("six activities of made-up people: SYNTHETIC", _motion, takes_path=False),
+    "uci-har": DataSource("Human Activity Recognition Using Smartphones", _of_file(_uci_har)),
+    "semg": DataSource("EMG data for gestures", _of_file(_semg)),
+    "mhealth": DataSource("MHEALTH: twelve activities, 23 channels", _of_file(_mhealth), needs_path=True),
+    "pamap2": DataSource("PAMAP2: acceleration of hand, chest and ankle", _of_file(_pamap2), needs_path=True),
+    "unimib": DataSource("UniMiB SHAR: activities and falls", _of_file(_unimib), needs_path=True),
+    "opportunity": DataSource("OPPORTUNITY: sensors of a jacket and shoes", _of_file(_opportunity), needs_path=True),
+    "csv": DataSource("your recordings in tables: a file, folder, zip or glob", _csv, needs_path=True, is_own=True),
+    "images": DataSource("your pictures, one folder for each class", _images, needs_path=True, is_own=True),
+    "npz": DataSource("your arrays x and y", _of_file(_npz), needs_path=True, is_own=True),
+    "places": DataSource("your log of places, to predict the next one", _places, needs_path=True),
+    "shared": DataSource(
         "windows that another device of yours shares", _shared, needs_path=True, path_name="MESH", is_cached=False
     ),
 }

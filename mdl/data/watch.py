@@ -29,7 +29,7 @@ _AT_ONCE = 16
 _TESTED = 4
 
 
-def watched_folder(spec: str, data: DataSet, train: Windows, test: Windows, seed: int) -> Watched | None:
+def watched_folder(spec: str, data: DataSet, train: Windows, test: Windows, seed: int) -> WatchedFolder | None:
     """Return the folder that `csv:FOLDER?...&watch=N` names, with its first windows; None if it is not to be watched.
 
     Raises ConfigError if it is no folder, or the spec does not name its classes.
@@ -43,10 +43,10 @@ def watched_folder(spec: str, data: DataSet, train: Windows, test: Windows, seed
         raise ConfigError(f"data {spec!r}: watch= needs a folder, in which new recordings appear")
     if options.targets == "classes" and not options.classes:
         raise ConfigError(f"data {spec!r}: watch= needs classes=, as a new recording may hold any of them")
-    return Watched(parsed.path, options, data, (train, test), seed)
+    return WatchedFolder(parsed.path, options, data, (train, test), seed)
 
 
-class Watched:
+class WatchedFolder:
     """See the module. data: read at the start; windows: this device's part of it (train, test)."""
 
     def __init__(

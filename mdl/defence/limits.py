@@ -26,7 +26,7 @@ LONGER = 2.0
 NORMAL = 1.4826
 
 
-class Seen(msgspec.Struct, frozen=True):
+class OwnDeltaSeen(msgspec.Struct, frozen=True):
     """A receiver's report on a device's own delta that came alone, merged or not.
 
     rise: how much it would raise the loss of the receiver's windows, as a share of that of guessing, ln(classes); None:
@@ -50,12 +50,12 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Known:
+class MeshKnowledge:
     """An agent's knowledge of its mesh. angles: peer id -> round, and the delta's cosine to the last result."""
 
     angles: dict[str, tuple[int, float]] = field(default_factory=dict)
 
-    def note(self, round_id: int, seen: Mapping[str, Seen]) -> set[str]:
+    def note(self, round_id: int, seen: Mapping[str, OwnDeltaSeen]) -> set[str]:
         """Add the reports of a round; return the devices that stand out, now that all of them are known."""
         self.angles |= {who: (round_id, each.angle) for who, each in seen.items() if each.angle is not None}
         least = self.least_angle(round_id + 1)

@@ -3,8 +3,8 @@
     idle,charging,wifi,battery>50,hours=22-6      all of them must hold
     charging,file:/run/sensors.json               the file's values count instead of the system's own sensors
 
-A sensor that a device does not have is None in a `Reading`, and `ASSUMED` says what counts then. A sensor that exists
-but does not answer forbids training under its condition, since its value is unknown.
+A sensor that a device does not have is None in a `SensorReading`, and `ASSUMED` says what counts then. A sensor that
+exists but does not answer forbids training under its condition, since its value is unknown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EXAMPLE = {"battery": "battery>50", "hours": "hours=22-6", "file": "file:/run/s
 _WORDS = ("idle", "charging", "wifi", "battery", "hours", "file")
 
 
-class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SensorReading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The sensors' values at one moment; None: the device has no such sensor.
 
     idle: nobody uses it. wifi: on a network that costs nothing. failed: why an existing sensor did not answer, by the
@@ -60,8 +60,8 @@ class Hours(msgspec.Struct, frozen=True):
         return "-".join(f"{minute // 60}:{minute % 60:02}" for minute in (self.start, self.end))
 
 
-class Gate(msgspec.Struct, frozen=True):
-    """Conditions that must hold while a device trains. file: a script's file with a `Reading`, "" for none."""
+class PauseConditions(msgspec.Struct, frozen=True):
+    """Conditions that must hold while a device trains. file: a script's file with a `SensorReading`, "" for none."""
 
     idle: bool = False
     charging: bool = False
@@ -76,7 +76,7 @@ class Gate(msgspec.Struct, frozen=True):
         asked["battery"] = self.battery_above is not None
         return frozenset(name for name, is_asked in asked.items() if is_asked)
 
-    def forbids(self, reading: Reading, minute: float) -> str:
+    def forbids(self, reading: SensorReading, minute: float) -> str:
         """Return the failing conditions in words; "" if the device may train. minute: of the local day, 0..1440."""
         told = [f"{name} is not known: {why}" for name, why in reading.failed.items() if name in self.wants()]
         if self.idle and reading.idle is False:
@@ -89,7 +89,7 @@ class Gate(msgspec.Struct, frozen=True):
             told.append(f"outside {self.hours}")
         return ", ".join(told)
 
-    def _power(self, reading: Reading) -> str:
+    def _power(self, reading: SensorReading) -> str:
         level, limit = reading.battery_percent, self.battery_above
         is_low = limit is not None and level is not None and level <= limit
         compared = f"{level:g} % {'<' if level != limit else 'is not above'} {limit:g} %" if is_low else ""
@@ -97,7 +97,7 @@ class Gate(msgspec.Struct, frozen=True):
             return f"on battery ({compared or f'{level:g} %'})" if level is not None else "on battery"
         return f"{'charging' if reading.charging else 'on battery'} ({compared})" if is_low else ""
 
-    def lacks(self, reading: Reading) -> list[str]:
+    def lacks(self, reading: SensorReading) -> list[str]:
         """Return a line for each missing sensor that a condition depends on: the value that counts instead."""
         values: dict[str, object] = {"idle": reading.idle, "charging": reading.charging, "wifi": reading.wifi}
         values["battery"] = reading.battery_percent
@@ -113,7 +113,7 @@ _TELLS = {
 }
 
 
-def parse_when(text: str, where: str = "--when") -> Gate:
+def parse_when(text: str, where: str = "--when") -> PauseConditions:
     """Parse the conditions of a `--when`. Raises ConfigError in one line: the wrong part, and what would be valid."""
     found: dict[str, Any] = {}
     for part in (piece.strip() for piece in text.split(",")):
@@ -121,7 +121,7 @@ def parse_when(text: str, where: str = "--when") -> Gate:
         if field in found:
             raise ConfigError(f"{where}: {part[:60]!r}: {field.partition('_')[0]} is given twice")
         found[field] = value
-    return Gate(**found)
+    return PauseConditions(**found)
 
 
 def _parse_part(part: str, where: str) -> tuple[str, object]:

@@ -17,7 +17,7 @@ SHORTEST_TIME = 16
 
 
 @dataclass(frozen=True)
-class Known:
+class BuiltInModel:
     """One model. about: in a few words. load: returns its factory, called with channels, time and classes.
 
     form: an example of --model with options; "": it takes none.
@@ -54,11 +54,11 @@ def _cnn_lstm() -> Factory:
 
 # MDLdroid trains lenet, alexnet and cnn-lstm.
 MODELS = {
-    "lenet": Known("LeNet over time: two convolutions with pooling, two dense layers", _lenet),
-    "fcn": Known("convolutions, then the mean over time: as many parameters for windows of any length", _fcn),
-    "alexnet": Known("AlexNet over time: five convolutions, three dense layers, dropout", _alexnet),
-    "cnn-lstm": Known("convolutions find motifs, a two-layer LSTM reads their order", _cnn_lstm),
-    "cnn": Known("as lenet, or by its sizes", _lenet, "cnn?channels=32,64&kernel=5&hidden=128"),
+    "lenet": BuiltInModel("LeNet over time: two convolutions with pooling, two dense layers", _lenet),
+    "fcn": BuiltInModel("convolutions, then the mean over time: as many parameters for windows of any length", _fcn),
+    "alexnet": BuiltInModel("AlexNet over time: five convolutions, three dense layers, dropout", _alexnet),
+    "cnn-lstm": BuiltInModel("convolutions find motifs, a two-layer LSTM reads their order", _cnn_lstm),
+    "cnn": BuiltInModel("as lenet, or by its sizes", _lenet, "cnn?channels=32,64&kernel=5&hidden=128"),
 }
 
 

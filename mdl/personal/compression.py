@@ -2,7 +2,7 @@
 
 With t of min(m, n) singular values kept, m n parameters become t m + t n. The paper names the last layer alone; only
 with the embedding too are its 17.0 MB reached (74.5 before). It is an approximation: train the model again afterwards.
-If a layer's use is known (`Seen`, ours), the most used directions are kept first, in place of the largest.
+If a layer's use is known (`LayerUse`, ours), the most used directions are kept first, in place of the largest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LEAST_EIGENVALUE = 1e-6
 
 
 @dataclass(frozen=True)
-class Seen:
+class LayerUse:
     """The use of a linear layer. inputs: (n, n), the mean of x x' over its inputs.
 
     uses: (m,), the number of times that each of its outputs is the answer, all above 0.
@@ -52,7 +52,7 @@ class FactoredEmbedding(nn.Module):
         return result
 
 
-def factor_linear(layer: nn.Linear, rank: int, seen: Seen | None = None) -> FactoredLinear:
+def factor_linear(layer: nn.Linear, rank: int, seen: LayerUse | None = None) -> FactoredLinear:
     """Return the best approximation of that rank in the least-squares sense; exact at rank min(inputs, outputs).
 
     Without `seen` it approximates the weights (5.1), with `seen` the outputs: each squared error counts as often as its
@@ -103,7 +103,7 @@ def _factor(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return left[:, :rank] * roots, roots[:, None] * right[:rank]
 
 
-def _factor_seen(weight: Tensor, rank: int, seen: Seen) -> tuple[Tensor, Tensor]:
+def _factor_seen(weight: Tensor, rank: int, seen: LayerUse) -> tuple[Tensor, Tensor]:
     """Factor D W C^(1/2) and undo that again: the least E ||D (W - W') x||^2, with C the mean of x x'."""
     values, vectors = torch.linalg.eigh(seen.inputs)
     roots = values.clamp_min(_LEAST_EIGENVALUE * float(values[-1])).sqrt()

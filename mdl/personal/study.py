@@ -52,7 +52,7 @@ class Task(Protocol):
     def loss(self, batch: Any) -> Tensor: ...
 
 
-class Progress(msgspec.Struct, frozen=True):
+class StudyProgress(msgspec.Struct, frozen=True):
     """The progress of a study: batch of epoch is the next one. total: of the losses of this epoch, in nats."""
 
     epoch: Count = 0
@@ -65,7 +65,7 @@ class Study:
     """See the module. parameters: those that learn, by name; they are changed in place."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], task: Task, settings: StudySettings) -> None:
-        self.settings, self.progress = settings, Progress()
+        self.settings, self.progress = settings, StudyProgress()
         self._task = task
         self._optimizer = Optimizer(parameters, settings.optimizer, settings.clip)
         self._batches: Sequence[Any] = []
@@ -89,9 +89,9 @@ class Study:
         self._optimizer.clear()
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step(settings.learning_rate * settings.decay**at.epoch)
-        self.progress = Progress(at.epoch, at.batch + 1, at.steps + 1, at.total + value)
+        self.progress = StudyProgress(at.epoch, at.batch + 1, at.steps + 1, at.total + value)
         if self.progress.batch == len(self._batches):
-            self.progress = Progress(at.epoch + 1, 0, at.steps + 1)
+            self.progress = StudyProgress(at.epoch + 1, 0, at.steps + 1)
             self._draw()
         return value
 
@@ -109,7 +109,7 @@ class Study:
         return learned | self._optimizer.state()
 
     @torch.no_grad()
-    def restore(self, state: Mapping[str, Tensor], progress: Progress) -> None:
+    def restore(self, state: Mapping[str, Tensor], progress: StudyProgress) -> None:
         """Go on from the state of a study of the same model, task and settings. Raises DataError for another one's."""
         own = self.state()
         if {name: tensor.shape for name, tensor in own.items()} != {name: t.shape for name, t in state.items()}:

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
-from mdl.personal.study import Progress, Study
+from mdl.personal.study import Study, StudyProgress
 from mdl.reading import decode_json
 
 
 class _Description(msgspec.Struct, frozen=True):
     """progress: of the study. origin: its model, text and settings. checksum: of all tensors, hexadecimal."""
 
-    progress: Progress
+    progress: StudyProgress
     origin: str
     checksum: str
 

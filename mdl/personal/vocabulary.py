@@ -29,7 +29,7 @@ LEAST_USES = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Change:
+class VocabularyChange:
     """names: of all entries afterwards. rows: int64 (n,), the former entry that gives each one its first parameters.
 
     new: the number of names that were not there before.
@@ -39,16 +39,16 @@ class Change:
     rows: NDArray[np.int64]
     new: int = 0
 
-    def then(self, other: Change) -> Change:
+    def then(self, other: VocabularyChange) -> VocabularyChange:
         """Return this change, followed by another one of its result."""
-        return Change(other.names, self.rows[other.rows], self.new + other.new)
+        return VocabularyChange(other.names, self.rows[other.rows], self.new + other.new)
 
 
-def keep_all(names: Sequence[str]) -> Change:
-    return Change(tuple(names), np.arange(len(names)))
+def keep_all(names: Sequence[str]) -> VocabularyChange:
+    return VocabularyChange(tuple(names), np.arange(len(names)))
 
 
-def swap_unused(names: Sequence[str], uses: Mapping[str, int], least: int = LEAST_USES) -> Change:
+def swap_unused(names: Sequence[str], uses: Mapping[str, int], least: int = LEAST_USES) -> VocabularyChange:
     """Return the change by dynamic vocabulary (4). names: the most frequent first. uses: of each name by the person.
 
     Names used at least `least` times replace unused ones, the most used the least frequent; a new name keeps the row.
@@ -59,14 +59,14 @@ def swap_unused(names: Sequence[str], uses: Mapping[str, int], least: int = LEAS
     changed = list(names)
     for name, place in zip(wanted, free, strict=False):
         changed[place] = name
-    return Change(tuple(changed), np.arange(len(names)), min(len(wanted), len(free)))
+    return VocabularyChange(tuple(changed), np.arange(len(names)), min(len(wanted), len(free)))
 
 
-def keep_used(names: Sequence[str], uses: Mapping[str, int], size: int = PERSONAL_WORDS) -> Change:
+def keep_used(names: Sequence[str], uses: Mapping[str, int], size: int = PERSONAL_WORDS) -> VocabularyChange:
     """Return the change by vocabulary compression (5.2): most used, then frequent entries up to `size`; order stays."""
     places = sorted(range(len(names)), key=lambda place: (-uses.get(names[place], 0), place))[:size]
     rows = np.sort(np.array(places, np.int64))
-    return Change(tuple(names[row] for row in rows.tolist()), rows)
+    return VocabularyChange(tuple(names[row] for row in rows.tolist()), rows)
 
 
 def take_rows(layer: nn.Module, rows: NDArray[np.int64]) -> nn.Module:

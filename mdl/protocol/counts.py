@@ -41,7 +41,7 @@ _LOSSES = 1e6 * MAX_LOSS
 
 # Measures by which models are compared. For numbers: the mean over them of the explained share of their variance.
 MEASURES: dict[Targets, str] = {"classes": "accuracy", "numbers": "R²", "labels": "micro F1"}
-# The same measures, as `--until` and `Judged` name them.
+# The same measures, as `--until` and `ModelJudgement` name them.
 FIGURES: dict[Targets, str] = {"classes": "accuracy", "numbers": "r2", "labels": "f1"}
 
 
@@ -219,7 +219,7 @@ def _add(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(left + right for left, right in zip(a, b, strict=True))
 
 
-class Judged(msgspec.Struct, frozen=True, omit_defaults=True):
+class ModelJudgement(msgspec.Struct, frozen=True, omit_defaults=True):
     """One device's judgement of a round's model; fields that it does not tell are None.
 
     peer_id: the device.
@@ -245,17 +245,17 @@ class Judged(msgspec.Struct, frozen=True, omit_defaults=True):
         return value
 
 
-Judgements: TypeAlias = Annotated[tuple[Judged, ...], Meta(max_length=MAX_MEMBERS)]
+Judgements: TypeAlias = Annotated[tuple[ModelJudgement, ...], Meta(max_length=MAX_MEMBERS)]
 
 
-def judge(peer_id: str, evaluation: Evaluation) -> Judged:
+def judge(peer_id: str, evaluation: Evaluation) -> ModelJudgement:
     """Return one device's judgement of a model by its counts."""
     n, score = evaluation.n, evaluation.score
     if evaluation.targets == "numbers":
-        return Judged(peer_id, n, r2=score, mae=max((fit.mae for fit in evaluation.fits), default=None))
+        return ModelJudgement(peer_id, n, r2=score, mae=max((fit.mae for fit in evaluation.fits), default=None))
     if evaluation.targets == "labels":
-        return Judged(peer_id, n, f1=score)
-    return Judged(peer_id, n, accuracy=score, f1=evaluation.macro_f1)
+        return ModelJudgement(peer_id, n, f1=score)
+    return ModelJudgement(peer_id, n, accuracy=score, f1=evaluation.macro_f1)
 
 
 def is_better(new: Judgements, old: Judgements, name: str) -> bool:
@@ -294,5 +294,5 @@ class Course(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def figure(self) -> str:
-        """The field of `Judged` by which the best model is the best."""
+        """The field of `ModelJudgement` by which the best model is the best."""
         return "loss" if self.score is None else FIGURES[self.targets]

@@ -144,7 +144,7 @@ def check_size(values: Vector | Sums, size: int) -> None:
         raise RemoteProtocolError(f"{values.size} values where the model has {size}")
 
 
-class Hash:
+class ValuesHash:
     """The hash of values that come piece by piece, in order. BLAKE3: some four times as fast as BLAKE2b in hashlib."""
 
     __slots__ = ("_hash",)
@@ -176,6 +176,6 @@ def digest_of_result(values_digest: bytes, result: PartialSum) -> bytes:
     return blake3(msgspec.msgpack.encode(told)).digest(length=16)
 
 
-def new_hash() -> Hash:
+def new_hash() -> ValuesHash:
     """Return a hash for values that come piece by piece, in order."""
-    return Hash()
+    return ValuesHash()

@@ -44,10 +44,10 @@ from mdl.protocol.vocabulary import (
     HopDecision,
     Incoming,
     Lineage,
+    LineagePoint,
     Message,
     Partials,
     PeerIds,
-    Reached,
     ResourceState,
     RoundEvaluation,
     Staged,
@@ -127,7 +127,7 @@ class PeerReport(Message, frozen=True):
     lineage: Lineage = ()
     base: PeerIds = ()
     votes: bool = False
-    forgotten: Annotated[tuple[Reached, ...], Meta(max_length=MAX_REACHED)] = ()
+    forgotten: Annotated[tuple[LineagePoint, ...], Meta(max_length=MAX_REACHED)] = ()
     goal: Round = 0
     incoming: Incoming | None = None
     holdings: Annotated[tuple[Holding, ...], Meta(max_length=MAX_MEMBERS)] = ()

@@ -62,7 +62,7 @@ def count_segments(size: int, values: int) -> int:
 
 
 @dataclass(frozen=True)
-class Cut:
+class SegmentCut:
     """size: values of the delta, P. values: of one segment. owns: number of segments that each place of the order owns.
 
     Each place owns neighbours, in the order of the places. lost: places that the other owners have taken over since,

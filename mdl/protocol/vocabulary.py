@@ -36,7 +36,7 @@ from mdl.bounds import (
     ValueCount,
     Word,
 )
-from mdl.defence.limits import Seen
+from mdl.defence.limits import OwnDeltaSeen
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, Partial
 from mdl.trust.statements import Proof
@@ -212,7 +212,7 @@ class History(msgspec.Struct, frozen=True):
     counted: Annotated[tuple[Counted, ...], Meta(max_length=MAX_MEMBERS)] = ()
 
 
-class Reached(msgspec.Struct, frozen=True):
+class LineagePoint(msgspec.Struct, frozen=True):
     """The furthest point of a device on one lineage.
 
     fork: the name of the last fork of that lineage; "": it has none.
@@ -252,7 +252,7 @@ class Ballot(msgspec.Struct, frozen=True):
     """
 
     term: Term = 0
-    reached: Annotated[tuple[Reached, ...], Meta(max_length=MAX_REACHED)] = ()
+    reached: Annotated[tuple[LineagePoint, ...], Meta(max_length=MAX_REACHED)] = ()
     agent: SomePeerId = ""
     starts: Annotated[tuple[Incarnation, ...], Meta(max_length=MAX_STARTS)] = ()
     begun: ForkName = ""
@@ -279,7 +279,7 @@ class HopDecision(msgspec.Struct, frozen=True):
     seconds: Seconds = 0.0
     size_bytes: Bytes = 0
     reason: Text = ""
-    seen: Seen | None = None
+    seen: OwnDeltaSeen | None = None
 
 
 class Incoming(msgspec.Struct, frozen=True):

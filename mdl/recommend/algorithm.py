@@ -13,14 +13,14 @@ from torch import Tensor
 from mdl.recommend.din import DinSettings
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.metrics import ranks, top_metrics
-from mdl.recommend.momodistill import CloudModel, DistillSettings, distill_basis, distill_model, make_cloud_model
-from mdl.recommend.splits import TEST_NEGATIVES, Negatives, Samples, make_test, training_places
+from mdl.recommend.momodistill import CloudModel, MoMoDistillSettings, distill_basis, distill_model, make_cloud_model
+from mdl.recommend.splits import TEST_NEGATIVES, ItemSamples, Negatives, make_test, training_places
 from mdl.recommend.training import FitSettings, fit_model, score
 
 logger = logging.getLogger(__name__)
 
 
-class CloudSettings(msgspec.Struct, frozen=True):
+class RecommenderSettings(msgspec.Struct, frozen=True):
     """din: sizes of f. vector: entries of a device's. first: of f's pretraining. rounds: of each round after it.
 
     patience: pretraining ends after so many epochs without a better NDCG@10 on the last items but one.
@@ -29,12 +29,12 @@ class CloudSettings(msgspec.Struct, frozen=True):
     din: DinSettings = DinSettings(has_user=False)
     vector: int = 32
     first: FitSettings = FitSettings(epochs=40, learning_rate=3e-3, batch=1024)
-    rounds: DistillSettings = DistillSettings()
+    rounds: MoMoDistillSettings = MoMoDistillSettings()
     patience: int = 3
 
 
 def pretrain(
-    data: Interactions, settings: CloudSettings, seed: int, must_end: Callable[[], bool] = lambda: False
+    data: Interactions, settings: RecommenderSettings, seed: int, must_end: Callable[[], bool] = lambda: False
 ) -> CloudModel:
     """Learn f by Eq. 4, then Theta and the encoder by Eq. 7 from zero vectors. Everything follows from the seed."""
     rng, negatives, places = np.random.default_rng([seed, 0]), Negatives.before(data), training_places(data)
@@ -51,7 +51,7 @@ def next_round(
     cloud: CloudModel,
     vectors: Tensor,
     data: Interactions,
-    settings: CloudSettings,
+    settings: RecommenderSettings,
     seed: int,
     must_end: Callable[[], bool] = lambda: False,
 ) -> CloudModel:
@@ -63,7 +63,7 @@ def next_round(
         return distill_basis(learned, cloud, vectors, data, places, negatives, settings.rounds, rng, must_end)
 
 
-def _tuning(data: Interactions, settings: CloudSettings, seed: int) -> Samples | None:
+def _tuning(data: Interactions, settings: RecommenderSettings, seed: int) -> ItemSamples | None:
     """Return the last items but one with stored negatives; None if the log has too few items."""
     if len(data.titles) - data.lengths.max() < TEST_NEGATIVES:
         return None
@@ -73,7 +73,7 @@ def _tuning(data: Interactions, settings: CloudSettings, seed: int) -> Samples |
 class _Judge:
     """Keeps the best epoch by NDCG@10, and ends the pretraining when it does not get better."""
 
-    def __init__(self, cloud: CloudModel, tuning: Samples | None, patience: int) -> None:
+    def __init__(self, cloud: CloudModel, tuning: ItemSamples | None, patience: int) -> None:
         self._model, self._tuning, self._patience = cloud.model, tuning, patience
         self._best, self._waited = -1.0, 0
         self._state: dict[str, Tensor] | None = None

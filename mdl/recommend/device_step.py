@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from mdl.recommend.din import Din
 from mdl.recommend.interactions import Integers, Interactions
 from mdl.recommend.metapatch import Basis, patched
-from mdl.recommend.splits import Negatives, Places, Samples, make_samples
+from mdl.recommend.splits import ItemSamples, Negatives, SampleEnds, make_samples
 from mdl.recommend.training import as_tensors
 
 # Devices that learn at the same time: with 64 clicks each, the cache of the classifier's inputs takes 40 MB.
@@ -42,7 +42,7 @@ def learn_vectors(
     basis: Basis,
     start: Tensor,
     data: Interactions,
-    places: Places,
+    places: SampleEnds,
     negatives: Negatives,
     settings: VectorSettings,
     seed: int,
@@ -67,14 +67,14 @@ def learn_vectors(
     return learned
 
 
-def _rows_by_user(places: Places, users: int, most: int) -> list[Integers]:
+def _rows_by_user(places: SampleEnds, users: int, most: int) -> list[Integers]:
     order = np.argsort(places.users, kind="stable")
     ends = np.cumsum(np.bincount(places.users, minlength=users))
     return [each[-most:] for each in np.split(order, ends[:-1])]
 
 
 def _learn(
-    model: Din, basis: Basis, start: Tensor, drawn: list[tuple[Samples, Integers]], settings: VectorSettings
+    model: Din, basis: Basis, start: Tensor, drawn: list[tuple[ItemSamples, Integers]], settings: VectorSettings
 ) -> Tensor:
     """Learn all these devices' vectors (M, size). drawn: samples of each, and the rows of each step (steps, batch).
 
@@ -108,7 +108,7 @@ def score_features(model: Din, basis: Basis, vectors: Tensor | None, features: T
     return scores.squeeze(-1)
 
 
-def score_with_vectors(model: Din, basis: Basis, vectors: Tensor | None, samples: Samples) -> Tensor:
+def score_with_vectors(model: Din, basis: Basis, vectors: Tensor | None, samples: ItemSamples) -> Tensor:
     """Score samples by their own devices, (B, 1 + n); vectors: (U, size), None for the model alone."""
     own = None if vectors is None else vectors[torch.from_numpy(samples.users)]
     return score_features(model, basis, own, model.features(*as_tensors(samples)))

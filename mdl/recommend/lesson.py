@@ -49,14 +49,14 @@ class _About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Lesson:
+class RecommenderLesson:
     """cloud: its model knows no user by number. titles: of items, item i stands for titles[i - 1]."""
 
     cloud: CloudModel
     titles: tuple[str, ...]
 
 
-def pack_lesson(lesson: Lesson) -> bytes:
+def pack_lesson(lesson: RecommenderLesson) -> bytes:
     """Pack a lesson. It never raises LocalProtocolError, a bug: a cloud's models can always be packed."""
     cloud, settings = lesson.cloud, lesson.cloud.model.settings
     sizes = _Sizes(
@@ -70,7 +70,7 @@ def pack_lesson(lesson: Lesson) -> bytes:
     return save(tensors)
 
 
-def read_lesson(packed: bytes) -> Lesson:
+def read_lesson(packed: bytes) -> RecommenderLesson:
     """Read a lesson. Raises RemoteProtocolError in one line, naming the part that does not fit."""
     tensors = decode_tensors(packed, LARGEST_LESSON_BYTES, "lesson")
     told = tensors.pop(_ABOUT, None)
@@ -94,7 +94,7 @@ def read_lesson(packed: bytes) -> Lesson:
         _fill(name, part, tensors)
     if tensors:
         raise RemoteProtocolError(f"lesson holds {min(tensors)[:60]!r}, which is no part of it")
-    return Lesson(CloudModel(model.eval(), basis, cloud.encoder), titles)
+    return RecommenderLesson(CloudModel(model.eval(), basis, cloud.encoder), titles)
 
 
 def _fill(name: str, part: nn.Module, tensors: dict[str, Tensor]) -> None:

@@ -22,7 +22,7 @@ from mdl.recommend.device_step import score_features, score_with_vectors
 from mdl.recommend.din import JUNCTIONS, Din, DinSettings
 from mdl.recommend.interactions import Feature, Integers, Interactions
 from mdl.recommend.metapatch import Basis, Junction
-from mdl.recommend.splits import Negatives, Places, Samples
+from mdl.recommend.splits import ItemSamples, Negatives, SampleEnds
 from mdl.recommend.training import FitSettings, as_tensors, click_loss, fit
 
 # Table 5: the size of a profile. W3 maps it to the size of a vector.
@@ -64,7 +64,7 @@ class CloudModel:
         return start
 
 
-class DistillSettings(msgspec.Struct, frozen=True):
+class MoMoDistillSettings(msgspec.Struct, frozen=True):
     """beta: weight of the devices' models as teachers. model, basis: settings of step 1 and step 2."""
 
     beta: float = 0.01
@@ -92,9 +92,9 @@ def distill_model(
     cloud: CloudModel,
     vectors: Tensor | None,
     data: Interactions,
-    places: Places,
+    places: SampleEnds,
     negatives: Negatives,
-    settings: DistillSettings,
+    settings: MoMoDistillSettings,
     rng: np.random.Generator,
     must_end: Callable[[], bool] = lambda: False,
 ) -> CloudModel:
@@ -104,7 +104,7 @@ def distill_model(
     """
     learner, teacher = copy.deepcopy(cloud.model), cloud.model.eval()
 
-    def loss_of(samples: Samples) -> Tensor:
+    def loss_of(samples: ItemSamples) -> Tensor:
         scores = score_with_vectors(learner, cloud.basis, None, samples)
         return click_loss(scores) + _by_devices(teacher, cloud.basis, vectors, settings.beta, samples, scores)
 
@@ -117,9 +117,9 @@ def distill_basis(
     former: CloudModel,
     vectors: Tensor | None,
     data: Interactions,
-    places: Places,
+    places: SampleEnds,
     negatives: Negatives,
-    settings: DistillSettings,
+    settings: MoMoDistillSettings,
     rng: np.random.Generator,
     must_end: Callable[[], bool] = lambda: False,
 ) -> CloudModel:
@@ -132,7 +132,7 @@ def distill_basis(
     profiles = torch.from_numpy(data.profiles)
     model, teacher = cloud.model.eval(), former.model.eval()
 
-    def loss_of(samples: Samples) -> Tensor:
+    def loss_of(samples: ItemSamples) -> Tensor:
         users = torch.from_numpy(samples.users)
         proxies = encoder(known[users], profiles[users])
         with torch.no_grad():
@@ -146,7 +146,7 @@ def distill_basis(
 
 
 def _by_devices(
-    teacher: Din, basis: Basis, vectors: Tensor | None, beta: float, samples: Samples, scores: Tensor
+    teacher: Din, basis: Basis, vectors: Tensor | None, beta: float, samples: ItemSamples, scores: Tensor
 ) -> Tensor:
     """Return beta KL over the samples of devices with a vector, as a part of the mean over all samples."""
     if vectors is None or not beta:
@@ -162,15 +162,15 @@ def _by_devices(
 def _learn(
     trained: nn.Module,
     parameters: Iterable[nn.Parameter],
-    loss_of: Callable[[Samples], Tensor],
+    loss_of: Callable[[ItemSamples], Tensor],
     data: Interactions,
-    places: Places,
+    places: SampleEnds,
     negatives: Negatives,
     settings: FitSettings,
     rng: np.random.Generator,
     must_end: Callable[[], bool],
 ) -> None:
-    def loss_in_training(samples: Samples) -> Tensor:
+    def loss_in_training(samples: ItemSamples) -> Tensor:
         trained.train()
         return loss_of(samples)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from mdl.errors import DataError
 from mdl.recommend.device_step import VectorSettings, learn_vectors, score_features
 from mdl.recommend.interactions import Interactions
-from mdl.recommend.lesson import Lesson
+from mdl.recommend.lesson import RecommenderLesson
 from mdl.recommend.profiles import in_features_of
-from mdl.recommend.splits import Negatives, Places, histories
+from mdl.recommend.splits import Negatives, SampleEnds, histories
 
 # The index of the lone user of a device.
 _ME = 0
@@ -28,7 +28,7 @@ class Suggestion:
     score: float
 
 
-def in_numbers_of(lesson: Lesson, own: Interactions) -> Interactions:
+def in_numbers_of(lesson: RecommenderLesson, own: Interactions) -> Interactions:
     """Return a device's log with the cloud's item numbers, without items that the cloud lacks. Raises DataError.
 
     own: of one user. Only the parts of a profile that the cloud knows by the same names count.
@@ -48,22 +48,26 @@ def in_numbers_of(lesson: Lesson, own: Interactions) -> Interactions:
 
 
 def learn_vector(
-    lesson: Lesson, own: Interactions, former: NDArray[np.float32] | None, settings: VectorSettings, seed: int
+    lesson: RecommenderLesson,
+    own: Interactions,
+    former: NDArray[np.float32] | None,
+    settings: VectorSettings,
+    seed: int,
 ) -> Tensor:
     """Learn a vector (size,) by Eq. 3 from a device's latest clicks. former: the one of an earlier basis, or None."""
     cloud = lesson.cloud
     fits = former is not None and former.shape == (cloud.basis.size,)
     before = torch.from_numpy(former)[None] if fits and former is not None else torch.zeros(1, cloud.basis.size)
     start = cloud.warm_start(before, own.profiles)
-    places = Places(np.full(len(own.items) - 1, _ME), np.arange(1, len(own.items)))
+    places = SampleEnds(np.full(len(own.items) - 1, _ME), np.arange(1, len(own.items)))
     negatives = Negatives.never_met(own)
     return learn_vectors(cloud.model, cloud.basis, start, own, places, negatives, settings, seed)[_ME]
 
 
 @torch.no_grad()
-def suggest(lesson: Lesson, own: Interactions, vector: Tensor | None, top: int) -> list[Suggestion]:
+def suggest(lesson: RecommenderLesson, own: Interactions, vector: Tensor | None, top: int) -> list[Suggestion]:
     """Return the items with the highest scores that this user has not met; vector None: by the cloud's model alone."""
-    cloud, end = lesson.cloud, Places(np.array([_ME]), np.array([len(own.items)]))
+    cloud, end = lesson.cloud, SampleEnds(np.array([_ME]), np.array([len(own.items)]))
     history = torch.from_numpy(histories(own, end, cloud.model.settings.history))
     fresh = np.setdiff1d(np.arange(1, len(lesson.titles) + 1), own.items)
     candidates = torch.from_numpy(fresh)[None]

@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from mdl.data.readers.archive import Members, decode_lines, find_encoding, load_arrays, open_members, open_text
+from mdl.data.readers.archive import ArchiveFiles, decode_lines, find_encoding, load_arrays, open_members, open_text
 from mdl.data.readers.csv_streams import find_csv_files
 from mdl.data.sources import split_options
 from mdl.data.spec import Spec, describe_choices, read_options
@@ -232,7 +232,7 @@ def _read_movielens(path: Path) -> Interactions:
 
 
 @contextmanager
-def _open_movielens(path: Path) -> Iterator[tuple[str, Members, Mapping[str, str]]]:
+def _open_movielens(path: Path) -> Iterator[tuple[str, ArchiveFiles, Mapping[str, str]]]:
     """Yield a name for errors, the members, and their names by last part. path: a folder, a zip, or a ratings file."""
     if path.name in _RATINGS and not path.is_dir():
         open_regular(path).close()
@@ -273,5 +273,5 @@ def _read_profiles(file: Path, options: CsvLogOptions, wanted: frozenset[str]) -
     return told
 
 
-def _lines(members: Members, name: str) -> Iterator[str]:
+def _lines(members: ArchiveFiles, name: str) -> Iterator[str]:
     return decode_lines(members.read(name))

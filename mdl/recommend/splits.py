@@ -21,7 +21,7 @@ _MOST_DRAWS = 100
 
 
 @dataclass(frozen=True)
-class Samples:
+class ItemSamples:
     """B contexts. users: (B,). history: (B, L), the last items before, 0 pads at the front. candidates: (B, 1 + n), the
     item that came first, then negatives."""
 
@@ -32,12 +32,12 @@ class Samples:
     def __len__(self) -> int:
         return len(self.users)
 
-    def take(self, rows: Integers | slice) -> Samples:
-        return Samples(self.users[rows], self.history[rows], self.candidates[rows])
+    def take(self, rows: Integers | slice) -> ItemSamples:
+        return ItemSamples(self.users[rows], self.history[rows], self.candidates[rows])
 
 
 @dataclass(frozen=True)
-class Places:
+class SampleEnds:
     """Ends of samples in a log: users (B,) and places (B,), of the next item among all items of the log."""
 
     users: Integers
@@ -46,19 +46,19 @@ class Places:
     def __len__(self) -> int:
         return len(self.users)
 
-    def take(self, rows: Integers) -> Places:
-        return Places(self.users[rows], self.places[rows])
+    def take(self, rows: Integers) -> SampleEnds:
+        return SampleEnds(self.users[rows], self.places[rows])
 
 
-def last_places(data: Interactions, back: int) -> Places:
+def last_places(data: Interactions, back: int) -> SampleEnds:
     """Return each user's last place (back 1), or the one before (2); users of fewer than three are left out (4.2.1)."""
     users = np.flatnonzero(data.lengths >= 3)
     if not len(users):
         raise DataError("no user has three interactions: one to learn from, one to tune on, one to test with")
-    return Places(users, data.starts[users + 1] - back)
+    return SampleEnds(users, data.starts[users + 1] - back)
 
 
-def training_places(data: Interactions, part: tuple[float, float] = (0.0, 1.0)) -> Places:
+def training_places(data: Interactions, part: tuple[float, float] = (0.0, 1.0)) -> SampleEnds:
     """Return all places to learn from: each user's items before the last two, and of these a part in time.
 
     part: from and to, as shares of each user's own sequence; (0, 0.5) is the first half. Each user's first item has
@@ -69,14 +69,14 @@ def training_places(data: Interactions, part: tuple[float, float] = (0.0, 1.0)) 
     return _between(data, first, np.floor(length * part[1]).astype(np.int64))
 
 
-def _between(data: Interactions, first: Integers, end: Integers) -> Places:
+def _between(data: Interactions, first: Integers, end: Integers) -> SampleEnds:
     counts = np.maximum(end - first, 0)
     users = np.repeat(np.arange(len(data.users)), counts)
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return Places(users, data.starts[users] + first[users] + within)
+    return SampleEnds(users, data.starts[users] + first[users] + within)
 
 
-def histories(data: Interactions, places: Places, length: int) -> Integers:
+def histories(data: Interactions, places: SampleEnds, length: int) -> Integers:
     """Return the last items before each place, (B, length)."""
     back = places.places[:, None] - np.arange(length, 0, -1)
     is_there = back >= data.starts[places.users][:, None]
@@ -129,14 +129,14 @@ def _repeats(drawn: Integers) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 def make_samples(
-    data: Interactions, places: Places, drawn: Negatives, count: int, length: int, rng: np.random.Generator
-) -> Samples:
+    data: Interactions, places: SampleEnds, drawn: Negatives, count: int, length: int, rng: np.random.Generator
+) -> ItemSamples:
     """Return the samples that end at these places, each with `count` negatives and a history of `length`."""
     candidates = np.concatenate((data.items[places.places][:, None], drawn.draw(places.users, count, rng)), axis=1)
-    return Samples(places.users, histories(data, places, length), candidates)
+    return ItemSamples(places.users, histories(data, places, length), candidates)
 
 
-def make_test(data: Interactions, back: int, length: int, seed: int) -> Samples:
+def make_test(data: Interactions, back: int, length: int, seed: int) -> ItemSamples:
     """Return each user's item and TEST_NEGATIVES others, the same for the same log and seed: store them once."""
     places, rng = last_places(data, back), np.random.default_rng([seed, back])
     if len(data.titles) - data.lengths.max() < TEST_NEGATIVES:
@@ -144,10 +144,10 @@ def make_test(data: Interactions, back: int, length: int, seed: int) -> Samples:
         raise DataError(f"a test needs {TEST_NEGATIVES} items that a user never met; this log has {logged}")
     negatives = Negatives.never_met(data).draw(places.users, TEST_NEGATIVES, rng, distinct=True)
     candidates = np.concatenate((data.items[places.places][:, None], negatives), axis=1)
-    return Samples(places.users, histories(data, places, length), candidates)
+    return ItemSamples(places.users, histories(data, places, length), candidates)
 
 
-def batches(places: Places, size: int, rng: np.random.Generator) -> Iterator[Places]:
+def batches(places: SampleEnds, size: int, rng: np.random.Generator) -> Iterator[SampleEnds]:
     """Yield one pass over the places in a random order."""
     order = rng.permutation(len(places))
     for begin in range(0, len(order), size):

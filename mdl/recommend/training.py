@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from mdl.errors import TrainingCancelledError
 from mdl.recommend.interactions import Interactions
-from mdl.recommend.splits import Negatives, Places, Samples, batches, make_samples
+from mdl.recommend.splits import ItemSamples, Negatives, SampleEnds, batches, make_samples
 
 # Contexts that are scored at once: 101 candidates of 128 features are 26 MB.
 _ASKED = 512
@@ -41,10 +41,10 @@ def click_loss(scores: Tensor) -> Tensor:
 
 
 def fit(
-    loss_of: Callable[[Samples], Tensor],
+    loss_of: Callable[[ItemSamples], Tensor],
     parameters: Iterable[nn.Parameter],
     data: Interactions,
-    places: Places,
+    places: SampleEnds,
     negatives: Negatives,
     settings: FitSettings,
     rng: np.random.Generator,
@@ -74,7 +74,7 @@ def fit(
 def fit_model(
     model: nn.Module,
     data: Interactions,
-    places: Places,
+    places: SampleEnds,
     negatives: Negatives,
     settings: FitSettings,
     rng: np.random.Generator,
@@ -83,21 +83,21 @@ def fit_model(
 ) -> None:
     """Run Eq. 4: `fit` of a model that scores candidates (B, C) in contexts, users (B,) and history (B, L)."""
 
-    def loss_of(samples: Samples) -> Tensor:
+    def loss_of(samples: ItemSamples) -> Tensor:
         return click_loss(model.train()(*as_tensors(samples)))
 
     fit(loss_of, model.parameters(), data, places, negatives, settings, rng, after_epoch, must_end)
 
 
 @torch.no_grad()
-def score(model: nn.Module, samples: Samples) -> NDArray[np.float32]:
+def score(model: nn.Module, samples: ItemSamples) -> NDArray[np.float32]:
     """Return the scores of all candidates, (B, 1 + n)."""
     model.eval()
     found = [model(*as_tensors(samples.take(slice(begin, begin + _ASKED)))) for begin in range(0, len(samples), _ASKED)]
     return torch.cat(found).numpy()
 
 
-def as_tensors(samples: Samples) -> tuple[Tensor, Tensor, Tensor]:
+def as_tensors(samples: ItemSamples) -> tuple[Tensor, Tensor, Tensor]:
     """Return users, history and candidates as a model takes them."""
     users, history, candidates = (
         torch.from_numpy(np.ascontiguousarray(each)) for each in (samples.users, samples.history, samples.candidates)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mdl.data.sources import source_forms
-from mdl.peers.cli.headings import App
+from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.options import (
     AsJson,
     Interface,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mdl.devices.offer import Offer
     from mdl.peers.sharing.node import Meeting
 
-app = App("List, fetch, inspect and share data sets.")
+app = CommandGroup("List, fetch, inspect and share data sets.")
 
 _LARGEST_BAR = 24
 # Enough for every subject of the known sets; a longer list says how many more there are.

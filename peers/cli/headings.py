@@ -33,7 +33,7 @@ _WHOLE = 1_000  # characters of a sentence, so that it is not cut
 _WIDEST = 30  # the width of a left column, equal to click's
 
 
-class App(typer.Typer):
+class CommandGroup(typer.Typer):
     """A group of commands of `mdl`."""
 
     def __init__(self, about: str | None = None) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mdl.peers.cli.failure import run_guarded
-from mdl.peers.cli.headings import MESH, App
+from mdl.peers.cli.headings import MESH, CommandGroup
 from mdl.peers.cli.invite import Invited, be_let_in
 from mdl.peers.cli.options import (
     AsJson,
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-app = App()
+app = CommandGroup()
 
 
 def _tell_version(asked: bool) -> None:

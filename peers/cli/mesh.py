@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.peers.cli.headings import App
+from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.invite import AsQr, draw_qr
 from mdl.peers.cli.options import (
     AsJson,
@@ -30,11 +30,11 @@ from mdl.section import LONGEST_S
 
 if TYPE_CHECKING:
     from mdl.config import MeshSection
-    from mdl.peers.trust.ownership import Spread
+    from mdl.peers.trust.ownership import Agreement
     from mdl.transport.links.standing import Stated
     from mdl.transport.trust.membership import Membership
 
-app = App("Make, join and list meshes, and manage their members.")
+app = CommandGroup("Make, join and list meshes, and manage their members.")
 MeshName = Annotated[str, typer.Argument(help="Name the mesh as `mdl mesh list` shows it.")]
 Device = Annotated[str, typer.Argument(help="Give its name, or the words of its key, as `mdl mesh members` shows.")]
 Wait = Annotated[
@@ -320,7 +320,7 @@ def _section(join: list[str] | None, interface: list[str] | None, loopback: bool
     return load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None).mesh
 
 
-def _report(what: str, spread: list[Spread], quiet: bool) -> dict[str, object]:
+def _report(what: str, spread: list[Agreement], quiet: bool) -> dict[str, object]:
     if not quiet:
         tell(f"{what}; {spread[0].tell()}")
     agreed = sorted({each for one in spread for each in one.agreed})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import ConfigError, UnfinishedError
-from mdl.peers.cli.headings import PERSONAL, App
+from mdl.peers.cli.headings import PERSONAL, CommandGroup
 from mdl.peers.cli.options import AsJson, LogLevel, Quiet, When, finite, log_at, print_json, tell
 from mdl.peers.cli.personal_options import (
     Anew,
@@ -39,9 +39,9 @@ from mdl.peers.cli.progress import progress_bar
 from mdl.section import MANY
 
 if TYPE_CHECKING:
-    from mdl.personal.words.efficiency import Evaluation
+    from mdl.personal.words.efficiency import SuggestionScore
 
-app = App("Train a personal model from what one person wrote.")
+app = CommandGroup("Train a personal model from what one person wrote.")
 
 
 @app.command("pretrain")
@@ -292,7 +292,7 @@ def forget(
     tell(f"deleted in {folder}: {', '.join(gone) or 'nothing was there'}")
 
 
-def _compare(before: Evaluation, after: Evaluation) -> None:
+def _compare(before: SuggestionScore, after: SuggestionScore) -> None:
     gain = after.efficiency / before.efficiency - 1 if before.efficiency else 0.0
     print(f"top-3 efficiency {before.efficiency:.3f} -> {after.efficiency:.3f} ({gain:+.1%}), "
           f"only words that begin as typed {before.filtered:.3f} -> {after.filtered:.3f}")  # fmt: skip

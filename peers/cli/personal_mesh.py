@@ -54,7 +54,7 @@ from mdl.section import MANY
 if TYPE_CHECKING:
     from mdl.config import Config
     from mdl.peers.edge.gatekeeper import Gatekeeper
-    from mdl.peers.personal.shared import Lesson, Shared
+    from mdl.peers.personal.shared import Shared, TextLesson
     from mdl.transport.trust.keys import Mesh
 
 BeganWith = Annotated[
@@ -111,7 +111,7 @@ def join_mesh(
     ours = shared.read_shared(folder, model)
     said = shared.words_of(train.read_sentences(text, author, limit), ours[1].table)
     lessons = study_settings(1, batch, "sgd", shared_rate, seed)
-    lesson = shared.Lesson(said, lessons, words_a_round, lambda: bool(gate.forbidden_by), once=once)
+    lesson = shared.TextLesson(said, lessons, words_a_round, lambda: bool(gate.forbidden_by), once=once)
     how = name, rounds or 0, fresh
     _train_together(find_mesh(mesh, code, settings), settings, ours, lesson, gate, how, (folder, model))
     shared.take_over(folder, ours, model)
@@ -145,7 +145,7 @@ def _train_together(
     mesh: Mesh,
     settings: Config,
     ours: Shared,
-    lesson: Lesson,
+    lesson: TextLesson,
     gate: Gatekeeper,
     how: tuple[str | None, int, bool],
     places: tuple[Path, Path | None],

@@ -12,7 +12,7 @@ from mdl.peers.cli.options import check_choice, finite, print_json, tell
 from mdl.section import LARGEST_SEED, MANY
 
 if TYPE_CHECKING:
-    from mdl.peers.personal.train import Trained
+    from mdl.peers.personal.train import TrainingEnded
     from mdl.personal.study import StudySettings
     from mdl.personal.words.text_task import Batching
 
@@ -65,7 +65,7 @@ def batching_of(name: str) -> Batching:
     return cast("Batching", name)
 
 
-def end_training(done: Trained, where: dict[str, Any], told: str, as_json: bool) -> None:
+def end_training(done: TrainingEnded, where: dict[str, Any], told: str, as_json: bool) -> None:
     import msgspec
 
     result = where | msgspec.to_builtins(done)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mdl.errors import ConfigError
-from mdl.peers.cli.headings import App
+from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.options import AsJson, print_json, tell
 from mdl.section import MANY
 
 if TYPE_CHECKING:
     from mdl.peers.service.unit import Service
 
-app = App("Run a command as a service, from boot on.")
+app = CommandGroup("Run a command as a service, from boot on.")
 
 _SYSTEMS = ("systemd", "launchd", "windows")
 _OF_PLATFORMS = {"darwin": "launchd", "win32": "windows"}

@@ -28,7 +28,7 @@ from mdl.peers.cli.options import (
 if TYPE_CHECKING:
     from mdl.config import Config
     from mdl.peers.web.opening import Opened
-    from mdl.peers.web.sources import Source
+    from mdl.peers.web.sources import SnapshotSource
     from mdl.transport.trust.keys import Mesh
 
 DEFAULT_PORT = 8420  # equal to that of peers/web/opening.py, which has more to import
@@ -81,9 +81,9 @@ def page_beside(
     if not (settings.web.port or settings.web.metrics_port):
         yield lambda names: None
         return
-    from mdl.peers.web.opening import Wanted, page_of, page_of_mesh
+    from mdl.peers.web.opening import PageWanted, page_of, page_of_mesh
 
-    wanted = Wanted.of(settings.web)
+    wanted = PageWanted.of(settings.web)
     if cloud is None:
         with page_of_mesh(mesh, settings.mesh, wanted, source, _known_code(mesh)) as opened:
             tell(f"mdl: {opened.tell()}")
@@ -125,10 +125,10 @@ def web(
     It shows devices, the open round, what was learned, and schedules played again.
     """
     from mdl.peers.interrupts import handled, interrupt
-    from mdl.peers.web.opening import Wanted, page_of, page_of_mesh
+    from mdl.peers.web.opening import PageWanted, page_of, page_of_mesh
 
     settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
-    wanted = Wanted(DEFAULT_PORT if port is None else port, lan, metrics_port, port is None)
+    wanted = PageWanted(DEFAULT_PORT if port is None else port, lan, metrics_port, port is None)
     with handled(interrupt):
         if run is not None:
             with page_of(_directory(run), None, wanted) as opened:
@@ -143,7 +143,7 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=LOOK)(web)
 
 
-def _directory(run: Path) -> Source:
+def _directory(run: Path) -> SnapshotSource:
     from mdl.peers.web.opening import need_libraries
 
     need_libraries()

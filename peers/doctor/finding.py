@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 
 
-class Verdict(Enum):
+class Severity(Enum):
     """NOTE: a mesh works all the same; FAIL: it does not, or not with the device in question."""
 
     OK = "ok"
@@ -20,23 +20,23 @@ class Finding(msgspec.Struct, frozen=True):
     """check: its name, stable for scripts. told: the finding. do: what to type or change. around: the way without."""
 
     check: str
-    verdict: Verdict
+    verdict: Severity
     told: str
     do: str = ""
     around: str = ""
 
 
 def ok(check: str, told: str) -> Finding:
-    return Finding(check, Verdict.OK, told)
+    return Finding(check, Severity.OK, told)
 
 
 def note(check: str, told: str, do: str = "", around: str = "") -> Finding:
-    return Finding(check, Verdict.NOTE, told, do, around)
+    return Finding(check, Severity.NOTE, told, do, around)
 
 
 def fail(check: str, told: str, do: str, around: str = "") -> Finding:
-    return Finding(check, Verdict.FAIL, told, do, around)
+    return Finding(check, Severity.FAIL, told, do, around)
 
 
 def broken(findings: Iterable[Finding]) -> list[Finding]:
-    return [finding for finding in findings if finding.verdict is Verdict.FAIL]
+    return [finding for finding in findings if finding.verdict is Severity.FAIL]

@@ -10,7 +10,7 @@ import msgspec
 from zmq.utils import z85
 
 from mdl.config import MeshSection
-from mdl.peers.doctor.finding import Finding, Verdict, broken, fail, note, ok
+from mdl.peers.doctor.finding import Finding, Severity, broken, fail, note, ok
 from mdl.peers.doctor.sight import DOCTOR_PORT, Sight
 from mdl.peers.doctor.way import (
     SAME_CODE,
@@ -28,7 +28,7 @@ from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import Address, parse_address
 from mdl.transport.discovery.mdns import Announcement
 from mdl.transport.discovery.scopes import Interface, bare
-from mdl.transport.links.probe import Reached, connect, endures, probe, probe_link
+from mdl.transport.links.probe import ProbeStage, connect, endures, probe, probe_link
 from mdl.transport.links.sockets import Curve
 from mdl.transport.trust.keys import Mesh, show_name
 from mdl.trust.statements import Proof
@@ -112,12 +112,12 @@ def _check_device(device: _Device, mesh: Mesh, own: Sequence[Interface], sight: 
     heard = sight.heard_at([address.host for address in device.addresses])
     addresses = [each for each in device.addresses if not heard or bare(each.host) == heard.host][:4]
     tried = [(each, probe(each, mesh.keys, _PROBE_S)) for each in addresses]
-    at, reached = max(tried, key=lambda pair: list(Reached).index(pair[1]))
+    at, reached = max(tried, key=lambda pair: list(ProbeStage).index(pair[1]))
     trouble = _find_trouble(device, at, reached, heard is not None, own, sight)
-    if reached is Reached.MEMBER and mesh.keys and endures(at, mesh.keys, _ENDURES_S) is False:
+    if reached is ProbeStage.MEMBER and mesh.keys and endures(at, mesh.keys, _ENDURES_S) is False:
         trouble = tell_broken_off(device.name, at)
     if trouble is not None and trouble.check == "port" and (lossy := check_loss(device.name, at.host)):
-        yield lossy if heard else msgspec.structs.replace(lossy, verdict=Verdict.FAIL)
+        yield lossy if heard else msgspec.structs.replace(lossy, verdict=Severity.FAIL)
     elif trouble is not None:
         yield trouble
     if trouble is not None or heard is None:
@@ -131,9 +131,9 @@ def _check_device(device: _Device, mesh: Mesh, own: Sequence[Interface], sight: 
 
 
 def _find_trouble(
-    device: _Device, at: Address, reached: Reached, is_heard: bool, own: Sequence[Interface], sight: Sight
+    device: _Device, at: Address, reached: ProbeStage, is_heard: bool, own: Sequence[Interface], sight: Sight
 ) -> Finding | None:
-    if reached is not Reached.MEMBER:
+    if reached is not ProbeStage.MEMBER:
         found = find_cause(device.name, at, reached, own)
         return found or tell_end(device.name, at, reached, own, is_heard)
     proof = device.info.proof if device.info else None

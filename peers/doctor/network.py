@@ -17,7 +17,7 @@ import psutil
 
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
-from mdl.peers.doctor.finding import Finding, Verdict, broken, fail, note, ok
+from mdl.peers.doctor.finding import Finding, Severity, broken, fail, note, ok
 from mdl.peers.doctor.way import tell_no_port
 from mdl.transport.discovery.arp import hear_namesake, who_else_has
 from mdl.transport.discovery.interfaces import LOOPBACK, interface_states, is_outer, name_of, of_ipv4, usable_interfaces
@@ -106,7 +106,9 @@ def check_multicast(own: Sequence[Interface]) -> list[Finding]:
     works = any(each.heard in (Heard.ITSELF, Heard.OTHERS) for each in tried)
     names = [name_of(str(each.ip)) or str(each.ip) for each in own]
     found = [_tell_multicast(name, heard, at) for name, heard, at in zip(names, tried, own, strict=True)]
-    return [msgspec.structs.replace(each, verdict=Verdict.NOTE) if works and broken([each]) else each for each in found]
+    return [
+        msgspec.structs.replace(each, verdict=Severity.NOTE) if works and broken([each]) else each for each in found
+    ]
 
 
 def check_port(section: MeshSection) -> Finding:

@@ -21,7 +21,7 @@ from mdl.transport.discovery.interfaces import interface_states, name_of, of_ipv
 from mdl.transport.discovery.reach import Echoes, are_taken, echo, measure_speed
 from mdl.transport.discovery.scan import DEFAULT_PORT
 from mdl.transport.discovery.scopes import Interface, socket_address
-from mdl.transport.links.probe import Reached, connect
+from mdl.transport.links.probe import ProbeStage, connect
 from mdl.transport.links.sockets import local_host_towards
 
 _ARP_S, _CONNECT_S, _ECHO_S = 0.6, 1.0, 1.0
@@ -32,15 +32,15 @@ _FEW, _SMALL_BYTES = 4, 64
 _REFUSALS = {errno.EINVAL: "blackhole", errno.EACCES: "prohibit", errno.EHOSTUNREACH: "unreachable"}
 
 
-def find_cause(name: str, at: Address, reached: Reached, own: Sequence[Interface]) -> Finding | None:
+def find_cause(name: str, at: Address, reached: ProbeStage, own: Sequence[Interface]) -> Finding | None:
     """Return why a connection does not get to a device, if it can be seen here; None if it cannot."""
     where = name if at.host in name else f"{name} at {at.host}:{at.port}"
     found = _find_route(where, at)
-    if found is None and reached is Reached.NO_WAY:
+    if found is None and reached is ProbeStage.NO_WAY:
         found = _find_no_port(where, at)
-    if found is None and reached in (Reached.NOT_MDL, Reached.OTHER_KEYS, Reached.SILENT):
+    if found is None and reached in (ProbeStage.NOT_MDL, ProbeStage.OTHER_KEYS, ProbeStage.SILENT):
         found = _find_proxy(where, at)
-    if found is None and reached in (Reached.NO_WAY, Reached.SILENT) and ":" not in at.host:
+    if found is None and reached in (ProbeStage.NO_WAY, ProbeStage.SILENT) and ":" not in at.host:
         found = _find_neighbour(where, at) or _find_dead_card(where, at, own)
     return found
 
@@ -142,32 +142,32 @@ def _find_dead_card(where: str, at: Address, own: Sequence[Interface]) -> Findin
 SAME_CODE = "mdl mesh show NAME shows the code on each device: give all of them the same, mdl peer --code ..."
 
 
-def tell_end(name: str, at: Address, reached: Reached, own: Sequence[Interface], is_heard: bool = False) -> Finding:
+def tell_end(name: str, at: Address, reached: ProbeStage, own: Sequence[Interface], is_heard: bool = False) -> Finding:
     """Report the end of a connection. reached: how far a connection to its port came. is_heard: it reaches us."""
     where = name if at.host in name else f"{name} at {at.host}:{at.port}"
     if lost := _find_detour(at.host, own):
         do = f"ip route get {at.host}; exclude the local network in the settings of the VPN"
         return fail("way", f"the way to {where} leads over {lost}, not into the network that it is in", do)
-    if is_heard and reached in (Reached.NO_WAY, Reached.REFUSED, Reached.SILENT):
+    if is_heard and reached in (ProbeStage.NO_WAY, ProbeStage.REFUSED, ProbeStage.SILENT):
         do = f"a firewall on one of the two: allow TCP to port {at.port} out of here; there {_open(at.port)}"
         return fail("port", f"{where} reaches this machine, but not the other way round ({reached.value})", do)
     match reached:
-        case Reached.NO_WAY if is_near(at.host, own):
+        case ProbeStage.NO_WAY if is_near(at.host, own):
             do = "is it on? else the Wi-Fi keeps its clients apart: a guest network, or client isolation in the router"
             return fail("way", f"{where} is in this very network, but nothing gets there", do)
-        case Reached.NO_WAY:
+        case ProbeStage.NO_WAY:
             do = f"both must be in one network with one netmask, or a route must lead there: ip route get {at.host}"
             return fail("way", f"no way to {where}: {_tell_networks(own)}, and no route leads there", do)
-        case Reached.REFUSED:
+        case ProbeStage.REFUSED:
             do = f"is it running? there: mdl doctor --peer THIS-ADDRESS, or ss -ltn; or a firewall: {_open(at.port)}"
             return fail("port", f"{where}: nobody listens there", do)
-        case Reached.SILENT:
+        case ProbeStage.SILENT:
             do = f"a firewall on it, or client isolation of the Wi-Fi (a guest network), drops it; {_open(at.port)}"
             return fail("port", f"{where} does not answer on its TCP port", do)
-        case Reached.NOT_MDL:
+        case ProbeStage.NOT_MDL:
             do = "give the port that mdl status shows; if it is mdl, it hangs: start it again"
             return fail("port", f"{where}: another program is listening on that port", do)
-        case Reached.OTHER_KEYS:
+        case ProbeStage.OTHER_KEYS:
             return fail("code", f"{where} is in another mesh: it does not know our join code", SAME_CODE)
     do = f"a firewall here: {_open(DEFAULT_PORT)} (another --port: that one); the same mdl on both? mdl --version"
     return fail("port", f"{where} lets this machine in, but its answer does not come back", do, "--join from its side")

@@ -16,7 +16,7 @@ import msgspec
 from mdl.bounds import UNREADABLE
 from mdl.errors import MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache, read_metadata
-from mdl.peers.roles.run_end import UNKNOWN, Taken, tell_best
+from mdl.peers.roles.run_end import UNKNOWN, RunKnowledge, tell_best
 from mdl.protocol.counts import Course, is_better
 
 if TYPE_CHECKING:
@@ -90,11 +90,11 @@ def _is_better(course: Course, known: Course) -> bool:
     return not {each.peer_id for each in course.best} <= tried or is_better(course.best, known.best, figure)
 
 
-def known_by(machine: Peer) -> Taken:
+def known_by(machine: Peer) -> RunKnowledge:
     """Return what a node knows of the run; the agent's knowledge if it leads.
 
     May be called from any thread: the node may step down meanwhile.
     """
     if agent := machine.agent:
-        return Taken(course=agent.ending.course, ended_by=agent.ending.reason)
+        return RunKnowledge(course=agent.ending.course, ended_by=agent.ending.reason)
     return machine.trainer.taken if machine.trainer else UNKNOWN

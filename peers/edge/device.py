@@ -19,7 +19,7 @@ from mdl.bounds import in_utf8
 from mdl.channels import tell_channels
 from mdl.config import Config
 from mdl.data import DataSet, Shard, shard_test, take_windows
-from mdl.data.watch import Watched, watched_folder
+from mdl.data.watch import WatchedFolder, watched_folder
 from mdl.defence.marks import length
 from mdl.errors import ConfigError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
@@ -37,7 +37,7 @@ from mdl.peers.edge.loop_state import LoopState
 from mdl.peers.edge.resume import (
     DEVICE_FILES,
     Origin,
-    State,
+    ResumeState,
     initial_values,
     keep_state,
     refuse_begun,
@@ -138,7 +138,7 @@ class Device:
         """The model in one line, for people and for the message that names a different model."""
         return tell_model(self.model, self.description)
 
-    def restore(self, fresh: bool = False, init: Path | None = None) -> State:
+    def restore(self, fresh: bool = False, init: Path | None = None) -> ResumeState:
         """Return the state in the file cache, or the model at `init`, or the untrained model.
 
         fresh: sets aside the files of an earlier run. Raises ConfigError if the state is of another origin, or if
@@ -147,15 +147,15 @@ class Device:
         first = None if init is None else initial_values(init, self.model)
         if fresh:
             set_aside(self._out, DEVICE_FILES)
-        state = restore_state(self._cache, self._origin) or State(self.model.values().copy())
+        state = restore_state(self._cache, self._origin) or ResumeState(self.model.values().copy())
         if first is not None:
             refuse_begun(self._out, state.round_id)
-            state = State(first)
+            state = ResumeState(first)
         self._state.restore(state.round_id)
         self._own_after = ((0, self._keep_own()),)
         return state
 
-    def start(self, state: State) -> TrainerStart:
+    def start(self, state: ResumeState) -> TrainerStart:
         """Return what a trainer needs to go on from this state."""
         start = state.start(self.schema_hash, self.summary, self.ballots.begin(), self._outer, self.theta)
         told = tell_channels(self.train.x) if self._config.data.tell_values else ()
@@ -183,7 +183,7 @@ class Device:
             KeepDelta: lambda effect: keep_delta(self._out, self._me, effect),
         }
 
-    def _watch(self, config: Config, data: DataSet, shard: Shard) -> Watched | None:
+    def _watch(self, config: Config, data: DataSet, shard: Shard) -> WatchedFolder | None:
         watched = watched_folder(config.data.spec, data, self.train, self.test, self._settings.seed)
         if watched and (shard.count > 1 or config.cloud.address):
             raise ConfigError(f"data {config.data.spec!r}: watch= goes with neither --shard nor a cloud")
@@ -191,13 +191,13 @@ class Device:
             self._take(watched)
         return watched
 
-    def _take(self, watched: Watched) -> None:
+    def _take(self, watched: WatchedFolder) -> None:
         self.train, self.test = watched.train, watched.test
         self._trainer.replace_windows(self.train.x, self.train.y)
         if self._config.round.theta == "samples":
             self.theta = float(len(self.train))
 
-    def begin_again(self, me: Contributor) -> State:
+    def begin_again(self, me: Contributor) -> ResumeState:
         """Return the state for another start of this process: from the disk, or else the untrained model.
 
         Wait for the training of the former start to end at its next step.
@@ -205,7 +205,7 @@ class Device:
         self._is_of_former, self._me = True, me
         if self._training.acquire(timeout=_NEXT_STEP_S):
             self._training.release()
-        state = restore_state(self._cache, self._origin) or State(self._build().values().copy())
+        state = restore_state(self._cache, self._origin) or ResumeState(self._build().values().copy())
         self._state.restore(state.round_id)
         return state
 

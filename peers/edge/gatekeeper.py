@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
-from mdl.devices.gate import Gate, Reading, parse_when
+from mdl.devices.gate import PauseConditions, SensorReading, parse_when
 from mdl.peers.edge.sensors import Sensors
 
 logger = logging.getLogger("mdl")
@@ -37,8 +37,8 @@ class Gatekeeper:
 
     def __init__(
         self,
-        gate: Gate,
-        sensors: Callable[[], Reading],
+        gate: PauseConditions,
+        sensors: Callable[[], SensorReading],
         minute: Callable[[], float] | None = None,
         wait: Callable[[], None] | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class Gatekeeper:
     @contextmanager
     def looking(self, told: Callable[[str], None]) -> Iterator[None]:
         """Look repeatedly in a thread meanwhile. told: is given `forbidden_by` each time a pause begins or ends."""
-        if self._gate == Gate():
+        if self._gate == PauseConditions():
             yield  # there is nothing that could change
             return
         if self.forbidden_by:
@@ -94,7 +94,7 @@ class Gatekeeper:
                 told(self.forbidden_by)
             rest_s = _RESTS * (time.monotonic() - began_s)
 
-    def _take(self, reading: Reading) -> bool:
+    def _take(self, reading: SensorReading) -> bool:
         before, now = self.forbidden_by, self._gate.forbids(reading, self._minute())
         with self._changed:
             self.forbidden_by = now
@@ -112,7 +112,7 @@ class Gatekeeper:
 
 def make_gatekeeper(when: str, in_use_file: str) -> Gatekeeper:
     """Return the gatekeeper of a `--when`; an empty one lets everything through. Raises ConfigError."""
-    gate = parse_when(when) if when else Gate()
+    gate = parse_when(when) if when else PauseConditions()
     return Gatekeeper(gate, Sensors(gate, in_use_file))
 
 

@@ -58,7 +58,7 @@ from mdl.transport.worker import Work
 
 if TYPE_CHECKING:
     from mdl.peers.edge.cloud.line import CloudSide
-    from mdl.peers.edge.resume import Begin, State
+    from mdl.peers.edge.resume import Begin, ResumeState
 
 logger = logging.getLogger(__name__)
 
@@ -238,7 +238,7 @@ def run_trainer(
     sampler.check_offer(state.parameters.nbytes)
     check_room(state.parameters.nbytes)
 
-    def build(me: Contributor, begins: State | None = None) -> tuple[PeerStart, Peer]:
+    def build(me: Contributor, begins: ResumeState | None = None) -> tuple[PeerStart, Peer]:
         """Build the machine as a new start would: from the last model on the disk and the device's promises."""
         at = device.begin_again(me) if begins is None else begins
         start = configured_start(config, me, device.start(at), time.monotonic(), chosen.told, merges.defence())
@@ -283,12 +283,12 @@ def tell_weight(config: Config, theta: float) -> str:
     return "it weighs 1, as every device does (round.theta)"
 
 
-def _warmed(state: State, cloud: CloudSide) -> State:
+def _warmed(state: ResumeState, cloud: CloudSide) -> ResumeState:
     """Return the state of a device that has trained nothing yet: with the cloud's model, if it gives one."""
-    from mdl.peers.edge.resume import State  # imports torch, too
+    from mdl.peers.edge.resume import ResumeState  # imports torch, too
 
     values = cloud.warm_start()
-    return state if values is None else State(values)
+    return state if values is None else ResumeState(values)
 
 
 def _observer(

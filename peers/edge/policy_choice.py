@@ -11,7 +11,7 @@ from pathlib import Path
 from mdl.config import Config
 from mdl.own import Own
 from mdl.peers.edge.relearner import DECISION_S, make_own_policy
-from mdl.scheduler.given import Budget, check_count, describe_choice, is_file, policy_of
+from mdl.scheduler.given import TimeBudget, check_count, describe_choice, is_file, policy_of
 from mdl.scheduler.policies.chain import Policy
 
 
@@ -36,7 +36,7 @@ def choose_policy(config: Config, policy: str | Own | None = None) -> ChosenPoli
     name = config.round.policy if policy is None else policy
     if name == "dqn":
         return ChosenPolicy("dqn", lambda directory: make_own_policy(config, directory), config.round.relearn)
-    first = policy_of(name, Budget(DECISION_S, time.perf_counter))
+    first = policy_of(name, TimeBudget(DECISION_S, time.perf_counter))
     check_min_peers(first, config.round.min_peers, str(name))
     is_read = isinstance(name, str) and is_file(name)
     return ChosenPolicy(describe_choice(name), lambda _: deepcopy(first) if is_read else policy_of(name))

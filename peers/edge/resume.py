@@ -48,7 +48,7 @@ DEVICE_FILES = (
 _MOST_ASIDE = 1000
 
 
-class State(msgspec.Struct, frozen=True):
+class ResumeState(msgspec.Struct, frozen=True):
     """The state that a device goes on from: w(round_id) and its history. momentum: of its outer optimizer, if known.
 
     link_mb_s: speed of its link when that was saved, in MB/s; 0.0: not known.
@@ -137,7 +137,7 @@ def keep_state(cache: ModelCache, effect: SaveModel, origin: Origin) -> None:
         logger.warning("round %d is not in the file cache: %s", effect.round_id, error)
 
 
-def restore_state(cache: ModelCache, origin: Origin) -> State | None:
+def restore_state(cache: ModelCache, origin: Origin) -> ResumeState | None:
     """Return the last whole state of this model in this mesh, or None. An older cache has no history.
 
     A model with an unreadable history is skipped: the mesh could not go on from it. Raises ConfigError if the state is
@@ -159,7 +159,7 @@ def restore_state(cache: ModelCache, origin: Origin) -> State | None:
     if cached.round_id:
         logger.info("continuing at round %d (%s); --fresh would start anew", cached.round_id, cache.path.parent)
     link_mb_s = 1e-3 * (whole_number(cached.extra.get("link_kb_s", ""), int(1e3 * MAX_RATE_MB_S)) or 0)
-    return State(cached.values, cached.round_id, history, cached.momentum, link_mb_s)
+    return ResumeState(cached.values, cached.round_id, history, cached.momentum, link_mb_s)
 
 
 def initial_values(path: Path, model: FlatModel) -> Vector:

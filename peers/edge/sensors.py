@@ -18,7 +18,7 @@ import msgspec
 import psutil
 
 from mdl.bounds import printable
-from mdl.devices.gate import Gate, Reading
+from mdl.devices.gate import PauseConditions, SensorReading
 from mdl.errors import ConfigError, DataError
 from mdl.hints import did_you_mean
 from mdl.peers.edge.sampler import is_in_use, read_battery
@@ -51,7 +51,7 @@ class Sensors:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: PauseConditions,
         in_use_file: str = "",
         root: Path = Path("/"),
         run: Run | None = None,
@@ -69,11 +69,11 @@ class Sensors:
         except DataError as error:
             raise ConfigError(f"--when file: {error}") from None
 
-    def __call__(self) -> Reading:
+    def __call__(self) -> SensorReading:
         try:
             told, stale = self._read_file(), self._find_stale()
         except (DataError, OSError) as error:
-            return Reading(failed=dict.fromkeys(sorted(self._wanted), _reason(error)))
+            return SensorReading(failed=dict.fromkeys(sorted(self._wanted), _reason(error)))
         found = {name: value for field, name in _FIELDS.items() if (value := getattr(told, field)) is not None}
         failed: dict[str, str] = {}
         if stale:
@@ -85,10 +85,10 @@ class Sensors:
                 found |= {name: value for name, value in (read() if wanted else {}).items() if name in wanted}
             except (OSError, LookupError, ValueError, TypeError, psutil.Error, subprocess.SubprocessError) as error:
                 failed |= dict.fromkeys(sorted(wanted), _reason(error))
-        return Reading(**{field: found.get(name) for field, name in _FIELDS.items()}, failed=failed)
+        return SensorReading(**{field: found.get(name) for field, name in _FIELDS.items()}, failed=failed)
 
-    def _read_file(self) -> Reading:
-        return read_sensors_file(self._file) if self._file else Reading()
+    def _read_file(self) -> SensorReading:
+        return read_sensors_file(self._file) if self._file else SensorReading()
 
     def _find_stale(self) -> str:
         """Return why the file does not count any more, as nothing has written it for long; "" if it counts."""
@@ -148,7 +148,7 @@ class Sensors:
             return None
 
 
-def read_sensors_file(path: Path) -> Reading:
+def read_sensors_file(path: Path) -> SensorReading:
     """Read a script's file. Raises DataError in one line: what is wrong, and what would be valid."""
     content = read_text(path, _LARGEST_BYTES, f"JSON {_FORM}")
     table = decode_json(content, dict[str, msgspec.Raw], str(path), f"JSON {_FORM}")
@@ -156,7 +156,7 @@ def read_sensors_file(path: Path) -> Reading:
         if key not in _FIELDS:
             hint = did_you_mean(key, _FIELDS)
             raise DataError(f"{path}: unknown sensor {printable(key, 60)!r}{hint}; valid: {', '.join(_FIELDS)}")
-    return decode_json(content, Reading, str(path), f"JSON {_FORM}")
+    return decode_json(content, SensorReading, str(path), f"JSON {_FORM}")
 
 
 def _read_supplies(supplies: Sequence[Path]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from mdl.peers.launch.run_directory import (
 )
 from mdl.peers.report.after import report_on
 from mdl.peers.view.console import PlainConsole
-from mdl.peers.view.snapshot import Taker
+from mdl.peers.view.snapshot import SnapshotTaker
 from mdl.peers.view.tail import RoundReader
 from mdl.peers.view.terminal import describe_summary, draw_mesh, show_result
 from mdl.peers.view.watch import Watcher
@@ -139,11 +139,11 @@ def _page(run: Run, mesh: Mesh, watcher: Watcher, console: Console) -> Iterator[
     if not run.page:
         yield
         return
-    from mdl.peers.web.opening import Wanted, page_of
+    from mdl.peers.web.opening import PageWanted, page_of
     from mdl.peers.web.sources import LiveMesh
 
     source = LiveMesh(watcher, run.out / "cloud" / "cycles.jsonl" if run.cloud else None, run.data.classes)
-    with page_of(source, mesh, Wanted.of(WebSection(port=run.page))) as opened:
+    with page_of(source, mesh, PageWanted.of(WebSection(port=run.page))) as opened:
         watcher.on_news = opened.notify
         console.print(f"the page: {opened.url}", soft_wrap=True, highlight=False)
         yield
@@ -184,7 +184,7 @@ def _follow(
     The agent ends the run. If it is lost in the middle, a peer leads from there on, and the run ends with the peers.
     """
     agent, reader, cycles = children.running[0], RoundReader(run.out), CycleReader(run.out)
-    told, taker = "", Taker()
+    told, taker = "", SnapshotTaker()
     with Live(console=console, auto_refresh=False) if draws else nullcontext() as screen:
         ended, alone_s = False, 0.0
         while not ended:

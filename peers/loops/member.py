@@ -39,7 +39,7 @@ from mdl.peers.edge.membership import open_membership
 from mdl.peers.edge.naming import name_here, next_name
 from mdl.peers.edge.narrate import Narrator
 from mdl.peers.edge.node import METRICS, drive, record_round, start_peer
-from mdl.peers.edge.resume import DEVICE_FILES, Origin, State, keep_state, restore_state, set_aside
+from mdl.peers.edge.resume import DEVICE_FILES, Origin, ResumeState, keep_state, restore_state, set_aside
 from mdl.peers.edge.sampler import MergeTimer, Sampler
 from mdl.peers.interrupts import interrupted_quietly
 from mdl.peers.loops.rounds import RoundDone, RoundLines, tell_on_stderr
@@ -298,11 +298,11 @@ class Member:
         if trained.isdisjoint(map(id, self.model.parameters())):
             raise ConfigError("the optimizer holds none of the model's parameters: make it from model.parameters()")
 
-    def _restore(self, fresh: bool) -> State:
+    def _restore(self, fresh: bool) -> ResumeState:
         """Return the state in the file cache, or the model as it was handed in."""
         if fresh:
             set_aside(self._directory, DEVICE_FILES)
-        state = restore_state(self._cache, self._origin) or State(self._flat.values().copy())
+        state = restore_state(self._cache, self._origin) or ResumeState(self._flat.values().copy())
         self._state.restore(state.round_id)
         return state
 
@@ -312,14 +312,14 @@ class Member:
         The result of the loop's current round is dropped.
         """
         self._me = claim_again(self._directory, self._me)
-        state = restore_state(self._cache, self._origin) or State(self._machine.parameters)
+        state = restore_state(self._cache, self._origin) or ResumeState(self._machine.parameters)
         start = self._start(state)
         peer = build_machine(start, state.parameters)
         assert peer.trainer is not None
         self._machine = peer.trainer
         return start, peer
 
-    def _start(self, state: State) -> PeerStart:
+    def _start(self, state: ResumeState) -> PeerStart:
         trainer = state.start(self._origin.schema_hash, self._origin.model, self._ballots.begin(), Outer(), self._theta)
         return configured_start(self._config, self._me, trainer, time.monotonic(), defence=Defence(seed=randbits(63)))
 

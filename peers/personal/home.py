@@ -31,7 +31,7 @@ PERSONAL_FILES = (MODEL, PREVIOUS, SHARED, NEXT, STUDY, *with_previous(RECORD), 
 _LARGEST_RECORD_BYTES = 1 << 16
 
 
-class Record(msgspec.Struct, frozen=True):
+class PersonalRecord(msgspec.Struct, frozen=True):
     """The record of what was learned. words: of the person's text. seconds: of processor time, of all trainings.
 
     trainings: the finished ones. typed, saved: characters while typing, and those that were not needed.
@@ -59,7 +59,7 @@ class Status(msgspec.Struct, frozen=True):
     model_bytes: Bytes
     disk_bytes: Bytes
     unfinished: bool
-    record: Record
+    record: PersonalRecord
     joules_a_training: float
     battery_percent_a_training: float
 
@@ -76,14 +76,14 @@ def prepare_folder(folder: Path) -> None:
         raise StorageError(folder, error) from None
 
 
-def read_record(folder: Path) -> Record:
-    def read(path: Path) -> Record:
-        return decode_json(read_sealed(path, _LARGEST_RECORD_BYTES), Record, str(path))
+def read_record(folder: Path) -> PersonalRecord:
+    def read(path: Path) -> PersonalRecord:
+        return decode_json(read_sealed(path, _LARGEST_RECORD_BYTES), PersonalRecord, str(path))
 
-    return read_kept(folder / RECORD, read, "the last training is not counted") or Record()
+    return read_kept(folder / RECORD, read, "the last training is not counted") or PersonalRecord()
 
 
-def write_record(folder: Path, record: Record) -> None:
+def write_record(folder: Path, record: PersonalRecord) -> None:
     write_kept(folder / RECORD, msgspec.json.encode(record))
 
 

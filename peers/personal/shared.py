@@ -31,7 +31,7 @@ from mdl.writing import check_writable
 Shared = tuple[NextWordModel, NextWordFile]
 
 
-class Round(Protocol):
+class MeshRound(Protocol):
     """One round of a mesh (`mdl.Round`). given_up: the device must pause, the round comes again."""
 
     round_id: int
@@ -41,7 +41,7 @@ class Round(Protocol):
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TextLesson:
     """The lesson of one device in each round: one pass over its text, at most so many words of it.
 
     must_pause: asked before each batch. sampled: words that a step scores, 0 for all. once: as in `Techniques`.
@@ -67,7 +67,7 @@ def read_shared(folder: Path, start: Path | None) -> Shared:
     return load_next_word(start or folder / SHARED)
 
 
-def teach(rounds: Iterable[Round], model: NextWordModel, lesson: Lesson) -> int:
+def teach(rounds: Iterable[MeshRound], model: NextWordModel, lesson: TextLesson) -> int:
     """Train all layers of the shared model in every round of a mesh; return the number of trained rounds."""
     settings = suit_rate(lesson.settings, model)
     task = TextTask(model, lesson.text, "shared", settings.batch, lesson.sampled, lesson.once)

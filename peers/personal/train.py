@@ -26,7 +26,7 @@ from mdl.personal.compression import count_bytes
 from mdl.personal.study import Study, StudySettings, tune_all
 from mdl.personal.study_file import load_study, save_study
 from mdl.personal.words.corpus import NoTextError, read_lines_of
-from mdl.personal.words.efficiency import Alphabet, Evaluation, evaluate_next_word
+from mdl.personal.words.efficiency import Alphabet, SuggestionScore, evaluate_next_word
 from mdl.personal.words.mixture import count_ngrams, evaluate_mixture, evaluate_ngrams
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
@@ -47,7 +47,7 @@ from mdl.writing import check_writable
 _SAVING_SHARE = 0.05
 
 
-class Gate(Protocol):
+class MayTrain(Protocol):
     """Tells if a device may train (`mdl.peers.edge.gatekeeper`)."""
 
     forbidden_by: str
@@ -66,7 +66,7 @@ class StudyRun:
         study: Study,
         path: Path,
         origin: str,
-        gate: Gate,
+        gate: MayTrain,
         show: Callable[..., Any],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -111,7 +111,7 @@ class StudyRun:
 Sentences = list[list[str]]
 
 
-class Trained(msgspec.Struct, frozen=True):
+class TrainingEnded(msgspec.Struct, frozen=True):
     """The end of a training. finished: False if it was interrupted; the next start goes on where it was.
 
     words: of the text. steps: batches learned from. seconds: of processor time, this time. bytes: of the model.
@@ -125,8 +125,8 @@ class Trained(msgspec.Struct, frozen=True):
     steps: Count
     seconds: float
     bytes: Count
-    before: Evaluation | None = None
-    after: Evaluation | None = None
+    before: SuggestionScore | None = None
+    after: SuggestionScore | None = None
 
 
 def read_sentences(path: Path, author: str = "", limit: int = 0) -> Sentences:
@@ -156,7 +156,7 @@ def pretrain(
     when: str = "",
     fresh: bool = False,
     show: Callable[..., Any] = lambda *_: None,
-) -> Trained:
+) -> TrainingEnded:
     """Train a global model. size: (words, hidden, rank). start: a model to go on from; a rank compresses it first.
 
     sampled: words that a step scores, 0 for all. If interrupted, it leaves the model so far in `out`, and beside it the
@@ -185,7 +185,7 @@ def pretrain(
         save_next_word(out, model, table, trained_words=len(text))
     if finished:
         study_path.unlink(missing_ok=True)
-    return Trained(finished, len(text), table.classes, 0, study.progress.steps, seconds, count_bytes(model))
+    return TrainingEnded(finished, len(text), table.classes, 0, study.progress.steps, seconds, count_bytes(model))
 
 
 def train(
@@ -200,7 +200,7 @@ def train(
     when: str = "",
     fresh: bool = False,
     show: Callable[..., Any] = lambda *_: None,
-) -> Trained:
+) -> TrainingEnded:
     """Train one person's model on their own text, from a global model or from this person's.
 
     The last part of the text is held out for a test. Raises ConfigError if there is neither model.
@@ -235,12 +235,12 @@ def train(
         (folder / STUDY).unlink(missing_ok=True)
     _add_to_record(folder, seconds, study.progress.steps if finished else 0, len(text) if finished else None)
     after = assess(model, table, held_out) if held_out and finished else None
-    return Trained(
+    return TrainingEnded(
         finished, len(text), table.classes, change.new, study.progress.steps, seconds, count_bytes(model), before, after
     )
 
 
-def assess(model: NextWordModel, table: TokenTable, sentences: Sentences, top: int = 3) -> Evaluation:
+def assess(model: NextWordModel, table: TokenTable, sentences: Sentences, top: int = 3) -> SuggestionScore:
     """Evaluate how much typing a model saves on a text."""
     return evaluate_next_word(model, encode(sentences, table), top, Alphabet(table))
 

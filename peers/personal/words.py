@@ -10,7 +10,7 @@ import numpy as np
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
 from mdl.peers.personal.home import MODEL, PREVIOUS, STUDY
-from mdl.personal.vocabulary import Change
+from mdl.personal.vocabulary import VocabularyChange
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.personalise import change_words
 from mdl.personal.words.text import split_words
@@ -40,7 +40,9 @@ def edit_words(folder: Path, add: Sequence[str], remove: Sequence[str]) -> tuple
             )
     kept = [row for row, name in enumerate(names) if name not in gone]
     rows = np.array([*(0 for _ in added), *kept], np.int64)
-    table = change_words(model, described.table, Change((*added, *(names[row] for row in kept)), rows, len(added)))
+    table = change_words(
+        model, described.table, VocabularyChange((*added, *(names[row] for row in kept)), rows, len(added))
+    )
     own = (*described.own_words, *added)
     own = tuple(word for word in own if word not in gone)
     told = described.trained_words, described.personal_words, described.base

@@ -26,9 +26,9 @@ from mdl.peers.edge.resume import set_aside
 from mdl.peers.recommend.databases import PostgresDatabase, ProfileStore, SqliteDatabase, VectorStore
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import CycleTaught, KeepVectors, TeachCycle, VectorJudged, VectorsKept
-from mdl.recommend.algorithm import CloudSettings, next_round, pretrain
+from mdl.recommend.algorithm import RecommenderSettings, next_round, pretrain
 from mdl.recommend.interactions import Interactions
-from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, pack_lesson, read_lesson
+from mdl.recommend.lesson import LARGEST_LESSON_BYTES, RecommenderLesson, pack_lesson, read_lesson
 from mdl.recommend.profiles import number_profiles, tell_profiles
 from mdl.recommend.vector_codec import OtherBasisError, name_basis
 
@@ -51,7 +51,7 @@ class RecommendFiles:
         self,
         directory: Path,
         data: Interactions,
-        settings: CloudSettings,
+        settings: RecommenderSettings,
         seed: int,
         task: str,
         fresh: bool,
@@ -64,7 +64,7 @@ class RecommendFiles:
         self._lock = threading.Lock()  # guards the database: a round is closed while vectors come
         database = PostgresDatabase(store, fresh) if store else SqliteDatabase(directory / _DATABASE)
         self._store = VectorStore(database)
-        self._lesson: Lesson | None = None
+        self._lesson: RecommenderLesson | None = None
         self._packed, self._version = b"", 0
         if newest := self._store.newest():
             version, file, _, made_of = newest
@@ -134,7 +134,7 @@ class RecommendFiles:
             cloud = next_round(
                 self._lesson.cloud, vectors, data, self._settings, self._seed + version, self._stopped.is_set
             )
-        packed, file = pack_lesson(Lesson(cloud, data.titles)), f"{version:05d}.safetensors"
+        packed, file = pack_lesson(RecommenderLesson(cloud, data.titles)), f"{version:05d}.safetensors"
         write_packed(self._directory / "lessons" / file, packed)
         with self._lock:
             counted = self._store.close_round(version, file, name_basis(cloud.basis), self._task)

@@ -29,7 +29,7 @@ from mdl.protocol.machine import Event
 from mdl.reading import decode_json
 from mdl.recommend.device_step import VectorSettings
 from mdl.recommend.interactions import Interactions, keep_users
-from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, read_lesson
+from mdl.recommend.lesson import LARGEST_LESSON_BYTES, RecommenderLesson, read_lesson
 from mdl.recommend.personal import Suggestion, in_numbers_of, learn_vector, suggest
 from mdl.recommend.readers import read_interactions, read_titles
 from mdl.recommend.vector_codec import LARGEST_ENTRY, name_basis, pack_vector
@@ -43,7 +43,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 _Entry = Annotated[float, msgspec.Meta(ge=-LARGEST_ENTRY, le=LARGEST_ENTRY)]
 
 
-class Record(msgspec.Struct, frozen=True):
+class RecommenderRecord(msgspec.Struct, frozen=True):
     """device.json. vector: as it was learned last; version: of the lesson that it was learned with, 0 before any.
 
     basis: of that lesson; "" in files of older versions.
@@ -71,7 +71,7 @@ class Recommendee:
         self.upload_bytes = 0
         self.update_s: list[float] = []
         self._out, self._seed, self._held = out, seed, held
-        self.record = _find_record(out) or Record(self.user, spec)
+        self.record = _find_record(out) or RecommenderRecord(self.user, spec)
         if self.record.user != self.user:
             raise ConfigError(f"{out} is the directory of user {self.record.user!r}; give another --out, or --fresh")
         self.record = msgspec.structs.replace(self.record, data=spec)
@@ -102,7 +102,7 @@ class Recommendee:
         return UpdateReady(effect.number, Packed(packed), effect.lesson.version)
 
 
-class Shown(msgspec.Struct, frozen=True):
+class Recommendations(msgspec.Struct, frozen=True):
     """Recommendations for a user. with_vector, without: the first items, by this device's model and by the cloud's.
 
     titles: of these items, if the log has them.
@@ -119,7 +119,7 @@ class Shown(msgspec.Struct, frozen=True):
         return self.titles.get(item) or item
 
 
-def recommend(out: Path, spec: str | None, top: int) -> Shown:
+def recommend(out: Path, spec: str | None, top: int) -> Recommendations:
     """Run `mdl recommend` from this device's files alone. Raises DataError if it has learned nothing yet."""
     record = read_record(out)
     lesson = _read_lesson(out)
@@ -135,7 +135,7 @@ def recommend(out: Path, spec: str | None, top: int) -> Shown:
     seconds = time.perf_counter() - started
     plain = suggest(lesson, own, None, top)
     called = {each.item: titles[each.item] for each in (*mine, *plain) if each.item in titles}
-    return Shown(record.user, record.version, mine, plain, round(seconds, 4), called)
+    return Recommendations(record.user, record.version, mine, plain, round(seconds, 4), called)
 
 
 def read_own(spec: str, user: str) -> tuple[str, Interactions]:
@@ -150,23 +150,23 @@ def read_own(spec: str, user: str) -> tuple[str, Interactions]:
     return name, keep_users(log, np.array([log.find(name)]))
 
 
-def read_record(out: Path) -> Record:
+def read_record(out: Path) -> RecommenderRecord:
     found = _find_record(out)
     if found is None:
         raise DataError(f"{out}: this device has learned nothing yet; mdl learn --task recommend does")
     return found
 
 
-def _find_record(out: Path) -> Record | None:
+def _find_record(out: Path) -> RecommenderRecord | None:
     """Read the kept record, or the one before it; None if the device has learned nothing. Raises DamagedError."""
 
-    def read(path: Path) -> Record:
-        return decode_json(read_sealed(path, _LARGEST_RECORD_BYTES), Record, str(path))
+    def read(path: Path) -> RecommenderRecord:
+        return decode_json(read_sealed(path, _LARGEST_RECORD_BYTES), RecommenderRecord, str(path))
 
     return read_kept(out / RECORD, read, "the vector is that of the lesson before, until mdl learn has another")
 
 
-def _read_lesson(out: Path) -> Lesson:
+def _read_lesson(out: Path) -> RecommenderLesson:
     path = out / LESSON
     try:
         return read_lesson(read_packed(path, LARGEST_LESSON_BYTES))

@@ -19,7 +19,7 @@ from mdl.peers.roles.cloud import TASK, CloudSettings, Collector
 from mdl.peers.roles.learner import Learner, LearnerSettings
 from mdl.protocol.cloud_work import KeepVectors, VectorsKept
 from mdl.protocol.delta import Contributor
-from mdl.recommend.algorithm import CloudSettings as Sizes
+from mdl.recommend.algorithm import RecommenderSettings as Sizes
 from mdl.recommend.din import DinSettings
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES
 from mdl.recommend.readers import read_interactions
@@ -34,7 +34,7 @@ _LARGEST_UPLOAD_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class CloudEnded:
+class RecommenderEnded:
     """The end of a cloud. version: of its lesson; counted: by version, vectors in it; taken: by this process."""
 
     problem: str
@@ -59,7 +59,9 @@ class DeviceEnded:
     update_s: tuple[float, ...]
 
 
-def run_recommend_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path, fresh: bool) -> CloudEnded:
+def run_recommend_cloud(
+    config: Config, me: Contributor, keys: MeshKeys | None, out: Path, fresh: bool
+) -> RecommenderEnded:
     """Run the cloud until it is stopped. Raises ConfigError or DataError for settings that do not fit."""
     data = read_interactions(config.data.spec)
     sizes = _sizes(config)
@@ -88,7 +90,7 @@ def run_recommend_cloud(config: Config, me: Contributor, keys: MeshKeys | None, 
     finish = serve(machine, hub, {KeepVectors: keep}, files.teach, files.stop, begin_again)
     counts, counted = hub.counts, files.counts()
     files.close()
-    return CloudEnded(
+    return RecommenderEnded(
         finish.problem,
         finish.exit_code,
         files.version,
@@ -101,7 +103,7 @@ def run_recommend_cloud(config: Config, me: Contributor, keys: MeshKeys | None, 
 
 
 @dataclass(frozen=True)
-class Device:
+class RecommenderDevice:
     """A device before it runs: its learner, its machine, its connection, and its gatekeeper."""
 
     recommendee: Recommendee
@@ -135,7 +137,7 @@ def make_device(
     studies: int,
     fresh: bool,
     key: DeviceKey | None,
-) -> Device:
+) -> RecommenderDevice:
     """Return a device with an open connection. studies: vectors to learn, 0 without an end. key: shown to the cloud.
 
     Raises ConfigError or DataError.
@@ -155,7 +157,7 @@ def make_device(
         insecure=config.mesh.insecure,
         device=key,
     )
-    return Device(mine, machine, spoke, gate)
+    return RecommenderDevice(mine, machine, spoke, gate)
 
 
 def _sizes(config: Config) -> Sizes:

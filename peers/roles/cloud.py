@@ -48,7 +48,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested, TransferProgressed, WorkFailed
 from mdl.task import task_difference
 from mdl.transport.loglimit import LogLimit
-from mdl.transport.wire.places import Places
+from mdl.transport.wire.places import PlacesInLine
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class Cloud:
         self._taught = state.taught
         self._heard = Presence()
         self._coming: dict[str, _Coming] = {}
-        self._places = Places(_MOST_COMING, _STUCK_S)
+        self._places = PlacesInLine(_MOST_COMING, _STUCK_S)
         self._lines = LogLimit(logger)
         self.is_teaching = False
         self._teach_after = now

@@ -19,7 +19,7 @@ from mdl.bounds import MAX_MEMBERS
 from mdl.peers.roles.agent.agent import MobileAgent
 from mdl.peers.roles.agent.conductor import Phase
 from mdl.peers.roles.agent.settings import AgentSettings
-from mdl.peers.roles.membership.members import Member, Members
+from mdl.peers.roles.membership.members import Members, TrainerSeen
 from mdl.peers.roles.membership.succession import LAST_WORDS, Succession, SuccessionSettings, outranks
 from mdl.peers.roles.run_end import UNKNOWN
 from mdl.peers.roles.trainer.trainer import ORDERS, Trainer
@@ -510,7 +510,7 @@ def _tell_agent(agent: MobileAgent, now: float) -> str:
     return ", ".join([*told, f"acts in {_left(agent.deadline(), now)}"])
 
 
-def _tell_member(member: Member, agent: MobileAgent, now: float) -> str:
+def _tell_member(member: TrainerSeen, agent: MobileAgent, now: float) -> str:
     report = member.report
     told = [f"heard {now - member.heard_at:.1f} s ago" + ("" if member.alive else ", taken for lost")]
     if report.agent != agent.me.peer_id:

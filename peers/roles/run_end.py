@@ -1,7 +1,7 @@
 """The end of a run by itself (`mdl peer --until`), and the limits at which one device leaves. Pure.
 
 A run ends by the figures of its rounds. Counting goes on under another agent: each round's opening tells the course up
-to then. `Taken` is a device's knowledge of the run when it takes office.
+to then. `RunKnowledge` is a device's knowledge of the run when it takes office.
 
 `RoundLimit` holds `mdl peer --rounds N`, and `--max-battery-share`. A leader with a limit names the goal to all, and
 sends everybody home there (`peers/roles/agent/agent.py`). This is for a device in a mesh that goes on without end, or
@@ -88,7 +88,7 @@ class Leaving:
         return "the battery that was offered is used (--max-battery-share): this device leaves the mesh"
 
 
-class Taken(Struct, frozen=True):
+class RunKnowledge(Struct, frozen=True):
     """The knowledge that a device has of the run when it takes office.
 
     goal: the last round, 0: open. course: None if the run does not end by itself. opened_at: time at which the last
@@ -101,7 +101,7 @@ class Taken(Struct, frozen=True):
     ended_by: str = ""
 
 
-UNKNOWN = Taken()
+UNKNOWN = RunKnowledge()
 
 
 class Ending:

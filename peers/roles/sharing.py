@@ -205,7 +205,7 @@ class _Fetch:
     is_storing: bool = False
 
 
-class Taker:
+class WindowTaker:
     """is_source: True for the key (32 bytes) of the device that windows are accepted from. held: the sharing held here.
 
     most_bytes: of a parcel. is_once: it ends when it has windows, else it goes on and hears when they are recalled.

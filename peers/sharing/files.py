@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 _LARGEST_BOOK = 1 << 20
 
 
-class Share(msgspec.Struct, frozen=True):
+class SharedWindows(msgspec.Struct, frozen=True):
     """Windows that a device may have. device: its key, in hex. is_ended: it is to delete them."""
 
     sharing_id: str
@@ -54,31 +54,31 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class _Book(msgspec.Struct, frozen=True):
-    shares: list[Share]
+    shares: list[SharedWindows]
 
 
-class Taken(msgspec.Struct, frozen=True):
+class TakenWindows(msgspec.Struct, frozen=True):
     """Windows that are here. sharing_id, source: in hex; source is the key of the device that gave them."""
 
     sharing_id: str
     source: str
 
 
-def read_shares(mesh: str) -> list[Share]:
+def read_shares(mesh: str) -> list[SharedWindows]:
     """Return the shares that were given, with their devices. Raises DataError for an invalid file."""
     return read_kept(_book(mesh), _read_book, "windows given last cannot be taken back from here") or []
 
 
-def write_shares(mesh: str, shares: Iterable[Share]) -> None:
+def write_shares(mesh: str, shares: Iterable[SharedWindows]) -> None:
     """Keep the shares. Raises MdlError if the disk refuses."""
     write_kept(_book(mesh), msgspec.json.encode(_Book(list(shares))))
 
 
-def read_taken(windows: Path) -> Taken | None:
+def read_taken(windows: Path) -> TakenWindows | None:
     """Return the record of windows that another device has given; None for other windows, or missing ones."""
     path = windows.with_suffix(".json")
     try:
-        return decode_json(read_sealed(path, _LARGEST_BOOK), Taken, str(path)) if windows.exists() else None
+        return decode_json(read_sealed(path, _LARGEST_BOOK), TakenWindows, str(path)) if windows.exists() else None
     except DataError:
         return None
 
@@ -95,7 +95,7 @@ class GivenFiles:
     """The giver's disk. data: to share. own: this device's own offer. words: of its own key."""
 
     def __init__(self, mesh: str, data: DataSet | None, own: Offer, words: str, names: dict[bytes, str]) -> None:
-        self.shares: list[Share] = []
+        self.shares: list[SharedWindows] = []
         self.kept = 0
         self._mesh, self._data, self._own, self._words, self._names = mesh, data, own, words, names
         self._parcels: dict[bytes, Path] = {}
@@ -119,7 +119,7 @@ class GivenFiles:
             parcel = _describe(path, len(train), len(test))
             self._parcels[parcel.sharing_id] = path
             parcels.append((taker, parcel))
-            self.shares.append(Share(parcel.sharing_id.hex(), taker.hex(), name, len(train), len(test)))
+            self.shares.append(SharedWindows(parcel.sharing_id.hex(), taker.hex(), name, len(train), len(test)))
         self.kept = counts[0]
         if counts[0]:
             write_parcel(shared_file(self._mesh, self._words), data, *rows[0])
@@ -185,17 +185,17 @@ class TakenFiles:
             part.unlink(missing_ok=True)
             raise
         # The record first: windows without one would never be asked back.
-        taken = Taken(offered.sharing_id.hex(), self._source().hex())
+        taken = TakenWindows(offered.sharing_id.hex(), self._source().hex())
         write_bytes(self.path.with_suffix(".json"), seal(msgspec.json.encode(taken)))
         part.replace(self.path)
         logger.info("%d windows to train with and %d to test are here: %s", offered.train, offered.test, self.path)
 
 
-def _read_book(path: Path) -> list[Share]:
+def _read_book(path: Path) -> list[SharedWindows]:
     """Read a book of this version, or of an older one that kept the list alone."""
     content = read_sealed(path, _LARGEST_BOOK)
     if content.startswith(b"["):
-        return decode_json(content, list[Share], str(path))
+        return decode_json(content, list[SharedWindows], str(path))
     return decode_json(content, _Book, str(path)).shares
 
 

@@ -28,8 +28,16 @@ from mdl.peers.edge.lifeline import stopped_by_signals
 from mdl.peers.edge.membership import keep_roster, open_membership
 from mdl.peers.edge.naming import under_a_free_name
 from mdl.peers.edge.node import drive, start_runtime
-from mdl.peers.roles.sharing import Giver, Taker
-from mdl.peers.sharing.files import GivenFiles, Share, TakenFiles, delete_shared, read_shares, read_taken, write_shares
+from mdl.peers.roles.sharing import Giver, WindowTaker
+from mdl.peers.sharing.files import (
+    GivenFiles,
+    SharedWindows,
+    TakenFiles,
+    delete_shared,
+    read_shares,
+    read_taken,
+    write_shares,
+)
 from mdl.peers.trust.ownership import find_device
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Machine, PeerFound
@@ -112,7 +120,7 @@ class Shared:
     """The end of a sharing. shares: given to each device. kept: windows that stay here."""
 
     finish: Finish
-    shares: tuple[Share, ...]
+    shares: tuple[SharedWindows, ...]
     kept: int
     missing: tuple[str, ...]
 
@@ -147,7 +155,7 @@ def take_back(meeting: Meeting, wait_s: float) -> Shared:
         return _run_giver(meeting, files, own, frozenset(), lambda device: "", wait_s)
 
 
-def end_shares(mesh: str, of: Callable[[Share], bool] = lambda share: True) -> int:
+def end_shares(mesh: str, of: Callable[[SharedWindows], bool] = lambda share: True) -> int:
     """Mark these shares as ended; return how many of all are. No device is told yet."""
     shares = read_shares(mesh)
     ended = [share if share.is_ended or not of(share) else _ended(share) for share in shares]
@@ -163,8 +171,8 @@ def take(meeting: Meeting, named: Named, offer: Offer, is_once: bool) -> tuple[F
     most = offer.memory_bytes + NAMES_BYTES if offer.memory_bytes else MAX_PARCEL_BYTES
     work: Work = {StorePart: files.store, DeleteShared: files.delete}
 
-    def make(me: Contributor, now: float) -> Taker:
-        return Taker(me, lambda device: bool(named.name_of(device)), offer, most, files.held(), is_once)
+    def make(me: Contributor, now: float) -> WindowTaker:
+        return WindowTaker(me, lambda device: bool(named.name_of(device)), offer, most, files.held(), is_once)
 
     try:
         finish, _ = _run(meeting, make, work)
@@ -265,8 +273,8 @@ def _tell(now: float, event: Event, effects: list[Effect]) -> None:
         logger.info("found %s (%s)", event.info.peer_id, fingerprint(event.info.proof.enrolled.device))
 
 
-def _ended(share: Share) -> Share:
-    return Share(share.sharing_id, share.device, share.name, share.train, share.test, is_ended=True)
+def _ended(share: SharedWindows) -> SharedWindows:
+    return SharedWindows(share.sharing_id, share.device, share.name, share.train, share.test, is_ended=True)
 
 
 # The interval of looks for the windows: training stops within a batch after one.
@@ -302,8 +310,8 @@ def heeding(spec: str, section: MeshSection, name: str) -> Iterator[Callable[[],
     source = bytes.fromhex(taken.source)
     files = TakenFiles(parsed.path, fingerprint(source), lambda: source)
 
-    def make(me: Contributor, now: float) -> Taker:
-        return Taker(me, lambda device: device == source, Offer(0.0), 0, files.held())
+    def make(me: Contributor, now: float) -> WindowTaker:
+        return WindowTaker(me, lambda device: device == source, Offer(0.0), 0, files.held())
 
     meeting = Meeting(parsed.path, msgspec.structs.replace(section, port=0, join=()), name)
     try:

@@ -19,7 +19,7 @@ from mdl.config import Exchange
 from mdl.peers.interrupts import handled, interrupt
 from mdl.peers.trials.run_plan import run_guarded
 from mdl.protocol.coding import CODINGS, Coding
-from mdl.sim.mesh.invariants import Verdict
+from mdl.sim.mesh.invariants import RunVerdict
 from mdl.sim.plans.draw_plan import (
     LENGTHS,
     SIZES,
@@ -34,7 +34,7 @@ from mdl.sim.plans.draw_plan import (
     with_starved,
 )
 from mdl.sim.plans.fault_plan import FaultPlan
-from mdl.workers import Workers, result_of
+from mdl.workers import ProcessPool, result_of
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")
@@ -124,10 +124,10 @@ class Totals:
     revoked: int = 0
     interrupted: bool = False
     violations: Counter[str] = field(default_factory=Counter)
-    failing: list[Verdict] = field(default_factory=list)
+    failing: list[RunVerdict] = field(default_factory=list)
     sizes: dict[tuple[int, int], SizeTotals] = field(default_factory=dict)
 
-    def add(self, plan: FaultPlan, verdict: Verdict) -> None:
+    def add(self, plan: FaultPlan, verdict: RunVerdict) -> None:
         size = self.sizes.setdefault((plan.peers, plan.rounds), SizeTotals(plan.peers, plan.rounds))
         size.seeds += 1
         size.failed += bool(verdict.kind)
@@ -226,7 +226,7 @@ def run_chunks(run: Callable[[Chunk], Result], chunks: Sequence[Chunk], processe
         with silent_machines():
             yield from (run(chunk) for chunk in chunks)
         return
-    pool = Workers(min(processes, len(chunks)), _prepare)
+    pool = ProcessPool(min(processes, len(chunks)), _prepare)
     waiting = iter(chunks)
     running: set[Future[Result]] = set()
     try:

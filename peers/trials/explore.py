@@ -56,7 +56,7 @@ class Found(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     told: tuple[str, ...] = ()
 
 
-class Part(msgspec.Struct, frozen=True):
+class SearchPart(msgspec.Struct, frozen=True):
     """The result of a part of the search. steps: since the last departure of each schedule, so that none counts twice.
 
     apart: schedules in which two starts of the mesh met too late to add up, which is not promised (docs/faults.md).
@@ -70,7 +70,7 @@ class Part(msgspec.Struct, frozen=True):
 
 @dataclass
 class Searched:
-    """The progress of a search; schedules, steps, apart, found: as in `Part`, of all parts.
+    """The progress of a search; schedules, steps, apart, found: as in `SearchPart`, of all parts.
 
     depth: all schedules with fewer departures are done; done: finished first departures at this depth, of `parts`.
     seconds: of the wall clock.
@@ -87,7 +87,7 @@ class Searched:
     interrupted: bool = False
     found: Found | None = None
 
-    def take(self, part: Part, firsts: int, seconds: float) -> None:
+    def take(self, part: SearchPart, firsts: int, seconds: float) -> None:
         self.schedules += part.schedules
         self.steps += part.steps
         self.apart += part.apart
@@ -147,7 +147,7 @@ def search_all(
     return searched
 
 
-def search_from(bound: Bound, depth: int, starts: list[Departures]) -> Part:
+def search_from(bound: Bound, depth: int, starts: list[Departures]) -> SearchPart:
     """Search the schedules that begin with these departures, in this process."""
     schedules = steps = apart = 0
     for start in starts:
@@ -160,8 +160,8 @@ def search_from(bound: Bound, depth: int, starts: list[Departures]) -> Part:
                 if (found := _judge(bound, end)) and _began_apart(end, found):
                     apart += 1
                 elif found:
-                    return Part(schedules, steps, apart, found)
-    return Part(schedules, steps, apart)
+                    return SearchPart(schedules, steps, apart, found)
+    return SearchPart(schedules, steps, apart)
 
 
 def tell_found(bound: Bound, departures: Departures) -> tuple[Found, Walk]:

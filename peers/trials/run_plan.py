@@ -29,13 +29,13 @@ from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.sim.mesh.accounts import Accounts, InvariantError, dimensions_of
 from mdl.sim.mesh.driver import SimMesh
 from mdl.sim.mesh.injector import Injector
-from mdl.sim.mesh.invariants import Invariants, Verdict, is_settled, judge, patience_s
+from mdl.sim.mesh.invariants import Invariants, RunVerdict, is_settled, judge, patience_s
 from mdl.sim.mesh.network import Network
 from mdl.sim.mesh.process import Disk, Node
 from mdl.sim.mesh.search import copy_graph
 from mdl.sim.plans.fault_plan import AGENT_NODE, FaultPlan, Lie, shrink_plan
-from mdl.sim.trust import Gate, Judge
-from mdl.transport.links.standing import Standing, Stated
+from mdl.sim.trust import Judge, SimulatedGate
+from mdl.transport.links.standing import LinkStanding, Stated
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, is_signed, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.roster import Roster
@@ -44,10 +44,10 @@ from mdl.trust.statements import AnyStatement
 _FOUNDER = "the founder"
 
 
-def open_gate(mesh: SimMesh, node_ids: tuple[str, ...]) -> Gate:
+def open_gate(mesh: SimMesh, node_ids: tuple[str, ...]) -> SimulatedGate:
     """Return the gate of a mesh with processes of these names."""
     names = {_device(peer_id).public: peer_id for peer_id in node_ids}
-    return Gate(mesh, partial(_open, node_ids), _revoke, names, Judge(mesh))
+    return SimulatedGate(mesh, partial(_open, node_ids), _revoke, names, Judge(mesh))
 
 
 def _open(
@@ -56,14 +56,14 @@ def _open(
     kept: tuple[AnyStatement, ...] | None,
     linked: Mapping[str, PeerInfo],
     now: float,
-) -> Standing:
+) -> LinkStanding:
     membership = Membership(_keys(), _device(peer_id))
     first = _first_roster(node_ids)
     membership.roster = copy_graph(first) if kept is None else Roster(_keys(), kept, _is_signed)
-    return Standing(peer_id, membership, lambda: list(linked), lambda: list(linked.values()), now)
+    return LinkStanding(peer_id, membership, lambda: list(linked), lambda: list(linked.values()), now)
 
 
-def _revoke(standing: Standing, peer_id: str, now: float) -> Stated:
+def _revoke(standing: LinkStanding, peer_id: str, now: float) -> Stated:
     assert standing.membership is not None
     return Stated(standing.membership.revoke(_device(peer_id).public, int(1000 * now), ""))
 
@@ -189,7 +189,7 @@ def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, n
     return simulated_start(me, *told, *exchange, segment_values=values, limit=limit, meets=plan.slow)
 
 
-def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:
+def run_plan(plan: FaultPlan, record: bool = False) -> tuple[RunVerdict, SimMesh]:
     """Run one plan to its end; the mesh has the story if `record`."""
     mesh, injector = build_mesh(plan, record)
     settled = is_settled(mesh, plan.rounds)
@@ -212,7 +212,7 @@ def run_plan(plan: FaultPlan, record: bool = False) -> tuple[Verdict, SimMesh]:
         return _broken(mesh, plan, kind, str(error)), mesh
 
 
-def run_guarded(plan: FaultPlan, limit_s: float = HANG_S) -> Verdict:
+def run_guarded(plan: FaultPlan, limit_s: float = HANG_S) -> RunVerdict:
     """Run a plan as `run_plan` does, but a machine that never returns from an event is a verdict too.
 
     That works in the main thread, on POSIX; elsewhere it equals `run_plan`.
@@ -222,7 +222,7 @@ def run_guarded(plan: FaultPlan, limit_s: float = HANG_S) -> Verdict:
     return verdict
 
 
-def tell_plan(plan: FaultPlan, limit_s: float = HANG_S) -> tuple[Verdict, SimMesh]:
+def tell_plan(plan: FaultPlan, limit_s: float = HANG_S) -> tuple[RunVerdict, SimMesh]:
     """Do the same as `run_guarded`, with the story."""
     return _run_guarded(plan, True, limit_s)
 
@@ -232,7 +232,7 @@ def shrink(plan: FaultPlan, kind: str, limit_s: float = HANG_S / 2) -> FaultPlan
     return shrink_plan(plan, lambda smaller: run_guarded(smaller, limit_s).kind == kind)
 
 
-def _run_guarded(plan: FaultPlan, record: bool, limit_s: float) -> tuple[Verdict, SimMesh]:
+def _run_guarded(plan: FaultPlan, record: bool, limit_s: float) -> tuple[RunVerdict, SimMesh]:
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         return run_plan(plan, record)
     before = signal.signal(signal.SIGVTALRM, _interrupt)
@@ -267,8 +267,8 @@ def _tell_waits(mesh: SimMesh, node: Node) -> str:
     return told if node.paused_at is None else f"{told}; suspended"
 
 
-def _broken(mesh: SimMesh, plan: FaultPlan, kind: str, problem: str) -> Verdict:
-    return Verdict(
+def _broken(mesh: SimMesh, plan: FaultPlan, kind: str, problem: str) -> RunVerdict:
+    return RunVerdict(
         plan.seed,
         mesh.messages,
         mesh.events,

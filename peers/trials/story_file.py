@@ -76,7 +76,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedStory:
     """A story as it was read. start: None if the file does not say how the machine was built; problem: why not."""
 
     entries: list[Entry]
@@ -88,7 +88,7 @@ class Recorded:
         return self.start.me.peer_id if self.start else "it"
 
 
-def load_story(path: Path) -> Recorded:
+def load_story(path: Path) -> RecordedStory:
     """Read a story. Raises DataError that names the file and the line, if it is none."""
     lines = read_bytes(path, _LARGEST_STORY_BYTES, "a story-*.jsonl of a run").split(b"\n")
     if not lines[-1]:
@@ -105,10 +105,10 @@ def load_story(path: Path) -> Recorded:
             entries += _entries_of(told)
         except ValueError as error:
             raise DataError(f"{where}: {error}; expected a line of a story") from None
-    return Recorded(entries, start, problem)
+    return RecordedStory(entries, start, problem)
 
 
-def tell_entries(recorded: Recorded, limit: int = 0) -> Iterator[str]:
+def tell_entries(recorded: RecordedStory, limit: int = 0) -> Iterator[str]:
     """Yield readable lines of the last `limit` steps, or of all; an entry of another version is shown as it is.
 
     Steps in a row that only pass segments on are told together.
@@ -269,7 +269,7 @@ _LONGEST_S = 120.0
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedStory:
     """The result of a replay.
 
     problem: why nothing could be replayed. difference: the first, in words, if there is one.
@@ -304,25 +304,27 @@ class Replayed:
         }
 
 
-def replay_story(recorded: Recorded, policy: str | Own | None = None) -> Replayed:
+def replay_story(recorded: RecordedStory, policy: str | Own | None = None) -> ReplayedStory:
     """Step the machine through the story.
 
     policy: the policy that it followed, from the user's command line; without it, the one that the story names, if that
     is built in.
     """
     if recorded.start is None or recorded.problem:
-        return Replayed(problem=recorded.problem)
+        return ReplayedStory(problem=recorded.problem)
     make_policy = _find_policy(recorded.start.policy, policy)
     if (size := recorded.start.trainer.size if recorded.start.trainer else 0) > LARGEST_MODEL:
-        return Replayed(problem=f"its model of {size} values is too large to be replayed, at most {LARGEST_MODEL}")
+        return ReplayedStory(problem=f"its model of {size} values is too large to be replayed, at most {LARGEST_MODEL}")
     try:
         return _play(recorded.entries, recorded.start, make_policy)
     except _PolicyNeededError as error:
-        return Replayed(problem=str(error))
+        return ReplayedStory(problem=str(error))
     except (msgspec.ValidationError, ConfigError) as error:
-        return Replayed(problem=f"it was recorded by another version ({shorten(error)})")
+        return ReplayedStory(problem=f"it was recorded by another version ({shorten(error)})")
     except IMPOSSIBLE as error:
-        return Replayed(problem=f"no machine of ours has lived through it ({type(error).__name__}: {shorten(error)})")
+        return ReplayedStory(
+            problem=f"no machine of ours has lived through it ({type(error).__name__}: {shorten(error)})"
+        )
 
 
 class _PolicyNeededError(ConfigError):
@@ -345,13 +347,13 @@ def _find_policy(told: str, policy: str | Own | None) -> Callable[[], Policy]:
     return lambda: policy_of(policy) if isinstance(policy, Own) else deepcopy(first)
 
 
-def _play(entries: list[Entry], start: PeerStart, make_policy: Callable[[], Policy]) -> Replayed:
+def _play(entries: list[Entry], start: PeerStart, make_policy: Callable[[], Policy]) -> ReplayedStory:
     machine = build_machine(start, None, make_policy)
     give_up_at = time.monotonic() + _LONGEST_S
     effects_seen = 0
     for number, entry in enumerate(entries, 1):
         if time.monotonic() > give_up_at:
-            return Replayed(problem=f"it is not at its end after {_LONGEST_S:g} s")
+            return ReplayedStory(problem=f"it is not at its end after {_LONGEST_S:g} s")
         for at_s in entry.ticks:
             if said := machine.handle(Tick(), at_s):
                 return _differs(number, entry, f"at {at_s:.3f} a tick led to {_kinds(said)}, not to nothing")
@@ -366,12 +368,12 @@ def _play(entries: list[Entry], start: PeerStart, make_policy: Callable[[], Poli
             if place := _compare(one, other, ""):
                 return _differs(number, entry, f"{next(iter(one))} differs in {place}")
         effects_seen += len(effects)
-    return Replayed(len(entries), effects_seen)
+    return ReplayedStory(len(entries), effects_seen)
 
 
-def _differs(number: int, entry: Entry, text: str) -> Replayed:
+def _differs(number: int, entry: Entry, text: str) -> ReplayedStory:
     event = next(iter(entry.event))
-    return Replayed(number, difference=f"step {number} (at {entry.at_s:.3f}, {event}): {text}")
+    return ReplayedStory(number, difference=f"step {number} (at {entry.at_s:.3f}, {event}): {text}")
 
 
 def _compare(recorded: Any, replayed: Any, place: str) -> str:

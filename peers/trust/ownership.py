@@ -26,7 +26,7 @@ _LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
-class Member:
+class RosterLine:
     """One line of a roster. device: its fingerprint. state: "in", or the reason why it is out."""
 
     name: str
@@ -37,7 +37,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Spread:
+class Agreement:
     """The devices that have taken over a statement, and those that were reached."""
 
     agreed: tuple[str, ...]
@@ -51,18 +51,18 @@ class Spread:
         return f"{told}; not yet: {', '.join(missing)}" if missing else told
 
 
-def list_members(membership: Membership) -> list[Member]:
+def list_members(membership: Membership) -> list[RosterLine]:
     """Return everybody that is or was in, by name, as far as this machine knows."""
     roster, own = membership.roster, membership.device.public
     found = [
-        Member(each.peer_id, fingerprint(each.device), each.device in roster.owners(), each.device == own)
+        RosterLine(each.peer_id, fingerprint(each.device), each.device in roster.owners(), each.device == own)
         for each in roster.members()
     ]
     for owner in sorted(roster.owners() - {each.device for each in roster.members()}):
-        found.append(Member("-", fingerprint(owner), True, owner == own, "no peer of it was met"))
+        found.append(RosterLine("-", fingerprint(owner), True, owner == own, "no peer of it was met"))
     for gone in roster.revocations():
         state = f"revoked{': ' if gone.reason else ''}{gone.reason}"
-        found.append(Member(gone.name or "-", fingerprint(gone.device), False, gone.device == own, state))
+        found.append(RosterLine(gone.name or "-", fingerprint(gone.device), False, gone.device == own, state))
     return found
 
 
@@ -100,7 +100,7 @@ def state(
     make: Callable[[Membership], Stated],
     wait_s: float,
     note_stated: Callable[[Membership], None] = lambda membership: None,
-) -> list[Spread]:
+) -> list[Agreement]:
     """State the same in the mesh and its runs. make: called with each roster, once the other peers were heard.
 
     note_stated: called when it is stated and kept.
@@ -118,7 +118,7 @@ def who_is_left_out(membership: Membership, keep: Sequence[str], everybody: bool
 
 def change_code(
     mesh: str, section: MeshSection, wait_s: float, keep: Sequence[str] = (), everybody: bool = False
-) -> tuple[str, list[Spread], list[str]]:
+) -> tuple[str, list[Agreement], list[str]]:
     """Give the mesh another join code. Returns the new code, which is remembered, and names of those left out.
 
     keep: names or fingerprints of devices that stay though they have never worked here. everybody: all stay.
@@ -151,7 +151,7 @@ def _state_in(
     make: Callable[[Membership], Stated],
     wait_s: float,
     note_stated: Callable[[Membership], None],
-) -> Spread:
+) -> Agreement:
     pause = threading.Event()
     with Watcher(mesh, section) as watcher:
         watcher.heard.wait(wait_s)
@@ -170,4 +170,4 @@ def _state_in(
                 break
     keep_roster(membership)
     note_stated(membership)
-    return Spread(tuple(sorted(agreed)), tuple(sorted(reached)))
+    return Agreement(tuple(sorted(agreed)), tuple(sorted(reached)))

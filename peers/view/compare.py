@@ -27,13 +27,13 @@ from mdl.scheduler.paper.problem import energy_variance, objectives
 from mdl.scheduler.policies.fixed import FollowOrder
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, load_weights
 from mdl.scheduler.policies.registry import OPTIMAL, SHARES_BY, make_policy
-from mdl.scheduler.study.judging import Judged, half_width, judge_network, judge_policy
+from mdl.scheduler.study.judging import JudgedPolicy, half_width, judge_network, judge_policy
 from mdl.scheduler.study.optimal import solve
-from mdl.scheduler.study.play import Played
+from mdl.scheduler.study.play import PlayedScenario
 
 
 @dataclass
-class Score:
+class PolicyScore:
     """The results of one policy; lists by scenario. objective: N(T) + N(E), Eq. 4. decision_s: of each decision.
 
     everywhere_s: until all devices have the result. Rounds in segments have that and `lost` only.
@@ -57,7 +57,7 @@ class Comparison:
     policies: tuple[str, ...]
     what: str
     planned: int
-    scores: dict[str, Score] = field(default_factory=dict)
+    scores: dict[str, PolicyScore] = field(default_factory=dict)
     interrupted: bool = False
     scenarios: list[str] = field(default_factory=list)
 
@@ -90,7 +90,7 @@ def compare(
     show: is given the numbers of played and planned scenarios.
     """
     names = tuple(str(name) for name in policies)
-    found = Comparison(names, what, planned, {name: Score() for name in names})
+    found = Comparison(names, what, planned, {name: PolicyScore() for name in names})
     bench = Bench()
     try:
         with handled(interrupt):
@@ -171,7 +171,7 @@ def show_comparison(found: Comparison, console: Console) -> None:
     console.print(table)
 
 
-def _score_chains(found: Comparison, rows: dict[str, tuple[Played, list[float]]]) -> None:
+def _score_chains(found: Comparison, rows: dict[str, tuple[PlayedScenario, list[float]]]) -> None:
     """Add the figures of one scenario that only a chain has: one holder, energy, decisions."""
     variances = {name: energy_variance(np.array(played.energy_j)) for name, (played, _) in rows.items()}
     both = objectives([played.makespan_s for played, _ in rows.values()], list(variances.values())) if rows else []
@@ -184,7 +184,7 @@ def _score_chains(found: Comparison, rows: dict[str, tuple[Played, list[float]]]
         score.decision_s += [] if name == OPTIMAL else seconds
 
 
-def _describe(name: str, score: Score, reference: Sequence[float]) -> dict[str, Any]:
+def _describe(name: str, score: PolicyScore, reference: Sequence[float]) -> dict[str, Any]:
     mean_s = fmean(score.everywhere_s)
     pairs = zip(score.everywhere_s, reference, strict=True) if reference else ()
     ratios = [own / best for own, best in pairs if best > 0]
@@ -235,7 +235,7 @@ def _over_interval(own_s: Sequence[float], reference_s: Sequence[float]) -> floa
     return round(100.0 * half_width(rest_s) / mean_s, 3)
 
 
-def judge(policy: str, scenarios: list[Scenario]) -> Judged:
+def judge(policy: str, scenarios: list[Scenario]) -> JudgedPolicy:
     """Play a policy file, or a policy by name. Raises DataError or ConfigError if it is neither."""
     path = Path(policy)
     if path.suffix != ".safetensors" and not path.is_file():
@@ -249,12 +249,12 @@ def judge(policy: str, scenarios: list[Scenario]) -> Judged:
     return judge_policy(path.name, lambda: FollowOrder("paper", network.order), scenarios)
 
 
-def judge_optimum(scenarios: list[Scenario]) -> Judged:
+def judge_optimum(scenarios: list[Scenario]) -> JudgedPolicy:
     """Return the exact optimum with full information, N up to 12."""
-    return Judged("optimum", tuple(solve(scenario).makespan_s for scenario in scenarios))
+    return JudgedPolicy("optimum", tuple(solve(scenario).makespan_s for scenario in scenarios))
 
 
-def describe(judged: Judged, others: list[Judged]) -> dict[str, object]:
+def describe(judged: JudgedPolicy, others: list[JudgedPolicy]) -> dict[str, object]:
     """Return one row of the table: means, spread, and percent over each of the others but the first."""
     row: dict[str, object] = {
         "policy": judged.name,
@@ -269,7 +269,7 @@ def describe(judged: Judged, others: list[Judged]) -> dict[str, object]:
     return row
 
 
-def list_makespans(judged: Sequence[Judged], scenarios: Sequence[Scenario]) -> list[dict[str, object]]:
+def list_makespans(judged: Sequence[JudgedPolicy], scenarios: Sequence[Scenario]) -> list[dict[str, object]]:
     """Return the rows that `--csv` writes, one for each scenario and policy."""
     return [
         {"scenario": scenario.scenario_id, "policy": each.name, "makespan_s": round(seconds, 6)}

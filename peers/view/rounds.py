@@ -13,7 +13,7 @@ from rich.table import Table
 from mdl.errors import ConfigError
 from mdl.hints import did_you_mean
 from mdl.peers.interrupts import handled, interrupt
-from mdl.scheduler.rounds.judge import LEVELS, Cell, Score, describe_cell, judge_cell
+from mdl.scheduler.rounds.judge import LEVELS, Cell, RuleScore, describe_cell, judge_cell
 from mdl.scheduler.rounds.registry import make_rule
 from mdl.scheduler.rounds.world import (
     FAMILIES,
@@ -31,7 +31,7 @@ _MOST_RULES, _MOST_CELLS = 16, 64
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WorldsWanted:
     """The worlds to judge on. recordings: a table of recorded phones, for the families `recorded-...`."""
 
     families: tuple[str, ...]
@@ -42,7 +42,7 @@ class Wanted:
 
 
 @dataclass
-class Judged:
+class JudgedCells:
     """All cells. interrupted: by Ctrl-C, so that the last cell may have fewer worlds."""
 
     rules: tuple[str, ...]
@@ -50,7 +50,7 @@ class Judged:
     interrupted: bool = False
 
 
-def parse_wanted(family: str, n: str, size: str, count: int, seed_from: int, with_phones: bool) -> Wanted:
+def parse_wanted(family: str, n: str, size: str, count: int, seed_from: int, with_phones: bool) -> WorldsWanted:
     """Parse lists with commas. Raises ConfigError for one that is wrong."""
     known = [*FAMILIES, *(f"recorded-{part}" for part in PARTS)]
     families = tuple(family.split(","))
@@ -61,7 +61,7 @@ def parse_wanted(family: str, n: str, size: str, count: int, seed_from: int, wit
             )
         if each not in FAMILIES and not with_phones:
             raise ConfigError(f"--family {each}: give --recordings FILE, a table of recorded phones")
-    wanted = Wanted(families, _numbers("--n", n, int), _numbers("--size", size, float), count, seed_from)
+    wanted = WorldsWanted(families, _numbers("--n", n, int), _numbers("--size", size, float), count, seed_from)
     for devices in wanted.sizes_of_mesh:
         for size_mb in wanted.sizes_mb:
             check_size(devices, size_mb)
@@ -81,17 +81,17 @@ def parse_rules(text: str) -> tuple[str, ...]:
 
 
 def judge_rules(
-    rules: tuple[str, ...], wanted: Wanted, recordings: Path | None, show: Callable[[int, int], None]
-) -> Judged:
+    rules: tuple[str, ...], wanted: WorldsWanted, recordings: Path | None, show: Callable[[int, int], None]
+) -> JudgedCells:
     """Judge the rules on all worlds. show: is given the numbers of played and planned worlds."""
     phones = read_phones(recordings) if recordings else []
-    judged, done = Judged(rules), 0
+    judged, done = JudgedCells(rules), 0
     draws = list(_cells(wanted, phones))
     planned = len(draws) * wanted.count
     try:
         with handled(interrupt):
             for what, worlds in draws:
-                cell = Cell(what, [Score(rule) for rule in rules])
+                cell = Cell(what, [RuleScore(rule) for rule in rules])
                 judged.cells.append(cell)
                 before = done
                 judge_cell(what, rules, worlds, make_rule, lambda played, so=before: show(so + played, planned), cell)  # type: ignore[misc]
@@ -102,7 +102,7 @@ def judge_rules(
     return judged
 
 
-def describe_judged(judged: Judged) -> dict[str, Any]:
+def describe_judged(judged: JudgedCells) -> dict[str, Any]:
     """Return the object that `--json` prints."""
     return {
         "reference": judged.rules[0],
@@ -112,7 +112,7 @@ def describe_judged(judged: Judged) -> dict[str, Any]:
     }
 
 
-def show_judged(judged: Judged, console: Console) -> None:
+def show_judged(judged: JudgedCells, console: Console) -> None:
     for cell in judged.cells:
         title = f"{cell.what}: {cell.worlds} worlds"
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
@@ -137,7 +137,7 @@ def _tell(row: dict[str, Any], reference: str, worlds: int) -> list[str]:
     return [row["rule"], *times, told, *fair, f"{row['joules_a_device']:.0f}"]
 
 
-def _cells(wanted: Wanted, phones: Sequence[Any]) -> Iterator[tuple[str, Iterable[World]]]:
+def _cells(wanted: WorldsWanted, phones: Sequence[Any]) -> Iterator[tuple[str, Iterable[World]]]:
     seeds = range(wanted.seed_from, wanted.seed_from + wanted.count)
     for family in wanted.families:
         for n in wanted.sizes_of_mesh:

@@ -5,8 +5,8 @@ None is unknown; a reader treats a missing one alike. Texts are for people; name
 printable (`mdl/bounds.py`), and are never markup.
 
 `take_snapshot` makes it from what an observer was told: the same input gives the same snapshot. A part of a finished
-round or cycle is made once and is the same object from then on (`Taker`), so that a mesh of a thousand rounds costs no
-more to look at than a new one.
+round or cycle is made once and is the same object from then on (`SnapshotTaker`), so that a mesh of a thousand rounds
+costs no more to look at than a new one.
 
 `merge_patch` is the change between two snapshots, as a JSON merge patch (RFC 7396). Objects are compared field by
 field, other values as a whole; None stands for a removed field. Identical objects are not compared, so that finished
@@ -54,7 +54,7 @@ State: TypeAlias = Literal[
 
 
 @dataclass(frozen=True)
-class Shown:
+class FieldForm:
     """The form of a device's field wherever it is shown; the line in the docstring describes it everywhere.
 
     form: of its text: whole, number, nats, percent, bytes, celsius or rate (of megabytes a second).
@@ -112,29 +112,29 @@ class DevicePart(msgspec.Struct, frozen=True):
     leads: bool
     state: State
     doing: str
-    round: Annotated[int | None, Shown("whole", column="round", metric="round")] = None
+    round: Annotated[int | None, FieldForm("whole", column="round", metric="round")] = None
     silent_s: int = 0
-    theta: Annotated[float | None, Shown(column="theta")] = None
-    loss: Annotated[float | None, Shown("nats", column="loss", fact="loss", metric="loss_nats")] = None
+    theta: Annotated[float | None, FieldForm(column="theta")] = None
+    loss: Annotated[float | None, FieldForm("nats", column="loss", fact="loss", metric="loss_nats")] = None
     arrived: float | None = None
     arrives_from: str = ""
-    cpu_percent: Annotated[float | None, Shown("percent", column="cpu", metric="cpu_ratio", scale=0.01)] = None
-    free_memory_bytes: Annotated[int | None, Shown("bytes", column="free", fact="free", metric="memory_free_bytes")] = (
-        None
-    )
+    cpu_percent: Annotated[float | None, FieldForm("percent", column="cpu", metric="cpu_ratio", scale=0.01)] = None
+    free_memory_bytes: Annotated[
+        int | None, FieldForm("bytes", column="free", fact="free", metric="memory_free_bytes")
+    ] = None
     memory_left_bytes: int | None = None
-    battery_percent: Annotated[float | None, Shown(metric="battery_ratio", scale=0.01)] = None
+    battery_percent: Annotated[float | None, FieldForm(metric="battery_ratio", scale=0.01)] = None
     battery_left_percent: float | None = None
-    charging: Annotated[bool | None, Shown(metric="charging")] = None
-    in_use: Annotated[bool | None, Shown(metric="in_use")] = None
-    temperature_c: Annotated[float | None, Shown("celsius", fact="temp", metric="temperature_celsius")] = None
-    energy_j: Annotated[float | None, Shown(metric="energy_joules")] = None
-    round_energy_j: Annotated[float | None, Shown(metric="round_energy_joules")] = None
+    charging: Annotated[bool | None, FieldForm(metric="charging")] = None
+    in_use: Annotated[bool | None, FieldForm(metric="in_use")] = None
+    temperature_c: Annotated[float | None, FieldForm("celsius", fact="temp", metric="temperature_celsius")] = None
+    energy_j: Annotated[float | None, FieldForm(metric="energy_joules")] = None
+    round_energy_j: Annotated[float | None, FieldForm(metric="round_energy_joules")] = None
     energy_from: str = ""
     link_mb_s: Annotated[
-        float | None, Shown("rate", column="MB/s", fact="link", metric="link_bytes_per_second", scale=1e6)
+        float | None, FieldForm("rate", column="MB/s", fact="link", metric="link_bytes_per_second", scale=1e6)
     ] = None
-    merge_mb_s: Annotated[float | None, Shown(metric="merge_bytes_per_second", scale=1e6)] = None
+    merge_mb_s: Annotated[float | None, FieldForm(metric="merge_bytes_per_second", scale=1e6)] = None
     bugs: int = 0
     took_part: int = 0
     of_rounds: int = 0
@@ -147,7 +147,7 @@ class DevicePart(msgspec.Struct, frozen=True):
 
 
 # Field of DevicePart -> how it is shown; the other fields have no form of their own.
-SHOWN: dict[str, Shown] = {
+SHOWN: dict[str, FieldForm] = {
     name: how
     for name, kind in get_type_hints(DevicePart, include_extras=True).items()
     for how in getattr(kind, "__metadata__", ())
@@ -458,7 +458,7 @@ class Told(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Taker:
+class SnapshotTaker:
     """Makes snapshots, and keeps the parts of finished rounds."""
 
     def __init__(self) -> None:
@@ -508,7 +508,7 @@ class Taker:
 
 def take_snapshot(told: Told) -> Snapshot:
     """Return the whole snapshot of what was told."""
-    return Taker().take(told)
+    return SnapshotTaker().take(told)
 
 
 def chart_part(chart: Chart, end_s: float | None = None) -> ChartPart:

@@ -16,7 +16,7 @@ from mdl.config import MeshSection
 from mdl.errors import MeshNotFoundError
 from mdl.peers.edge.identity import other_runs
 from mdl.peers.view.console import PlainConsole
-from mdl.peers.view.snapshot import Taker
+from mdl.peers.view.snapshot import SnapshotTaker
 from mdl.peers.view.terminal import draw_addresses, draw_energy, draw_mesh, tell_doing
 from mdl.peers.view.watch import Watcher
 from mdl.transport.discovery.interfaces import usable_interfaces
@@ -55,7 +55,7 @@ def show_status(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool,
     watch: without a terminal, a line each time the words for the mesh's state have changed. quiet: instead, each
     changed snapshot as JSON on a line.
     """
-    taker = Taker()
+    taker = SnapshotTaker()
     with Watcher(mesh, section, "status") as watcher:
         watcher.heard.wait(wait_s)
         if watcher.problem:
@@ -89,7 +89,7 @@ def show_status(mesh: Mesh, section: MeshSection, wait_s: float, *, watch: bool,
     return built
 
 
-def _tell_changes(watcher: Watcher, taker: Taker, console: PlainConsole, as_json: bool) -> None:
+def _tell_changes(watcher: Watcher, taker: SnapshotTaker, console: PlainConsole, as_json: bool) -> None:
     """Print changes until Ctrl-C; raise the problem that keeps the watcher from hearing anything."""
     before = ""
     while not watcher.problem:

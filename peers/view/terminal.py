@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mdl.devices.energy import HOW
-from mdl.peers.view.snapshot import SHOWN, ChartPart, DevicePart, ExchangePart, RoundPart, Shown, Snapshot
+from mdl.peers.view.snapshot import SHOWN, ChartPart, DevicePart, ExchangePart, FieldForm, RoundPart, Snapshot
 from mdl.protocol.counts import MEASURES, show_score, show_value
 from mdl.protocol.status_messages import RoundSummary
 from mdl.task import Targets
@@ -24,7 +24,7 @@ _SHOWN_CHANGES = 3
 _SHOWN_FITS = 3
 _SHOWN_BARS = 40
 _BARS = "▁▂▃▄▅▆▇█"
-# The text of a value by its form (`Shown`). Columns are wide enough that nothing jumps from frame to frame, and all
+# The text of a value by its form (`FieldForm`). Columns are wide enough that nothing jumps from frame to frame, and all
 # fit 80 characters.
 _FORMS: dict[str, Callable[[float], str]] = {
     "whole": str,
@@ -172,7 +172,7 @@ def _tell_device(device: DevicePart, owns: int | None) -> Text:
     return Text(f"{leads}{doing}", style=_COLOURS.get(device.state, ""))
 
 
-def _tell_value(value: float | None, how: Shown) -> str:
+def _tell_value(value: float | None, how: FieldForm) -> str:
     return "" if value is None else _FORMS[how.form](value)
 
 

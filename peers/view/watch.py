@@ -21,7 +21,7 @@ from mdl.protocol.machine import Effect, Event, PeerFound, Received
 from mdl.protocol.status_messages import MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.links.mesh_links import Links
-from mdl.transport.links.standing import Standing, Stated
+from mdl.transport.links.standing import LinkStanding, Stated
 from mdl.transport.runtime import Renewed
 from mdl.transport.trust.keys import Mesh
 
@@ -78,7 +78,7 @@ class Watcher:
         return self._runtime.links.flows.is_heard(peer_id)
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> LinkStanding:
         """The standing of the mesh's devices, for reading only."""
         return self._runtime.links.standing
 

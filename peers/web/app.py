@@ -29,10 +29,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mdl.bounds import MAX_ROUND, whole_number
 from mdl.errors import MdlError
 from mdl.peers.view.snapshot import SHOWN
-from mdl.peers.web.guard import COOKIE, TOKEN_FIELD, VIEWS, Asked, Guard
-from mdl.peers.web.hub import FullError, Hub
+from mdl.peers.web.guard import COOKIE, TOKEN_FIELD, VIEWS, Asked, PageGuard
+from mdl.peers.web.hub import FullError, PageHub
 from mdl.peers.web.playing import find_round, replay, what_if
-from mdl.peers.web.sources import POLICIES, Source
+from mdl.peers.web.sources import POLICIES, SnapshotSource
 
 # The most plays that wait for the running one: a person at a slider needs no more.
 _MOST_PLAYS = 4
@@ -49,8 +49,8 @@ _TYPES = {
 class Site:
     """The page's applications and their state. source: of the snapshot. code: the mesh's join code, "" if unknown."""
 
-    def __init__(self, source: Source, guard: Guard, code: str = "") -> None:
-        self.hub, self.guard = Hub(source), guard
+    def __init__(self, source: SnapshotSource, guard: PageGuard, code: str = "") -> None:
+        self.hub, self.guard = PageHub(source), guard
         self._source, self._code = source, code
         self._files = PageFiles()
         self._playing, self._plays = asyncio.Lock(), 0
@@ -127,14 +127,14 @@ class Site:
             )
         if not self.guard.has_token(given) or not self.guard.is_own_origin(given):
             return _error(403, "open the address that mdl printed: only with its token the join code is shown")
-        invitation: Invitation = await asyncio.to_thread(functools.partial(invite, self._code))
+        invitation: InvitationShown = await asyncio.to_thread(functools.partial(invite, self._code))
         return _json(invitation)
 
 
 class _Guarded:
     """Passes every request through the guard first, and adds the same headers to every answer."""
 
-    def __init__(self, app: ASGIApp, guard: Guard, source: Source) -> None:
+    def __init__(self, app: ASGIApp, guard: PageGuard, source: SnapshotSource) -> None:
         self._app, self._guard, self._source = app, guard, source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -186,7 +186,7 @@ class _Guarded:
 class _Events:
     """Server-sent events: one snapshot, then changes, until the reader goes or the server ends."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: PageHub) -> None:
         self._hub = hub
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -219,7 +219,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def metrics_app(scrape: Callable[[], bytes], content_type: str, guard: Guard, source: Source) -> ASGIApp:
+def metrics_app(scrape: Callable[[], bytes], content_type: str, guard: PageGuard, source: SnapshotSource) -> ASGIApp:
     """Return the application that `--metrics-port` serves."""
 
     async def metrics(_: Request) -> Response:
@@ -228,8 +228,8 @@ def metrics_app(scrape: Callable[[], bytes], content_type: str, guard: Guard, so
     return _Guarded(Starlette(routes=[Route("/metrics", metrics, methods=["GET"])]), guard, source)
 
 
-def make_guard(token: str, names: list[str], source: Source) -> Guard:
-    return Guard(token, names, lambda: source.told().pages, time.monotonic)
+def make_guard(token: str, names: list[str], source: SnapshotSource) -> PageGuard:
+    return PageGuard(token, names, lambda: source.told().pages, time.monotonic)
 
 
 def _json(value: msgspec.Struct) -> Response:
@@ -284,7 +284,7 @@ class PageFiles:
         return Response(content, 200, headers, kind)
 
 
-class Invitation(msgspec.Struct, frozen=True):
+class InvitationShown(msgspec.Struct, frozen=True):
     """The invitation for another device.
 
     code: the join code.
@@ -297,6 +297,6 @@ class Invitation(msgspec.Struct, frozen=True):
     qr: tuple[str, ...]
 
 
-def invite(code: str) -> Invitation:
+def invite(code: str) -> InvitationShown:
     rows = tuple("".join("1" if dark else "0" for dark in row) for row in segno.make(code, micro=False).matrix)
-    return Invitation(code, f"mdl peer --mesh {code.partition(':')[0]}", rows)
+    return InvitationShown(code, f"mdl peer --mesh {code.partition(':')[0]}", rows)

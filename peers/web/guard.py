@@ -43,7 +43,7 @@ class Refused(msgspec.Struct, frozen=True):
     why: str
 
 
-class Guard:
+class PageGuard:
     """token: readers need it, on this machine too, as others use it as well. names: of this machine.
 
     pages: origins of other members' pages, which may read here. clock: in seconds.

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from mdl.peers.view.snapshot import Snapshot, Taker, merge_patch
-from mdl.peers.web.sources import Source
+from mdl.peers.view.snapshot import Snapshot, SnapshotTaker, merge_patch
+from mdl.peers.web.sources import SnapshotSource
 
 # The most pages at the same time: a household, or a laboratory. Each may hold the changes of some seconds.
 MOST_PAGES = 32
@@ -47,15 +47,15 @@ class Page:
         self.has_news.set()
 
 
-class Hub:
+class PageHub:
     """Serves the open pages. source: of the snapshot; it is hurried while a page is open.
 
     `run` goes on until it is cancelled; `notify` may be called any time, in this thread.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SnapshotSource) -> None:
         self._source = source
-        self._taker = Taker()
+        self._taker = SnapshotTaker()
         self._pages: set[Page] = set()
         self._news = asyncio.Event()
         self._last: Snapshot | None = None

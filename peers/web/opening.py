@@ -25,7 +25,7 @@ from mdl.errors import ConfigError, DataError
 from mdl.locks import wait_for_lock
 from mdl.peers.edge.identity import state_home
 from mdl.peers.view.watch import Watcher
-from mdl.peers.web.sources import LiveMesh, Looks, Source
+from mdl.peers.web.sources import LiveMesh, Poller, SnapshotSource
 from mdl.reading import read_bytes
 from mdl.transport.discovery.interfaces import of_ipv4, usable_interfaces
 from mdl.transport.trust.keys import Mesh
@@ -76,7 +76,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PageWanted:
     """port, metrics_port: TCP ports, 0 is any; None: not served. lan: to others too. or_next: if `port` is taken."""
 
     port: int | None
@@ -85,7 +85,7 @@ class Wanted:
     or_next: bool = False
 
     @classmethod
-    def of(cls, web: WebSection) -> Wanted:
+    def of(cls, web: WebSection) -> PageWanted:
         """Return the configured wishes; the usual port may be taken by another node of this machine."""
         return cls(web.port or None, web.lan, web.metrics_port or None, web.port == _USUAL_PORT)
 
@@ -94,7 +94,7 @@ class Wanted:
 def page_of_mesh(
     mesh: Mesh,
     section: MeshSection,
-    wanted: Wanted,
+    wanted: PageWanted,
     source: str,
     code: str = "",
     cycles: Path | None = None,
@@ -120,16 +120,16 @@ def page_of_mesh(
 
 
 @contextmanager
-def page_of(source: Source, mesh: Mesh | None, wanted: Wanted, code: str = "") -> Iterator[Opened]:
+def page_of(source: SnapshotSource, mesh: Mesh | None, wanted: PageWanted, code: str = "") -> Iterator[Opened]:
     """Serve a page about a source that is not heard over a network. Raises ConfigError."""
     need_libraries()
-    with serve(source, mesh, wanted, _listen(wanted), code) as opened, Looks(opened.notify):
+    with serve(source, mesh, wanted, _listen(wanted), code) as opened, Poller(opened.notify):
         yield opened
 
 
 @contextmanager
 def serve(
-    source: Source, mesh: Mesh | None, wanted: Wanted, sockets: Sequence[socket.socket], code: str
+    source: SnapshotSource, mesh: Mesh | None, wanted: PageWanted, sockets: Sequence[socket.socket], code: str
 ) -> Iterator[Opened]:
     from mdl.peers.web.app import Site, make_guard, metrics_app
     from mdl.peers.web.prometheus import CONTENT_TYPE, make_metrics
@@ -173,7 +173,7 @@ def draw_code(text: str) -> str:
     return drawn.getvalue()
 
 
-def _listen(wanted: Wanted) -> list[socket.socket]:
+def _listen(wanted: PageWanted) -> list[socket.socket]:
     from mdl.peers.web.serving import listen
 
     found: list[socket.socket] = []

@@ -20,7 +20,7 @@ _MOST_DEVICES = 64
 _MOST_CHANGES = 64
 
 
-class Replayed(msgspec.Struct, frozen=True):
+class ReplayedRound(msgspec.Struct, frozen=True):
     """A round as it was recorded.
 
     round: its number.
@@ -66,9 +66,9 @@ def find_round(rounds: Sequence[RoundSummary], number: int, where: str, policy: 
     return finished_round(found, where, policy)
 
 
-def replay(real: RealRound) -> Replayed:
+def replay(real: RealRound) -> ReplayedRound:
     drawn = draw_subject(real, None, "")
-    return Replayed(real.number, drawn.policy, chart_part(drawn.chart), drawn.devices, drawn.chart.delays)
+    return ReplayedRound(real.number, drawn.policy, chart_part(drawn.chart), drawn.devices, drawn.chart.delays)
 
 
 def what_if(real: RealRound, policy: str, assignments: Sequence[str], policies: Sequence[str]) -> WhatIf:

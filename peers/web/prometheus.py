@@ -20,7 +20,7 @@ _Values = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
-class Known:
+class MetricForm:
     """One metric. label: tells its values apart; "": it has one. meaning: in words. read: its values in a snapshot."""
 
     name: str
@@ -49,12 +49,12 @@ def _of_numbers(key: str) -> Callable[[Snapshot], _Values]:
     return read
 
 
-def _device_fields() -> Iterator[Known]:
+def _device_fields() -> Iterator[MetricForm]:
     """Yield the metrics of a device's fields, with the words of their descriptions (`DevicePart`)."""
     told = dict(re.findall(r"^(\w+): ([^;.]+)", inspect.getdoc(DevicePart) or "", re.MULTILINE))
     for field, how in SHOWN.items():
         if how.metric:
-            yield Known(f"mdl_device_{how.metric}", "device", told[field], _of_devices(_scaled(field, how.scale)))
+            yield MetricForm(f"mdl_device_{how.metric}", "device", told[field], _of_devices(_scaled(field, how.scale)))
 
 
 def _scaled(field: str, scale: float) -> Callable[[DevicePart], float | None]:
@@ -70,32 +70,36 @@ def _is_up(part: DevicePart) -> float:
 
 
 METRICS = (
-    Known("mdl_agent_up", "", "1 if an agent leads", lambda now: {"": bool(now.mesh.agent)}),
-    Known("mdl_round", "", "the open round, or the last one", lambda now: {"": now.round.number if now.round else 0}),
-    Known("mdl_devices", "state", "devices in each state", lambda now: Counter(_states(now))),
-    Known(
+    MetricForm("mdl_agent_up", "", "1 if an agent leads", lambda now: {"": bool(now.mesh.agent)}),
+    MetricForm(
+        "mdl_round", "", "the open round, or the last one", lambda now: {"": now.round.number if now.round else 0}
+    ),
+    MetricForm("mdl_devices", "state", "devices in each state", lambda now: Counter(_states(now))),
+    MetricForm(
         "mdl_device_up",
         "device",
         "1 if it takes part, 0 if it is silent, refused, revoked, quarantined, or has left",
         _of_devices(_is_up),
     ),
     *_device_fields(),
-    Known("mdl_round_seconds", "phase", "seconds of the last finished round", lambda now: _seconds(now)),
-    Known("mdl_round_contributors", "", "devices with work in it", _of_last(lambda last: last.contributors)),
-    Known("mdl_round_bytes", "", "bytes of model values that it sent", _of_last(lambda last: last.bytes)),
-    Known("mdl_round_loss_nats", "", "mean training loss of its members", _of_last(lambda last: last.loss)),
-    Known("mdl_round_accuracy_ratio", "", "accuracy on the test windows", _of_last(lambda last: last.accuracy)),
-    Known("mdl_round_macro_f1_ratio", "", "mean F1 over classes or labels", _of_last(lambda last: last.macro_f1)),
-    Known(
+    MetricForm("mdl_round_seconds", "phase", "seconds of the last finished round", lambda now: _seconds(now)),
+    MetricForm("mdl_round_contributors", "", "devices with work in it", _of_last(lambda last: last.contributors)),
+    MetricForm("mdl_round_bytes", "", "bytes of model values that it sent", _of_last(lambda last: last.bytes)),
+    MetricForm("mdl_round_loss_nats", "", "mean training loss of its members", _of_last(lambda last: last.loss)),
+    MetricForm("mdl_round_accuracy_ratio", "", "accuracy on the test windows", _of_last(lambda last: last.accuracy)),
+    MetricForm("mdl_round_macro_f1_ratio", "", "mean F1 over classes or labels", _of_last(lambda last: last.macro_f1)),
+    MetricForm(
         "mdl_round_micro_f1_ratio",
         "",
         "F1 over all labels",
         _of_last(lambda last: last.labelling.micro_f1 if last.labelling else None),
     ),
-    Known("mdl_round_rmse", "number", "root of the mean squared error of a number, in its unit", _of_numbers("rmse")),
-    Known("mdl_round_mae", "number", "likewise the mean absolute error", _of_numbers("mae")),
-    Known("mdl_round_r2", "number", "likewise the share of its variance that is explained", _of_numbers("r2")),
-    Known("mdl_cloud_version", "", "version that the cloud teaches", lambda now: _version(now)),
+    MetricForm(
+        "mdl_round_rmse", "number", "root of the mean squared error of a number, in its unit", _of_numbers("rmse")
+    ),
+    MetricForm("mdl_round_mae", "number", "likewise the mean absolute error", _of_numbers("mae")),
+    MetricForm("mdl_round_r2", "number", "likewise the share of its variance that is explained", _of_numbers("r2")),
+    MetricForm("mdl_cloud_version", "", "version that the cloud teaches", lambda now: _version(now)),
 )
 
 

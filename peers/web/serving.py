@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mdl.errors import ConfigError
-from mdl.peers.web.hub import Hub
+from mdl.peers.web.hub import PageHub
 
 # Connections without a request: a browser opens six at once and uses them within milliseconds.
 _MOST_HANGING = 32
@@ -78,7 +78,7 @@ class Serving:
     hub: runs beside them, and ends their streams; its `notify` may be called through `notify`, from any thread.
     """
 
-    def __init__(self, served: Sequence[tuple[ASGIApp, socket.socket]], hub: Hub) -> None:
+    def __init__(self, served: Sequence[tuple[ASGIApp, socket.socket]], hub: PageHub) -> None:
         self._served, self._hub = served, hub
         self._loop: asyncio.AbstractEventLoop | None = None
         self._servers: list[uvicorn.Server] = []

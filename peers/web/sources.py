@@ -29,7 +29,7 @@ _MOST_CYCLES = 200
 _LOOK_S = 1.0
 
 
-class Source(Protocol):
+class SnapshotSource(Protocol):
     """A source of the snapshot."""
 
     def told(self) -> Told: ...
@@ -132,14 +132,14 @@ class OwnCloud:
         """Do nothing: the file is read in any case."""
 
 
-class Looks:
+class Poller:
     """Calls `notify` repeatedly, for a source that cannot tell by itself that there is news."""
 
     def __init__(self, notify: Callable[[], None]) -> None:
         self._notify, self._over = notify, threading.Event()
         self._thread = threading.Thread(target=self._run, name="mdl-look", daemon=True)
 
-    def __enter__(self) -> Looks:
+    def __enter__(self) -> Poller:
         self._thread.start()
         return self
 

@@ -98,7 +98,7 @@ def _name_kind(kind: int) -> str:
 
 
 @dataclass(frozen=True)
-class Closed:
+class CloseDecision:
     """The close of a round. at_s: since it opened. left_out: names. told: the rule's reason, in a sentence."""
 
     at_s: float
@@ -106,7 +106,7 @@ class Closed:
     told: str
 
 
-def close_round(scenario: Scenario, names: Sequence[str], rule: ParticipationRule, number: int = 1) -> Closed:
+def close_round(scenario: Scenario, names: Sequence[str], rule: ParticipationRule, number: int = 1) -> CloseDecision:
     """Ask a rule about the scenario's round until it closes. number: of the round.
 
     No device was left out of a round before. A device that dies before it can give takes no part.
@@ -117,11 +117,11 @@ def close_round(scenario: Scenario, names: Sequence[str], rule: ParticipationRul
         decision = rule.decide(seen)
         if isinstance(decision, Close):
             out = tuple(each.device_id for each in seen.devices if each.device_id not in decision.devices)
-            return Closed(at_s, out, decision.reason)
+            return CloseDecision(at_s, out, decision.reason)
         coming = [each.ready_in_s for each in seen.devices if each.ready_in_s > 0.0]
         later_s = min([decision.until_s, *(at_s + seconds for seconds in coming)])
         if later_s in (inf, at_s) or later_s < at_s:
-            return Closed(at_s, (), f"open: {decision.reason}")
+            return CloseDecision(at_s, (), f"open: {decision.reason}")
         at_s = later_s
 
 
@@ -156,7 +156,7 @@ def _see(scenario: Scenario, names: Sequence[str], at_s: float, number: int) -> 
     )
 
 
-def describe_closed(before: Closed, after: Closed) -> dict[str, object]:
+def describe_closed(before: CloseDecision, after: CloseDecision) -> dict[str, object]:
     """Return what `--json` prints of the round without and with the changes."""
     return {
         name: {"at_s": round(each.at_s, 6), "left_out": list(each.left_out), "told": each.told}
@@ -164,13 +164,13 @@ def describe_closed(before: Closed, after: Closed) -> dict[str, object]:
     }
 
 
-def tell_closed(before: Closed, after: Closed) -> list[str]:
+def tell_closed(before: CloseDecision, after: CloseDecision) -> list[str]:
     """Tell the round without and with the changes, one line each; a single line if they are the same."""
     if before == after:
         return [f"the round, as before: {_tell(before)}"]
     return [f"the round before: {_tell(before)}", f"the round now: {_tell(after)}"]
 
 
-def _tell(closed: Closed) -> str:
+def _tell(closed: CloseDecision) -> str:
     out = f" (left out: {', '.join(closed.left_out)})" if len(closed.left_out) > 1 else ""
     return f"{closed.told}{out}"

@@ -231,7 +231,7 @@ def _rebuild_segments(real: RealRound, exchange: Exchanged) -> Rebuilt:
     return Rebuilt(scenario, tuple(each.peer_id for each in devices), real.end_s, (), told)
 
 
-class Recorded:
+class RecordedOrder:
     """Orders the recorded hops again, each as soon as both are free: the model's error against the measured time."""
 
     name = "recorded"

@@ -20,7 +20,7 @@ from mdl.errors import DataError
 from mdl.own import Own
 from mdl.scheduler.explain.recorded_round import (
     Rebuilt,
-    Recorded,
+    RecordedOrder,
     finished_round,
     read_policy,
     read_real_rounds,
@@ -28,7 +28,7 @@ from mdl.scheduler.explain.recorded_round import (
 )
 from mdl.scheduler.explain.watched_play import Bench, play_watched
 from mdl.scheduler.policies.chain import Policy
-from mdl.scheduler.study.play import Played
+from mdl.scheduler.study.play import PlayedScenario
 
 RECORDED = "recorded"
 _MOST_ROUNDS_SHOWN = 12
@@ -40,7 +40,7 @@ class RoundReplay:
 
     number: int
     rebuilt: Rebuilt
-    played: dict[str, Played]
+    played: dict[str, PlayedScenario]
 
     @property
     def ready_s(self) -> float:
@@ -49,7 +49,7 @@ class RoundReplay:
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayedRun:
     """A replayed run. left_out: round number -> the reason why it is left out."""
 
     run: str
@@ -58,7 +58,7 @@ class Replay:
     left_out: dict[int, str]
 
 
-def replay_run(directory: Path, number: int | None, policies: Sequence[str | Own]) -> Replay:
+def replay_run(directory: Path, number: int | None, policies: Sequence[str | Own]) -> ReplayedRun:
     """Play all rounds that can be rebuilt. Raises DataError if no round can, or the wanted one cannot.
 
     Each policy goes on with the energy that its own devices have spent in the rounds before.
@@ -81,17 +81,17 @@ def replay_run(directory: Path, number: int | None, policies: Sequence[str | Own
         except DataError as error:
             left_out[summary.round] = str(error)
             continue
-        played = {RECORDED: _play(rebuilt, Recorded(rebuilt.pairs), spent.setdefault(RECORDED, {}))}
+        played = {RECORDED: _play(rebuilt, RecordedOrder(rebuilt.pairs), spent.setdefault(RECORDED, {}))}
         for name in policies:
             own_spent = spent.setdefault(str(name), {})
             played[str(name)] = _play(rebuilt, bench.policy(name, rebuilt.scenario), own_spent)
         rounds.append(RoundReplay(summary.round, rebuilt, played))
     if not rounds:
         raise DataError(next(iter(left_out.values())))
-    return Replay(where, recorded_policy, tuple(rounds), left_out)
+    return ReplayedRun(where, recorded_policy, tuple(rounds), left_out)
 
 
-def describe_replay(replay: Replay) -> dict[str, Any]:
+def describe_replay(replay: ReplayedRun) -> dict[str, Any]:
     policies = list(replay.rounds[0].played)
     return {
         "run": replay.run,
@@ -105,7 +105,7 @@ def describe_replay(replay: Replay) -> dict[str, Any]:
     }
 
 
-def list_replay(replay: Replay) -> list[dict[str, object]]:
+def list_replay(replay: ReplayedRun) -> list[dict[str, object]]:
     """List the rows of `--csv`: one for each round and policy."""
     return [
         {
@@ -121,7 +121,7 @@ def list_replay(replay: Replay) -> list[dict[str, object]]:
     ]
 
 
-def show_replay(replay: Replay, console: Console) -> None:
+def show_replay(replay: ReplayedRun, console: Console) -> None:
     described = describe_replay(replay)
     count = len(replay.rounds)
     policy = f" under {replay.recorded_policy}" if replay.recorded_policy else ""
@@ -148,7 +148,7 @@ def show_replay(replay: Replay, console: Console) -> None:
         console.print(f"- round {number} is left out: {why}")
 
 
-def _play(rebuilt: Rebuilt, policy: Policy, spent: dict[str, float]) -> Played:
+def _play(rebuilt: Rebuilt, policy: Policy, spent: dict[str, float]) -> PlayedScenario:
     """Play a rebuilt round. spent: joules by device, taken over and written back."""
     devices = tuple(
         msgspec.structs.replace(device, energy_j=spent.get(name, 0.0))
@@ -160,7 +160,7 @@ def _play(rebuilt: Rebuilt, policy: Policy, spent: dict[str, float]) -> Played:
     return played
 
 
-def _sum_up(replay: Replay, name: str) -> dict[str, Any]:
+def _sum_up(replay: ReplayedRun, name: str) -> dict[str, Any]:
     own_s = fmean(each.played[name].makespan_s for each in replay.rounds)
     recorded_s = fmean(each.played[RECORDED].makespan_s for each in replay.rounds)
     after_s = fmean(max(0.0, each.played[name].makespan_s - each.ready_s) for each in replay.rounds)
@@ -184,7 +184,7 @@ def _describe_round(each: RoundReplay) -> dict[str, Any]:
     }
 
 
-def _draw_rounds(replay: Replay) -> Table:
+def _draw_rounds(replay: ReplayedRun) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("round", justify="right")
     for name in ("measured", *replay.rounds[0].played):

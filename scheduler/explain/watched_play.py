@@ -32,13 +32,15 @@ from mdl.scheduler.given import policy_of
 from mdl.scheduler.policies.chain import ChainView, Decision, Pair, Policy, Wait
 from mdl.scheduler.policies.registry import OPTIMAL, SHARES_BY
 from mdl.scheduler.study.optimal import Optimal
-from mdl.scheduler.study.play import Played, play, play_segments
+from mdl.scheduler.study.play import PlayedScenario, play, play_segments
 from mdl.sim.timing.iteration import Iteration, TimedHop
 
 Names: TypeAlias = Sequence[str]
 
 
-def chart_play(title: str, scenario: Scenario, played: Played, notes: Sequence[Note], names: Names = ()) -> Chart:
+def chart_play(
+    title: str, scenario: Scenario, played: PlayedScenario, notes: Sequence[Note], names: Names = ()
+) -> Chart:
     """Draw a chart of a play. names: of the devices, by index; their numbers by default."""
     names = names or [str(index) for index in range(len(scenario.devices))]
     rows, undone, end_s = _trace(scenario, played, names)
@@ -68,7 +70,7 @@ def chart_play(title: str, scenario: Scenario, played: Played, notes: Sequence[N
     )
 
 
-def _trace(scenario: Scenario, played: Played, names: Names) -> tuple[tuple[Row, ...], dict[int, float], float]:
+def _trace(scenario: Scenario, played: PlayedScenario, names: Names) -> tuple[tuple[Row, ...], dict[int, float], float]:
     """Step through the same hops again; return the rows, the time at which each undone hop was undone, and the end."""
     iteration = Iteration(scenario)
     waiting = list(enumerate(played.ordered, 1))
@@ -124,7 +126,7 @@ def _find_stall(scenario: Scenario, hop: TimedHop, names: Names) -> tuple[float,
     return stalled_s, tuple(busy)
 
 
-def _key(played: Played, number: int) -> tuple[int, int, float]:
+def _key(played: PlayedScenario, number: int) -> tuple[int, int, float]:
     hop = played.ordered[number - 1].hop
     return hop.sender, hop.receiver, hop.start_s
 
@@ -139,7 +141,7 @@ _PLAIN = {
 
 
 def _kind_now(
-    iteration: Iteration, played: Played, index: int, engaged: dict[int, int], names: Names
+    iteration: Iteration, played: PlayedScenario, index: int, engaged: dict[int, int], names: Names
 ) -> tuple[SpanKind, str]:
     state, now_s = iteration.state(index), iteration.now_s
     if state in _PLAIN:
@@ -159,7 +161,7 @@ def _is_busy(iteration: Iteration, index: int) -> bool:
     return any(start <= iteration.now_s < end for start, end in iteration.scenario.devices[index].busy)
 
 
-class Watched:
+class WatchedPolicy:
     """A policy, and its decisions. explains: True to record its alternatives, too.
 
     seconds: processor time of each decision, so that other programs do not count. names: the device names that the
@@ -226,14 +228,14 @@ class Bench:
 
 def play_watched(
     scenario: Scenario, policy: Policy, explains: bool = True, names: Sequence[str] = ()
-) -> tuple[Played, Watched]:
-    watched = Watched(policy, explains, names)
+) -> tuple[PlayedScenario, WatchedPolicy]:
+    watched = WatchedPolicy(policy, explains, names)
     return play(scenario, watched), watched
 
 
 def play_named(
     scenario: Scenario, name: str | Own, bench: Bench, names: Sequence[str] = ()
-) -> tuple[Played, list[float]]:
+) -> tuple[PlayedScenario, list[float]]:
     """Play under a policy by its name, or in segments; return the play and the seconds of each decision."""
     if name in SHARES_BY:
         return play_segments(scenario, compress=SHARES_BY[str(name)]).played, []

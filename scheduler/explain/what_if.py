@@ -21,7 +21,7 @@ from mdl.own import Own
 from mdl.scheduler.explain.chart_text import choose_decimals, tell_hop
 from mdl.scheduler.explain.watched_play import Bench, play_named
 from mdl.scheduler.policies.registry import SHARES_BY
-from mdl.scheduler.study.play import Played
+from mdl.scheduler.study.play import PlayedScenario
 
 _PERIOD = re.compile(r"(-?\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)")
 # Room for a hundred busy periods.
@@ -29,7 +29,7 @@ _LONGEST_CHANGE = 1000
 
 
 @dataclass(frozen=True)
-class Change:
+class Assignment:
     """One assignment. `where` is the user's text, for errors and for display."""
 
     where: str
@@ -39,12 +39,12 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PolicyOnBoth:
     """One policy on the original scenario, and on the changed one."""
 
     policy: str
-    before: Played
-    after: Played
+    before: PlayedScenario
+    after: PlayedScenario
 
     @property
     def same_hops(self) -> int:
@@ -52,7 +52,7 @@ class Outcome:
         return len(set(_pairs(self.before)) & set(_pairs(self.after)))
 
 
-def parse_changes(assignments: Sequence[str], names: Sequence[str]) -> list[Change]:
+def parse_changes(assignments: Sequence[str], names: Sequence[str]) -> list[Assignment]:
     """Parse DEVICE.FIELD=VALUE each. Raises ConfigError that names the valid choices."""
     if not assignments:
         raise ConfigError("--set is missing: expected DEVICE.FIELD=VALUE, e.g. --set 2.link=0.5")
@@ -61,7 +61,7 @@ def parse_changes(assignments: Sequence[str], names: Sequence[str]) -> list[Chan
     return [_parse(text, names) for text in assignments]
 
 
-def apply_changes(scenario: Scenario, changes: Sequence[Change]) -> Scenario:
+def apply_changes(scenario: Scenario, changes: Sequence[Assignment]) -> Scenario:
     """Apply changes; a device that is made busy and has no kind of use gets one: policies go by it."""
     devices = list(scenario.devices)
     for change in changes:
@@ -74,16 +74,16 @@ def apply_changes(scenario: Scenario, changes: Sequence[Change]) -> Scenario:
 
 def play_both(
     scenario: Scenario, changed: Scenario, policies: Sequence[str | Own], names: Sequence[str]
-) -> list[Outcome]:
+) -> list[PolicyOnBoth]:
     bench = Bench()
     return [
-        Outcome(str(name), play_named(scenario, name, bench, names)[0], play_named(changed, name, bench, names)[0])
+        PolicyOnBoth(str(name), play_named(scenario, name, bench, names)[0], play_named(changed, name, bench, names)[0])
         for name in policies
     ]
 
 
 def describe_outcomes(
-    title: str, changes: Sequence[Change], outcomes: Sequence[Outcome], names: Sequence[str]
+    title: str, changes: Sequence[Assignment], outcomes: Sequence[PolicyOnBoth], names: Sequence[str]
 ) -> dict[str, Any]:
     return {
         "source": title,
@@ -104,7 +104,7 @@ def describe_outcomes(
 
 
 def show_outcomes(
-    title: str, changes: Sequence[Change], outcomes: Sequence[Outcome], names: Sequence[str], console: Console
+    title: str, changes: Sequence[Assignment], outcomes: Sequence[PolicyOnBoth], names: Sequence[str], console: Console
 ) -> None:
     console.print(Text(f"{title}; changed: {', '.join(change.where for change in changes)}", style="bold"))
     for each in outcomes:
@@ -178,7 +178,7 @@ _FIELDS: dict[str, tuple[str, Callable[[str], object], str]] = {
 }
 
 
-def _parse(text: str, names: Sequence[str]) -> Change:
+def _parse(text: str, names: Sequence[str]) -> Assignment:
     left, equals, value = text.partition("=")
     device, dot, name = left.strip().rpartition(".")
     if not equals or not dot:
@@ -191,7 +191,7 @@ def _parse(text: str, names: Sequence[str]) -> Change:
         raise ConfigError(f"--set {text!r}: unknown field {name!r}{hint} (valid: {', '.join(_FIELDS)})")
     field, read, valid = _FIELDS[name]
     try:
-        return Change(text, names.index(device), field, read(value.strip()))
+        return Assignment(text, names.index(device), field, read(value.strip()))
     except ValueError:
         raise ConfigError(f"--set {text!r}: {name} {value.strip()!r}: expected {valid}") from None
 
@@ -206,11 +206,11 @@ def _with_kind(device: ScenarioDevice) -> ScenarioDevice:
 # -- outcomes ---------------------------------------------------------------------------------------------------------
 
 
-def _pairs(played: Played) -> list[tuple[int, int]]:
+def _pairs(played: PlayedScenario) -> list[tuple[int, int]]:
     return [(ordered.hop.sender, ordered.hop.receiver) for ordered in played.ordered]
 
 
-def _first_difference(outcome: Outcome) -> int | None:
+def _first_difference(outcome: PolicyOnBoth) -> int | None:
     """Return the number of the first hop that differs; None if the chain is the same."""
     before, after = _pairs(outcome.before), _pairs(outcome.after)
     for number, (one, other) in enumerate(zip(before, after, strict=False), 1):
@@ -219,12 +219,12 @@ def _first_difference(outcome: Outcome) -> int | None:
     return None if len(before) == len(after) else min(len(before), len(after)) + 1
 
 
-def _change_percent(outcome: Outcome) -> float | None:
+def _change_percent(outcome: PolicyOnBoth) -> float | None:
     before_s = outcome.before.makespan_s
     return round(100.0 * (outcome.after.makespan_s / before_s - 1.0), 3) if before_s > 0 else None
 
 
-def _sum_up(outcome: Outcome) -> str:
+def _sum_up(outcome: PolicyOnBoth) -> str:
     change, difference = _change_percent(outcome), _first_difference(outcome)
     by = "" if change is None else f" ({change:+.1f} %)"
     chain = "the same chain" if difference is None else f"another chain from hop {difference} on"
@@ -237,7 +237,7 @@ def _sum_up(outcome: Outcome) -> str:
     return f"{text}, {chain}, {hops}{lost}{everywhere}"
 
 
-def _describe(played: Played, names: Sequence[str]) -> dict[str, Any]:
+def _describe(played: PlayedScenario, names: Sequence[str]) -> dict[str, Any]:
     return {
         "makespan_s": round(played.makespan_s, 6),
         "lost": [names[index] for index in played.lost],
@@ -254,7 +254,7 @@ def _describe(played: Played, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _draw(outcome: Outcome, names: Sequence[str]) -> Table:
+def _draw(outcome: PolicyOnBoth, names: Sequence[str]) -> Table:
     """Draw both chains side by side; a hop that differs, or takes another time, stands out."""
     table = Table(title=f"policy {outcome.policy}", title_justify="left", box=None, pad_edge=False)
     for column in ("#", "before", "s", "after", "s"):

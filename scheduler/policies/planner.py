@@ -148,7 +148,7 @@ class Future:
 
 
 @dataclass(frozen=True)
-class Hops:
+class HopTimes:
     """The times of hops between n devices without pauses, in seconds. cost_s: the highest sends first.
 
     A hop to a device that may not receive takes inf, and so does keeping a load there. At least one device may receive.
@@ -168,7 +168,7 @@ def draw_future(
     return Future(busy, free_at_s)
 
 
-def roll_out(future: Future, hops: Hops, first: tuple[int, int] | None) -> float:
+def roll_out(future: Future, hops: HopTimes, first: tuple[int, int] | None) -> float:
     """Return the seconds until one holder is left, if `first` starts now; None: wait for the next change first."""
     busy, cost_s = future.busy, hops.cost_s
     wait_s = 0.0 if first else _next_change_s(future)
@@ -210,7 +210,7 @@ def _next_change_s(future: Future) -> float:
     return min((at_s for at_s in (*future.free_at_s, *edges_s) if at_s > 0.0), default=0.0)
 
 
-def _hop_end_s(busy: tuple[Periods, ...], hops: Hops, sender: int, receiver: int, start_s: float) -> float:
+def _hop_end_s(busy: tuple[Periods, ...], hops: HopTimes, sender: int, receiver: int, start_s: float) -> float:
     transfer_s, merge_s = hops.transfer_s[sender][receiver], hops.merge_s[receiver]
     first, second = busy[sender], busy[receiver]
     if not first and not second:
@@ -404,7 +404,7 @@ def _try_out(case: _Case, hasty: Picked, count: int) -> tuple[Picked, Choice]:
     return best, case.choose(best, means_s, hasty)
 
 
-def _time_hops(view: ChainView, holders: list[DeviceView], typical_s: float) -> Hops:
+def _time_hops(view: ChainView, holders: list[DeviceView], typical_s: float) -> HopTimes:
     link_s = [view.size_mb / device.link_mb_s if device.link_mb_s else typical_s for device in holders]
     merge_s = [view.size_mb / device.merge_mb_s if device.merge_mb_s else 0.0 for device in holders]
     limit_s = [0.0 if device.may_receive else inf for device in holders]
@@ -418,7 +418,7 @@ def _time_hops(view: ChainView, holders: list[DeviceView], typical_s: float) -> 
         cost_to_keep(own_s, share, exposed_s) + limit
         for own_s, share, limit in zip(link_s, pauses, limit_s, strict=True)
     ]
-    return Hops(transfer_s, merge_s, cost_s)
+    return HopTimes(transfer_s, merge_s, cost_s)
 
 
 def _alternatives(case: _Case) -> list[Picked]:

@@ -82,7 +82,7 @@ def _make_learned() -> Policy:
 
 
 @dataclass(frozen=True)
-class Known:
+class RegisteredPolicy:
     """One policy. about: its rule in a few words. make: returns a fresh one.
 
     is_quick: compared where the user names no policies; the others are slow, or another one but for a rule.
@@ -95,13 +95,15 @@ class Known:
 
 # greedy-risk is the best rule that never waits: the bar for planners and learners.
 POLICIES = {
-    "dqn": Known("a network trained on simulated meshes, for any number of devices", _make_learned),
-    "greedy": Known("a rule that waits for better partners and weighs interruptions", _make_greedy),
-    "greedy-risk": Known("the costliest device sends, the cheapest receives", _make_greedy_without_waiting, False),
-    "dp": Known("a planner: the first step with which the round ends first", _make_planner, is_quick=False),
-    "fifo": Known("the first two devices that are free", _make_fifo),
-    "tree": Known("pairs by position, as a binomial tree", _make_tree),
-    "ring": Known("pairs by position, each device to the next", _make_ring),
+    "dqn": RegisteredPolicy("a network trained on simulated meshes, for any number of devices", _make_learned),
+    "greedy": RegisteredPolicy("a rule that waits for better partners and weighs interruptions", _make_greedy),
+    "greedy-risk": RegisteredPolicy(
+        "the costliest device sends, the cheapest receives", _make_greedy_without_waiting, False
+    ),
+    "dp": RegisteredPolicy("a planner: the first step with which the round ends first", _make_planner, is_quick=False),
+    "fifo": RegisteredPolicy("the first two devices that are free", _make_fifo),
+    "tree": RegisteredPolicy("pairs by position, as a binomial tree", _make_tree),
+    "ring": RegisteredPolicy("pairs by position, each device to the next", _make_ring),
 }
 OPTIMAL = "optimal"
 # Compared with the policies, but without hops: segments go to owners with shares by bandwidth.

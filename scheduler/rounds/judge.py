@@ -19,7 +19,7 @@ import numpy as np
 from mdl.scheduler.rounds.learned import Layer, LearnedRule
 from mdl.scheduler.rounds.participation import Bounds, ParticipationRule
 from mdl.scheduler.rounds.registry import make_rule
-from mdl.scheduler.rounds.simulate import Played, play_world
+from mdl.scheduler.rounds.simulate import PlayedWorld, play_world
 from mdl.scheduler.rounds.world import FAMILIES, HORIZON_S, Logged, World, draw_logged_world, draw_world
 from mdl.scheduler.study.judging import half_width
 
@@ -28,7 +28,7 @@ LEVELS = (5.0, 15.0, 30.0)
 
 
 @dataclass
-class Score:
+class RuleScore:
     """One rule on the worlds of a cell. times_s: a list by level. unreached: worlds that ended below the last level.
 
     Such a world counts with its whole length, so the rule's true time is longer.
@@ -42,7 +42,7 @@ class Score:
     longest_gap: int = 0
     joules: list[float] = field(default_factory=list)
 
-    def add(self, played: Played) -> None:
+    def add(self, played: PlayedWorld) -> None:
         reached = [played.reached_s(level) for level in LEVELS]
         for times, seconds in zip(self.times_s, reached, strict=True):
             times.append(min(seconds, HORIZON_S))
@@ -58,7 +58,7 @@ class Cell:
     """Rules on the worlds of one kind. scores: in the order of the rules, the reference first."""
 
     what: str
-    scores: list[Score]
+    scores: list[RuleScore]
 
     @property
     def worlds(self) -> int:
@@ -77,7 +77,7 @@ def judge_cell(
 
     show: is given the number of worlds played.
     """
-    cell = into or Cell(what, [Score(rule) for rule in rules])
+    cell = into or Cell(what, [RuleScore(rule) for rule in rules])
     for world in worlds:
         played = [play_world(world, make(rule), LEVELS[-1]) for rule in rules]
         for score, each in zip(cell.scores, played, strict=True):
@@ -93,10 +93,10 @@ def over_reference(own_s: Sequence[float], reference_s: Sequence[float]) -> tupl
     return tuple(100.0 * (exp(each) - 1.0) for each in (mean, mean - half, mean + half))  # type: ignore[return-value]
 
 
-def over_all_levels(own: Score, reference: Score) -> tuple[float, float, float]:
+def over_all_levels(own: RuleScore, reference: RuleScore) -> tuple[float, float, float]:
     """Do the same with each world's geometric mean of the times to all levels."""
 
-    def whole(score: Score) -> list[float]:
+    def whole(score: RuleScore) -> list[float]:
         return [exp(fmean(log(seconds) for seconds in times)) for times in zip(*score.times_s, strict=True)]
 
     return over_reference(whole(own), whole(reference))
@@ -112,7 +112,7 @@ def describe_cell(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _describe(score: Score, reference: Score) -> dict[str, Any]:
+def _describe(score: RuleScore, reference: RuleScore) -> dict[str, Any]:
     levels = [
         {
             "level": level,

@@ -33,7 +33,7 @@ from mdl.scheduler.rounds.participation import (
     Decision,
     DeviceSeen,
     RoundSeen,
-    Wait,
+    WaitFor,
     best_set,
     close_with,
     in_plan_order,
@@ -182,7 +182,7 @@ class LearnedRule:
         if members := choices.members(choice):
             return close_with(seen, members, self.bounds)
         told = tell_wait(seen, missing, "the network values a wait more than any close")
-        return Wait(seen.open_s + LONGEST_WAIT_S, tuple(each.device_id for each in missing), told)
+        return WaitFor(seen.open_s + LONGEST_WAIT_S, tuple(each.device_id for each in missing), told)
 
     def values(self, observation: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the value of each choice."""

@@ -1,7 +1,7 @@
 """Participation rules: which devices take part in a round, and when the round closes. Pure.
 
 A round is open while devices train. Again and again a rule sees all devices (`RoundSeen`) and answers: wait, until when
-and for which devices (`Wait`), or close with these devices (`Close`). Both say why in one clause, which people read.
+and for which devices (`WaitFor`), or close with these devices (`Close`). Both say why in one clause, which people read.
 Devices that are left out train on. They get the result in the background, and bring the sum of their work later. A rule
 sees what an agent may know: never when a busy time ends.
 
@@ -125,7 +125,7 @@ class RoundSeen(msgspec.Struct, frozen=True, kw_only=True):
         return at_s[needed - 1] if len(at_s) >= needed else None
 
 
-class Wait(msgspec.Struct, frozen=True):
+class WaitFor(msgspec.Struct, frozen=True):
     """Wait for these devices. until_s: since the round opened; the rule is asked again then, or when a device changes.
 
     inf: until a device changes.
@@ -151,7 +151,7 @@ class Close(msgspec.Struct, frozen=True):
     kept: tuple[str, ...] = ()
 
 
-Decision: TypeAlias = Wait | Close
+Decision: TypeAlias = WaitFor | Close
 
 
 class ParticipationRule(Protocol):
@@ -349,9 +349,9 @@ class CloseAfter:
         if owed and len(able) < n:
             return wait_for_owed(seen, owed, bounds)
         if len(able) < needed:
-            return Wait(inf, _ids(missing), tell_wait(seen, missing, f"{needed} are needed"))
+            return WaitFor(inf, _ids(missing), tell_wait(seen, missing, f"{needed} are needed"))
         if missing and seen.open_s < bounds.grace_s:
-            return Wait(bounds.grace_s, _ids(missing), tell_wait(seen, missing, f"open until {bounds.grace_s:g} s"))
+            return WaitFor(bounds.grace_s, _ids(missing), tell_wait(seen, missing, f"open until {bounds.grace_s:g} s"))
         return close_with(seen, able, bounds)
 
 
@@ -368,7 +368,7 @@ class Half:
             return wait
         end_s = _grace_end_s(seen, missing, needed, max(bounds.grace_s, _GRACE * (seen.enough_at_s(needed) or 0.0)))
         if seen.open_s < end_s:
-            return Wait(end_s, _ids(missing), tell_wait(seen, missing, f"open until {end_s:.1f} s"))
+            return WaitFor(end_s, _ids(missing), tell_wait(seen, missing, f"open until {end_s:.1f} s"))
         return close_with(seen, able, bounds)
 
 
@@ -388,13 +388,15 @@ class BestRatio:
             return wait
         best = best_set(seen, bounds.left_out_at_most, least=needed)
         if best is None:
-            return Wait(inf, _ids(missing), tell_wait(seen, missing, "no set can give yet"))
+            return WaitFor(inf, _ids(missing), tell_wait(seen, missing, "no set can give yet"))
         awaited = [each for each in best.devices if not each.can_give]
         end_s = seen.open_s + best.close_in_s
         if not awaited:
             awaited, end_s = missing, _grace_end_s(seen, missing, needed, bounds.grace_s)
         if seen.open_s < end_s:
-            return Wait(end_s, _ids(awaited), tell_wait(seen, awaited, f"a round of {len(best.devices)} is worth it"))
+            return WaitFor(
+                end_s, _ids(awaited), tell_wait(seen, awaited, f"a round of {len(best.devices)} is worth it")
+            )
         return close_with(seen, list(best.devices), bounds)
 
 
@@ -407,12 +409,12 @@ def _missing(seen: RoundSeen) -> list[DeviceSeen]:
     return [each for each in seen.devices if not each.can_give]
 
 
-def _wait_for_enough(seen: RoundSeen, missing: list[DeviceSeen], needed: int, bounds: Bounds) -> Wait | None:
+def _wait_for_enough(seen: RoundSeen, missing: list[DeviceSeen], needed: int, bounds: Bounds) -> WaitFor | None:
     """Wait for devices at the bound, and until enough can give; None: there is no need to."""
     if owed := [each for each in missing if each.left_out >= bounds.left_out_at_most]:
         return wait_for_owed(seen, owed, bounds)
     if missing and len(seen.devices) - len(missing) < needed:
-        return Wait(inf, _ids(missing), tell_wait(seen, missing, f"{needed} are needed"))
+        return WaitFor(inf, _ids(missing), tell_wait(seen, missing, f"{needed} are needed"))
     return None
 
 
@@ -429,11 +431,11 @@ def mesh_rule(name: str, bounds: Bounds) -> Half | BestRatio:
     return BestRatio(name, bounds) if name == "best-ratio" else Half(name, bounds)
 
 
-def wait_for_owed(seen: RoundSeen, owed: list[DeviceSeen], bounds: Bounds) -> Wait:
+def wait_for_owed(seen: RoundSeen, owed: list[DeviceSeen], bounds: Bounds) -> WaitFor:
     """Wait for devices that have been left out as long as the bounds allow."""
     first = owed[0]
     why = f"{first.device_id} was left out of {first.left_out} rounds in a row, the most is {bounds.left_out_at_most:g}"
-    return Wait(inf, _ids(owed), tell_wait(seen, owed, why))
+    return WaitFor(inf, _ids(owed), tell_wait(seen, owed, why))
 
 
 def close_with(seen: RoundSeen, members: list[DeviceSeen], bounds: Bounds) -> Close:

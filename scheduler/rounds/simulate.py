@@ -30,7 +30,7 @@ from mdl.scheduler.rounds.participation import (
     HearsRounds,
     ParticipationRule,
     RoundSeen,
-    Wait,
+    WaitFor,
     contribution,
     plan_exchange,
     worth,
@@ -67,7 +67,7 @@ class RoundPlayed:
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedWorld:
     """A world under a rule. joules: of each device, for training, exchanges and results.
 
     abandoned: exchanges that ended without a result, since fewer than two members were left.
@@ -401,12 +401,12 @@ class RoundsMesh:
             self._devices[index].joules += (SEND_W + RECEIVE_W) * carried_s + MERGE_W * merged_s
 
 
-def play_world(world: World, rule: ParticipationRule, level: float) -> Played:
+def play_world(world: World, rule: ParticipationRule, level: float) -> PlayedWorld:
     """Play rounds until progress reaches the level, or the world's horizon."""
     mesh, progress = RoundsMesh(world), 0.0
     while progress < level and not mesh.over:
         decision = rule.decide(mesh.see())
-        if isinstance(decision, Wait):
+        if isinstance(decision, WaitFor):
             mesh.wait(decision.until_s)
             continue
         opened_s = mesh.opened_s
@@ -414,4 +414,4 @@ def play_world(world: World, rule: ParticipationRule, level: float) -> Played:
         progress += played.worth if played else 0.0
         if isinstance(rule, HearsRounds):
             rule.hear(mesh.now_s - opened_s, played.worth if played else 0.0)
-    return Played(world.world_id, rule.name, tuple(mesh.rounds), mesh.joules, mesh.abandoned, mesh.now_s)
+    return PlayedWorld(world.world_id, rule.name, tuple(mesh.rounds), mesh.joules, mesh.abandoned, mesh.now_s)

@@ -221,7 +221,7 @@ _SHORTEST_READ_S = 600.0
 
 
 @dataclass(frozen=True)
-class Reading:
+class PhoneReading:
     """One reading of a phone. seconds: until the next one, without silences."""
 
     at_s: float
@@ -238,7 +238,7 @@ class Phone:
     """A recorded phone. busy_above: the CPU, 0 to 1, above which it is busy."""
 
     name: str
-    readings: tuple[Reading, ...]
+    readings: tuple[PhoneReading, ...]
     busy_above: float
 
     @property
@@ -325,7 +325,7 @@ def _make_phone(name: str, rows: list[tuple[float, float, bool, float, bool, flo
     gaps = [later[0] - row[0] for row, later in pairwise(rows)]
     usual_s = median(gaps) if gaps else 0.0
     lasting = [gap if gap <= _SESSION_GAP_S else min(usual_s, _SESSION_GAP_S) for gap in [*gaps, usual_s]]
-    readings = tuple(Reading(row[0], seconds, *row[1:]) for row, seconds in zip(rows, lasting, strict=True))
+    readings = tuple(PhoneReading(row[0], seconds, *row[1:]) for row, seconds in zip(rows, lasting, strict=True))
     used = [reading.cpu for reading in readings if reading.in_use] or [reading.cpu for reading in readings]
     return Phone(name, readings, (1.0 + median(used)) / 2.0)
 

@@ -34,7 +34,7 @@ _ROWS = 100
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedPolicy:
     """One policy on many scenarios, in their order. energy_variances: over the devices of each (Eq. 6), J^2.
 
     lost: contributions that no result holds. quits: the number of times that the paper's policy made no chain.
@@ -65,7 +65,7 @@ def half_width(values: Sequence[float]) -> float:
     return 1.96 * stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
 
 
-def less_time(one: Judged, other: Judged) -> tuple[float, float]:
+def less_time(one: JudgedPolicy, other: JudgedPolicy) -> tuple[float, float]:
     """Return the percent by which one's mean makespan is below the other's on the same scenarios, and half of the
     paired 95 % interval of that (the other's mean is taken as given)."""
     apart = [theirs - ours for ours, theirs in zip(one.makespans_s, other.makespans_s, strict=True)]
@@ -112,7 +112,7 @@ def worse_cells(less: dict[str, tuple[float, float]]) -> list[str]:
     return [cell for cell, (gain, half) in less.items() if gain + half < 0.0]
 
 
-def judge_network(name: str, network: NumpyQ | None, scenarios: Sequence[Scenario]) -> Judged:
+def judge_network(name: str, network: NumpyQ | None, scenarios: Sequence[Scenario]) -> JudgedPolicy:
     """Play all side by side; without a network by the greedy rule, as `mdl.scheduler.policies.layout` lays it out."""
     makespans: list[float] = []
     variances: list[float] = []
@@ -127,14 +127,14 @@ def judge_network(name: str, network: NumpyQ | None, scenarios: Sequence[Scenari
             for energy_j, scenario in zip(outcome.energy_j, part, strict=True)
         ]
         lost += int(outcome.lost.sum())
-    return Judged(name, tuple(makespans), tuple(variances), lost)
+    return JudgedPolicy(name, tuple(makespans), tuple(variances), lost)
 
 
-def judge_policy(name: str, make: Callable[[], Policy], scenarios: Sequence[Scenario]) -> Judged:
+def judge_policy(name: str, make: Callable[[], Policy], scenarios: Sequence[Scenario]) -> JudgedPolicy:
     """Play all one by one, each with a fresh policy (some remember)."""
     policies = [make() for _ in scenarios]
     played = [play(scenario, policy) for scenario, policy in zip(scenarios, policies, strict=True)]
-    return Judged(
+    return JudgedPolicy(
         name,
         tuple(each.makespan_s for each in played),
         tuple(energy_variance(np.array(each.energy_j)) for each in played),

@@ -17,7 +17,7 @@ from mdl.sim.timing.scenario import draw_scenario
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BatchOutcome:
     """Results of B iterations. makespan_s, wasted_s: (B,). energy_j: (B, N). lost: number of contributions, (B,)."""
 
     makespan_s: Doubles
@@ -26,16 +26,16 @@ class Outcome:
     wasted_s: Doubles
 
 
-def evaluate(q: NumpyQ | None, family: str, n: int, seeds: Iterable[int], margin: float = MARGIN) -> Outcome:
+def evaluate(q: NumpyQ | None, family: str, n: int, seeds: Iterable[int], margin: float = MARGIN) -> BatchOutcome:
     """Play the scenarios of these seeds, like `mdl.scheduler.study.play.play` with Learned (or the layout)."""
     packed = pack([draw_scenario(family, n, seed) for seed in seeds])
     return finish(Batch(packed), Picks(q, margin))
 
 
-def finish(batch: Batch, rule: Rule) -> Outcome:
+def finish(batch: Batch, rule: Rule) -> BatchOutcome:
     """Play every row to its end; this uses up the batch."""
     rows, count = batch.idle().shape
-    outcome = Outcome(np.zeros(rows), np.zeros((rows, count)), np.zeros(rows, dtype=np.int64), np.zeros(rows))
+    outcome = BatchOutcome(np.zeros(rows), np.zeros((rows, count)), np.zeros(rows, dtype=np.int64), np.zeros(rows))
     ids, over = np.arange(rows), batch.ended()
     while True:
         if over.mean() > 0.25 or over.all():
@@ -95,7 +95,7 @@ def stand_of_rows(batch: Batch, rows: Integers) -> Stand:
     )
 
 
-def _note(outcome: Outcome, ids: Integers, batch: Batch) -> None:
+def _note(outcome: BatchOutcome, ids: Integers, batch: Batch) -> None:
     outcome.makespan_s[ids] = batch.makespan_s()
     outcome.energy_j[ids] = batch.energy_j
     outcome.lost[ids] = batch.lost.sum(axis=1)

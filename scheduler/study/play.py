@@ -24,7 +24,7 @@ class Ordered(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Played(msgspec.Struct, frozen=True):
+class PlayedScenario(msgspec.Struct, frozen=True):
     """makespan_s: the time at which one holder has everything. energy_j: of each device, earlier spending included.
 
     lost: devices with no contribution of their own in the result; wasted_s: active seconds of hops that a death undid.
@@ -40,7 +40,7 @@ class Played(msgspec.Struct, frozen=True):
     everywhere_s: float = 0.0
 
 
-def play(scenario: Scenario, policy: Policy) -> Played:
+def play(scenario: Scenario, policy: Policy) -> PlayedScenario:
     """Play a scenario. Raises LocalProtocolError if the policy pairs a device that is not idle, or waits in vain."""
     iteration = Iteration(scenario)
     ordered, decisions = [], 0
@@ -60,7 +60,7 @@ def play(scenario: Scenario, policy: Policy) -> Played:
     energy_j = tuple(iteration.energy_j(index) for index in range(len(scenario.devices)))
     lost = tuple(iteration.lost)
     ends_s = (iteration.wasted_s, decisions, everywhere_s(iteration))
-    return Played(iteration.makespan_s, energy_j, tuple(ordered), lost, *ends_s)
+    return PlayedScenario(iteration.makespan_s, energy_j, tuple(ordered), lost, *ends_s)
 
 
 def everywhere_s(iteration: Iteration) -> float:
@@ -113,7 +113,7 @@ class PlayedSegments(NamedTuple):
     plan: the last one; None if no device may own anything, or fewer than two live.
     """
 
-    played: Played
+    played: PlayedScenario
     plan: SegmentPlan | None
     start_s: float
 
@@ -147,7 +147,7 @@ def play_segments(scenario: Scenario, names: Sequence[str] = (), compress: Compr
             break
     energy_j = tuple(device.energy_j for device in scenario.devices)
     lost = tuple(index for index in range(len(scenario.devices)) if index not in members)
-    return PlayedSegments(Played(end_s, energy_j, (), lost, 0.0, 1, end_s), plan, start_s)
+    return PlayedSegments(PlayedScenario(end_s, energy_j, (), lost, 0.0, 1, end_s), plan, start_s)
 
 
 def _exchange(

@@ -30,9 +30,9 @@ from mdl.scheduler.policies.chain_arrays import Bools, Doubles, Floats, Integers
 from mdl.scheduler.policies.features import COLUMN, look_at, observe_receivers, observe_senders
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, Picks, Weights, draw_weights
 from mdl.scheduler.study.parallel_play import finish, stand_of_rows
-from mdl.sim.timing.batch import Batch, Packed, pack
+from mdl.sim.timing.batch import Batch, PackedScenarios, pack
 from mdl.sim.timing.scenario import draw_scenario, vary_scenario
-from mdl.workers import Workers, result_of
+from mdl.workers import ProcessPool, result_of
 
 # Scenarios of training; those of tuning and judging lie below.
 FIRST_TRAINING_SEED = 1_000_000
@@ -133,7 +133,7 @@ def _draw_scenario(job: LabelJob, rng: np.random.Generator) -> Scenario:
     return draw_training_scenario(job.sizes, rng)
 
 
-def _draw_packed(job: LabelJob, rng: np.random.Generator) -> Packed:
+def _draw_packed(job: LabelJob, rng: np.random.Generator) -> PackedScenarios:
     packed = pack([_draw_scenario(job, rng) for _ in range(job.scenarios)])
     # Energy of earlier rounds ranges from a fresh mesh to one that is far out of balance.
     spread = packed.unit_s[:, None] * rng.uniform(0.0, 5.0, (job.scenarios, 1))
@@ -385,7 +385,7 @@ _MEAN_DECAY = 0.995
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """After a step: its number out of `steps`, advantage loss (squared transfers), states seen, network so far."""
 
     step: int
@@ -402,7 +402,7 @@ def train_on_labels(
     *,
     start: Weights | None = None,
     seen: tuple[Scenario, ...] = (),
-    on_progress: Callable[[Progress], bool | None] | None = None,
+    on_progress: Callable[[TrainingProgress], bool | None] | None = None,
 ) -> Weights:
     """Train for `steps` chunks of labels. The same steps, seed and number of processes give the same network.
 
@@ -440,14 +440,14 @@ def train_on_labels(
             loss += advantage / _UPDATES_A_STEP
             decay = min(_MEAN_DECAY, step / (step + 10.0))
             mean = {name: decay * mean[name] + (1.0 - decay) * now for name, now in network.items()}
-        if on_progress is not None and on_progress(Progress(step, steps, loss, states, mean)):
+        if on_progress is not None and on_progress(TrainingProgress(step, steps, loss, states, mean)):
             break
     return mean
 
 
 def _produce(job: Callable[[int], LabelJob], steps: int, processes: int) -> Iterator[Labels]:
     """Yield labels in the order of their numbers, always equally far ahead, for any number of processes."""
-    with Workers(processes) if processes else nullcontext() as pool:
+    with ProcessPool(processes) if processes else nullcontext() as pool:
         pending: deque[Callable[[], Labels]] = deque()
         for number in range(steps + _AHEAD):
             if number < steps:
@@ -456,7 +456,7 @@ def _produce(job: Callable[[int], LabelJob], steps: int, processes: int) -> Iter
                 yield pending.popleft()()
 
 
-def _soon(pool: Workers, job: LabelJob) -> Callable[[], Labels]:
+def _soon(pool: ProcessPool, job: LabelJob) -> Callable[[], Labels]:
     future = pool.submit(produce_labels, job)
     return lambda: result_of(future)
 

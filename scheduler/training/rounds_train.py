@@ -31,7 +31,7 @@ from mdl.scheduler.rounds.learned import COLUMNS, Layer, best_ratio_choices, sav
 from mdl.scheduler.rounds.world import World
 from mdl.scheduler.training.dqn import Actions, FollowSteps, MaskedDQN
 from mdl.scheduler.training.train import Report
-from mdl.workers import Workers, result_of
+from mdl.workers import ProcessPool, result_of
 from mdl.writing import save_or_rescue
 
 logger = logging.getLogger(__name__)
@@ -225,7 +225,7 @@ def train_rounds_policy(
     reference = find_best_rule(watched)
     logger.info("the best rule on the worlds held out is %s", reference.rule)
     first, count, compared = rule_layers(n), 0, 0.0
-    with Workers(1) if processes else nullcontext() as pool:
+    with ProcessPool(1) if processes else nullcontext() as pool:
         best = _Best(reference, watched, n, pool)
 
         def keep(path: Path) -> None:
@@ -273,7 +273,7 @@ def _describe_training(steps: int, seed: int) -> dict[str, object]:
 class _Best:
     """The network with the best mean of its figures so far. pool: plays the worlds; None: this process does."""
 
-    def __init__(self, reference: Reference, watched: Cells, n: int, pool: Workers | None) -> None:
+    def __init__(self, reference: Reference, watched: Cells, n: int, pool: ProcessPool | None) -> None:
         self.layers: list[Layer] = []
         self.figures: Less = {}
         self._reference, self._watched, self._n, self._pool = reference, watched, n, pool

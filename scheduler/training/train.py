@@ -17,7 +17,7 @@ from mdl.errors import ConfigError, MdlError
 from mdl.scheduler.policies.learned import load_shipped
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, Weights, load_weights, save_weights
 from mdl.scheduler.study.judging import Cells, watch, watched_cells
-from mdl.scheduler.training.labels import Progress, train_on_labels
+from mdl.scheduler.training.labels import TrainingProgress, train_on_labels
 from mdl.writing import save_or_rescue
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedNetwork:
     """The best network of a training, by the measurements on its way.
 
     steps: done in all, with those of a resumed file. ended: all steps were done.
@@ -68,7 +68,7 @@ def train_policy(
     watched: Cells | None = None,
     on_report: Callable[[Report], None] = lambda report: None,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Trained:
+) -> TrainedNetwork:
     """Train on labels until `steps` are done in all; keep the best network in `out`, also meanwhile.
 
     The same steps, seed and processes give the same policy on the same machine, unless it was stopped and resumed.
@@ -86,7 +86,7 @@ def train_policy(
         told = {"trained_by": "labels", "command": command, "seed": seed, "steps": count, "evaluation": best.figures}
         save_weights(path, best.network, told)
 
-    def follow(progress: Progress) -> bool:
+    def follow(progress: TrainingProgress) -> bool:
         nonlocal count
         count, stops = done + progress.step, should_stop()
         # A network that began with random weights waits so often that judging it would take longer than training it.
@@ -111,7 +111,7 @@ def train_policy(
     # A resumed training must not see the labels of its beginning again.
     train_on_labels(steps - done, seed + done, processes, start=start, seen=seen, on_progress=follow)
     save_or_rescue(out, keep)
-    return Trained(best.network, count, count == steps)
+    return TrainedNetwork(best.network, count, count == steps)
 
 
 class _Best:

@@ -58,7 +58,7 @@ def model_at(digest: bytes, lineage: Lineage, round_id: int) -> Model:
     return digest, lineage[:beyond]
 
 
-class Work(msgspec.Struct, frozen=True):
+class CountedTraining(msgspec.Struct, frozen=True):
     """One local training: its owner, its round, and the digest of the parameters that it began from."""
 
     owner: Contributor
@@ -66,7 +66,7 @@ class Work(msgspec.Struct, frozen=True):
     digest: bytes
 
 
-class Closed(msgspec.Struct, frozen=True):
+class ClosedRound(msgspec.Struct, frozen=True):
     """A closed round in the history of a model: the model before it, and the counts up to here."""
 
     before: Model
@@ -88,11 +88,13 @@ class Accounts:
         self.rounding = _CODED[coding]
         spread = np.arange(start.size) * _GOLDEN % 1.0 if coding != "none" else np.zeros(start.size)
         self.amounts = (1.0 - (1.0 - _LEAST_AMOUNT) * spread).astype(np.float32)
-        self.works: dict[Work, int] = {}
+        self.works: dict[CountedTraining, int] = {}
         self.held: set[int] = set()
         self.under_way: set[int] = set()
         self.start = digest_of((outer or Outer()).begin(start))
-        self.closed: dict[Model, Closed] = {(self.start, ()): Closed((b"", ()), 0, frozenset(), np.zeros(start.size))}
+        self.closed: dict[Model, ClosedRound] = {
+            (self.start, ()): ClosedRound((b"", ()), 0, frozenset(), np.zeros(start.size))
+        }
         self._known = {self.start}
         self.size = start.size
         self._own: dict[tuple[Attempt, bytes, Contributor], PartialSum] = {}
@@ -107,7 +109,7 @@ class Accounts:
 
     def train(self, owner: Contributor, round_id: int, parameters: Vector, theta: float) -> ModelDelta:
         """Return this training's delta: the same for the same round and parameters, another dimension for any other."""
-        work = Work(owner, round_id, digest_of(parameters))
+        work = CountedTraining(owner, round_id, digest_of(parameters))
         dimension = self.works.setdefault(work, len(self.works))
         if dimension >= self.size:
             raise InvariantError("endless", f"more than {self.size} trainings: rounds are opened again and again")
@@ -115,7 +117,7 @@ class Accounts:
 
     def recall(self, owner: Contributor, round_id: int, parameters: Vector) -> Vector | None:
         """Return the delta of a training that this process has done; None if it never has."""
-        dimension = self.works.get(Work(owner, round_id, digest_of(parameters)))
+        dimension = self.works.get(CountedTraining(owner, round_id, digest_of(parameters)))
         if dimension is None:
             return None
         return self._trained(dimension)
@@ -210,7 +212,7 @@ class Accounts:
         grid = msgspec.structs.replace(self._grids[before[0]], room=result.room)
         counts = self.closed[before].counts + grid.to_mean(result.values, 1.0) / self.amounts
         self._known.add(after[0])
-        self.closed[after] = Closed(before, round_id, result.contributors, counts)
+        self.closed[after] = ClosedRound(before, round_id, result.contributors, counts)
         most = int(counts.argmax())
         if counts[most] > 1 + self.rounding:
             work, amount = self.work(most), counts[most]
@@ -218,7 +220,7 @@ class Accounts:
             raise InvariantError("double", f"{what} counts {amount:.3g} times in round {round_id} of {who}")
         return True
 
-    def work(self, dimension: int) -> Work:
+    def work(self, dimension: int) -> CountedTraining:
         return next(work for work, number in self.works.items() if number == dimension)
 
     def is_known(self, digest: bytes) -> bool:
@@ -234,7 +236,7 @@ class Accounts:
             return None
         return msgspec.structs.replace(self._grids[digest], room=own.room).to_mean(own.values, own.theta)
 
-    def held_works(self, model: Model) -> list[tuple[Work, int, float]]:
+    def held_works(self, model: Model) -> list[tuple[CountedTraining, int, float]]:
         """List the trainings done so far, with the dimension of each and its count in this model."""
         counts = self.closed[model].counts
         return [

@@ -38,7 +38,7 @@ from mdl.protocol.messages import SUMMED
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from mdl.sim.mesh.accounts import Accounts, InvariantError
-from mdl.sim.mesh.network import Network, Transfers, with_checksum, without_checksums
+from mdl.sim.mesh.network import Network, SimulatedTransfers, with_checksum, without_checksums
 from mdl.sim.mesh.process import BACKLOG, Disk, Node, as_delivered, begin_work, note_delivered
 
 
@@ -59,7 +59,7 @@ class Watch:
         """Look at an event after its handling; may crash the process before any decision is carried out."""
 
 
-class Gate(Protocol):
+class WatchedGate(Protocol):
     """The members of the mesh (`mdl.sim.trust`)."""
 
     def start(self, node: Node) -> None:
@@ -155,7 +155,7 @@ class SimMesh:
         self.story: list[StoryStep] | None = [] if record else None
         self.messages = self.refused = self.events = 0
         self.watch: Watch | None = None
-        self.gate: Gate | None = None
+        self.gate: WatchedGate | None = None
         self.on_close: Callable[[Node, KeepDelta], None] | None = None
         self.on_say: Callable[[SimMesh, Node, Send], None] | None = None
         self._check = check
@@ -166,7 +166,7 @@ class SimMesh:
         self.bugs = 0
         self._out: dict[tuple[str, str], float] = {}
         self._count = 0
-        self._transfers = Transfers(network, size_bytes, accounts.size, self.lies, self.two_faced, self.alters)
+        self._transfers = SimulatedTransfers(network, size_bytes, accounts.size, self.lies, self.two_faced, self.alters)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 

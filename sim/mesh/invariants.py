@@ -30,7 +30,7 @@ from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
 from mdl.protocol.vocabulary import HopDecision
 from mdl.sim.mesh.accounts import Accounts, InvariantError, Model, model_at
 from mdl.sim.mesh.driver import SimMesh
-from mdl.sim.mesh.process import Holder, Keeper, Node, Part
+from mdl.sim.mesh.process import HeldRound, Holder, Keeper, Node
 from mdl.sim.plans.fault_plan import FaultPlan
 
 # Its own or a partial sum, and one that arrives or is the result: memory does not grow with the mesh (3.2.2).
@@ -46,7 +46,7 @@ class _Seen:
     """The state of a node after its last event, and, in office, its undecided hops."""
 
     digest: bytes = b""
-    part: Part | None = None
+    part: HeldRound | None = None
     term: int = 0
     agent: str = ""
     hold: PartialSum | None = None
@@ -157,7 +157,7 @@ class Invariants:
         values = decode(values, bounds.stop - bounds.start, order.coding)
         self.accounts.check_segment(holder.attempt(), holder.digest, who, bounds, values, name)
 
-    def _check_spread(self, mesh: SimMesh, node: Node, holder: Holder, part: Part) -> None:
+    def _check_spread(self, mesh: SimMesh, node: Node, holder: Holder, part: HeldRound) -> None:
         """Check a new order or a new result: there is room for both, and a ballot has one value."""
         if (count := count_vectors(part)) > MOST_DELTAS:
             raise InvariantError("memory", f"{node.peer_id} holds {count} deltas")
@@ -218,7 +218,7 @@ class Invariants:
             return  # a result takes its place: it was checked before, and is taken up again
         self.accounts.check_mean(holder.attempt(), holder.digest, hold, node.peer_id)
 
-    def _check_decisions(self, node: Node, part: Part, seen: _Seen) -> None:
+    def _check_decisions(self, node: Node, part: HeldRound, seen: _Seen) -> None:
         """Check that no hop is decided a second time."""
         last = next(reversed(part.decisions.values()))
         if last is seen.last_decision and len(part.decisions) == seen.decided:
@@ -337,12 +337,12 @@ def obeyed_by(node: Node) -> object:
     return (succession.term, succession.agent) if succession else None
 
 
-def held_by(part: Part | None) -> PartialSum | None:
+def held_by(part: HeldRound | None) -> PartialSum | None:
     """Return the partial sum that this device answers for: None once it has been given away."""
     return None if part is None or 0 in part.given else part.holds.get(0)
 
 
-def count_vectors(part: Part) -> int:
+def count_vectors(part: HeldRound) -> int:
     """Count the different vectors of partial sums and results that a part of a round keeps alive."""
     spread, exchange = part.spread, part.spread.exchange
     kept = *part.holds.values(), spread.staged, exchange.result if exchange else None, spread.gapped
@@ -355,7 +355,7 @@ def _keepers(mesh: SimMesh) -> Iterator[Keeper]:
             yield keeper
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class RunVerdict(msgspec.Struct, frozen=True):
     """One run. problem: empty if all is well, otherwise a description; kind: the same in a word.
 
     without_quorum: it could rightly not go on: most of the last contributors are gone for good.
@@ -418,13 +418,13 @@ def is_settled(mesh: SimMesh, rounds: int) -> Callable[[], bool]:
     return settled
 
 
-def judge(mesh: SimMesh, plan: FaultPlan, settled: bool, tell_waits: Callable[[Node], str]) -> Verdict:
+def judge(mesh: SimMesh, plan: FaultPlan, settled: bool, tell_waits: Callable[[Node], str]) -> RunVerdict:
     """Judge a run in which no invariant was broken. settled: True if it came to its end in time.
 
     tell_waits: describes a node's wait in a line.
     """
     out, revoked = _out(mesh), mesh.gate.revoked() if mesh.gate is not None else ()
-    verdict = Verdict(
+    verdict = RunVerdict(
         plan.seed,
         mesh.messages,
         mesh.events,
@@ -449,7 +449,7 @@ def judge(mesh: SimMesh, plan: FaultPlan, settled: bool, tell_waits: Callable[[N
     return _count(mesh, verdict)
 
 
-def _count(mesh: SimMesh, verdict: Verdict) -> Verdict:
+def _count(mesh: SimMesh, verdict: RunVerdict) -> RunVerdict:
     accounts, out = mesh.accounts, _out(mesh)
     live = _holders(mesh)
     if not live:

@@ -3,7 +3,7 @@
 Values occupy the sender's uplink and the receiver's downlink one after the other, at the rate of the slower end;
 messages without values take the latency alone.
 
-`Transfers` holds the values that are on their way, tells their progress, and lets them arrive.
+`SimulatedTransfers` holds the values that are on their way, tells their progress, and lets them arrive.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ _ONE, _LARGEST = 2.0**24, 2.0**31 - 2.0**10
 _PROGRESS_S = 1.0
 
 
-class Transfers:
+class SimulatedTransfers:
     """All values of one mesh that are under way. size_bytes: the network's charge for the whole model's `size`.
 
     lies, two_faced, alters: see `SimMesh`.

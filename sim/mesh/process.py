@@ -56,7 +56,7 @@ class Result(Protocol):
     values: Sums
 
 
-class Exchange(Protocol):
+class HeldExchange(Protocol):
     """The segments of a round under way. order: the order that they carry out. result: of that order."""
 
     order: BroadcastOrdered
@@ -73,7 +73,7 @@ class Gapped(Protocol):
     values: Sums
 
 
-class Spread(Protocol):
+class HeldBroadcast(Protocol):
     """The broadcast of a round. staged: its result, on a device that has it. exchange: its segments.
 
     gapped: the part of the result that the segments have left here, with gaps; a whole result fills them.
@@ -81,7 +81,7 @@ class Spread(Protocol):
 
     order: BroadcastOrdered | None
     staged: PartialSum | None
-    exchange: Exchange | None
+    exchange: HeldExchange | None
 
     @property
     def gapped(self) -> Gapped | None: ...
@@ -89,7 +89,7 @@ class Spread(Protocol):
     def report(self) -> Staged | None: ...
 
 
-class Part(Protocol):
+class HeldRound(Protocol):
     """A holder's state in its open round, for one attempt at it: another attempt is another part.
 
     lacks_own: a result has taken the place of its own delta.
@@ -98,7 +98,7 @@ class Part(Protocol):
     round_id: int
     attempt: int
     holds: dict[int, PartialSum]
-    spread: Spread
+    spread: HeldBroadcast
     members: Collection[Contributor]
     given: dict[int, tuple[int, Contributor]]
     released: set[tuple[int, int]]
@@ -121,7 +121,7 @@ class Holder(Protocol):
     lineage: Lineage
     base: tuple[str, ...]
     parameters: Vector
-    part: Part | None
+    part: HeldRound | None
     carry: Vector | None
     kept_back: Vector | None
 

@@ -2,8 +2,8 @@
 
 The usual schedule is the simulated mesh's own: messages arrive at once, in the order in which they were sent, training
 takes a second, nothing fails. A step is one event at one process. A departure is possible at each step of a process
-that has not had the last round yet: `Lose`, `Late`, `Crash`, `Cut` or `Suspend`. After it, the mesh follows the usual
-schedule from its present state, until all stand at one w, or until the next departure.
+that has not had the last round yet: `Lose`, `Late`, `CrashDuring`, `CutDuring` or `SuspendAfter`. After it, the mesh
+follows the usual schedule from its present state, until all stand at one w, or until the next departure.
 
 All combinations of so many departures are tried, the fewest first, so that the first schedule that breaks something is
 a shortest one. The mesh is copied where schedules part. This is delay-bounded search (Emmi, Qadeer and Rakamaric 2011),
@@ -179,7 +179,7 @@ class Late(Departure, frozen=True):
     for_s: Seconds
 
 
-class Crash(Departure, frozen=True):
+class CrashDuring(Departure, frozen=True):
     """The process dies once it has sent so many messages of this step, and starts again from its disk for_s later.
 
     said: 0 if it has written to its disk, and sends nothing any more.
@@ -189,11 +189,11 @@ class Crash(Departure, frozen=True):
     for_s: Seconds
 
 
-class Forget(Crash, frozen=True):
+class Forget(CrashDuring, frozen=True):
     """A Crash that also loses the file with its ballot."""
 
 
-class Cut(Departure, frozen=True):
+class CutDuring(Departure, frozen=True):
     """The process handles this step's event, but nothing passes from or to it, from before its first answer on."""
 
     for_s: Seconds
@@ -205,17 +205,17 @@ class Sever(Departure, frozen=True):
     for_s: Seconds
 
 
-class Suspend(Departure, frozen=True):
+class SuspendAfter(Departure, frozen=True):
     """After this step the process stands still (SIGSTOP, a closed lid); events that arrive meanwhile wait for it."""
 
     for_s: Seconds
 
 
-AnyDeparture: TypeAlias = Lose | Late | Crash | Forget | Cut | Sever | Suspend
+AnyDeparture: TypeAlias = Lose | Late | CrashDuring | Forget | CutDuring | Sever | SuspendAfter
 # Only the loss of a device's folder loses a ballot, so Forget is extra.
 USUAL = ("lose", "late", "crash", "cut", "sever", "suspend")
 KINDS: dict[str, type[AnyDeparture]] = {
-    kind.__name__.lower(): kind for kind in (Lose, Late, Crash, Forget, Cut, Sever, Suspend)
+    kind.__name__.lower(): kind for kind in (Lose, Late, CrashDuring, Forget, CutDuring, Sever, SuspendAfter)
 }
 
 
@@ -273,9 +273,9 @@ class Walk(Watch):
         if self.steps == before:
             self.kind, self.problem = "stuck", f"not all stand at one w after {PATIENCE_S:g} s"
         elif self._step and self._step.node.running:
-            if isinstance(departure, Crash):
+            if isinstance(departure, CrashDuring):
                 self.mesh.crash(self._step.node.peer_id)  # it sent no message
-            elif isinstance(departure, Suspend):
+            elif isinstance(departure, SuspendAfter):
                 self.mesh.suspend(self._step.node.peer_id, departure.for_s)
         return not self.kind
 
@@ -298,11 +298,13 @@ class Walk(Watch):
             if step.event.sender.peer_id != step.node.peer_id:
                 yield from (Sever(step=self.steps, for_s=for_s) for for_s in (SUCCEEDED_S, FORKED_S))
         for said in range(self._disk(step.node) == step.disk, step.said + 1):
-            yield from (Crash(step=self.steps, said=said, for_s=for_s) for for_s in (_AT_ONCE, SUCCEEDED_S, FORKED_S))
+            yield from (
+                CrashDuring(step=self.steps, said=said, for_s=for_s) for for_s in (_AT_ONCE, SUCCEEDED_S, FORKED_S)
+            )
             yield Forget(step=self.steps, said=said, for_s=_AT_ONCE)
         if step.said:
-            yield from (Cut(step=self.steps, for_s=for_s) for for_s in (SUCCEEDED_S, FORKED_S))
-            yield from (Suspend(step=self.steps, for_s=for_s) for for_s in (SUCCEEDED_S, FORKED_S))
+            yield from (CutDuring(step=self.steps, for_s=for_s) for for_s in (SUCCEEDED_S, FORKED_S))
+            yield from (SuspendAfter(step=self.steps, for_s=for_s) for for_s in (SUCCEEDED_S, FORKED_S))
 
     def _is_settled(self) -> bool:
         mesh = self.mesh
@@ -325,9 +327,9 @@ class Walk(Watch):
         match departure:
             case Late():
                 mesh.at(over_s, partial(mesh.post, node.peer_id, event))
-            case Crash():
+            case CrashDuring():
                 mesh.at(over_s, partial(self._restart, node.peer_id, isinstance(departure, Forget)))
-            case Cut() | Sever():
+            case CutDuring() | Sever():
                 links = self._links(node.peer_id, event if isinstance(departure, Sever) else None)
                 for pair in links:
                     mesh.network.cut(*pair)
@@ -344,7 +346,7 @@ class Walk(Watch):
         self._crash(node)
 
     def _crash(self, node: Node) -> None:
-        if isinstance(self._departure, Crash) and self._step and self._step.said == self._departure.said:
+        if isinstance(self._departure, CrashDuring) and self._step and self._step.said == self._departure.said:
             self.mesh.crash(node.peer_id)
 
     def _restart(self, peer_id: str, forgets: bool) -> None:
@@ -424,13 +426,13 @@ def _describe(departure: AnyDeparture, who: str, event: Event) -> str:
             return f"{what} to {who} is lost"
         case Late(for_s=for_s):
             return f"{what} comes to {who} {for_s:g} s late"
-        case Crash(said=said, for_s=for_s):  # also Forget
+        case CrashDuring(said=said, for_s=for_s):  # also Forget
             again = f"{for_s:g} s later" if for_s else "at once"
             again += ", its ballot lost" if isinstance(departure, Forget) else ""
             return f"{who} crashes at {what} with {said} messages said, and starts again {again}"
-        case Cut(for_s=for_s):
+        case CutDuring(for_s=for_s):
             return f"{who} is cut off for {for_s:g} s at {what}"
         case Sever(for_s=for_s):
             return f"nothing passes between {who} and the sender of {what}, for {for_s:g} s"
-        case Suspend(for_s=for_s):
+        case SuspendAfter(for_s=for_s):
             return f"{who} is suspended for {for_s:g} s after {what}"

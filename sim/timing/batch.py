@@ -31,7 +31,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedScenarios:
     """Shape (S, N) unless said; a missing device of a row does not exist and takes no part.
 
     starts: (S, N, K + 1), the start of busy period k, infinite beyond the last. ends: the end of period k - 1. So with
@@ -55,12 +55,12 @@ class Packed:
     latency_s: Doubles
     unit_s: Doubles
 
-    def take(self, rows: Integers) -> Packed:
+    def take(self, rows: Integers) -> PackedScenarios:
         """Copy these scenarios. rows: positions."""
-        return Packed(*(getattr(self, field.name)[rows] for field in fields(self)))
+        return PackedScenarios(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-def pack(scenarios: Sequence[Scenario], *, horizon_s: float = inf) -> Packed:
+def pack(scenarios: Sequence[Scenario], *, horizon_s: float = inf) -> PackedScenarios:
     """Pack scenarios. Periods that start after `horizon_s` are left out: exact if an iteration ends before."""
     rows, count = len(scenarios), max(len(scenario.devices) for scenario in scenarios)
     exists = np.zeros((rows, count), dtype=np.bool_)
@@ -92,7 +92,7 @@ def pack(scenarios: Sequence[Scenario], *, horizon_s: float = inf) -> Packed:
     size_mb = np.array([scenario.size_mb for scenario in scenarios])
     latency_s = np.array([scenario.latency_s for scenario in scenarios])
     middle = np.array([median(device.link_mb_s for device in scenario.devices) for scenario in scenarios])
-    return Packed(
+    return PackedScenarios(
         exists,
         ready_s,
         link,
@@ -134,7 +134,7 @@ NONE = 0
 
 
 @dataclass
-class State:
+class BatchState:
     """Shape (B, N) unless said. A device that does not exist counts as done.
 
     gone: 0, DONE or DEAD. role: 0, SEND or GET. other: the other end of its hop, else -1. stalled_by: the partner that
@@ -171,7 +171,7 @@ class State:
     lost: Bools
 
 
-def fresh_state(packed: Packed, which: Integers) -> State:
+def fresh_state(packed: PackedScenarios, which: Integers) -> BatchState:
     """Return the start of these scenarios (B,): each device trains, or is ready."""
     exists = packed.exists[which]
     shape = exists.shape
@@ -183,7 +183,7 @@ def fresh_state(packed: Packed, which: Integers) -> State:
         return np.full(shape, -1)
 
     ready = packed.ready_s[which]
-    return State(
+    return BatchState(
         which=which,
         now=np.zeros(len(which)),
         wasted=np.zeros(len(which)),
@@ -212,7 +212,7 @@ def fresh_state(packed: Packed, which: Integers) -> State:
     )
 
 
-def turn_edges(state: State, packed: Packed, moved: Bools) -> None:
+def turn_edges(state: BatchState, packed: PackedScenarios, moved: Bools) -> None:
     """Begin and end the busy periods that do so by now, in the rows that moved (B,)."""
     reached = np.where(moved, state.now, -inf)[:, None]
     rows, devices = (state.edge <= reached).nonzero()
@@ -232,14 +232,14 @@ def turn_edges(state: State, packed: Packed, moved: Bools) -> None:
         rows, devices = rows[again], devices[again]
 
 
-def leave_hop(state: State, rows: Integers, devices: Integers) -> None:
+def leave_hop(state: BatchState, rows: Integers, devices: Integers) -> None:
     """Release these devices from their hops. rows, devices: positions, as many of each."""
     state.role[rows, devices], state.other[rows, devices], state.hop_end[rows, devices] = NONE, -1, inf
     state.stalled_by[rows, devices] = devices
     state.left[rows, devices] = state.after[rows, devices] = 0.0
 
 
-def bury(state: State, packed: Packed, moved: Bools) -> None:
+def bury(state: BatchState, packed: PackedScenarios, moved: Bools) -> None:
     """Bury the devices that have died by now, in the rows that moved: (B,)."""
     reached = np.where(moved, state.now, -inf)[:, None]
     for row, index in zip(*(array.tolist() for array in (state.dies <= reached).nonzero()), strict=True):
@@ -252,7 +252,7 @@ def bury(state: State, packed: Packed, moved: Bools) -> None:
             _release(state, packed, row, index)
 
 
-def _abort(state: State, row: int, index: int) -> None:
+def _abort(state: BatchState, row: int, index: int) -> None:
     """Undo the hop that the device takes part in; before the transfer's end the other one is free again."""
     if state.role[row, index] == NONE:
         return
@@ -266,7 +266,7 @@ def _abort(state: State, row: int, index: int) -> None:
     leave_hop(state, np.full(len(ends), row), np.array(ends))
 
 
-def _release(state: State, packed: Packed, row: int, index: int) -> None:
+def _release(state: BatchState, packed: PackedScenarios, row: int, index: int) -> None:
     """Give all loads that the device carried back to the devices that gave them, as far as those live."""
     for giver in np.flatnonzero(state.sent_to[row] == index).tolist():
         if state.merged[row, giver] > -inf:
@@ -288,7 +288,7 @@ def _release(state: State, packed: Packed, row: int, index: int) -> None:
 class Batch:
     """B iterations side by side: `idle` shows devices that may be paired, `start` orders hops, `advance` goes on."""
 
-    def __init__(self, packed: Packed, which: Integers | None = None, state: State | None = None) -> None:
+    def __init__(self, packed: PackedScenarios, which: Integers | None = None, state: BatchState | None = None) -> None:
         """Make one row for each of the packed scenarios, or for each of `which` (scenario numbers)."""
         self.packed = packed
         self._dying = bool((packed.dies_s < inf).any())
@@ -307,14 +307,14 @@ class Batch:
     def take(self, rows: Integers | Bools) -> Batch:
         """Copy these rows. rows: positions, each any number of times, or a mask (B,)."""
         state = self._state
-        return Batch(self.packed, state=State(*(getattr(state, field.name)[rows] for field in fields(state))))
+        return Batch(self.packed, state=BatchState(*(getattr(state, field.name)[rows] for field in fields(state))))
 
     @staticmethod
     def join(batches: Sequence[Batch]) -> Batch:
         """Join all rows of batches of the same packed scenarios, one after the other."""
         states = [batch._state for batch in batches]
-        joined = (np.concatenate([getattr(state, field.name) for state in states]) for field in fields(State))
-        return Batch(batches[0].packed, state=State(*joined))
+        joined = (np.concatenate([getattr(state, field.name) for state in states]) for field in fields(BatchState))
+        return Batch(batches[0].packed, state=BatchState(*joined))
 
     # -- the present state --------------------------------------------------------------------------------------------
 
@@ -490,7 +490,7 @@ class Batch:
 
 
 def _active_end(
-    packed: Packed,
+    packed: PackedScenarios,
     which: Integers,
     one: tuple[Integers, Integers],
     two: tuple[Integers, Integers],

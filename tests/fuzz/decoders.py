@@ -36,13 +36,13 @@ from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.files.figures import read_rounds
 from mdl.peers.edge.resume import Origin, restore_state
 from mdl.peers.trials.run_plan import run_plan
-from mdl.peers.trials.story_file import Recorded, load_story, replay_story, save_stories, tell_entries
+from mdl.peers.trials.story_file import RecordedStory, load_story, replay_story, save_stories, tell_entries
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import SEGMENTS, Said
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
-from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, PeerInfo, Reached, Role
+from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, LineagePoint, PeerInfo, Role
 from mdl.sim.plans.draw_plan import draw_plan
 from mdl.sim.plans.fault_plan import dump_plan, load_plan
 from mdl.sim.timing.scenario import draw_scenario
@@ -376,7 +376,7 @@ class FileCase(_Case):
         save_scenarios([draw_scenario("dynamic", 3, seed % 50)], folder / "scenarios.jsonl")
         rounds = b"".join(msgspec.json.encode(summary) + b"\n" for summary in case.mesh.rounds)
         (folder / "metrics.jsonl").write_bytes(rounds or b"{}\n")
-        BallotFile(folder / BALLOT).save(Ballot(65_536, (Reached("a.1.1", 4),)))
+        BallotFile(folder / BALLOT).save(Ballot(65_536, (LineagePoint("a.1.1", 4),)))
         (folder / "plan.json").write_bytes(dump_plan(draw_plan(seed % 50, 4, 3, "hard")))
         rows = "".join(f"{time / 50},{time},{-time},{'ab'[time % 2]}\n" for time in range(60))
         (folder / "table.csv").write_text("time,x,y,label\n" + rows)
@@ -428,7 +428,7 @@ class FileCase(_Case):
         return damage(content, rng)
 
     @staticmethod
-    def _replay(recorded: Recorded) -> None:
+    def _replay(recorded: RecordedStory) -> None:
         trainer = recorded.start.trainer if recorded.start else None
         if trainer is not None and trainer.size <= _REPLAYED_VALUES:
             result = replay_story(recorded)

@@ -43,7 +43,7 @@ def _readers() -> list[Callable[[bytes], object]]:
     from mdl.protocol.messages import PeersKnown
     from mdl.sim.plans.fault_plan import load_plan
     from mdl.transport.discovery.mdns import read_description
-    from mdl.transport.links.standing import Standing
+    from mdl.transport.links.standing import LinkStanding
     from mdl.transport.trust.invitation import Invitation
     from mdl.transport.trust.keys import MeshKeys, new_join_code, parse_join_code
     from mdl.transport.trust.membership import Membership
@@ -53,7 +53,7 @@ def _readers() -> list[Callable[[bytes], object]]:
     keys = MeshKeys.from_code(new_join_code("home", bytes(range(19))))
     me = Membership(keys)
     me.join("me")
-    standing = Standing("me", me, lambda: ["x"], tuple, 0.0)
+    standing = LinkStanding("me", me, lambda: ["x"], tuple, 0.0)
     own = [IPv4Interface("10.0.0.1/24")]
 
     def hear(data: bytes) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mdl.devices.offer import Offer
-from mdl.peers.roles.sharing import Giver, Taker
+from mdl.peers.roles.sharing import Giver, WindowTaker
 from mdl.protocol.bulk import Packed
 from mdl.protocol.machine import Effect, Event, PeerFound, Received, Send, WorkFailed
 from mdl.protocol.sharing.messages import PART_BYTES, PartMessage, WindowsOffered, WindowsRecalled
@@ -78,7 +78,7 @@ class TakerCase(_Alone):
 
     def _start(self) -> Checked:
         held = self.rng.choice((b"", ID))
-        machine = Taker(self.me, lambda device: device == DEVICES["ann"], Offer(1.0), 3 * PART_BYTES, held)
+        machine = WindowTaker(self.me, lambda device: device == DEVICES["ann"], Offer(1.0), 3 * PART_BYTES, held)
         return _meet(Checked(machine, self.me), self.now)
 
     def _kinds(self) -> tuple[type[Any], ...]:

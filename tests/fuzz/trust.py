@@ -14,7 +14,7 @@ from mdl.errors import MdlError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import PeersKnown
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.links.standing import Standing
+from mdl.transport.links.standing import LinkStanding
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.wire.codec import RosterTold, decode, encode
@@ -42,7 +42,7 @@ class TrustCase:
         me.join("bob")
         for statement in (founder.found(), self._members["ann"].enrol("ann")):
             me.roster.add(statement)
-        self._me, self._standing = me, Standing("bob", me, lambda: ["ann", "mallory"], tuple, 0.0)
+        self._me, self._standing = me, LinkStanding("bob", me, lambda: ["ann", "mallory"], tuple, 0.0)
         self._told: list[AnyStatement] = [*me.roster.statements(), *self._lies()]
         for statement in self._told:
             self.hostile.learn(statement)

@@ -9,7 +9,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 import fault_node
 
-from mdl.peers.roles.trainer.exchange import Exchange
+from mdl.peers.roles.trainer.exchange import SegmentExchange
 from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.round_messages import GlobalMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
@@ -78,7 +78,7 @@ def alter(way):
 if __name__ == "__main__":
     way = sys.argv.pop(1)
     if way == "looks away":
-        Exchange._is_altered = lambda *_: False
+        SegmentExchange._is_altered = lambda *_: False
     else:
         alter(way)
     fault_node.main()

@@ -22,7 +22,7 @@ from mdl.files.journal import Journal
 from mdl.peers.edge.identity import claim_identity, release_identity
 from mdl.peers.edge.lifeline import stopped_by_signals
 from mdl.peers.edge.node import METRICS, drive, record_round, start_peer
-from mdl.peers.edge.resume import State
+from mdl.peers.edge.resume import ResumeState
 from mdl.peers.edge.sampler import Sampler
 from mdl.peers.edge.small.memory import set_up_heap
 from mdl.peers.roles.build import build_machine, configured_start, outer_of
@@ -70,9 +70,9 @@ class Device:
     def restore(self):
         cached = self.cache.load()
         if cached is None:
-            return State(self.begun)
+            return ResumeState(self.begun)
         history, self.begun = msgspec.json.decode(cached.extra["history"], type=History), cached.values
-        return State(cached.values, cached.round_id, history)
+        return ResumeState(cached.values, cached.round_id, history)
 
     def work(self, out):
         metrics = Journal(out / METRICS)

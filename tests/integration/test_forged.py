@@ -24,7 +24,7 @@ from mdl.protocol.round_messages import AgentMessage, AgentPresent, MeshFinished
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import Address
 from mdl.transport.links.sockets import Curve, open_dealer
-from mdl.transport.links.standing import Standing
+from mdl.transport.links.standing import LinkStanding
 from mdl.transport.trust.keys import new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.wire.codec import Body, ChunkSent, CodeTold, RosterTold, TransferOffered, encode
@@ -289,7 +289,7 @@ def test_who_takes_part_in_the_rounds_can_ask_for_what_nobody_ordered_and_change
 
 
 def test_without_the_question_whose_key_it_is_one_message_in_the_agents_name_ends_the_mesh(keys, monkeypatch):
-    monkeypatch.setattr(Standing, "check", lambda *_: None)
+    monkeypatch.setattr(LinkStanding, "check", lambda *_: None)
     monkeypatch.setattr(contract, "PATIENCE_S", 6.0)
     with pytest.raises(AssertionError, match="drive"):  # the agent is left alone, and waits
         Story(keys, unchecked)

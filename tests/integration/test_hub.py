@@ -11,7 +11,7 @@ from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonCurrent, LessonMessage, LessonWanted, UpdateMessage
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
-from mdl.transport.links.hub import Hub, Spoke
+from mdl.transport.links.hub import CloudHub, Spoke
 from mdl.transport.trust.keys import DeviceKey
 from mdl.transport.trust.names import Names
 
@@ -28,7 +28,7 @@ class Star:
 
     def add_hub(self, keys, *, port=0, max_bytes=1 << 22, incarnation=1, **settings):
         me = Contributor("cloud", incarnation)
-        hub = Hub(me, keys, max_bytes=max_bytes, listen_host="127.0.0.1", port=port, **settings)
+        hub = CloudHub(me, keys, max_bytes=max_bytes, listen_host="127.0.0.1", port=port, **settings)
         return self._add("cloud", hub)
 
     def add_spoke(self, peer_id, keys, port, *, incarnation=1, label=None, device=None):

@@ -21,7 +21,7 @@ from mdl.protocol.round_messages import ModelMessage, ModelWanted
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import SILENT_S, Address
-from mdl.transport.links.descriptors import Share
+from mdl.transport.links.descriptors import DescriptorShare
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.links.outbox import KNOCK_S
 from mdl.transport.links.sockets import Curve, open_dealer
@@ -482,7 +482,7 @@ def test_a_thousand_invented_peers_cost_a_node_neither_its_sockets_nor_its_mesh(
 
 
 def test_without_a_socket_messages_are_dropped_and_counted_until_there_is_one(mesh, keys, caplog):
-    sharing = Share(peers=50, half_open=50)
+    sharing = DescriptorShare(peers=50, half_open=50)
     mesh.add_start("a", PeerInfo("a", 1, Role.TRAINER, "", 0), keys, share=sharing)
     mesh.add("b", keys)
     context, taken = mesh.links["a"].context, []

@@ -259,9 +259,9 @@ def test_names_of_devices_are_json_text_wherever_they_stand(words):
 
 def test_a_port_that_is_taken_is_one_clear_line(words):
     from mdl.errors import ConfigError
-    from mdl.peers.web.opening import Wanted, page_of
+    from mdl.peers.web.opening import PageWanted, page_of
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port {port} for the page"), page_of(words, None, Wanted(port)):
+        with pytest.raises(ConfigError, match=f"port {port} for the page"), page_of(words, None, PageWanted(port)):
             pass

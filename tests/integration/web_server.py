@@ -11,7 +11,7 @@ from unittest import mock
 import msgspec
 
 from mdl.peers.view.snapshot import CyclePart, Told, apply_patch
-from mdl.peers.web.opening import TOKEN_VARIABLE, Wanted, page_of
+from mdl.peers.web.opening import TOKEN_VARIABLE, PageWanted, page_of
 from mdl.peers.web.sources import POLICIES
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Activity, PeerInfo, ResourceState, Role, Transfer
@@ -42,7 +42,7 @@ class Words:
 @contextlib.contextmanager
 def served(words, lan=False, code="", metrics_port=None, mesh=MESH):
     given = mock.patch.dict(os.environ, {TOKEN_VARIABLE: "t" * 32})  # nothing is kept for this user
-    with given, page_of(words, mesh, Wanted(0, lan, metrics_port), code) as opened:
+    with given, page_of(words, mesh, PageWanted(0, lan, metrics_port), code) as opened:
         words.notify = opened.notify
         yield opened
 

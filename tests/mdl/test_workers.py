@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from mdl.errors import MdlError
-from mdl.workers import Workers, result_of
+from mdl.workers import ProcessPool, result_of
 
 PATIENCE_S = 60.0
 PARENT = """
@@ -25,7 +25,7 @@ if __name__ == "__main__":
 
 
 def test_a_worker_that_is_killed_is_one_line() -> None:
-    with Workers(1) as workers:
+    with ProcessPool(1) as workers:
         os.kill(result_of(workers.submit(os.getpid)), signal.SIGKILL)
         with pytest.raises(MdlError, match="a worker process was ended from outside"):
             result_of(workers.submit(os.getpid))

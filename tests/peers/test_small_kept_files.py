@@ -9,10 +9,10 @@ import pytest
 from mdl.errors import ConfigError
 from mdl.files.kept import previous_of
 from mdl.peers.edge import membership
-from mdl.peers.personal.home import PERSONAL_FILES, RECORD, Record, read_record, write_record
-from mdl.peers.sharing.files import Share, read_shares, write_shares
+from mdl.peers.personal.home import PERSONAL_FILES, RECORD, PersonalRecord, read_record, write_record
+from mdl.peers.sharing.files import SharedWindows, read_shares, write_shares
 
-SHARES = [Share("00" * 16, "77" * 32, "watch", 40, 10), Share("11" * 16, "78" * 32, "pi", 20, 5)]
+SHARES = [SharedWindows("00" * 16, "77" * 32, "watch", 40, 10), SharedWindows("11" * 16, "78" * 32, "pi", 20, 5)]
 
 
 @pytest.fixture(autouse=True)
@@ -47,10 +47,10 @@ def test_a_device_key_of_before_the_checksum_is_read() -> None:
 
 
 def test_a_record_that_has_changed_is_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_record(tmp_path, Record(words=100, trainings=1))
-    write_record(tmp_path, Record(words=200, trainings=2))
+    write_record(tmp_path, PersonalRecord(words=100, trainings=1))
+    write_record(tmp_path, PersonalRecord(words=200, trainings=2))
     change(tmp_path / RECORD, b"200", b"900")
-    assert read_record(tmp_path) == Record(words=100, trainings=1)
+    assert read_record(tmp_path) == PersonalRecord(words=100, trainings=1)
     assert "the last training is not counted" in caplog.text
     assert previous_of(Path(RECORD)).name in PERSONAL_FILES, "it is forgotten, too"
 

@@ -27,7 +27,7 @@ from mdl.protocol.round_messages import ModelMessage
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.transport.story import Story
-from mdl.transport.worker import MAX_WAITING, Worker, Workers
+from mdl.transport.worker import MAX_WAITING, NodeWorkers, Worker
 
 W = np.zeros(4, np.float32)
 PATIENCE_S = 10.0
@@ -175,7 +175,7 @@ class Slow:
         self.begun, self.saved, self.tested, self.recorded, self.events = [], [], [], [], queue.SimpleQueue()
         self.delta, self.has_begun = None, threading.Event()
         work = {TrainLocally: self.train, SaveModel: self.save, Evaluate: self.test, RecordRound: self.record}
-        self.workers = Workers(work, self.events.put, pytest.fail)
+        self.workers = NodeWorkers(work, self.events.put, pytest.fail)
 
     def train(self, effect):
         self.begun.append(effect)
@@ -215,7 +215,7 @@ def test_what_is_trained_ahead_begins_where_the_round_before_it_was_trained_to(s
 
 def test_what_cannot_be_prepared_stops_the_node():
     crashes = queue.SimpleQueue()
-    workers = Workers({TrainLocally: pytest.fail}, pytest.fail, crashes.put)
+    workers = NodeWorkers({TrainLocally: pytest.fail}, pytest.fail, crashes.put)
     workers.put(TrainLocally(2, W, 9, np.zeros(5, np.float32)))
     assert isinstance(crashes.get(timeout=PATIENCE_S), ValueError)
     workers.abandon()

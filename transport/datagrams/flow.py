@@ -27,7 +27,7 @@ from math import inf
 
 from mdl.bounds import MAX_HEADER_BYTES
 from mdl.errors import RemoteProtocolError
-from mdl.transport.datagrams.pace import Pace, Shortest
+from mdl.transport.datagrams.pace import SendingPace, Shortest
 from mdl.transport.datagrams.packets import ACKED_BEFORE, CHANNELS, FRAGMENT_BYTES, Ack, Data, Frame, Probe, Seal
 from mdl.transport.wire.codec import MAX_FRAME_BYTES
 
@@ -161,7 +161,7 @@ class Flow:
         is_silent = self._sending.pace.is_silent and self.heard_at > -inf
         return min(self._probes.due_at, self._probes.left_at + RETURN_PROBE_S) if is_silent else self._probes.due_at
 
-    def _note(self, outcome: Outcome, now: float) -> None:
+    def _note(self, outcome: ProbeOutcome, now: float) -> None:
         if outcome.arrived and not self._outcomes:
             self._probes.look_closer(now, PROBES)  # the first may have left before the peer could answer
         self._outcomes.extend([True] * outcome.lost + [False] * outcome.arrived)
@@ -216,7 +216,7 @@ class _Sent:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProbeOutcome:
     """The probes of an acknowledgement or timeout: how many arrived, and how many are lost."""
 
     arrived: int = 0
@@ -230,7 +230,7 @@ class Sending:
     """
 
     def __init__(self, now: float) -> None:
-        self.pace = Pace(now)
+        self.pace = SendingPace(now)
         self.heard_at = self.spoke_at = -inf
         self._waiting: tuple[deque[_Message], ...] = tuple(deque() for _ in range(CHANNELS))
         self._again: tuple[deque[Data], ...] = tuple(deque() for _ in range(CHANNELS))
@@ -280,7 +280,7 @@ class Sending:
         number, self._number = self._number, self._number + 1
         return number
 
-    def take(self, ack: Ack, now: float) -> Outcome:
+    def take(self, ack: Ack, now: float) -> ProbeOutcome:
         """Take an acknowledgement; return the outcome of probes. Numbers that were never sent change nothing."""
         numbers, was_away = _numbers(ack), self._is_away(now)
         self.spoke_at, arrived, lost = now, 0, 0
@@ -304,9 +304,9 @@ class Sending:
             lost += self._lose(number)
         lost += 0 if was_away else sum(number < ack.largest for number in self._unheard)
         self._unheard.clear()
-        return Outcome(arrived, lost)
+        return ProbeOutcome(arrived, lost)
 
-    def on_time(self, now: float) -> Outcome:
+    def on_time(self, now: float) -> ProbeOutcome:
         """Count packets without an answer after a timeout as lost; return the outcome of probes.
 
         A lost probe counts only if something is heard soon: silence says nothing about frames that get lost.
@@ -328,7 +328,7 @@ class Sending:
         if is_silent and now >= self._tries_until:
             self.pace.time_out()
             self._tries, self._tries_until = 0, now + self.pace.timeout_s
-        return Outcome(0, lost)
+        return ProbeOutcome(0, lost)
 
     def deadline(self, now: float) -> float | None:
         """Return the time at which a packet is to leave, or counts as lost."""

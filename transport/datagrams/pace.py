@@ -51,7 +51,7 @@ class Shortest:
         self._now_s = min(self._now_s, seconds)
 
 
-class Pace:
+class SendingPace:
     """See the module. window_bytes: the bound on unacknowledged bytes. round_trip_s: smoothed, inf before any."""
 
     def __init__(self, now: float) -> None:

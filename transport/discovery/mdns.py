@@ -44,7 +44,7 @@ from zeroconf import (
 )
 
 from mdl.bounds import MAX_MEMBERS, UNREADABLE, printable
-from mdl.budget import Budget
+from mdl.budget import TokenBucket
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.vocabulary import PeerInfo
@@ -174,7 +174,7 @@ class _Flood(RecordUpdateListener):
 
     def __init__(self, too_many: Callable[[Zeroconf], None]) -> None:
         self._too_many: Callable[[Zeroconf], None] | None = too_many
-        self._budget = Budget(_RECORDS, _RECORDS_A_S)
+        self._budget = TokenBucket(_RECORDS, _RECORDS_A_S)
 
     def async_update_records(self, zc: Zeroconf, now: float, records: list[RecordUpdate]) -> None:
         for record in records:

@@ -33,7 +33,7 @@ _USUAL = 1024
 
 
 @dataclass(frozen=True)
-class Share:
+class DescriptorShare:
     """Bounds on what is open at a time. peers: that a node has links to. half_open: connections without a handshake."""
 
     peers: int
@@ -65,14 +65,14 @@ def raise_limit() -> int:
     return soft
 
 
-def share_out(limit: int) -> Share:
+def share_out(limit: int) -> DescriptorShare:
     """Divide this many descriptors; even a small limit leaves two peers and some connections of strangers."""
     left = max(limit - RESERVED, 0)
     half_open = min(MOST_HALF_OPEN, max(_FEWEST_HALF_OPEN, left // 4))
-    return Share(min(MAX_MEMBERS, max(_FEWEST_PEERS, (left - half_open) // OF_A_PEER)), half_open)
+    return DescriptorShare(min(MAX_MEMBERS, max(_FEWEST_PEERS, (left - half_open) // OF_A_PEER)), half_open)
 
 
-def claim_share() -> Share:
+def claim_share() -> DescriptorShare:
     """Raise the limit and share it out. Raises ConfigError below LEAST: a node would listen and hear nobody."""
     limit = raise_limit()
     if limit < LEAST:

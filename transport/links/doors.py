@@ -94,7 +94,7 @@ class Doors:
         self._counts, self._lines = counts, lines
         self._host = address.host
         self._interface = None if address.host in EVERY_HOST else name_of(address.host)
-        self._gate = Gate(context, admit, lines) if membership is not None else None
+        self._gate = ZapGate(context, admit, lines) if membership is not None else None
         self._door: tuple[zmq.Socket[bytes], Doorkeeper] | None = None
         self._is_shut = False  # while its port is not free
         if membership is None:
@@ -355,7 +355,7 @@ def _with(descriptor: int, act: Callable[[socket.socket], Found]) -> Found | Non
     return None
 
 
-class Gate:
+class ZapGate:
     """Answers the ROUTERs of its context; must be open before them. admit: decides which clients are let in."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], admit: Admit, lines: LogLimit) -> None:

@@ -1,7 +1,7 @@
 """The links between a cloud and its learners: learners dial, so that neither NAT nor a home's firewall matters.
 
 All that the cloud says goes back over the connection that the learner opened. The envelopes and bulk transfers are the
-same as between peers (`mdl.transport.links.mesh_links`), on one socket: `Hub` is the cloud's end, a `Spoke` a
+same as between peers (`mdl.transport.links.mesh_links`), on one socket: `CloudHub` is the cloud's end, a `Spoke` a
 learner's. Each learner shows its device's own key, and a name belongs to the device that had it first (`Names`). The
 cloud has a route back to each learner that spoke lately, and knows nothing else of it here.
 """
@@ -27,7 +27,7 @@ from mdl.protocol.vocabulary import PeerInfo
 from mdl.transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
 from mdl.transport.discovery.directory import Address, parse_address
 from mdl.transport.links.descriptors import claim_share
-from mdl.transport.links.doors import DOOR, TOO_MANY, Doorkeeper, Gate, admit_devices, host_of, shown_key
+from mdl.transport.links.doors import DOOR, TOO_MANY, Doorkeeper, ZapGate, admit_devices, host_of, shown_key
 from mdl.transport.links.sockets import (
     TURN,
     Curve,
@@ -181,7 +181,7 @@ class _End(ABC):
         self.counts.sent_bytes += len(header) + (0 if outgoing.payload is None else len(outgoing.payload))
 
 
-class Hub(_End):
+class CloudHub(_End):
     """The cloud's end: listens at HOST:PORT, port 0 a free one. Raises ConfigError if it cannot, as `Links` does.
 
     names: the owners of names, kept from earlier. owns_pupils: a pupil belongs to one device; otherwise all members of
@@ -203,7 +203,7 @@ class Hub(_End):
         check_security(keys, insecure, [listen_host])
         share = claim_share()
         super().__init__(me, keys, max_bytes)
-        self._gate = Gate(self.context, admit_devices(keys), self._lines) if keys is not None else None
+        self._gate = ZapGate(self.context, admit_devices(keys), self._lines) if keys is not None else None
         try:
             secret = None if keys is None else keys.server_secret
             self._endpoint = open_router(self.context, secret, DOOR, Address(listen_host, port))

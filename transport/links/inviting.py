@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Callable
 
-from mdl.budget import Budget
+from mdl.budget import TokenBucket
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from mdl.transport.discovery.directory import Address
 from mdl.transport.loglimit import LogLimit
@@ -102,7 +102,7 @@ class _Porch:
         self._invitation, self._listener, self._is_near, self._tell = invitation, listener, is_near, tell
         self._lines = LogLimit(logger)
         self._visits: dict[socket.socket, _Visit] = {}
-        self._budgets: dict[str, Budget] = {}
+        self._budgets: dict[str, TokenBucket] = {}
         self._selector = selectors.DefaultSelector()
 
     def serve(self) -> str:
@@ -134,7 +134,7 @@ class _Porch:
         except OSError:  # it has hung up already
             return
         connection.setblocking(False)
-        budget = self._budgets.setdefault(host, Budget(_AT_ONCE, _A_SECOND))
+        budget = self._budgets.setdefault(host, TokenBucket(_AT_ONCE, _A_SECOND))
         if len(self._budgets) > _REMEMBERED:
             del self._budgets[next(iter(self._budgets))]
         refused = ""

@@ -30,13 +30,13 @@ from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
 from mdl.transport.discovery.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
 from mdl.transport.discovery.scopes import is_link_local
-from mdl.transport.links.descriptors import Share, claim_share
+from mdl.transport.links.descriptors import DescriptorShare, claim_share
 from mdl.transport.links.doors import Doors, end_connection, link_towards, shown_key
 from mdl.transport.links.introducer import Introducer
 from mdl.transport.links.namesakes import MAX_NAMESAKES, Mark, Namesakes
 from mdl.transport.links.outbox import Outbox
 from mdl.transport.links.sockets import TURN, LinkCounts, Pollable, check_security, new_context
-from mdl.transport.links.standing import News, Standing, Stated
+from mdl.transport.links.standing import LinkStanding, News, Stated
 from mdl.transport.links.transfers import Transfers, check_frames
 from mdl.transport.loglimit import LogLimit
 from mdl.transport.trust.keys import MeshKeys
@@ -70,7 +70,7 @@ class Links:
         listen_host: str = "0.0.0.0",
         join: Iterable[str] = (),
         insecure: bool = False,
-        share: Share | None = None,
+        share: DescriptorShare | None = None,
         membership: Membership | None = None,
     ) -> None:
         addresses = [parse_address(text) for text in join]
@@ -85,7 +85,7 @@ class Links:
         share = share or claim_share()
         # A control and a bulk socket for each link, a knock at some doors, and the few that greet, listen and watch.
         self.context = new_context(3 * share.peers + 2 * MAX_NAMESAKES + len(addresses) + 16)
-        self.standing = Standing(
+        self.standing = LinkStanding(
             me.peer_id, self._membership, lambda: self._outbox.linked(), lambda: self.directory.everyone(), now
         )
         where, admit = Address(listen_host, me.port), self.standing.gate

@@ -33,7 +33,7 @@ _NO_WAY = (errno.EINVAL, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, er
 _BEAT_MS, _ENOUGH_BYTES, _LOOK_MS = 2, 60_000, 50
 
 
-class Reached(Enum):
+class ProbeStage(Enum):
     """The stage that a connection reached."""
 
     NO_WAY = "no way"
@@ -44,7 +44,7 @@ class Reached(Enum):
     MEMBER = "member"
 
 
-def probe(address: Address, keys: MeshKeys | None, wait_s: float) -> Reached:
+def probe(address: Address, keys: MeshKeys | None, wait_s: float) -> ProbeStage:
     """Connect, and return how far that got.
 
     Takes at most wait_s, and a second more if a connection opens late and nothing comes on it.
@@ -57,7 +57,7 @@ def probe(address: Address, keys: MeshKeys | None, wait_s: float) -> Reached:
 
 def probe_link(address: Address, curve: Curve, wait_s: float) -> bool:
     """Return True if a member's socket for messages lets this device in, by the device's own key."""
-    return _shake_hands(address, curve, wait_s) is Reached.MEMBER
+    return _shake_hands(address, curve, wait_s) is ProbeStage.MEMBER
 
 
 def endures(address: Address, keys: MeshKeys, wait_s: float) -> bool | None:
@@ -99,20 +99,20 @@ def _bytes_out() -> int:
         return 0
 
 
-def connect(address: Address, wait_s: float) -> Reached | None:
+def connect(address: Address, wait_s: float) -> ProbeStage | None:
     """Connect by TCP; return None if a program listens there."""
     try:
         with socket.create_connection((address.host, address.port), wait_s):
             return None
     except ConnectionRefusedError:
-        return Reached.REFUSED
+        return ProbeStage.REFUSED
     except TimeoutError:
-        return Reached.SILENT
+        return ProbeStage.SILENT
     except OSError as error:
-        return Reached.NO_WAY if error.errno in _NO_WAY else Reached.SILENT
+        return ProbeStage.NO_WAY if error.errno in _NO_WAY else ProbeStage.SILENT
 
 
-def _shake_hands(address: Address, curve: Curve | None, wait_s: float) -> Reached:
+def _shake_hands(address: Address, curve: Curve | None, wait_s: float) -> ProbeStage:
     context = new_context(4)
     try:
         dealer = open_dealer(context, curve, address, bulk=True)
@@ -123,11 +123,11 @@ def _shake_hands(address: Address, curve: Curve | None, wait_s: float) -> Reache
                 break
             event = parse_monitor_message(monitor.recv_multipart())["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                return Reached.MEMBER
+                return ProbeStage.MEMBER
             if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                return Reached.NOT_MDL
-            return Reached.OTHER_KEYS
-        return Reached.NOT_MDL
+                return ProbeStage.NOT_MDL
+            return ProbeStage.OTHER_KEYS
+        return ProbeStage.NOT_MDL
     finally:
         with contextlib.suppress(zmq.ZMQError):
             context.destroy(linger=0)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.budget import Budget
+from mdl.budget import TokenBucket
 from mdl.errors import ForgedError, RemoteProtocolError
 from mdl.transport.trust.roster import Roster
 from mdl.transport.wire.codec import RosterTold
@@ -55,7 +55,7 @@ class RosterTalk:
         self._checks = checks or Checks()
         self._settled: set[str] = set()
         self._heard: dict[str, bytes] = {}  # the latest peer comes last
-        self._told: dict[str, tuple[float, float, bytes, bytes, Budget]] = {}
+        self._told: dict[str, tuple[float, float, bytes, bytes, TokenBucket]] = {}
         self._compare_at = now + COMPARE_S
         self._turn = 0
 
@@ -133,7 +133,7 @@ class RosterTalk:
     def _answer(self, peer_id: str, digest: bytes, now: float) -> list[RosterTold]:
         if digest == self._roster.digest:
             return []
-        at, wait_s, *told, budget = self._told.get(peer_id, (-inf, 0.0, b"", b"", Budget(_ANSWERS, _ANSWERS_A_S)))
+        at, wait_s, *told, budget = self._told.get(peer_id, (-inf, 0.0, b"", b"", TokenBucket(_ANSWERS, _ANSWERS_A_S)))
         is_same = told == [digest, self._roster.digest]
         if (is_same and now - at < wait_s) or not budget.take(now):
             return []
@@ -169,8 +169,8 @@ class Checks:
     """See the module. source: the peer id that the connection has shown; "" at the door."""
 
     def __init__(self) -> None:
-        self._door, self._all = Budget(_AT_DOOR, _AT_DOOR_A_S), Budget(_OF_ALL, _OF_ALL_A_S)
-        self._of: dict[str, Budget] = {}
+        self._door, self._all = TokenBucket(_AT_DOOR, _AT_DOOR_A_S), TokenBucket(_OF_ALL, _OF_ALL_A_S)
+        self._of: dict[str, TokenBucket] = {}
         self._deaf_until: dict[str, float] = {}
 
     def may(self, source: str, now: float) -> bool:
@@ -179,7 +179,7 @@ class Checks:
             return self._door.take(now)
         if now < self._deaf_until.get(source, -inf):
             return False
-        budget = self._of.get(source) or self._of.setdefault(source, Budget(_OF_ONE, _OF_ONE_A_S))
+        budget = self._of.get(source) or self._of.setdefault(source, TokenBucket(_OF_ONE, _OF_ONE_A_S))
         if len(self._of) > _SOURCES_REMEMBERED:
             del self._of[next(iter(self._of))]
         return budget.take(now) and self._all.take(now)

@@ -79,7 +79,7 @@ class News:
     gone: list[str] = field(default_factory=list)
 
 
-class Standing:
+class LinkStanding:
     """Decides which clients and messages count, and keeps the roster up to date.
 
     me: this node's peer id. membership: None without encryption. linked: returns the peers that there is a link to.

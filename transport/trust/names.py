@@ -11,7 +11,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from mdl.budget import Budget
+from mdl.budget import TokenBucket
 from mdl.errors import RemoteProtocolError
 
 # Some 300 bytes of memory each: a holder of the code takes no more, with as many keys as it likes.
@@ -54,7 +54,7 @@ class Names:
         self._counts = Counter(self._owners.values())
         self._worked = {name for name in worked if name in self._owners}
         self._keep, self._keep_worked, self._keep_all = keep, keep_worked, keep_all
-        self._budgets: dict[str, Budget] = {}
+        self._budgets: dict[str, TokenBucket] = {}
 
     def check(self, names: Iterable[str], key: bytes, host: str = "", now: float = 0.0) -> None:
         """Check that a device with this key may use these names from this address; new names become its own.
@@ -86,9 +86,9 @@ class Names:
             self._worked.add(name)
             self._keep_worked(name, key)
 
-    def _budget(self, host: str) -> Budget:
+    def _budget(self, host: str) -> TokenBucket:
         where = _network_of(host)
-        budget = self._budgets.pop(where, None) or Budget(NEW_AT_ONCE, NEW_A_SECOND)
+        budget = self._budgets.pop(where, None) or TokenBucket(NEW_AT_ONCE, NEW_A_SECOND)
         self._budgets[where] = budget
         if len(self._budgets) > _ADDRESSES:
             del self._budgets[next(iter(self._budgets))]

@@ -3,9 +3,9 @@
 The receiver drives: it checks the offer, allocates the destination once, and gives credit for a window of chunks. The
 first window may come right behind the offer, to save a round trip. A receiver without a place for it drops it. Progress
 counts only up to the first gap. After a gap or a pause the receiver asks again from its offset, so a broken connection
-resumes. Both sides drop a transfer that is silent, stands still or is too slow (`Pace`): only bytes that move keep it
-alive, not messages about it. A carrier message is delivered whole or not at all.
-The sender's chunks are views of its array: nothing is copied there.
+resumes. Both sides drop a transfer that is silent, stands still or is too slow (`TransferPace`): only bytes that move
+keep it alive, not messages about it. A carrier message is delivered whole or not at all. The sender's chunks are views
+of its array: nothing is copied there.
 
 `Rhythm` measures the usual pause between one peer's chunks, and the size of a chunk that its link carries in a moment.
 Like TCP's measure of round trips (RFC 6298): a smoothed pause and its variation. A doubt doubles the patience until a
@@ -98,7 +98,7 @@ Step: TypeAlias = Outgoing | Received | TransferProgressed
 
 
 @dataclass
-class Pace:
+class TransferPace:
     """The progress of a transfer. heard_at: the last valid message. moved_at: the last that increased `moved` bytes."""
 
     started_at: float
@@ -147,7 +147,7 @@ class _Sending:
     receiver: str
     message: Carrier
     data: memoryview
-    pace: Pace
+    pace: TransferPace
     offered_at: float
     streams: int = 1
     furthest: int = 0
@@ -189,7 +189,7 @@ class OutgoingTransfers:
             del self._sending[unwanted]
         transfer_id, self._next_id = self._next_id, self._next_id + 1
         way, is_first = self._way_to(receiver), all(s.receiver != receiver for s in self._sending.values())
-        sending = _Sending(receiver, message, bytes_of(values), Pace(now, now, now), now, way.streams())
+        sending = _Sending(receiver, message, bytes_of(values), TransferPace(now, now, now), now, way.streams())
         self._sending[transfer_id] = sending
         if not (self._is_ahead and is_first):  # it takes one at a time
             return [self._offered(transfer_id)]

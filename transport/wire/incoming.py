@@ -26,7 +26,7 @@ from mdl.protocol.delta import Contributor, check_values, new_hash
 from mdl.protocol.machine import Received, TransferProgressed
 from mdl.protocol.messages import DIGESTED, PACKED
 from mdl.protocol.round_messages import ModelMessage
-from mdl.transport.wire.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Pace, Rhythm, Step, window_bytes
+from mdl.transport.wire.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Rhythm, Step, TransferPace, window_bytes
 from mdl.transport.wire.codec import (
     CHUNK_BYTES,
     MAX_STREAMS,
@@ -38,7 +38,7 @@ from mdl.transport.wire.codec import (
     TransferEnded,
     TransferOffered,
 )
-from mdl.transport.wire.places import Places
+from mdl.transport.wire.places import PlacesInLine
 
 # New credit every quarter window: often enough that the sender never waits, seldom enough to cost nothing.
 _CREDIT_STEPS = 4
@@ -58,7 +58,7 @@ _MAX_ASKED = 16
 _BESIDE_BYTES = 1 << 20
 
 
-class Hash(Protocol):
+class IncomingHash(Protocol):
     """A hash of values as they come: in order, in pieces of whole values, all but the last of whole blocks of a grid.
 
     checksum: of integers, once digest was asked for; 0 of parameters. digest raises RemoteProtocolError if a parameter
@@ -73,10 +73,10 @@ class Hash(Protocol):
     def digest(self) -> bytes: ...
 
 
-MakeHash: TypeAlias = Callable[[int, bool], Hash]
+MakeHash: TypeAlias = Callable[[int, bool], IncomingHash]
 
 
-def make_hash(size_bytes: int, is_model: bool) -> Hash:
+def make_hash(size_bytes: int, is_model: bool) -> IncomingHash:
     """Return a hash that works at once. is_model: the values are parameters, float32, and checked; else integers."""
     return CheckedHash() if is_model else SumHash()
 
@@ -87,7 +87,7 @@ class HashThread:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "mdl-hash")
 
-    def new(self, size_bytes: int, is_model: bool) -> Hash:
+    def new(self, size_bytes: int, is_model: bool) -> IncomingHash:
         """Return a hash for values of this size. is_model: as in `make_hash`."""
         made = make_hash(size_bytes, is_model)
         return _Beside(self._thread, made) if size_bytes >= _BESIDE_BYTES else made
@@ -97,7 +97,7 @@ class HashThread:
 
 
 class SumHash:
-    """A hash of integers, with their checksum; see `Hash`."""
+    """A hash of integers, with their checksum; see `IncomingHash`."""
 
     def __init__(self) -> None:
         self.checksum = 0
@@ -115,7 +115,7 @@ class SumHash:
 
 
 class CheckedHash:
-    """A hash that checks its values; see `Hash`."""
+    """A hash that checks its values; see `IncomingHash`."""
 
     checksum = 0
 
@@ -140,7 +140,7 @@ class CheckedHash:
 class _Beside:
     """A hash that another thread computes; `digest` waits for it. The data must not change until then."""
 
-    def __init__(self, thread: ThreadPoolExecutor, made: Hash) -> None:
+    def __init__(self, thread: ThreadPoolExecutor, made: IncomingHash) -> None:
         self._thread = thread
         self._hash = made
         self._last: Future[None] | None = None
@@ -168,7 +168,7 @@ class _Receiving:
 
     message: Carrier
     buffer: NDArray[np.uint8]
-    pace: Pace
+    pace: TransferPace
     asked_at: float
     reported_at: float
     came_at: float
@@ -178,7 +178,7 @@ class _Receiving:
     streams: int = 1
     ahead: dict[int, int] = field(default_factory=dict)
     asked_offset: int = field(default=-1)
-    hash: Hash | None = None
+    hash: IncomingHash | None = None
 
     @property
     def data(self) -> memoryview:
@@ -229,7 +229,7 @@ class IncomingTransfers:
         self._receiving: dict[tuple[Contributor, int], _Receiving] = {}
         self._arrived: deque[tuple[Contributor, int]] = deque(maxlen=_REMEMBERED)
         self._missed: deque[tuple[Contributor, int]] = deque(maxlen=_REMEMBERED)  # chunks came before their offer
-        self._places = Places(MAX_INCOMING, 3 * RETRY_S)
+        self._places = PlacesInLine(MAX_INCOMING, 3 * RETRY_S)
         self._asked: dict[str, float] = {}
         self._rhythms: dict[str, Rhythm] = {}
 
@@ -268,7 +268,7 @@ class IncomingTransfers:
         if not self._places.ask(sender.peer_id, now, first=self._is_asked(sender, now)):
             return steps
         buffer = np.empty(offered.size_bytes, np.uint8)
-        pace, rhythm = Pace(now, now, now), self._rhythm_of(sender.peer_id)
+        pace, rhythm = TransferPace(now, now, now), self._rhythm_of(sender.peer_id)
         receiving = _Receiving(offered.message, buffer, pace, now, now, now, rhythm)
         receiving.streams = offered.streams
         if isinstance(offered.message, DIGESTED):

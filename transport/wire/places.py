@@ -45,7 +45,7 @@ class _Waiting:
         return not self.first, self.since
 
 
-class Places:
+class PlacesInLine:
     """The places and their line.
 
     count: of places. patience_s: a peer that has not asked again for so long has left the line.

@@ -20,7 +20,7 @@ from mdl.recommend.din import Din
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.metapatch import Basis
 from mdl.recommend.momodistill import CloudModel
-from mdl.recommend.splits import Negatives, Places, Samples
+from mdl.recommend.splits import ItemSamples, Negatives, SampleEnds
 from mdl.recommend.training import FitSettings, as_tensors, click_loss, fit
 
 
@@ -51,7 +51,7 @@ class Generated:
     generator: Generator
 
     @torch.no_grad()
-    def score(self, samples: Samples) -> Tensor:
+    def score(self, samples: ItemSamples) -> Tensor:
         """Return scores (B, 1 + n), each context by the vector of its own history."""
         self.model.eval()
         features = self.model.features(*as_tensors(samples))
@@ -61,7 +61,7 @@ class Generated:
 def learn_generator(
     cloud: CloudModel,
     data: Interactions,
-    places: Places,
+    places: SampleEnds,
     negatives: Negatives,
     settings: FitSettings,
     rng: np.random.Generator,
@@ -74,7 +74,7 @@ def learn_generator(
     model, basis = cloud.model.eval(), copy.deepcopy(cloud.basis)
     generator = Generator(len(data.titles), basis.size)
 
-    def loss_of(samples: Samples) -> Tensor:
+    def loss_of(samples: ItemSamples) -> Tensor:
         vectors = generator.train()(torch.from_numpy(samples.history))
         with torch.no_grad():
             features = model.features(*as_tensors(samples))

@@ -58,7 +58,7 @@ _HEADERS = {
 }
 
 
-class Members(Protocol):
+class ArchiveFiles(Protocol):
     """The files of a data set, by their path inside it."""
 
     def names(self) -> list[str]: ...
@@ -117,7 +117,7 @@ class _Zip:
 
 
 @contextmanager
-def open_members(path: Path) -> Iterator[Members]:
+def open_members(path: Path) -> Iterator[ArchiveFiles]:
     """Yield the members of a folder or zip. A zip that holds another zip (as the archive delivers) is opened, too."""
     if path.is_dir():
         yield _Folder(path)

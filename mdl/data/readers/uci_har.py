@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.readers.archive import Members, check_numbers, load_arrays, open_members
+from mdl.data.readers.archive import ArchiveFiles, check_numbers, load_arrays, open_members
 from mdl.data.readers.text import parse_table
 from mdl.data.windows import DataSet, Floats, Integers, make_windows
 from mdl.errors import DataError
@@ -104,7 +104,7 @@ def _read_text(path: Path) -> list[tuple[Floats, Integers, Integers]]:
         return [_read_side(members, side, path) for side in ("train", "test")]
 
 
-def _read_side(members: Members, side: str, path: Path) -> tuple[Floats, Integers, Integers]:
+def _read_side(members: ArchiveFiles, side: str, path: Path) -> tuple[Floats, Integers, Integers]:
     y = _read_member(members, f"{side}/y_{side}.txt", 1, path)[:, 0].astype(np.int64)
     subject = _read_member(members, f"{side}/subject_{side}.txt", 1, path)[:, 0].astype(np.int64)
     x = np.empty((len(y), len(CHANNELS), WINDOW), dtype=np.float32)
@@ -116,7 +116,7 @@ def _read_side(members: Members, side: str, path: Path) -> tuple[Floats, Integer
     return x, y, subject
 
 
-def _read_member(members: Members, name: str, columns: int, path: Path) -> NDArray[np.float64]:
+def _read_member(members: ArchiveFiles, name: str, columns: int, path: Path) -> NDArray[np.float64]:
     found = [member for member in members.names() if member == name or member.endswith(f"/{name}")]
     if not found:
         raise DataError(f"{path}: no {name}; expected the folder 'UCI HAR Dataset', its zip, or the .npz")

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.readers.archive import LARGEST_MEMBER_BYTES, Members, open_members
+from mdl.data.readers.archive import LARGEST_MEMBER_BYTES, ArchiveFiles, open_members
 from mdl.data.windows import DataSet, make_windows, number_runs, take_windows
 from mdl.errors import DataError
 
@@ -82,7 +82,7 @@ def read_unimib(path: Path, options: UnimibOptions) -> DataSet:
     )  # fmt: skip
 
 
-def _read(members: Members, name: str, path: Path) -> NDArray[np.generic]:
+def _read(members: ArchiveFiles, name: str, path: Path) -> NDArray[np.generic]:
     found = [member for member in members.names() if member == name or member.endswith(f"/{name}")]
     if not found:
         raise DataError(f"{path}: no {name}; expected the folder UniMiB-SHAR, or its zip")

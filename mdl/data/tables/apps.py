@@ -29,7 +29,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class App:
+class AppFormat:
     """mark: a pattern of the lines down to the header, in lower case; for a file without a header of its first lines.
 
     names: of the columns if there is no header. above: lines that are no rows, though they hold numbers.
@@ -70,7 +70,7 @@ _MAGNETIC = (
 _AXIS = "([xyz])"
 
 APPS = (
-    App(
+    AppFormat(
         "Empatica E4",
         r"^1\d{9}(\.\d+)?(, *1\d{9}(\.\d+)?)*\n\d{1,3}(\.\d+)?(, *\d{1,3}(\.\d+)?)*\n",
         (
@@ -85,14 +85,14 @@ APPS = (
         clock=r"^(?P<start>[\d.]+).*\n(?P<rate>[\d.]+)",
         exports=("acc.csv", "info.txt"),
     ),
-    App(
+    AppFormat(
         "WISDM",
         r"^\d{1,6},[a-z]+,\d{6,},([^,;\n]+,){2}[^,;\n]+,?;",
         (Rule(_AXIS, "gyro_{}", "rad/s", file="gyro"), Rule(_AXIS, "acc_{}", "m/s2")),
         names=("user", "activity", "timestamp", "x", "y", "z"),
         row_end=";",
     ),
-    App(
+    AppFormat(
         "ActiGraph",
         r"data file created by actigraph",
         (
@@ -104,7 +104,7 @@ APPS = (
         names=("Accelerometer X", "Accelerometer Y", "Accelerometer Z"),
         clock=r"\bat (?P<rate>\d+) hz\b",
     ),
-    App(
+    AppFormat(
         "phyphox",
         rf"(?m)^({_TIME}) \(s\)$",
         (
@@ -120,7 +120,7 @@ APPS = (
         ),
         exports=("meta/device.csv", "meta/time.csv"),
     ),
-    App(
+    AppFormat(
         "Sensor Logger",
         r"(?m)^seconds_elapsed$",
         (
@@ -139,7 +139,7 @@ APPS = (
         ),
         exports=("metadata.csv",),
     ),
-    App(
+    AppFormat(
         "Physics Toolbox",
         r"(?m)^(gfx|tgf|wx|bx|at \(m/s\^2\))\b",
         (
@@ -150,7 +150,7 @@ APPS = (
             Rule("p", "pressure", "hPa"),
         ),
     ),
-    App(
+    AppFormat(
         "AndroSensor",
         r"(?m)^time since start in ms *$",
         (
@@ -161,7 +161,7 @@ APPS = (
             Rule(f"magnetic field {_AXIS}", "mag_{}", "uT"),
         ),
     ),
-    App(
+    AppFormat(
         "SensorLog",
         r"(?m)^(loggingtime|accelerometeraccelerationx|motionuseraccelerationx)\b",
         (
@@ -173,7 +173,7 @@ APPS = (
             Rule("motion(roll|pitch|yaw)", "{}", "rad"),
         ),
     ),
-    App(
+    AppFormat(
         "MetaBase",
         r"(?m)^(epoch? \(ms\)|elapsed \(s\)|timestamp \([+-]\d{4}\))$",
         (
@@ -185,7 +185,7 @@ APPS = (
             Rule("temperature", "temperature", quantity="temperature"),
         ),
     ),
-    App(
+    AppFormat(
         "Shimmer",
         r"(?m)_cal$",
         (
@@ -197,7 +197,7 @@ APPS = (
             Rule(r"(?:.*_)?emg_ch([12])_\d+bit_cal", "emg_{}", "mV"),
         ),
     ),
-    App(
+    AppFormat(
         "Axivity",
         r"(?m)^accel-x \(g\)$",
         (
@@ -209,13 +209,15 @@ APPS = (
 )  # fmt: skip
 
 
-def find_app(above: Sequence[str], header: Sequence[str]) -> App | None:
+def find_app(above: Sequence[str], header: Sequence[str]) -> AppFormat | None:
     """Return the app that writes such files. above: lines before the header; header: "" where there is none."""
     text = "\n".join(each.strip().casefold() for each in (*above, *header)) + "\n"
     return next((app for app in APPS if bool(app.names) >= (not header) and re.search(app.mark, text)), None)
 
 
-def name_columns(app: App, file: Path, header: Sequence[str], units: Sequence[str]) -> tuple[list[str], list[str]]:
+def name_columns(
+    app: AppFormat, file: Path, header: Sequence[str], units: Sequence[str]
+) -> tuple[list[str], list[str]]:
     """Return our (names, units) of the columns: "" for a column without a rule.
 
     header: the names without their units. units: as in the header; the app's rule fills in missing ones.
@@ -236,12 +238,12 @@ def name_columns(app: App, file: Path, header: Sequence[str], units: Sequence[st
     return names, known
 
 
-def has_sensor(app: App, name: str) -> bool:
+def has_sensor(app: AppFormat, name: str) -> bool:
     """Return True if a file of this name, in lower case, may hold columns of one of the app's rules."""
     return name.endswith(".csv") and any(re.search(rule.file, name.partition(".")[0]) for rule in app.rules)
 
 
-def read_clock(app: App, above: Sequence[str]) -> tuple[float, float] | None:
+def read_clock(app: AppFormat, above: Sequence[str]) -> tuple[float, float] | None:
     """Return (start in seconds, rate in Hz) from the lines above the values; None if they have none."""
     match = re.search(app.clock, "".join(above).casefold()) if app.clock else None
     if match is None:

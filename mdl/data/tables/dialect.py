@@ -18,7 +18,7 @@ from pathlib import Path
 from mdl.data.quantities import find_unit
 from mdl.data.readers.archive import LONGEST_LINE, find_encoding, open_raw, open_text
 from mdl.data.readers.clock import is_time_name
-from mdl.data.tables.apps import App, find_app, name_columns, read_clock
+from mdl.data.tables.apps import AppFormat, find_app, name_columns, read_clock
 from mdl.errors import ConfigError, DataError, MdlError
 
 # A suit of motion sensors has 300.
@@ -52,7 +52,7 @@ _NO_TABLES = (
 
 
 @dataclass(frozen=True)
-class Part:
+class SensorFile:
     """One file of a recording that has a file for each sensor.
 
     time: place of its times. places: of its columns in the recording's header, by their place in the file's.
@@ -88,7 +88,7 @@ class Dialect:
     app: str = ""
     clock: tuple[float, float] | None = None
     row_end: str = ""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SensorFile, ...] = ()
     base: int = 0
     left_out: tuple[str, ...] = ()
 
@@ -147,7 +147,7 @@ def dialect_of(
     return name_all(_as_of_an_app(file, dialect, sample[:at], find_app(sample[:at], header)), names)
 
 
-def _as_of_an_app(file: Path, dialect: Dialect, above: Sequence[str], app: App | None) -> Dialect:
+def _as_of_an_app(file: Path, dialect: Dialect, above: Sequence[str], app: AppFormat | None) -> Dialect:
     """Name the columns by the rules of a known app, if one writes such files."""
     if app is None:
         return dialect
@@ -240,7 +240,7 @@ def _without_header(file: Path, sample: Sequence[str], encoding: str, names: lis
     raise ConfigError(f"{file}: names= says {len(names)} columns, the file has {found}")
 
 
-def _headless(file: Path, sample: Sequence[str], encoding: str, names: list[str], app: App) -> Dialect:
+def _headless(file: Path, sample: Sequence[str], encoding: str, names: list[str], app: AppFormat) -> Dialect:
     """Find the dialect of an app's file without a header. names: the user's, of all columns or of the channels."""
     rows = [parse_line(line.strip().rstrip(app.row_end or None), ",") for line in sample]
     values = [at for at, row in enumerate(rows) if at >= app.above and row and is_number(row[-1])]

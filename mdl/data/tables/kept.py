@@ -21,7 +21,7 @@ import pyarrow as pa
 from mdl.data.tables.blocks import Cells, to_texts
 from mdl.data.tables.dialect import Dialect
 from mdl.data.tables.recordings import read_table
-from mdl.data.tables.rows import LARGEST_NUMBER, Rows
+from mdl.data.tables.rows import LARGEST_NUMBER, TableRows
 from mdl.data.tally import Tally
 
 # The rows of 3 GB of tables; others are read twice.
@@ -47,7 +47,7 @@ class KeptRows:
 
     def read_times(
         self, file: Path, dialect: Dialect, time: int, wanted: Sequence[int], numbers: Collection[int]
-    ) -> Generator[Rows, None, None]:
+    ) -> Generator[TableRows, None, None]:
         """Yield the times as `read_table` does, and keep these rows. wanted: the columns, the times last.
 
         numbers: those of the columns that `to_numbers` will read. Raises DataError as `read_table` does.
@@ -59,18 +59,18 @@ class KeptRows:
         with _Writer(self._open()) as writer:
             for rows in read_table(file, dialect, wanted, tally, numbers=numbers, cut_before=time):
                 writer.add(rows)
-                yield Rows(rows.first, rows.columns[-1:])
+                yield TableRows(rows.first, rows.columns[-1:])
             if tally.samples():
                 writer.stop()  # the tally of the rows has to know of one that was cut off
         if writer.is_whole:
             self._begins[file, time] = writer.begin
 
-    def read(self, file: Path, dialect: Dialect, time: int, wanted: Sequence[int]) -> Iterator[Rows] | None:
+    def read(self, file: Path, dialect: Dialect, time: int, wanted: Sequence[int]) -> Iterator[TableRows] | None:
         """Return the rows that `read_times` kept by these times; None if it kept them not, or not all."""
         begin = self._begins.get((file, time))
         return None if begin is None else self._read(begin, file, dialect, wanted)
 
-    def _read(self, begin: int, file: Path, dialect: Dialect, wanted: Sequence[int]) -> Iterator[Rows]:
+    def _read(self, begin: int, file: Path, dialect: Dialect, wanted: Sequence[int]) -> Iterator[TableRows]:
         kept = self._open()
         kept.seek(begin)
         first = 1
@@ -78,7 +78,7 @@ class KeptRows:
         with pa.ipc.open_stream(pa.PythonFile(kept, "r")) as stream:
             for batch in stream:
                 columns = zip(wanted, batch.columns, strict=True)
-                yield Rows(
+                yield TableRows(
                     first,
                     tuple(
                         _restore(column, partial(_read_again, file, dialect, place, first)) for place, column in columns
@@ -118,7 +118,7 @@ class _Writer:
         """Keep none of the table's rows."""
         self._is_keeping = False
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: TableRows) -> None:
         """Write rows, unless earlier ones could not be kept."""
         columns = [_to_keep(cells) for cells in rows.columns] if self._is_keeping else [None]
         if any(column is None for column in columns) or self._file.tell() > _LARGEST_BYTES:

@@ -22,8 +22,8 @@ from mdl.data.readers.clock import is_time_name
 from mdl.data.tables.apps import APPS, has_sensor
 from mdl.data.tables.blocks import Cells
 from mdl.data.tables.columns import Columns
-from mdl.data.tables.dialect import Dialect, Part, find_dialect, name_all
-from mdl.data.tables.rows import Floats64, Rows, read_rows, to_numbers
+from mdl.data.tables.dialect import Dialect, SensorFile, find_dialect, name_all
+from mdl.data.tables.rows import Floats64, TableRows, read_rows, to_numbers
 from mdl.data.tally import Tally
 from mdl.errors import DataError, MdlError
 
@@ -91,9 +91,9 @@ def _look(file: Path, wanted: Sequence[str]) -> Dialect | None:
         return None
 
 
-def _whole(file: Path, dialect: Dialect) -> Part:
+def _whole(file: Path, dialect: Dialect) -> SensorFile:
     """Return the part for a file that is the whole recording."""
-    return Part(file, dialect, 0, {place: place for place in range(len(dialect.header))}, 0.0)
+    return SensorFile(file, dialect, 0, {place: place for place in range(len(dialect.header))}, 0.0)
 
 
 def _merge(known: Sequence[tuple[Path, Dialect]], left_out: tuple[str, ...]) -> Dialect:
@@ -106,7 +106,7 @@ def _merge(known: Sequence[tuple[Path, Dialect]], left_out: tuple[str, ...]) -> 
     rated = sorted((each for each in rated if each[0]), key=lambda each: (-each[0], each[1]))
     if not rated:
         raise DataError(f"{known[0][0].parent}: none of its files has times, by which they could be merged")
-    header, units, parts = [rated[0][2].header[rated[0][3]]], [rated[0][2].units[rated[0][3]]], list[Part]()
+    header, units, parts = [rated[0][2].header[rated[0][3]]], [rated[0][2].units[rated[0][3]]], list[SensorFile]()
     for rate, file, dialect, time in rated:
         places = {}
         for place, alias in enumerate(dialect.aliases):
@@ -115,7 +115,7 @@ def _merge(known: Sequence[tuple[Path, Dialect]], left_out: tuple[str, ...]) -> 
                 header.append(alias)
                 units.append(dialect.units[place])
         if places:
-            parts.append(Part(file, dialect, time, places, rate))
+            parts.append(SensorFile(file, dialect, time, places, rate))
     return Dialect(
         "utf-8-sig", ",", tuple(header), tuple(units), 0, ("", *header[1:]), app=known[0][1].app,
         parts=tuple(parts), left_out=left_out,
@@ -130,7 +130,7 @@ def read_table(
     *,
     numbers: Collection[int] = (),
     cut_before: int | None = None,
-) -> Iterator[Rows]:
+) -> Iterator[TableRows]:
     """Yield rows like `read_rows`, from a file or from a recording in parts."""
     if not dialect.parts:
         yield from read_rows(file, dialect, wanted, tally, numbers=numbers, cut_before=cut_before)
@@ -164,7 +164,7 @@ def read_table(
                 for place, column in cells.items()
             }
         if chosen:
-            yield Rows(kept + 1, tuple(cells[place] for place in wanted))
+            yield TableRows(kept + 1, tuple(cells[place] for place in wanted))
         seen, kept = seen + len(rows), kept + len(chosen)
     if not kept:
         names = ", ".join(part.file.name for part in dialect.parts)
@@ -186,7 +186,7 @@ def measure_rate(file: Path, dialect: Dialect, time: int) -> float:
 class _Follower:
     """A slower sensor, read as far as the fastest one. wanted: its places in the recording's header."""
 
-    def __init__(self, part: Part, wanted: Sequence[int]) -> None:
+    def __init__(self, part: SensorFile, wanted: Sequence[int]) -> None:
         self.wanted = list(wanted)
         own = {place: column for column, place in part.places.items()}
         self._part = part
@@ -216,7 +216,7 @@ class _Follower:
         self._times, self._values = self._times[keep:], self._values[keep:]
         return made
 
-    def _take(self, rows: Rows) -> None:
+    def _take(self, rows: TableRows) -> None:
         part = self._part
         times = _times(part, rows)
         values = np.stack(
@@ -242,6 +242,6 @@ def _written(values: Floats64) -> Cells:
     return Cells(len(values), lambda: list(map(repr, values.tolist())), values)
 
 
-def _times(part: Part, rows: Rows) -> Floats64:
+def _times(part: SensorFile, rows: TableRows) -> Floats64:
     dialect = part.dialect
     return to_numbers(rows.columns[0], part.file, rows.first, dialect.header[part.time], dialect, as_times=True)

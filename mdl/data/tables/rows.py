@@ -37,7 +37,7 @@ _LIKE_A_TIME = re.compile(r"\d:\d\d|\d{2,4}[-/]\d\d?[-/]\d|\d\.\d\d?\.\d{2}")
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """first: the number of its first row below the header, from 1. columns: the wanted cells, in order."""
 
     first: int
@@ -60,7 +60,7 @@ def read_rows(
     *,
     numbers: Collection[int] = (),
     cut_before: int | None = None,
-) -> Iterator[Rows]:
+) -> Iterator[TableRows]:
     """Yield the wanted columns of all rows. tally: counts a last row that is cut off, which is left out.
 
     numbers: those of the columns that `to_numbers` will read; it is quicker for these. cut_before: a last row is cut
@@ -165,14 +165,14 @@ def _by_count(pieces: Iterator[_Piece]) -> Iterator[list[_Part]]:
         yield taken
 
 
-def _make_rows(parts: Sequence[_Part], wanted: Sequence[int], dialect: Dialect, done: int) -> Rows:
+def _make_rows(parts: Sequence[_Part], wanted: Sequence[int], dialect: Dialect, done: int) -> TableRows:
     shift, count = bool(dialect.clock), sum(last - first for _, first, last in parts)
     columns = [_join(parts, place - shift, count) if place >= shift else () for place in wanted]
     if dialect.clock and 0 in wanted:
         start_s, rate_hz = dialect.clock
         times = tuple(f"{start_s + row / rate_hz:.6f}" for row in range(done, done + count))
         columns = [column if place else times for place, column in zip(wanted, columns, strict=True)]
-    return Rows(done + 1, tuple(columns))
+    return TableRows(done + 1, tuple(columns))
 
 
 def _join(parts: Sequence[_Part], column: int, count: int) -> Sequence[str]:

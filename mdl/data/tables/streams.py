@@ -48,7 +48,7 @@ from mdl.data.tables.names import (
 )
 from mdl.data.tables.options import CsvOptions
 from mdl.data.tables.recordings import choose_base, look_at_recording, read_table
-from mdl.data.tables.rows import Floats64, Rows, to_numbers
+from mdl.data.tables.rows import Floats64, TableRows, to_numbers
 from mdl.data.tables.stretches import UNLABELLED, Filler, Settled, StretchWriter, list_stretches
 from mdl.data.tables.times import TimeColumn, UnsortedError, find_time, unwrap
 from mdl.data.tally import Tally
@@ -206,7 +206,7 @@ def _with_time(table: Table, options: CsvOptions, kept: KeptRows | None) -> Tabl
 @contextmanager
 def _reading_times(
     table: Table, place: int, options: CsvOptions, kept: KeptRows | None
-) -> Iterator[Iterator[Rows] | None]:
+) -> Iterator[Iterator[TableRows] | None]:
     """Yield rows of the times, which are kept meanwhile; None if they are not to be kept."""
     wanted, numbers, _ = _wanted(table, options, place)
     numbers.add(place)
@@ -326,7 +326,7 @@ class _Reader:
         self._tally.leave(f"in stretches of less than {self._options.window} rows (?window=)", self.writer.too_short)
         return self._tally
 
-    def _values(self, table: Table, rows: Rows) -> Floats64:
+    def _values(self, table: Table, rows: TableRows) -> Floats64:
         columns = [
             to_numbers(cells, table.file, rows.first, table.dialect.header[place], table.dialect)
             for (_, place), cells in zip(table.columns.channels, rows.columns, strict=False)
@@ -346,7 +346,7 @@ class _Reader:
             ]
         return np.stack(columns, axis=1)
 
-    def _keys(self, table: Table, rows: Rows, channels: int) -> NDArray[np.int64]:
+    def _keys(self, table: Table, rows: TableRows, channels: int) -> NDArray[np.int64]:
         """Return label and subject of each row, int64 (rows, 2)."""
         cells, said, columns = list(rows.columns[channels:]), self._options, table.columns
         keys = np.zeros((len(rows), 2), np.int64)
@@ -364,7 +364,7 @@ class _Reader:
             keys[:, 0] = np.maximum(keys[:, 0], 0)
         return keys
 
-    def _meet_unlabelled(self, table: Table, rows: Rows, labels: NDArray[np.int64], cells: Sequence[str]) -> None:
+    def _meet_unlabelled(self, table: Table, rows: TableRows, labels: NDArray[np.int64], cells: Sequence[str]) -> None:
         """Count rows without a label; none if all rows are taken."""
         left = np.flatnonzero(labels == UNLABELLED).tolist() if self._labelled else []
         for row in left:
@@ -394,7 +394,7 @@ class _Reader:
         return self._options.acceleration or kept_unit(unit) if quantity_of(unit) == "acceleration" else kept_unit(unit)
 
     def _meet_missing(
-        self, table: Table, rows: Rows, values: Floats64, times: Floats64 | None, keys: NDArray[np.int64]
+        self, table: Table, rows: TableRows, values: Floats64, times: Floats64 | None, keys: NDArray[np.int64]
     ) -> None:
         lost = ~np.isfinite(values)
         if times is not None:

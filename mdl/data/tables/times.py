@@ -18,7 +18,7 @@ from mdl.data.tables.blocks import Cells, read_instants
 from mdl.data.tables.dialect import Dialect, is_nothing
 from mdl.data.tables.options import CsvOptions
 from mdl.data.tables.recordings import read_table
-from mdl.data.tables.rows import TIME_EXAMPLES, Floats64, Rows, to_numbers
+from mdl.data.tables.rows import TIME_EXAMPLES, Floats64, TableRows, to_numbers
 from mdl.errors import DataError
 from mdl.reading import shorten
 
@@ -61,7 +61,7 @@ class TimeColumn:
 
 
 def find_time(
-    file: Path, dialect: Dialect, place: int, options: CsvOptions, read: Iterable[Rows] | None = None
+    file: Path, dialect: Dialect, place: int, options: CsvOptions, read: Iterable[TableRows] | None = None
 ) -> TimeColumn:
     """Read the column to its end; return it with its unit and its rate. Raises DataError if it holds no times.
 

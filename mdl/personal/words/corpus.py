@@ -109,7 +109,7 @@ class _Reading:
     found: int = 0
     names: Counter[str] = field(default_factory=Counter)
 
-    def chat(self, where: str, messages: Iterable[Message]) -> Iterator[str]:
+    def chat(self, where: str, messages: Iterable[TextLine]) -> Iterator[str]:
         """Yield one person's lines of a chat; count the rest. Raises ConfigError if no person is named."""
         counts, takes = Counter[str](), False
         for author, text, begins, is_own in messages:
@@ -206,7 +206,7 @@ def _read_zip(file: Path, reading: _Reading) -> Iterator[str]:
                 yield from _text_or_chat(f"{file}: {name}", decode_lines(members.read(name)), reading)
 
 
-class Message(NamedTuple):
+class TextLine(NamedTuple):
     """A line that somebody wrote. author: "" for the app. begins: it is the first line of its message.
 
     is_own: by the owner of the phone, if the export says that.
@@ -231,20 +231,20 @@ def is_whatsapp(lines: Sequence[str]) -> bool:
     return any(message.author and message.begins for message in read_whatsapp(iter(written)))
 
 
-def read_whatsapp(lines: Iterator[str]) -> Iterator[Message]:
+def read_whatsapp(lines: Iterator[str]) -> Iterator[TextLine]:
     """Yield the messages of an export of Android or iOS, in any of their languages, a line at a time."""
     author = ""
     for line in lines:
         shown = _UNSEEN.sub(" ", line).lstrip()
         if not (stamp := _STAMP.match(shown)):
-            yield Message(author if not _is_of_app(line) else "", line, begins=False)
+            yield TextLine(author if not _is_of_app(line) else "", line, begins=False)
             continue
         # Every character was replaced by one: the line itself has the app's mark where the shown one has a space.
         rest = line[len(line) - len(shown) + stamp.end() :]
         sender = _SENDER.match(rest)
         said = rest[sender.end() :] if sender else rest
         author = plain_author(sender[1]) if sender and not _is_of_app(said) else ""
-        yield Message(author, _without_edit_mark(said))
+        yield TextLine(author, _without_edit_mark(said))
 
 
 class _Part(msgspec.Struct):
@@ -278,7 +278,7 @@ class _Telegram(msgspec.Struct):
     chats: _TelegramChats | None = None
 
 
-def read_telegram(content: bytes, where: str) -> Iterator[Message] | None:
+def read_telegram(content: bytes, where: str) -> Iterator[TextLine] | None:
     """Return the messages of a result.json; None for other JSON. Raises DataError for anything else."""
     found = decode_json(content, _Telegram, where, "result.json as Telegram exports it")
     if found.messages is None and found.chats is None:
@@ -287,12 +287,12 @@ def read_telegram(content: bytes, where: str) -> Iterator[Message] | None:
     return (_of_telegram(message) for messages in chats for message in messages)
 
 
-def read_sms(source: BinaryIO, where: str) -> Iterator[Message]:
+def read_sms(source: BinaryIO, where: str) -> Iterator[TextLine]:
     """Yield the messages of an SMS backup; the phone marks its owner's. Raises DataError if it is none.
 
     A document type is refused: entities that it defines can be made to unpack to gigabytes.
     """
-    found: list[Message] = []
+    found: list[TextLine] = []
     seen, box = 0, _RECEIVED
 
     def begin(name: str, given: dict[str, str]) -> None:
@@ -309,7 +309,7 @@ def read_sms(source: BinaryIO, where: str) -> Iterator[Message]:
 
     def add(where_kept: str, text: str) -> None:
         own = where_kept in _OWN_SMS
-        found.append(Message("" if own else _SOMEBODY, text, is_own=own))
+        found.append(TextLine("" if own else _SOMEBODY, text, is_own=own))
 
     def refuse(*_: object) -> None:
         raise DataError(f"{where}: it defines entities (<!DOCTYPE>), which no SMS backup does")
@@ -351,12 +351,12 @@ def _without_edit_mark(text: str) -> str:
     return end[:mark].rstrip(f" {_MARK}") if mark > 0 and _IN_BRACKETS.fullmatch(end[mark:]) else text
 
 
-def _of_telegram(message: _TelegramMessage) -> Message:
+def _of_telegram(message: _TelegramMessage) -> TextLine:
     if message.type != "message" or message.forwarded_from is not msgspec.UNSET:
-        return Message("", "")
+        return TextLine("", "")
     text = message.text
     joined = text if isinstance(text, str) else "".join(each if isinstance(each, str) else each.text for each in text)
-    return Message(plain_author(message.author or message.from_id or "unknown"), joined)
+    return TextLine(plain_author(message.author or message.from_id or "unknown"), joined)
 
 
 def _mend_characters(piece: bytes) -> tuple[bytes, bytes]:

@@ -31,7 +31,7 @@ NEVER = np.iinfo(np.int32).max
 _BATCH_WORDS = 128
 
 
-class Evaluation(msgspec.Struct, frozen=True):
+class SuggestionScore(msgspec.Struct, frozen=True):
     """efficiency: of the first k suggestions; filtered: if only words that begin as typed are suggested.
 
     perplexity: of the next word before a character of it is typed. words, characters: of the text; saved: characters.
@@ -95,7 +95,9 @@ def rank_among(scores: Scores, target: int, classes: Ids) -> int:
     return int(((others > own) | ((others == own) & (classes < target))).sum()) if target != UNKNOWN else NEVER
 
 
-def evaluate_next_word(model: NextWordModel, text: Text, top: int = 3, alphabet: Alphabet | None = None) -> Evaluation:
+def evaluate_next_word(
+    model: NextWordModel, text: Text, top: int = 3, alphabet: Alphabet | None = None
+) -> SuggestionScore:
     """Test a model on a text of its table, without learning. alphabet: of the table; without, `filtered` is NaN."""
     pieces, was_training = cut_pieces(text), model.training
     model.eval()
@@ -104,7 +106,7 @@ def evaluate_next_word(model: NextWordModel, text: Text, top: int = 3, alphabet:
     lengths = text.lengths[text.forms]
     needed = characters_needed(plain, lengths, top)
     share = efficiency(lengths, characters_needed(filtered, lengths, top)) if alphabet else math.nan
-    return Evaluation(
+    return SuggestionScore(
         efficiency(lengths, needed), share, math.exp(lost / max(predicted, 1)), len(text), int(lengths.sum()),
         int((lengths - needed).sum()), float((text.classes == UNKNOWN).mean()) if len(text) else 0.0,
     )  # fmt: skip

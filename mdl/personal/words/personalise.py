@@ -26,7 +26,7 @@ from mdl.personal.study import Study, StudySettings, tune_all, tune_only
 from mdl.personal.vocabulary import (
     LEAST_USES,
     PERSONAL_WORDS,
-    Change,
+    VocabularyChange,
     begin_rows,
     keep_all,
     keep_used,
@@ -87,7 +87,7 @@ def count_words(sentences: list[list[str]]) -> Counter[str]:
     return Counter(word for sentence in sentences for word in sentence)
 
 
-def plan_words(table: TokenTable, uses: Mapping[str, int], techniques: Techniques) -> Change:
+def plan_words(table: TokenTable, uses: Mapping[str, int], techniques: Techniques) -> VocabularyChange:
     """Plan the words of the personal table: dynamic vocabulary first, then compression."""
     change = keep_all(table.words)
     if techniques.least_uses:
@@ -98,7 +98,7 @@ def plan_words(table: TokenTable, uses: Mapping[str, int], techniques: Technique
     return change
 
 
-def change_words(model: NextWordModel, table: TokenTable, change: Change) -> TokenTable:
+def change_words(model: NextWordModel, table: TokenTable, change: VocabularyChange) -> TokenTable:
     """Apply a change of a table's words to its model, in place; return the new table. Characters stay.
 
     A new word is read like `<unk>` before, and suggested like words with the same beginning: the LSTM tells these apart

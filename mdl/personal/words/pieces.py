@@ -79,7 +79,7 @@ def batch_pieces(pieces: Pieces, samples: int, generator: np.random.Generator | 
 
 
 @dataclass(frozen=True)
-class Samples:
+class PieceSamples:
     """One row a sample, to be computed each by itself. piece: int64 (S,); word: (S,), the running word it types."""
 
     pieces: Pieces
@@ -93,26 +93,26 @@ class Samples:
         return self.word - self.pieces.start[self.piece] + text.fed[text.forms[self.word]]
 
 
-def list_samples(pieces: Pieces) -> Samples:
+def list_samples(pieces: Pieces) -> PieceSamples:
     piece = np.repeat(np.arange(len(pieces)), pieces.samples)
     word = np.concatenate([np.arange(a, b) for a, b in zip(pieces.first, pieces.stop, strict=True)] or [piece])
-    return Samples(pieces, piece, word)
+    return PieceSamples(pieces, piece, word)
 
 
-def draw_exact(samples: Samples, size: int, generator: np.random.Generator) -> list[tuple[Ids, int]]:
+def draw_exact(samples: PieceSamples, size: int, generator: np.random.Generator) -> list[tuple[Ids, int]]:
     """Draw batches of samples of exactly one length each, so that nothing is padded (5.3): (rows, length)."""
     return _draw(samples.steps, size, generator, samples.steps)
 
 
 def draw_bucketed(
-    samples: Samples, size: int, generator: np.random.Generator, buckets: Sequence[int] = BUCKETS
+    samples: PieceSamples, size: int, generator: np.random.Generator, buckets: Sequence[int] = BUCKETS
 ) -> list[tuple[Ids, int]]:
     """Draw batches within a bucket, padded to its length (global training); one bucket is the paper's naive padding."""
     lengths = np.array(buckets, np.int64)[np.searchsorted(buckets, samples.steps)]
     return _draw(samples.steps, size, generator, lengths)
 
 
-def draw_longest(samples: Samples, size: int, generator: np.random.Generator) -> list[tuple[Ids, int]]:
+def draw_longest(samples: PieceSamples, size: int, generator: np.random.Generator) -> list[tuple[Ids, int]]:
     """Draw batches of any lengths, each padded to its longest sample (2: "within a mini-batch")."""
     steps = samples.steps
     batches = np.split(order := generator.permutation(len(steps)), range(size, len(order), size))
@@ -141,7 +141,7 @@ class SampleBatch:
     first: Tensor
 
 
-def collate(samples: Samples, rows: Ids, length: int) -> SampleBatch:
+def collate(samples: PieceSamples, rows: Ids, length: int) -> SampleBatch:
     """Put samples side by side, padded at their ends."""
     inputs = np.zeros((len(rows), length), np.int64)
     targets, mask = np.zeros_like(inputs), np.zeros(inputs.shape, np.float32)

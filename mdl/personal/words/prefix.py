@@ -31,7 +31,7 @@ _FREQUENT_SHARE = 2 / 3
 
 
 @dataclass(frozen=True)
-class Rows:
+class StepRows:
     """The last layer's inputs, a row a step. features: (R, hidden). targets: int64 (R,). weights: (R,), float.
 
     sample: (R,), the one that types the row's target, -1 for none of the batch. piece: (R,), of the batch. typed: (R,),
@@ -46,7 +46,7 @@ class Rows:
     typed: Tensor
 
 
-def sample_rows(model: NextWordModel, batch: SampleBatch) -> Rows:
+def sample_rows(model: NextWordModel, batch: SampleBatch) -> StepRows:
     """Run each sample by itself, padding included (the paper's way); padded steps weigh 0."""
     features, _ = model.read(batch.inputs)
     count, steps = batch.inputs.shape
@@ -54,10 +54,10 @@ def sample_rows(model: NextWordModel, batch: SampleBatch) -> Rows:
     sample = torch.where(is_own, torch.arange(count)[:, None], -1).reshape(-1)
     nothing = torch.zeros_like(sample)
     flat = features.reshape(count * steps, -1)
-    return Rows(flat, batch.targets.reshape(-1), batch.mask.reshape(-1), sample, nothing, nothing)
+    return StepRows(flat, batch.targets.reshape(-1), batch.mask.reshape(-1), sample, nothing, nothing)
 
 
-def shared_rows(model: NextWordModel, batch: PieceBatch) -> Rows:
+def shared_rows(model: NextWordModel, batch: PieceBatch) -> StepRows:
     """Run words once, branch off characters: a row for each sample's step before its first character, and for each one.
 
     Word steps before a piece's first sample have a row too, since its samples contain them; their `sample` is -1.
@@ -70,7 +70,7 @@ def shared_rows(model: NextWordModel, batch: PieceBatch) -> Rows:
     weights = batch.counts[piece] - torch.maximum(batch.first[piece], place + 1)
     features, sample, typed = _run_characters(model, batch, states)
     spelled = batch.words[batch.sample_piece, batch.sample_place][sample]
-    return Rows(
+    return StepRows(
         torch.cat([before[piece, place], features]),
         torch.cat([targets, spelled]),
         torch.cat([weights.to(features.dtype), features.new_ones(len(sample))]),
@@ -80,13 +80,13 @@ def shared_rows(model: NextWordModel, batch: PieceBatch) -> Rows:
     )
 
 
-def mean_loss(output: nn.Module, rows: Rows) -> Tensor:
+def mean_loss(output: nn.Module, rows: StepRows) -> Tensor:
     """Return the cross-entropy over all steps of all samples, in nats (masked mean)."""
     losses = nn.functional.cross_entropy(widen(output(rows.features)), rows.targets, reduction="none")
     return (losses * rows.weights).sum() / rows.weights.sum()
 
 
-def count_once(rows: Rows) -> Rows:
+def count_once(rows: StepRows) -> StepRows:
     """Keep the steps with a sample's own word as their target, each once, as in measuring a person's typing.
 
     The paper's loss also has the words before, so that the first words of a sentence count as often as samples begin
@@ -94,7 +94,9 @@ def count_once(rows: Rows) -> Rows:
     """
     keep = (rows.sample >= 0) & (rows.weights > 0)
     weights = torch.ones_like(rows.weights[keep])
-    return Rows(rows.features[keep], rows.targets[keep], weights, rows.sample[keep], rows.piece[keep], rows.typed[keep])
+    return StepRows(
+        rows.features[keep], rows.targets[keep], weights, rows.sample[keep], rows.piece[keep], rows.typed[keep]
+    )
 
 
 def widen(logits: Tensor) -> Tensor:
@@ -148,7 +150,7 @@ def draw_classes(classes: int, count: int, generator: np.random.Generator) -> tu
     return frequent, frequent + np.sort(drawn)
 
 
-def sampled_loss(output: nn.Module, rows: Rows, frequent: int, drawn: Ids) -> Tensor:
+def sampled_loss(output: nn.Module, rows: StepRows, frequent: int, drawn: Ids) -> Tensor:
     """Return the `mean_loss` with the sum of the softmax over these classes; equal to it if they are all classes."""
     assert isinstance(output, nn.Linear | FactoredLinear)
     features = output.narrow(rows.features) if isinstance(output, FactoredLinear) else rows.features

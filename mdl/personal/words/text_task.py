@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mdl.errors import ConfigError
-from mdl.personal.compression import Seen
+from mdl.personal.compression import LayerUse
 from mdl.personal.study import FeatureTask
 from mdl.personal.words.next_word import NextWordModel, size_of
 from mdl.personal.words.pieces import (
@@ -26,7 +26,15 @@ from mdl.personal.words.pieces import (
     iterate_pieces,
     list_samples,
 )
-from mdl.personal.words.prefix import Rows, count_once, draw_classes, mean_loss, sample_rows, sampled_loss, shared_rows
+from mdl.personal.words.prefix import (
+    StepRows,
+    count_once,
+    draw_classes,
+    mean_loss,
+    sample_rows,
+    sampled_loss,
+    shared_rows,
+)
 from mdl.personal.words.text import Ids, Text
 
 # Batches of samples: padded to 30; within four buckets; to a batch's longest; of one length without padding (5.3); or
@@ -78,7 +86,7 @@ class TextTask:
             return self._mean(sample_rows(self._model, collate(self._samples, *batch)), batch[0])
         return self._mean(shared_rows(self._model, collate_pieces(self._pieces, batch)), batch)
 
-    def _mean(self, rows: Rows, batch: Ids) -> Tensor:
+    def _mean(self, rows: StepRows, batch: Ids) -> Tensor:
         rows = count_once(rows) if self._once else rows
         if not self._sampled:
             return mean_loss(self._model.output, rows)
@@ -119,7 +127,7 @@ def _nothing(model: NextWordModel) -> tuple[Tensor, Tensor, Tensor]:
     return torch.zeros(0, model.hidden), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
 
 
-def watch_last_layer(model: NextWordModel, text: Text, words: int = WATCHED_WORDS) -> Seen:
+def watch_last_layer(model: NextWordModel, text: Text, words: int = WATCHED_WORDS) -> LayerUse:
     """Return the last layer's inputs in the first words of a text, and the use of each class in all of it."""
     total, weight = torch.zeros(model.hidden, model.hidden), 0.0
     with torch.no_grad():
@@ -128,4 +136,4 @@ def watch_last_layer(model: NextWordModel, text: Text, words: int = WATCHED_WORD
             total += (rows.features * rows.weights[:, None]).T @ rows.features
             weight += float(rows.weights.sum())
     uses = np.bincount(text.classes, minlength=size_of(model).classes).astype(np.float32)
-    return Seen(total / max(weight, 1.0), torch.from_numpy(uses).clamp_min(_UNUSED))
+    return LayerUse(total / max(weight, 1.0), torch.from_numpy(uses).clamp_min(_UNUSED))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import UnfinishedError
-from mdl.peers.cli.headings import App
+from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.options import (
     AsJson,
     Code,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from mdl.scheduler.explain.decide_lines import Decider
     from mdl.scheduler.rounds.participation import ParticipationRule
 
-app = App("Show, compare and change the order of aggregations.")
+app = CommandGroup("Show, compare and change the order of aggregations.")
 
 _SOURCE_HELP = (
     "Read a scenario file, a run directory, or FAMILY:N:SEED (dynamic:9:17); by default the live mesh (--mesh)."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import ConfigError, UnfinishedError
-from mdl.peers.cli.headings import App
+from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.options import MOST_PROCESSES, AsJson, CsvFile, Family, LogLevel, Quiet, finite, log_at, tell
 from mdl.peers.cli.progress import progress_bar
 from mdl.peers.interrupts import handled
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from mdl.devices.scenario import Scenario
     from mdl.scheduler.rounds.world import Logged
     from mdl.scheduler.study.judging import Cells
-    from mdl.scheduler.training.train import Report, Trained
+    from mdl.scheduler.training.train import Report, TrainedNetwork
 
 logger = logging.getLogger(__name__)
 
-app = App("Train the scheduler, and evaluate what it learned.")
+app = CommandGroup("Train the scheduler, and evaluate what it learned.")
 
 # The verdicts on a policy compared with the greedy rule, the worst first.
 _VERDICTS = ("worse", "level", "better")
@@ -282,18 +282,18 @@ def _read_scenarios(text: str, seed: int) -> tuple[tuple[Scenario, ...], Cells, 
 
 def _finetune(
     out: Path,
-    trained: Trained,
+    trained: TrainedNetwork,
     steps: int,
     seed: int,
     command: str,
     show: Callable[[Report], None],
     stopped: Callable[[], bool],
-) -> Trained:
+) -> TrainedNetwork:
     """Go on by DQN, and keep the result only if no compared cell is worse."""
     from mdl.scheduler.study.judging import compare_networks, worse_cells
     from mdl.scheduler.training.chain_dqn import describe_training, train_chain_dqn
     from mdl.scheduler.training.qnet_torch import QNetwork, save_policy
-    from mdl.scheduler.training.train import Report, Trained
+    from mdl.scheduler.training.train import Report, TrainedNetwork
 
     def tell(step: int, network: object) -> bool:
         show(Report("dqn", step, steps, None, None))
@@ -308,7 +308,7 @@ def _finetune(
         return trained
     told = describe_training(done, seed) | {"command": f"{command} --finetune {steps}", "less_than_start": less}
     save_or_rescue(out, lambda path: save_policy(path, network, told))
-    return Trained(network.weights(), trained.steps, trained.ended)
+    return TrainedNetwork(network.weights(), trained.steps, trained.ended)
 
 
 def _train_dqn(

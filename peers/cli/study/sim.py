@@ -17,7 +17,7 @@ from msgspec.structs import replace as replace_struct
 
 from mdl.config import Exchange
 from mdl.errors import ConfigError, MdlError, UnfinishedError
-from mdl.peers.cli.headings import App
+from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.options import (
     AsJson,
     FirstSeed,
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from mdl.peers.cli.progress import Show
     from mdl.peers.trials.campaign import Campaign, Totals
     from mdl.peers.trials.explore import Bound, Found, Searched
-    from mdl.sim.mesh.invariants import Verdict
+    from mdl.sim.mesh.invariants import RunVerdict
     from mdl.sim.plans.fault_plan import FaultPlan
 
-app = App("Judge the mesh under faults, in virtual time.")
+app = CommandGroup("Judge the mesh under faults, in virtual time.")
 
 # A drawn plan of 64 devices has a hundred faults of 100 bytes.
 _LARGEST_PLAN_BYTES = 1 << 20
@@ -278,7 +278,7 @@ def _save_plans(campaign: Campaign, totals: Totals, directory: Path) -> None:
         print(f"seed {verdict.seed}: {verdict.kind}; again: mdl sim run --plan {path}", file=sys.stderr)
 
 
-def _tell_failure(plan: FaultPlan, verdict: Verdict, directory: Path, shrink: bool) -> None:
+def _tell_failure(plan: FaultPlan, verdict: RunVerdict, directory: Path, shrink: bool) -> None:
     """Shrink one failing plan; save the shortest and its story, and print both."""
     from mdl.peers.trials.campaign import silent_machines
     from mdl.peers.trials.run_plan import shrink as shrink_failing

@@ -26,7 +26,7 @@ import numpy as np
 from torch import nn
 
 from mdl.bounds import Count, Group, HexDigest, PeerId
-from mdl.cloud.classroom import BASE, Classroom, Cycle, Pupil, Teacher
+from mdl.cloud.classroom import BASE, Classroom, Cycle, Pupil, TeacherPair
 from mdl.cloud.model_kinds import ModelKind
 from mdl.cloud.update_codec import OtherOriginError, pack_parts
 from mdl.errors import DataError, RemoteProtocolError, StorageError
@@ -155,13 +155,13 @@ class CloudFiles:
                 logger.warning("pupil %s does not teach: %s", path.stem, error)
         return pupils, learned
 
-    def _read_base(self) -> Teacher:
+    def _read_base(self) -> TeacherPair:
         """Return the last whole base lesson, for pupils of no group."""
         problem = ""
         for catalogue in self._catalogues():
             large, small = (self._lesson(catalogue.version, name, BASE) for name in ("large", "small"))
             try:
-                found = Teacher(self._read(large, large=True), self._read(small))
+                found = TeacherPair(self._read(large, large=True), self._read(small))
             except DataError as error:
                 problem = problem or str(error)
                 continue

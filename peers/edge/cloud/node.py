@@ -17,7 +17,7 @@ from mdl.bounds import Count, Round, Share
 from mdl.cloud.classroom import Classroom, suggest
 from mdl.cloud.client_update import accuracy_of, update_client
 from mdl.cloud.model_kinds import ModelKind, find_mode, kind_of
-from mdl.cloud.progress import OWN, PERSONAL, Progress, read_progress, write_personal, write_progress
+from mdl.cloud.progress import OWN, PERSONAL, CloudProgress, read_progress, write_personal, write_progress
 from mdl.cloud.update_codec import LARGEST_LESSON_BYTES, unpack_parts
 from mdl.config import Config, ModelSection
 from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows
@@ -40,7 +40,7 @@ from mdl.protocol.machine import Event, Finish, Machine, PauseChanged, StopReque
 from mdl.reading import decode_json
 from mdl.section import MANY
 from mdl.transport.discovery.interfaces import host_to_listen_on
-from mdl.transport.links.hub import Hub, Spoke
+from mdl.transport.links.hub import CloudHub, Spoke
 from mdl.transport.runtime import Renewed, Runtime
 from mdl.transport.trust.keys import MeshKeys
 from mdl.transport.worker import Work, Worker
@@ -134,12 +134,12 @@ def run_cloud(config: Config, me: Contributor, keys: MeshKeys | None, out: Path,
 
 def open_hub(
     config: Config, me: Contributor, keys: MeshKeys | None, largest_bytes: int, out: Path, owns_pupils: bool = False
-) -> Hub:
+) -> CloudHub:
     """Open the hub where a cloud's devices dial in. largest_bytes: the most that one may send.
 
-    owns_pupils: see `Hub`. out: the owners of names are kept there. Raises ConfigError, DataError.
+    owns_pupils: see `CloudHub`. out: the owners of names are kept there. Raises ConfigError, DataError.
     """
-    return Hub(
+    return CloudHub(
         Contributor(CLOUD, me.incarnation),
         keys,
         max_bytes=largest_bytes,
@@ -153,7 +153,7 @@ def open_hub(
 
 def serve(
     machine: Machine,
-    hub: Hub,
+    hub: CloudHub,
     work: Work,
     teach: Callable[[TeachCycle], Event | None],
     stop: Callable[[], None],
@@ -175,7 +175,7 @@ def serve(
 
     cycles = Worker({TeachCycle: teach}, lambda event: runtime.post(event), crashed)
     begins = None if renew is None else lambda links: Renewed(renew())
-    runtime: Runtime[Hub] = Runtime(
+    runtime: Runtime[CloudHub] = Runtime(
         machine, hub, {**work, TeachCycle: cycles.put}, observe=_on_stop(stop), renew=begins
     )
     with stopped_by_signals(runtime):
@@ -259,7 +259,7 @@ def run_learner(
     )
 
 
-class Record(msgspec.Struct, frozen=True):
+class LearnerRecord(msgspec.Struct, frozen=True):
     """learner.json: this device's progress. number: of its last study; version: of the lesson it learned from.
 
     schema_hash, model, seed: of what it trains; empty in the files of older versions.
@@ -320,7 +320,9 @@ class Student:
         self.upload_bytes.append(len(update))
         accuracy = accuracy_of(kind, model, *_tensors(self.test), self._wait) if len(self.test) else None
         origin = self._origin
-        self.record = Record(effect.number, lesson.version, accuracy, origin.schema_hash, origin.model, origin.seed)
+        self.record = LearnerRecord(
+            effect.number, lesson.version, accuracy, origin.schema_hash, origin.model, origin.seed
+        )
         write_progress(self._out, kind, self._progress)
         write_personal(self._out, model, {"summary": kind.summary, "group": str(lesson.group)})
         write_kept(self._out / _RECORD, msgspec.json.encode(self.record))
@@ -332,14 +334,14 @@ class Student:
         )
         return UpdateReady(effect.number, Packed(update), before.version, before.group)
 
-    def _read_lesson(self, effect: StudyLesson) -> tuple[Progress, nn.Module]:
+    def _read_lesson(self, effect: StudyLesson) -> tuple[CloudProgress, nn.Module]:
         """Return the start of this study, and its teacher. The first study begins with the small model, the origin."""
         lesson, kind = effect.lesson, self.kind
         small, large, name = unpack_parts(effect.model, 3)
         progress = self._progress
         if progress is None or not progress.fits(lesson, self.record.version):
             pulled = kind.unpack(small)
-            progress = Progress(progress.own if progress else pulled, pulled, lesson.version, lesson.group)
+            progress = CloudProgress(progress.own if progress else pulled, pulled, lesson.version, lesson.group)
         return progress, kind.unpack_large(large, name.decode(errors="replace"))
 
     def _must_end(self) -> bool:
@@ -353,12 +355,12 @@ class Student:
         self._held()
         return False
 
-    def _load_record(self, fresh: bool) -> Record:
+    def _load_record(self, fresh: bool) -> LearnerRecord:
         lost = "the lesson after it is studied again"
-        found = read_kept(self._out / _RECORD, _read_record, lost, _CURE) or Record()
+        found = read_kept(self._out / _RECORD, _read_record, lost, _CURE) or LearnerRecord()
         if fresh:
             set_aside(self._out, with_previous(PERSONAL, OWN, _RECORD))
-            return Record(found.number)  # the cloud tells its updates apart by the number
+            return LearnerRecord(found.number)  # the cloud tells its updates apart by the number
         if conflict := self._origin.conflict("", found.schema_hash, found.model, found.seed):
             raise refuse_to_overwrite(self._out, f"lesson {found.version}", conflict)
         if found.number:
@@ -366,8 +368,8 @@ class Student:
         return found
 
 
-def _read_record(path: Path) -> Record:
-    return decode_json(read_sealed(path, _LARGEST_RECORD_BYTES), Record, str(path))
+def _read_record(path: Path) -> LearnerRecord:
+    return decode_json(read_sealed(path, _LARGEST_RECORD_BYTES), LearnerRecord, str(path))
 
 
 def make_kind(config: Config, data: DataSet) -> ModelKind:

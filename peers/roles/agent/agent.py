@@ -25,15 +25,15 @@ from mdl.peers.roles.agent.conductor import (
     Conductor,
     Phase,
 )
-from mdl.peers.roles.agent.doubt import Judged
+from mdl.peers.roles.agent.doubt import JudgedDevices
 from mdl.peers.roles.agent.gathering import Gathering, Latecomers, common_goal, gather, open_ledger
 from mdl.peers.roles.agent.ledger import RoundLedger
 from mdl.peers.roles.agent.mesh_status import Asking, mesh_status, tell_round
 from mdl.peers.roles.agent.round_summary import RoundRecords
 from mdl.peers.roles.agent.settings import AgentSettings
 from mdl.peers.roles.membership.majority import is_senior, next_term
-from mdl.peers.roles.membership.members import Distrust, Member, Members, Position, newest_position, poverty
-from mdl.peers.roles.run_end import UNKNOWN, Ending, Taken
+from mdl.peers.roles.membership.members import Distrust, Members, Position, TrainerSeen, newest_position, poverty
+from mdl.peers.roles.run_end import UNKNOWN, Ending, RunKnowledge
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested
 from mdl.protocol.round_messages import MOST_UNLIKE, BroadcastOrdered, MeshFinished, PeerReport, RoundOpened
@@ -65,7 +65,7 @@ class MobileAgent:
         settings: AgentSettings,
         members: Members | None = None,
         term: int = 1,
-        taken: Taken = UNKNOWN,
+        taken: RunKnowledge = UNKNOWN,
         lineage: Lineage = (),
         now: float = 0.0,
         lacking_since: float | None = None,
@@ -85,7 +85,7 @@ class MobileAgent:
         self._between = GATHERING
         self._goal, self.ending = taken.goal, Ending(settings.end, taken.course, now)
         self.attendance = Attendance()
-        self._judged, self._vanished = Judged(settings.judges), frozenset[str]()
+        self._judged, self._vanished = JudgedDevices(settings.judges), frozenset[str]()
         self.distrust = Distrust(settings.quarantine)
         self.unlike: tuple[str, ...] = ()
         self._compared: dict[str, Told] = {}
@@ -176,7 +176,7 @@ class MobileAgent:
         """Return True if holders may share contributors: in a result, or by two agents' orders (`lose_the_unable`)."""
         return self.phase in (BROADCASTING, CLOSING) or (self.ledger is not None and self.ledger.is_recovered)
 
-    def following(self) -> list[Member]:
+    def following(self) -> list[TrainerSeen]:
         """Return the live members that have obeyed this agent since it took office."""
         return self.members.following(self.me.peer_id, self._office_term)
 
@@ -285,7 +285,7 @@ class MobileAgent:
                 effects += self._latecomers.tell_left_out(self.distrust, self.term, self.round_id + 1, now)
         return effects
 
-    def _open(self, position: Position, current: list[Member], base: tuple[str, ...], now: float) -> None:
+    def _open(self, position: Position, current: list[TrainerSeen], base: tuple[str, ...], now: float) -> None:
         """Open a round, or go on with one that another agent has left open.
 
         A round is opened under a term of its own: a device that has it open from an older one begins it afresh. Without
@@ -364,7 +364,7 @@ class MobileAgent:
         self._judged.note(closed.judging, closed.result)
         return effects
 
-    def _is_waited_for(self, member: Member, now: float) -> bool:
+    def _is_waited_for(self, member: TrainerSeen, now: float) -> bool:
         """Return True if the next round waits for a device that fetches the model.
 
         A round that does not wait for everybody waits for a newcomer as long as the grace, and without that limit for a

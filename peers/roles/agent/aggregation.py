@@ -26,7 +26,7 @@ from mdl.bounds import first_few
 from mdl.peers.roles.agent.doubt import Judging, SecondOpinion
 from mdl.peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
 from mdl.peers.roles.agent.settings import AgentSettings, TimeLimit
-from mdl.peers.roles.membership.members import Change, Member, Members
+from mdl.peers.roles.membership.members import Members, ReportChange, TrainerSeen
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import NOTHING_CAME, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import Effect, Send
@@ -240,7 +240,7 @@ def _hops_so_far(ledger: RoundLedger) -> tuple[Counter[Contributor], Counter[Con
 
 def _device_view(
     ledger: RoundLedger,
-    member: Member,
+    member: TrainerSeen,
     state: DeviceState,
     hops: tuple[int, int],
     free_since_s: float,
@@ -372,7 +372,7 @@ class Aggregation:
         self._orders: dict[tuple[int, int], HopOrdered] = {}
         self._opinion = SecondOpinion(round_.ledger, self._judging.doubted, self._judging.unjudged)
 
-    def hear(self, change: Change, now: float) -> bool:
+    def hear(self, change: ReportChange, now: float) -> bool:
         """Take a member's report in; return True if its device gets on, or has decided a hop."""
         member, report, ledger = change.member, change.report, self._ledger
         peer = member.contributor
@@ -598,7 +598,7 @@ class Aggregation:
             hop = self._ledger.order_hop(sender, receiver, reason, now)
             logger.info("hop %d: %s -> %s: %s", hop.hop_id, sender.peer_id, receiver.peer_id, reason)
 
-    def _learn_from(self, hop: Hop, receiver: Member, now: float) -> None:
+    def _learn_from(self, hop: Hop, receiver: TrainerSeen, now: float) -> None:
         """Teach the devices' books: merged hops tell how fast links are, aborted ones what is out of reach."""
         decision, reach = hop.decision, self._members.reach
         logger.info("hop %d: %s -> %s %s", hop.hop_id, hop.sender.peer_id, hop.receiver.peer_id, hop.state.value)

@@ -20,7 +20,7 @@ from mdl.peers.roles.agent.aggregation import Aggregation, OpenRound
 from mdl.peers.roles.agent.distribution import Distribution, newest_staged
 from mdl.peers.roles.agent.round_summary import summarise_round
 from mdl.peers.roles.membership.majority import has_quorum
-from mdl.peers.roles.membership.members import Change, Member, Position, voters
+from mdl.peers.roles.membership.members import Position, ReportChange, TrainerSeen, voters
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
@@ -79,7 +79,7 @@ class Conductor:
         self.ledger = ledger
         self.phase = AGGREGATING
         self.marks = {"opened": ledger.opened_at}
-        self.applied: list[Member] = []
+        self.applied: list[TrainerSeen] = []
         self.waiting_for = ""
         self.lacking_since: float | None = None
         self.progressed_at = ledger.opened_at
@@ -124,7 +124,7 @@ class Conductor:
         """The devices of which the round needs a majority."""
         return self._opened.base
 
-    def hear(self, change: Change, now: float) -> bool:
+    def hear(self, change: ReportChange, now: float) -> bool:
         """Take in a member's report; return True if anything can follow from it before the next repetition."""
         if change.report.agent == self._me and self._aggregation.hear(change, now):
             self.progressed_at = now
@@ -133,7 +133,7 @@ class Conductor:
         is_accusing = change.rest and bool(change.report.accused)
         return change.is_news and (is_accusing or self._is_waited_for(change))
 
-    def look_at(self, member: Member) -> None:
+    def look_at(self, member: TrainerSeen) -> None:
         """Take a member that left, fell silent or moved out of the round; note if it has applied the result."""
         if self.phase is CLOSING:
             return  # the result stands: a device that is away is not lost but left behind
@@ -280,7 +280,7 @@ class Conductor:
         self.waiting_for = f"{first_few([member.peer_id for member in late])} to have the result"
         return self._repeater.say_to_all([member.contributor for member in late], order, now)
 
-    def _find_slow(self, recipients: list[Member], now: float) -> Member | None:
+    def _find_slow(self, recipients: list[TrainerSeen], now: float) -> TrainerSeen | None:
         """Return the device that most owners wait for, once the segments take twice their planned time and the grace.
 
         They go on without it, as if it was lost: its pieces that are merged stay, the rest comes with a later round.
@@ -304,7 +304,7 @@ class Conductor:
         logger.info("round %d goes on without %s: most owners wait for it", self.ledger.round_id, slow.peer_id)
         return slow
 
-    def _goes_on_without(self, late: list[Member], now: float) -> bool:
+    def _goes_on_without(self, late: list[TrainerSeen], now: float) -> bool:
         """Return True if the round closes although these do not have the result yet: they fetch the model later.
 
         They have as long again as it took until a majority of those that decide on this round, and on the next one, had
@@ -337,12 +337,12 @@ class Conductor:
             each.round_id == self.ledger.round_id for member in self._following() for each in member.report.accused
         )
 
-    def _is_refused(self, holder: Member) -> bool:
+    def _is_refused(self, holder: TrainerSeen) -> bool:
         """Return True if enough devices refuse, in this round, what this one gives."""
         refusing = sum(self._distribution.refuses(member, holder.contributor) for member in self._following())
         return refusing >= accusers_needed(len(self.ledger.members))
 
-    def _decide(self, staged: list[Member], now: float) -> list[Effect]:
+    def _decide(self, staged: list[TrainerSeen], now: float) -> list[Effect]:
         """Decide the round, if a majority of the deciding devices has the result; everybody alive has it."""
         if not self._has_majority(voters(staged), now):
             deaf = [member for member in self._following() if member.contributor in self._distribution.left_behind]
@@ -361,7 +361,7 @@ class Conductor:
         self._enter(CLOSING, now)
         return []
 
-    def _leave_the_staged_behind(self, staged: list[Member], now: float, why: str) -> list[Effect]:
+    def _leave_the_staged_behind(self, staged: list[TrainerSeen], now: float, why: str) -> list[Effect]:
         """Go on without the result and those that have it: a majority of the others cannot have it, or refuses it."""
         effects = self._lose_result(now, staged)
         self.lacking_since = None  # a majority is here
@@ -369,7 +369,7 @@ class Conductor:
             self.ledger.lose(member.contributor, why)
         return effects
 
-    def _lose_result(self, now: float, without: Iterable[Member] = ()) -> list[Effect]:
+    def _lose_result(self, now: float, without: Iterable[TrainerSeen] = ()) -> list[Effect]:
         """Aggregate again what the others still have: it is lost with its only holder, or `without` holds it."""
         if not self.ledger.attempt:
             return self._abandon(now, "its result is lost")
@@ -400,19 +400,19 @@ class Conductor:
         self._enter(CLOSED, now)
         return effects
 
-    def _is_applied(self, member: Member) -> bool:
+    def _is_applied(self, member: TrainerSeen) -> bool:
         return member.report.round_id == self.ledger.round_id and member.report.lineage == self._opened.lineage
 
     # -- all phases ---------------------------------------------------------------------------------------------------
 
-    def _following(self) -> list[Member]:
+    def _following(self) -> list[TrainerSeen]:
         return self._members.following(self._me, self._office_term)
 
-    def _stands_here(self, member: Member) -> bool:
+    def _stands_here(self, member: TrainerSeen) -> bool:
         """Return True if it is at w(round_id - 1), on this lineage or just where it forks."""
         return member.at in (self.position, self._before_fork)
 
-    def _is_waited_for(self, change: Change) -> bool:
+    def _is_waited_for(self, change: ReportChange) -> bool:
         """Return True if something may follow from this change now.
 
         In each phase most reports are one of many parts: others are awaited, or it has only begun.
@@ -432,7 +432,7 @@ class Conductor:
             self._distribution.has_staged(other) for other in self._distribution.recipients()
         )
 
-    def _why_out(self, peer: Contributor, member: Member) -> str:
+    def _why_out(self, peer: Contributor, member: TrainerSeen) -> str:
         """Return why this peer of the round counts no more; "" if it does. member: the process of its name."""
         if member.contributor != peer:
             return "restarted"

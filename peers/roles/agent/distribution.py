@@ -14,7 +14,15 @@ from mdl.defence.limits import Limits
 from mdl.defence.reputation import ALTERED_RESULT, DIFFERS
 from mdl.peers.roles.agent.aggregation import OpenRound
 from mdl.peers.roles.membership.majority import has_quorum
-from mdl.peers.roles.membership.members import Member, Members, Position, digests_here, newest_ballot, poverty, voters
+from mdl.peers.roles.membership.members import (
+    Members,
+    Position,
+    TrainerSeen,
+    digests_here,
+    newest_ballot,
+    poverty,
+    voters,
+)
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import BroadcastOrdered, exchanging
 from mdl.protocol.segment_messages import Lost
@@ -281,7 +289,7 @@ class Distribution:
                 self.later -= {member.contributor}
         return self.later
 
-    def order_late(self, now: float) -> tuple[BroadcastOrdered, list[Member]]:
+    def order_late(self, now: float) -> tuple[BroadcastOrdered, list[TrainerSeen]]:
         """Return the order as it is to be now, and the members that have not followed it yet."""
         recipients, order = self.recipients(), self.last
         assert order is not None
@@ -385,13 +393,13 @@ class Distribution:
         whole = ALTERED_RESULT, DIFFERS
         return len(fed) > 1 and all(not self.has(member) and self.refuses(member, root, whole) for member in fed)
 
-    def refuses(self, member: Member, giver: Contributor, reasons: tuple[str, ...] = ("",)) -> bool:
+    def refuses(self, member: TrainerSeen, giver: Contributor, reasons: tuple[str, ...] = ("",)) -> bool:
         """Return True if this member refuses, in this round, what that device gives, for a reason that begins so."""
         refused = giver.peer_id, self._ledger.round_id
         accused = (each for each in member.report.accused if (each.peer_id, each.round_id) == refused)
         return any(each.reason.startswith(reasons) for each in accused)
 
-    def _find_doubted(self, recipients: list[Member]) -> frozenset[str]:
+    def _find_doubted(self, recipients: list[TrainerSeen]) -> frozenset[str]:
         """Return the peer ids that these accuse, in this round, of giving another result."""
         accused = (each for member in recipients for each in member.report.accused)
         now = (each for each in accused if each.round_id == self._ledger.round_id and each.reason.startswith(DIFFERS))
@@ -402,7 +410,7 @@ class Distribution:
         having = [member for member in self.recipients() if self.has(member)]
         return {member.contributor: member.report.staged.digest for member in having if member.report.staged}
 
-    def _is_contradicted(self, recipients: list[Member]) -> bool:
+    def _is_contradicted(self, recipients: list[TrainerSeen]) -> bool:
         """Return True if several results are staged, and no report that is still to come changes which one it is."""
         staged = self._staged()
         counts = Counter(staged.values())
@@ -449,7 +457,7 @@ class Distribution:
             if (holding := self._ledger.holding(member.contributor)) and set(holding.contributors) == contributors
         ]
 
-    def leave_the_stalled_behind(self, recipients: list[Member], now: float) -> bool:
+    def leave_the_stalled_behind(self, recipients: list[TrainerSeen], now: float) -> bool:
         """Give a device that hears us, but cannot reach its parent, another one; then close the round without it.
 
         A device that waits for its parent to have the result, or for a sibling to get it, waits rightly.
@@ -477,12 +485,12 @@ class Distribution:
                 has_changed = True
         return has_changed
 
-    def _parent_of(self, member: Member) -> Member | None:
+    def _parent_of(self, member: TrainerSeen) -> TrainerSeen | None:
         order = self.last.order if self.last else ()
         place = tree_parent(order.index(member.contributor)) if member.contributor in order else None
         return None if place is None else self._members.get(order[place])
 
-    def _moves_above(self, peer: Contributor, recipients: dict[Contributor, Member]) -> tuple[object, ...]:
+    def _moves_above(self, peer: Contributor, recipients: dict[Contributor, TrainerSeen]) -> tuple[object, ...]:
         """Return how far the children of this device's parent have come; empty while the parent has nothing to give."""
         assert self.last is not None
         order = self.last.order
@@ -499,7 +507,7 @@ class Distribution:
             if other in recipients
         )
 
-    def has(self, member: Member) -> bool:
+    def has(self, member: TrainerSeen) -> bool:
         """Return True if this member has staged the result, under any order."""
         staged = member.report.staged
         return bool(
@@ -510,7 +518,7 @@ class Distribution:
             and are_the_same(staged.contributors, self.result.contributors)
         )
 
-    def has_staged(self, member: Member) -> bool:
+    def has_staged(self, member: TrainerSeen) -> bool:
         """Return True if this member has promised the result to this agent.
 
         A promise to an earlier agent must be given again. So must one under this term that was followed by an order of
@@ -519,7 +527,7 @@ class Distribution:
         staged, ballot = member.report.staged, (self._ledger.term, self._since)
         return self.has(member) and staged is not None and (staged.term, staged.version) >= ballot
 
-    def recipients(self) -> list[Member]:
+    def recipients(self) -> list[TrainerSeen]:
         """Return everybody alive at w(round_id - 1), contributor or not, that has entered the lineage."""
         position, left_behind, later = self._position, self.left_behind, self.later
         return [
@@ -550,7 +558,7 @@ def choose_digest(staged: Mapping[Contributor, bytes], base: Collection[str], or
     return min(set(staged.values()), key=rank)
 
 
-def newest_staged(members: list[Member]) -> Staged | None:
+def newest_staged(members: list[TrainerSeen]) -> Staged | None:
     """Return what must become the result if any device has staged one: the latest order's, which may be closed.
 
     An order has one result, unless a device lies: then it is the one that most have. A device that has lost it names it

@@ -6,7 +6,7 @@ once it has measured what came: nothing is merged, and the sender holds again. w
 that nobody chooses its own; `mdl/defence/inspection.py` decides by their words.
 
 A device that merges before it gives shows no more than a mean of several, in which a lie of its own is not seen. So it
-gives first in the next round, to those that were judged in this one (`Judged`).
+gives first in the next round, to those that were judged in this one (`JudgedDevices`).
 
 A receiver may lie, too: others judge a partial sum that one refuses, until more than a third of the members have
 refused it (`accusers_needed`). Then its sender is out of the round. If two refuse each other, the one with more devices
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from mdl.defence.inspection import FEWEST, Word, find_odd
-from mdl.defence.limits import Known, Limits, greatest_length
+from mdl.defence.limits import Limits, MeshKnowledge, greatest_length
 from mdl.defence.reputation import accusers_needed
 from mdl.peers.roles.agent.ledger import LOOKED, MERGED, Hop, RoundLedger
 from mdl.protocol.delta import Contributor
@@ -132,7 +132,7 @@ class Judging:
 
 
 @dataclass
-class Judged:
+class JudgedDevices:
     """See the module. is_on: devices judge. peer_ids: devices that had their own delta taken, alone, in the last round.
 
     known: measurements of all. odd: peer id -> why it stood out at the last inspection. inspected: the round of that.
@@ -140,7 +140,7 @@ class Judged:
 
     is_on: bool
     peer_ids: frozenset[str] = frozenset()
-    known: Known = field(default_factory=Known)
+    known: MeshKnowledge = field(default_factory=MeshKnowledge)
     odd: dict[str, str] = field(default_factory=dict)
     inspected: int | None = None
 

@@ -30,7 +30,15 @@ from mdl.peers.roles.agent.ledger import (
 )
 from mdl.peers.roles.agent.settings import AgentSettings
 from mdl.peers.roles.membership.majority import choose_lineage, has_quorum, is_senior, may_decide, was_left_behind
-from mdl.peers.roles.membership.members import Distrust, Member, Members, Position, newest_position, poverty, voters
+from mdl.peers.roles.membership.members import (
+    Distrust,
+    Members,
+    Position,
+    TrainerSeen,
+    newest_position,
+    poverty,
+    voters,
+)
 from mdl.protocol.delta import Contributor
 from mdl.protocol.grid import room_for, weights_in
 from mdl.protocol.machine import Effect
@@ -41,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_ledger(
-    round_id: int, current: list[Member], term: int, is_fork: bool, now: float, distrust: Distrust | None = None
+    round_id: int, current: list[TrainerSeen], term: int, is_fork: bool, now: float, distrust: Distrust | None = None
 ) -> RoundLedger:
     """Return the ledger of the round that these begin under this term, or go on with if another agent left it open.
 
@@ -69,7 +77,7 @@ def find_room(round_id: int, reports: Iterable[PeerReport]) -> int:
     return room_for(sum(report.theta for report in reports), round_id == 1)
 
 
-def is_left_open(current: list[Member]) -> bool:
+def is_left_open(current: list[TrainerSeen]) -> bool:
     """Return True if some of these are in a round that an agent has not closed, or have its result."""
     return newest_staged(current) is not None or _newest_attempt(current) > 0
 
@@ -124,7 +132,7 @@ def recover(
     return ledger
 
 
-def _newest_attempt(members: list[Member]) -> int:
+def _newest_attempt(members: list[TrainerSeen]) -> int:
     """Return the term that opened the round these have open; 0 if none has."""
     return max(member.report.open_term for member in members)
 
@@ -160,18 +168,18 @@ class Gathered(NamedTuple):
     """The devices that follow an agent, and the model that goes on."""
 
     # All that follow the agent, at any place.
-    following: list[Member]
+    following: list[TrainerSeen]
     # Those on the lineage that goes on.
-    standing: list[Member]
+    standing: list[TrainerSeen]
     # The newest model of that lineage, and the members that have it.
     position: Position
-    current: list[Member]
+    current: list[TrainerSeen]
     # The devices that decide on the next round, and whether enough of them are here.
     base: tuple[str, ...]
     quorum: bool
 
 
-def gather(following: list[Member]) -> Gathered:
+def gather(following: list[TrainerSeen]) -> Gathered:
     """Find the model that goes on. following: not empty."""
     standing = choose_lineage(following)
     position = newest_position(standing)
@@ -179,7 +187,7 @@ def gather(following: list[Member]) -> Gathered:
     return Gathered(following, standing, position, current, current[0].report.base, may_decide(standing))
 
 
-def common_goal(members: list[Member]) -> int:
+def common_goal(members: list[TrainerSeen]) -> int:
     """Return the run's last round as most of these know it, else 0: one of them alone does not end the run."""
     goal, count = Counter(member.report.goal for member in members).most_common(1)[0]
     return goal if 2 * count > len(members) else 0
@@ -219,7 +227,7 @@ class Gathering:
         lineage = found.position[0]
         return self._may_go_on(found, now) if lineage else self._may_start(found.current, now)
 
-    def waits_for_others(self, found: Gathered, coming: list[Member], now: float) -> bool:
+    def waits_for_others(self, found: Gathered, coming: list[TrainerSeen], now: float) -> bool:
         """Return True if a round had better begin later. coming: members about to stand at the mesh's model."""
         if paused := _tell_paused(found.current):
             self.waiting_for = f"a device that may train: {paused}"
@@ -233,7 +241,7 @@ class Gathering:
             return False
         return True
 
-    def is_patience_over(self, base: tuple[str, ...], following: list[Member], now: float) -> bool:
+    def is_patience_over(self, base: tuple[str, ...], following: list[TrainerSeen], now: float) -> bool:
         """Return True if a majority, or any partner, has been missing for so long that we go on without.
 
         A mesh that must wait for a majority waits for its presence. The majority may be here, but started anew and
@@ -248,7 +256,7 @@ class Gathering:
             return False
         return self.lacking_since is not None and now - self.lacking_since >= self._patience_s
 
-    def gives_up(self, conducted: Conductor, following: list[Member], now: float) -> bool:
+    def gives_up(self, conducted: Conductor, following: list[TrainerSeen], now: float) -> bool:
         """Return True if an open round lacks a majority, and we may go on without."""
         self.lacking_since = conducted.lacking_since
         is_over = self.lacking_since is not None and self.is_patience_over(conducted.base, following, now)
@@ -264,7 +272,7 @@ class Gathering:
         if now - self._made_way_at >= self._settings.partition_s:
             self._made_way_at = now
 
-    def _may_start(self, current: list[Member], now: float) -> bool:
+    def _may_start(self, current: list[TrainerSeen], now: float) -> bool:
         """Return True if a mesh may start: not at once if a device has been in one, as its others may be away."""
         self._waits_on = False
         able = sum(not member.report.away for member in current)
@@ -301,7 +309,7 @@ class Gathering:
         self._waits_on = True
         return False
 
-    def _patience(self, base: tuple[str, ...], following: list[Member]) -> float:
+    def _patience(self, base: tuple[str, ...], following: list[TrainerSeen]) -> float:
         """Return how long a majority is waited for: a group waits for its mesh, a single device need not for long.
 
         A single device has nobody to agree with, so it loses nothing but its own time by waiting. A link that flaps
@@ -318,14 +326,14 @@ class Gathering:
             return 0.0
         return min(self._settings.alone_s, self._settings.partition_s)
 
-    def _was_alone(self, current: list[Member], base: tuple[str, ...], now: float) -> bool:
+    def _was_alone(self, current: list[TrainerSeen], base: tuple[str, ...], now: float) -> bool:
         """Return True if this one device took the last round by itself, and heard nobody else for a while."""
         if len(current) != 1 or base != (current[0].peer_id,):
             return False
         others = [member for member in self._members.everyone() if member is not current[0]]
         return all(member.has_left or now - member.heard_at >= self._silence_s(member) for member in others)
 
-    def _silence_s(self, member: Member) -> float:
+    def _silence_s(self, member: TrainerSeen) -> float:
         """Return the silence after which a member is not awaited: one heard now and then may be on its way here."""
         longest_s = self._settings.partition_s
         return longest_s if member.alive else min(self._settings.lost_after_s + self._settings.alone_s, longest_s)
@@ -344,7 +352,7 @@ def _tell_missing(found: Gathered) -> str:
     return f"{', '.join(missing)}: {told}" if missing else told
 
 
-def _tell_absent(members: Members, current: list[Member]) -> list[str]:
+def _tell_absent(members: Members, current: list[TrainerSeen]) -> list[str]:
     """Return, in words, each device that is no help for a first round, and why."""
     told = [f"{member.peer_id} {why}" for member in members.everyone() if (why := _why_absent(member, current))]
     heard = {member.peer_id for member in members.everyone()}
@@ -352,7 +360,7 @@ def _tell_absent(members: Members, current: list[Member]) -> list[str]:
     return [*told, *(f"{name} is found and does not answer (mdl doctor says why)" for name in found)]
 
 
-def _why_absent(member: Member, current: list[Member]) -> str:
+def _why_absent(member: TrainerSeen, current: list[TrainerSeen]) -> str:
     if member.problem:
         return f"is refused: {member.problem}"
     if member.has_left:
@@ -364,7 +372,7 @@ def _why_absent(member: Member, current: list[Member]) -> str:
     return "" if member in current else "fetches the model"
 
 
-def _tell_paused(members: list[Member]) -> str:
+def _tell_paused(members: list[TrainerSeen]) -> str:
     """Return why none of these may train, if none has anything of a round; "" if one can bring a round forward."""
     reports = [member.report for member in members]
     if any(not report.away or report.holdings or report.staged for report in reports):
@@ -389,7 +397,7 @@ class Latecomers:
 
     def help(
         self,
-        following: list[Member],
+        following: list[TrainerSeen],
         position: Position,
         term: int,
         now: float,
@@ -434,7 +442,7 @@ class Latecomers:
                 effects += self._repeater.say(member.contributor, MemberQuarantined(term, round_id, reason), now)
         return effects
 
-    def is_coming(self, member: Member, position: Position, now: float) -> bool:
+    def is_coming(self, member: TrainerSeen, position: Position, now: float) -> bool:
         """Return True if this member is about to stand at the mesh's model, so that it can be in the next round."""
         if member.at == position:
             member.late_since = None
@@ -446,7 +454,7 @@ class Latecomers:
         patience_s = _JOIN_TRANSFER_S if _gets_on(member, now) else _JOIN_WINDOW_S
         return now - member.late_since < patience_s
 
-    def _is_senior(self, member: Member, position: Position) -> bool:
+    def _is_senior(self, member: TrainerSeen, position: Position) -> bool:
         """Return True if it stands on a senior lineage, or was on one further than it can show.
 
         In the second case others may have what it lacks.
@@ -456,7 +464,7 @@ class Latecomers:
         is_it = is_senior(report.lineage, lineage, report.round_id, round_id, report.workers, workers)
         return is_it or was_left_behind(lineage, report.forgotten)
 
-    def _choose_source(self, member: Member, sources: list[Member], now: float) -> Member:
+    def _choose_source(self, member: TrainerSeen, sources: list[TrainerSeen], now: float) -> TrainerSeen:
         """Return the source that is sending values, as long as they come; else one after the other."""
         assert member.late_since is not None
         transfer = member.report.transfer
@@ -469,11 +477,11 @@ class Latecomers:
         return reaching[waited % len(reaching)]
 
 
-def _gets_on(member: Member, now: float) -> bool:
+def _gets_on(member: TrainerSeen, now: float) -> bool:
     """Return True if more of its values have come lately."""
     return member.report.transfer is not None and now - member.moved_at < _SOURCE_S
 
 
-def _is_ahead(member: Member, position: Position) -> bool:
+def _is_ahead(member: TrainerSeen, position: Position) -> bool:
     """Return True if it has applied the round that the others are about to."""
     return member.report.lineage == position[0] and member.report.round_id > position[1]

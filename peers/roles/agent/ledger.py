@@ -14,7 +14,7 @@ from enum import Enum
 from functools import wraps
 from typing import TypeVar
 
-from mdl.peers.roles.membership.members import Change
+from mdl.peers.roles.membership.members import ReportChange
 from mdl.protocol.checksum import add_up
 from mdl.protocol.delta import THETA_ROUNDING, Contributor
 from mdl.protocol.hop_messages import SUSPECT
@@ -109,7 +109,7 @@ class RoundLedger:
         self.in_order = sorted(self.members)
         self.term = self.term or self.attempt
 
-    def hear(self, change: Change, now: float) -> list[Hop]:
+    def hear(self, change: ReportChange, now: float) -> list[Hop]:
         """Take a member's report into account; return the hops that it newly decided."""
         peer = change.member.contributor
         if change.holdings or change.hops or change.report.incoming or self._is_outdated(peer):

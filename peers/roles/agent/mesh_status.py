@@ -8,12 +8,12 @@ from typing import Protocol
 import msgspec
 
 from mdl.bounds import MAX_HEADER_BYTES, first_few, printable
-from mdl.budget import Budget
+from mdl.budget import TokenBucket
 from mdl.peers.roles.agent.aggregation import Attendance
 from mdl.peers.roles.agent.conductor import AGGREGATING, BROADCASTING, GATHERING, Conductor, Phase
 from mdl.peers.roles.agent.ledger import RoundLedger
 from mdl.peers.roles.agent.round_summary import device_records, since_opened, told_schedule
-from mdl.peers.roles.membership.members import Distrust, Member, Members
+from mdl.peers.roles.membership.members import Distrust, Members, TrainerSeen
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import RoundTold
 from mdl.protocol.status_messages import MAX_CUTS, MemberStatus, MeshStatus, RoundSummary
@@ -37,11 +37,11 @@ class Asking:
     """The budget of each observer that asks for the status: one that asks without end keeps the agent from nothing."""
 
     def __init__(self) -> None:
-        self._of: dict[str, Budget] = {}
+        self._of: dict[str, TokenBucket] = {}
 
     def may(self, peer_id: str, now: float) -> bool:
         """Return True if this observer is to be answered once more."""
-        budget = self._of.setdefault(peer_id, Budget(_ANSWERS, _ANSWERS_A_S))
+        budget = self._of.setdefault(peer_id, TokenBucket(_ANSWERS, _ANSWERS_A_S))
         if len(self._of) > _MOST_ASKING:
             del self._of[next(iter(self._of))]
         return budget.take(now)
@@ -158,7 +158,7 @@ def _without_details(summary: RoundSummary) -> RoundSummary:
 
 
 def _member_status(
-    member: Member, ledger: RoundLedger | None, distrust: Distrust, attendance: Attendance, now: float
+    member: TrainerSeen, ledger: RoundLedger | None, distrust: Distrust, attendance: Attendance, now: float
 ) -> MemberStatus:
     holding = ledger.holding(member.contributor) if ledger else None
     report = member.report
@@ -203,7 +203,7 @@ def _tell_unheard(members: Members) -> tuple[str, ...]:
     )
 
 
-def _why_idle(member: Member, distrust: Distrust) -> str:
+def _why_idle(member: TrainerSeen, distrust: Distrust) -> str:
     if reason := distrust.tell(member.contributor):
         return f"quarantined: {reason}"
     return f"paused: {member.report.away}" if member.report.away else ""

@@ -15,9 +15,9 @@ import msgspec
 
 from mdl.bounds import MAX_COUNT, printable
 from mdl.peers.roles.agent.ledger import Hop, HopState, RoundLedger
-from mdl.peers.roles.membership.members import Member, Members
+from mdl.peers.roles.membership.members import Members, TrainerSeen
 from mdl.peers.roles.run_end import Ending
-from mdl.protocol.counts import Evaluation, Judged, Judgements, is_confusion_of, is_sound, judge
+from mdl.protocol.counts import Evaluation, Judgements, ModelJudgement, is_confusion_of, is_sound, judge
 from mdl.protocol.machine import Effect, RecordRound
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.segments import share_counted
@@ -31,7 +31,7 @@ def summarise_round(
     result: Holding | Staged,
     marks: dict[str, float],
     digest: bytes,
-    applied: list[Member],
+    applied: list[TrainerSeen],
     vanished: frozenset[str] = frozenset(),
     cuts: tuple[str, ...] = (),
     plan: SegmentPlan | None = None,
@@ -107,7 +107,9 @@ def add_evaluations(summary: RoundSummary, evaluations: Mapping[str, Evaluation]
 def judgements(summary: RoundSummary, evaluations: Mapping[str, Evaluation]) -> Judgements:
     """Return each device's judgement of the round's model: by its test windows, or by training loss if nobody tests."""
     tested = tuple(judge(name, each) for name, each in evaluations.items() if each.n)
-    return tested or tuple(Judged(each.peer_id, 1, loss=each.loss) for each in summary.devices if each.loss is not None)
+    return tested or tuple(
+        ModelJudgement(each.peer_id, 1, loss=each.loss) for each in summary.devices if each.loss is not None
+    )
 
 
 def _measures(total: Evaluation) -> dict[str, Any]:
@@ -158,7 +160,7 @@ def _hop_summary(hop: Hop, ledger: RoundLedger) -> HopSummary:
     )
 
 
-def device_records(ledger: RoundLedger, known: Iterable[Member], now: float) -> tuple[DeviceRecord, ...]:
+def device_records(ledger: RoundLedger, known: Iterable[TrainerSeen], now: float) -> tuple[DeviceRecord, ...]:
     """Return the records of all members, by id. known: of these the link speed and the kind of use are told, too."""
     books = {member.contributor: member.device for member in known}
     records = []

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable
 from itertools import pairwise
 
 from mdl.bounds import MAX_TERM
-from mdl.peers.roles.membership.members import Member, newest_position, voters
+from mdl.peers.roles.membership.members import TrainerSeen, newest_position, voters
 from mdl.protocol.delta import Contributor
-from mdl.protocol.vocabulary import Lineage, Reached
+from mdl.protocol.vocabulary import Lineage, LineagePoint
 
 # Terms are dealt out to the processes, one in so many to each.
 TERMS = 1 << 16
@@ -73,7 +73,7 @@ def is_senior(
     return (-first.size, first.name, first.round_id) < (-second.size, second.name, second.round_id)
 
 
-def was_left_behind(lineage: Lineage, reached: Iterable[Reached]) -> bool:
+def was_left_behind(lineage: Lineage, reached: Iterable[LineagePoint]) -> bool:
     """Return True if a trunk of `lineage` went on without this fork, and one of these rounds came there.
 
     A device that has been there is junior to nobody on this fork, though it may have come back without the model.
@@ -107,12 +107,12 @@ def next_term(known: int, who: Contributor) -> int:
     return (known // TERMS + (own <= known % TERMS)) * TERMS + own
 
 
-def choose_lineage(following: list[Member]) -> list[Member]:
+def choose_lineage(following: list[TrainerSeen]) -> list[TrainerSeen]:
     """Return the members on the lineage that goes on: one that its own majority can go on with, then the senior one.
 
     following: not empty.
     """
-    groups: dict[Lineage, list[Member]] = {}
+    groups: dict[Lineage, list[TrainerSeen]] = {}
     for member in following:
         groups.setdefault(member.report.lineage, []).append(member)
     nowhere = groups.get((), [])  # they go wherever they are sent, and may be of any base
@@ -124,28 +124,28 @@ def choose_lineage(following: list[Member]) -> list[Member]:
     return best
 
 
-def may_decide(standing: list[Member]) -> bool:
+def may_decide(standing: list[TrainerSeen]) -> bool:
     """Return True if the members that stand on one lineage may decide on its next round."""
     return has_quorum(_base(standing), voters(standing))
 
 
-def _has_claim(standing: list[Member], nowhere: list[Member]) -> bool:
+def _has_claim(standing: list[TrainerSeen], nowhere: list[TrainerSeen]) -> bool:
     """Return True if a majority of the deciding devices can stand here; some may have forgotten their votes."""
     return has_quorum(_base(standing), {member.peer_id for member in (*standing, *nowhere)})
 
 
-def _is_senior(one: list[Member], other: list[Member]) -> bool:
+def _is_senior(one: list[TrainerSeen], other: list[TrainerSeen]) -> bool:
     (mine, my_round, _), (theirs, their_round, _) = newest_position(one), newest_position(other)
     return is_senior(mine, theirs, my_round, their_round, _workers(one), _workers(other))
 
 
-def _workers(standing: list[Member]) -> int:
+def _workers(standing: list[TrainerSeen]) -> int:
     """Return how many devices have worked in the newest model of these members."""
     position = newest_position(standing)
     return next(member.report.workers for member in standing if member.at == position)
 
 
-def _base(standing: list[Member]) -> tuple[str, ...]:
+def _base(standing: list[TrainerSeen]) -> tuple[str, ...]:
     """Return the devices that decide on the next round of these members' lineage."""
     position = newest_position(standing)
     return next(member.report.base for member in standing if member.at == position)

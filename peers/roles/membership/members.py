@@ -1,7 +1,7 @@
 """The members of the mesh as the agent hears them: each one, the table of all, their cuts and suspicions. Pure.
 
-`Member` is one trainer; the changes in each of its reports are compared once, for all that act on them. `Members` is
-the table, with the last report and the place of each.
+`TrainerSeen` is one trainer; the changes in each of its reports are compared once, for all that act on them. `Members`
+is the table, with the last report and the place of each.
 
 `Arrivals` learns from the pauses that were seen after which silence a peer counts as lost: a fixed limit is too short
 on a bad network and too long on a good one.
@@ -87,7 +87,7 @@ _LEFT, _TRAINING = Activity.LEFT, Activity.TRAINING
 
 
 @dataclass
-class Member:
+class TrainerSeen:
     """One trainer as the agent hears it. problem: the reason, for the user, why it cannot take part. at: its place.
 
     late_since: time at which the agent first waited for it to come to the mesh's model, until it stands there.
@@ -109,13 +109,13 @@ class Member:
         self.peer_id = self.contributor.peer_id
         self._note(self.report)
 
-    def take(self, report: PeerReport) -> Change:
+    def take(self, report: PeerReport) -> ReportChange:
         """Take its next report; return what that changes."""
         before, stood_at, was_alive = self.report, self.at, self.alive
         self._note(report)
         if not was_alive:
             self.late_since = None  # it was away: the wait for it begins anew
-            return Change(self, report, presence=self.alive)
+            return ReportChange(self, report, presence=self.alive)
         return _compare(self, before, stood_at, report)
 
     def obeys(self, agent: str, term: int) -> bool:
@@ -142,14 +142,14 @@ class Member:
         self.alive = report.activity is not _LEFT
 
 
-class Change(msgspec.Struct, frozen=True):
+class ReportChange(msgspec.Struct, frozen=True):
     """One report, and its differences from the device's last one; all differ, if the device was not there before.
 
     Values that are measured all the time (`PeerReport.resources`, `sent_bytes`, `bugs`, `unheard`) and the sequence are
     no difference.
     """
 
-    member: Member
+    member: TrainerSeen
     # Its words now.
     report: PeerReport
     # Its words before. None: it is new, was started anew, had left or was taken for lost.
@@ -208,8 +208,8 @@ class Change(msgspec.Struct, frozen=True):
         return self.activity or self.transfer or self.report.activity is _TRAINING
 
 
-def _compare(member: Member, before: PeerReport, stood_at: Position, report: PeerReport) -> Change:
-    return Change(
+def _compare(member: TrainerSeen, before: PeerReport, stood_at: Position, report: PeerReport) -> ReportChange:
+    return ReportChange(
         member,
         report,
         before,
@@ -246,19 +246,19 @@ def _compare(member: Member, before: PeerReport, stood_at: Position, report: Pee
     )
 
 
-def digests_here(members: Collection[Member]) -> set[bytes]:
+def digests_here(members: Collection[TrainerSeen]) -> set[bytes]:
     """Return the digests of the results that some of these have staged."""
     return {member.report.staged.digest for member in members if member.report.staged}
 
 
-def newest_ballot(members: Collection[Member]) -> tuple[int, int]:
+def newest_ballot(members: Collection[TrainerSeen]) -> tuple[int, int]:
     """Return the ballot of the latest result that any of these has accepted and some of them have; (0, 0): of none."""
     had, here = digests_here(members), [member.report for member in members]
     accepted = [each for report in here if (each := report.staged or report.accepted) and each.digest in had]
     return max(((each.term, each.version) for each in accepted), default=(0, 0))
 
 
-def voters(members: Collection[Member]) -> set[str]:
+def voters(members: Collection[TrainerSeen]) -> set[str]:
     """Return the peer ids with votes that count, if these and nobody else are here.
 
     A device that has accepted a result and lost it says its name. It votes if that result, or a later one, is here to
@@ -273,7 +273,7 @@ def voters(members: Collection[Member]) -> set[str]:
     }
 
 
-def newest_position(members: list[Member]) -> Position:
+def newest_position(members: list[TrainerSeen]) -> Position:
     """Return the latest position of these, with the digest most of them have there. members: of one lineage."""
     latest = max(member.report.round_id for member in members)
     digests = Counter(member.report.digest for member in members if member.report.round_id == latest)
@@ -281,7 +281,7 @@ def newest_position(members: list[Member]) -> Position:
     return members[0].report.lineage, latest, digest
 
 
-def poverty(member: Member | None) -> tuple[bool, bool, float, float, str]:
+def poverty(member: TrainerSeen | None) -> tuple[bool, bool, float, float, str]:
     """Return the key that sorts the resource-richest first: at ease, not on a low battery, fast link, much memory."""
     if member is None or member.report.resources is None:
         return True, True, 0.0, 0.0, ""
@@ -402,11 +402,11 @@ class Members:
         busy: BusySection | None = None,
         avoid_s: float = AVOID_S,
     ) -> None:
-        self._table: dict[str, Member] = {}
-        self._sorted: list[Member] = []
-        self._alive: list[Member] | None = None
+        self._table: dict[str, TrainerSeen] = {}
+        self._sorted: list[TrainerSeen] = []
+        self._alive: list[TrainerSeen] | None = None
         self._followed: tuple[str, int] | None = None
-        self._followers: list[Member] = []
+        self._followers: list[TrainerSeen] = []
         self._is_one_model = False
         self.has_refused = False
         self.found: Mapping[str, PeerInfo] = {}
@@ -416,7 +416,7 @@ class Members:
         self._longest_s = lost_after_s
         self._shortest_s = min(lost_after_s, _REPORTS_MISSED * report_s)
 
-    def hear(self, sender: Contributor, report: PeerReport, now: float) -> Change | None:
+    def hear(self, sender: Contributor, report: PeerReport, now: float) -> ReportChange | None:
         """Return what this report changes, for all that act on it; None if it, or its sender's start, is outdated."""
         known = self._table.get(sender.peer_id)
         if known and known.contributor == sender:
@@ -431,7 +431,7 @@ class Members:
             self._forget_lists()
         return change
 
-    def expire(self, now: float) -> list[Member]:
+    def expire(self, now: float) -> list[TrainerSeen]:
         """Return the members that have been silent for too long; each once."""
         if now < self._silent_at:
             return []
@@ -455,16 +455,16 @@ class Members:
         for member in self._table.values():
             member.arrivals.forgive(seconds)
 
-    def everyone(self) -> list[Member]:
+    def everyone(self) -> list[TrainerSeen]:
         return self._sorted
 
-    def alive(self) -> list[Member]:
+    def alive(self) -> list[TrainerSeen]:
         """Return the members heard lately with a model that fits."""
         if self._alive is None:
             self._alive = [member for member in self._sorted if member.alive and not member.problem]
         return self._alive
 
-    def following(self, agent: str, term: int) -> list[Member]:
+    def following(self, agent: str, term: int) -> list[TrainerSeen]:
         """Return the members alive that obey this agent since this term."""
         if self._followed == (agent, term):
             return self._followers
@@ -472,11 +472,11 @@ class Members:
         self._followers = [member for member in self.alive() if member.obeys(agent, term)]
         return self._followers
 
-    def get(self, contributor: Contributor) -> Member | None:
+    def get(self, contributor: Contributor) -> TrainerSeen | None:
         member = self._table.get(contributor.peer_id)
         return member if member and member.contributor == contributor else None
 
-    def refuse_other_models(self, lineage: Lineage = ()) -> list[Member]:
+    def refuse_other_models(self, lineage: Lineage = ()) -> list[TrainerSeen]:
         """Refuse members with another model than the mesh's; return those that were refused just now.
 
         The mesh's model is the one that several devices have trained, then one that a device has trained alone. Among
@@ -486,7 +486,7 @@ class Members:
         if self._is_one_model:
             return []
         alive = self.alive()
-        kinds: dict[tuple[str, int], list[Member]] = {}
+        kinds: dict[tuple[str, int], list[TrainerSeen]] = {}
         for member in alive:
             kinds.setdefault((member.report.schema_hash, member.report.size), []).append(member)
         if len(kinds) < 2:
@@ -508,7 +508,7 @@ class Members:
         self._forget_lists()
         return refused
 
-    def _hear_again(self, known: Member, report: PeerReport, now: float) -> Change:
+    def _hear_again(self, known: TrainerSeen, report: PeerReport, now: float) -> ReportChange:
         resources = known.report.resources
         if report.transfer != known.report.transfer:
             known.moved_at = now
@@ -521,7 +521,7 @@ class Members:
             self._note_use(known, now)
         return change
 
-    def _may_enter(self, known: Member | None, sender: Contributor, now: float) -> bool:
+    def _may_enter(self, known: TrainerSeen | None, sender: Contributor, now: float) -> bool:
         """Return True if this process is the member of its name from now on. known: the present one."""
         if known is None:
             return len(self._table) < MAX_MEMBERS or self._forget_one()
@@ -534,17 +534,17 @@ class Members:
             del self._table[min(gone, key=lambda member: member.heard_at).peer_id]
         return bool(gone)
 
-    def _enter(self, known: Member | None, sender: Contributor, report: PeerReport, now: float) -> Change:
+    def _enter(self, known: TrainerSeen | None, sender: Contributor, report: PeerReport, now: float) -> ReportChange:
         arrivals = Arrivals(now, self._shortest_s, self._longest_s)
-        member = Member(sender, report, arrivals, now, device=known.device if known else DeviceBook())
+        member = TrainerSeen(sender, report, arrivals, now, device=known.device if known else DeviceBook())
         member.device.hear_link(report.link_mb_s)
         self._note_use(member, now)
         self._table[sender.peer_id] = member
         self._sorted = [self._table[peer_id] for peer_id in sorted(self._table)]
         self._silent_at = min(self._silent_at, arrivals.silent_at)
-        return Change(member, report)
+        return ReportChange(member, report)
 
-    def _note_use(self, member: Member, now: float) -> None:
+    def _note_use(self, member: TrainerSeen, now: float) -> None:
         if resources := member.report.resources:
             member.device.note_use(is_busy(resources, self._busy), now)
             member.device.learn_merge(resources.merge_mb_s)
@@ -553,7 +553,7 @@ class Members:
         self._alive, self._followed, self._is_one_model = None, None, False
 
 
-def _claim_to_model(members: list[Member], lineage: Lineage) -> tuple[int, bool, int, float, Contributor]:
+def _claim_to_model(members: list[TrainerSeen], lineage: Lineage) -> tuple[int, bool, int, float, Contributor]:
     """Return the claim of these to be the mesh's model: the smallest wins. members: all of one model."""
     reports = [member.report for member in members]
     trained = max(_trained_by(report) for report in reports)
@@ -585,7 +585,7 @@ class Distrust:
         self._quarantine = Quarantine()
         self._is_on = is_on
 
-    def look(self, members: list[Member], judged: Collection[str], odd: Mapping[str, str], round_id: int) -> None:
+    def look(self, members: list[TrainerSeen], judged: Collection[str], odd: Mapping[str, str], round_id: int) -> None:
         """Look at the reports before a round is opened. members: all that follow. odd: peer id -> why it stood out.
 
         judged: devices with an own delta that was taken in the last round. These are not doubted, even if a device
@@ -609,14 +609,14 @@ class Distrust:
         for peer_id, told in odds.items():
             self._seen.accuse([peer_id], round_id, f"{DIFFERS}{told}")
 
-    def doubts(self, members: Iterable[Member], round_id: int) -> tuple[str, ...]:
+    def doubts(self, members: Iterable[TrainerSeen], round_id: int) -> tuple[str, ...]:
         """Return what these hold against each other, a line each for people."""
         words = sorted(self._words(members, round_id))[:MAX_CUTS]
         return tuple(
             printable(f"{one} says of {other}: {why}" if one else f"{other}: {why}") for one, other, why in words
         )
 
-    def admitted(self, current: list[Member]) -> list[Member]:
+    def admitted(self, current: list[TrainerSeen]) -> list[TrainerSeen]:
         """Return the members at the mesh's model that take part; all of them, if nobody would be left."""
         return [member for member in current if member.peer_id not in self.out] or current
 
@@ -624,7 +624,7 @@ class Distrust:
         """Return the reason why this device is left out, in one line; "" if it is not."""
         return printable(self.out.get(peer.peer_id, ""))
 
-    def _words(self, members: Iterable[Member], round_id: int) -> list[tuple[str, str, str]]:
+    def _words(self, members: Iterable[TrainerSeen], round_id: int) -> list[tuple[str, str, str]]:
         """Return accuser, accused and reason of all that has not faded. accuser: "" for the agent."""
         said = {member.peer_id: _suspects(member) for member in members}
         return [
@@ -635,6 +635,6 @@ class Distrust:
         ]
 
 
-def _suspects(member: Member) -> dict[str, Suspicion]:
+def _suspects(member: TrainerSeen) -> dict[str, Suspicion]:
     accused = member.report.accused
     return {each.peer_id: Suspicion(each.weight, each.round_id, each.reason) for each in accused}

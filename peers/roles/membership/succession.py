@@ -17,7 +17,7 @@ import msgspec
 
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.membership.majority import LAST_FIRST_TERM, LAST_TERM, TERM_LEAP, TERMS_PER_S, is_senior, next_term
-from mdl.peers.roles.membership.members import Arrivals, Member, poverty
+from mdl.peers.roles.membership.members import Arrivals, TrainerSeen, poverty
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import AgentMessage, AgentPresent, MemberRefused, MeshFinished, RoundOpened
 from mdl.protocol.vocabulary import Ballot
@@ -196,7 +196,7 @@ class Succession:
         """Return True if it may be this device's turn to lead: nobody has led for long enough."""
         return now >= self._patient_until()
 
-    def meet(self, here: list[Member], now: float) -> None:
+    def meet(self, here: list[TrainerSeen], now: float) -> None:
         """Note the devices that are heard before the first agent: where none of several knows one, one may lead."""
         if self._knew_one:
             return
@@ -206,7 +206,7 @@ class Succession:
         elif met != self._met:
             self._met, self._met_at = met, now
 
-    def wants_office(self, candidates: list[Member], now: float) -> bool:
+    def wants_office(self, candidates: list[TrainerSeen], now: float) -> bool:
         """Return True if it is this device's turn to lead. candidates: heard lately; this device need not be one."""
         if self.agent or not self.is_patient_no_more(now):
             return False
@@ -234,7 +234,7 @@ class Succession:
             return self._alone_since + share * settings.settle_s
         return min(self._alone_since + share * settings.start_s, self._met_at + share * settings.meet_s)
 
-    def _rank(self, candidates: list[Member]) -> int:
+    def _rank(self, candidates: list[TrainerSeen]) -> int:
         """Return how many go before this device: the named ones in their order, then the others by their resources."""
         if self._is_dedicated:
             return 0

@@ -7,11 +7,11 @@ import numpy as np
 from mdl.bounds import MAX_RATE_MB_S
 from mdl.defence.reputation import ALTERED_RESULT, DIFFERS
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.trainer.exchange import Exchange, Uplink
-from mdl.peers.roles.trainer.guard import Guard, Voice
-from mdl.peers.roles.trainer.hops import Hops
-from mdl.peers.roles.trainer.model_state import Standing
-from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.exchange import SegmentExchange, Uplink
+from mdl.peers.roles.trainer.guard import DeltaGuard, Voice
+from mdl.peers.roles.trainer.hops import HopsHere
+from mdl.peers.roles.trainer.model_state import ModelState
+from mdl.peers.roles.trainer.round_state import RoundState
 from mdl.protocol.delta import Contributor, PartialSum, check_size, digest_of_result
 from mdl.protocol.grid import Sums, Vector
 from mdl.protocol.machine import Effect
@@ -30,7 +30,13 @@ class Staging:
     """See the module. staged_term: the last term under which this device has staged a result."""
 
     def __init__(
-        self, me: Contributor, standing: Standing, voice: Voice, hops: Hops, most_under_way: int, guard: Guard
+        self,
+        me: Contributor,
+        standing: ModelState,
+        voice: Voice,
+        hops: HopsHere,
+        most_under_way: int,
+        guard: DeltaGuard,
     ) -> None:
         self.staged_term = 0
         self._me = me
@@ -41,7 +47,7 @@ class Staging:
         self._guard = guard
         self.uplink = Uplink()
 
-    def take_place(self, part: Part, order: BroadcastOrdered, now: float) -> list[Effect]:
+    def take_place(self, part: RoundState, order: BroadcastOrdered, now: float) -> list[Effect]:
         """Fetch the result from the parent that the order names, or give it to the children."""
         spread, voice = part.spread, self._voice
         if spread.is_outdated(order) or spread.is_forgetful(order):
@@ -68,7 +74,7 @@ class Staging:
             return effects + self._begin_exchange(part, order, now)
         return [*effects, *spread.name(spread.made), *(spread.confirm() if is_new else ()), *spread.feed(now)]
 
-    def take_own(self, part: Part, now: float) -> list[Effect]:
+    def take_own(self, part: RoundState, now: float) -> list[Effect]:
         """Take back the own delta after a result had taken its place: an exchange that waits goes on, or begins."""
         spread, own = part.spread, part.holds[0]
         if exchange := spread.exchange:
@@ -78,7 +84,7 @@ class Staging:
             return []
         return self._begin_exchange(part, order, now)
 
-    def take_name(self, part: Part | None, named: DeltaHashed, now: float) -> list[Effect]:
+    def take_name(self, part: RoundState | None, named: DeltaHashed, now: float) -> list[Effect]:
         """Stage the mean that this digest names. Raises RemoteProtocolError if it is not the one ordered."""
         if part is None or part.round_id != named.round_id:
             return []
@@ -96,7 +102,7 @@ class Staging:
 
     def take_result(
         self,
-        part: Part | None,
+        part: RoundState | None,
         sender: Contributor,
         message: GlobalMessage,
         values: Vector,
@@ -133,7 +139,7 @@ class Staging:
         self._voice.has_changed = True
         return [*part.spread.confirm(), *part.spread.feed(now)]
 
-    def _fill_gap(self, part: Part, message: GlobalMessage, values: Sums, now: float) -> list[HashDelta]:
+    def _fill_gap(self, part: RoundState, message: GlobalMessage, values: Sums, now: float) -> list[HashDelta]:
         """Fill a gap that an exchange has left. After the last one the digest tells if it is the result."""
         gapped, order = part.spread.gapped, part.spread.order
         if gapped is None or order is None or not gapped.fill(message, values):
@@ -145,7 +151,13 @@ class Staging:
         return part.spread.name(PartialSum(gapped.values, message.theta, contributors, order.room, message.partial))
 
     def hear_segment(
-        self, part: Part | None, sender: Contributor, message: Said, values: Vector | None, checksum: int, now: float
+        self,
+        part: RoundState | None,
+        sender: Contributor,
+        message: Said,
+        values: Vector | None,
+        checksum: int,
+        now: float,
     ) -> list[Effect]:
         """Hear a word of this device's exchange. Raises RemoteProtocolError if it is not what it should be.
 
@@ -169,7 +181,7 @@ class Staging:
         self._voice.transfer = Transfer(sender.peer_id, exchange.result.received_bytes, exchange.result.values.nbytes)
         return [*sends, *self._name_if_whole(part, exchange)]
 
-    def say_again(self, part: Part, exchange: Exchange, now: float) -> list[Effect]:
+    def say_again(self, part: RoundState, exchange: SegmentExchange, now: float) -> list[Effect]:
         """Say again what may have been lost of an exchange; no more once everybody has all from this device."""
         if exchange.result.follow():
             self._voice.ask_at = now + _BETWEEN_STEPS_S
@@ -178,7 +190,7 @@ class Staging:
             self._voice.stop_asking()
         return [*exchange.on_time(now), *self._name_if_whole(part, exchange)]
 
-    def _begin_exchange(self, part: Part, order: BroadcastOrdered, now: float) -> list[Effect]:
+    def _begin_exchange(self, part: RoundState, order: BroadcastOrdered, now: float) -> list[Effect]:
         exchange, size = part.spread.exchange, self._standing.parameters.size
         if part.is_spent:
             return []  # it begins when the own delta is here again
@@ -196,11 +208,13 @@ class Staging:
         retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges and part.spread.is_handed_on()
         needs_grid = order.coding != "none" or guard.judges
         grid = self._standing.grid(order.room) if needs_grid else None
-        exchange = Exchange(order, self._me, own, size, retry_s, most, self.uplink, guard, lends, grid, part.checksums)
+        exchange = SegmentExchange(
+            order, self._me, own, size, retry_s, most, self.uplink, guard, lends, grid, part.checksums
+        )
         part.spread.exchange = exchange
         return [*exchange.begin(), *self._name_if_whole(part, exchange)]
 
-    def _name_if_whole(self, part: Part, exchange: Exchange) -> list[HashDelta]:
+    def _name_if_whole(self, part: RoundState, exchange: SegmentExchange) -> list[HashDelta]:
         if (
             not (exchange.is_whole and exchange.is_checked)
             or part.spread.has_result
@@ -218,7 +232,7 @@ class Staging:
         """
         return bool(order.digest) or order.term > staged.term
 
-    def _note_staged(self, part: Part) -> None:
+    def _note_staged(self, part: RoundState) -> None:
         """Note the staged result: it may be closed from here on, whatever this device hears of it."""
         if (exchange := part.spread.exchange) and exchange.uplink.mb_s:
             self._voice.link_mb_s = min(exchange.uplink.mb_s, MAX_RATE_MB_S)

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from mdl.defence.reputation import ALTERED
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.trainer.guard import Guard
+from mdl.peers.roles.trainer.guard import DeltaGuard
 from mdl.protocol.checksum import add_up, checksums_by_segment
 from mdl.protocol.coding import RoundedOff, coded_size, decode
 from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum, check_size, check_values, pair_aggregate
@@ -35,7 +35,7 @@ from mdl.protocol.grid import Grid, Sums, Vector, check_sums
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalWanted
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.segments import Cut, has_bit, partials_of, places_of, to_bits
+from mdl.protocol.segments import SegmentCut, has_bit, partials_of, places_of, to_bits
 from mdl.protocol.vocabulary import Partials
 
 # Values that are asked for at once, 16 MB: they take so much memory beside the result, and milliseconds to copy.
@@ -51,7 +51,7 @@ class GrowingResult:
     be copied.
     """
 
-    def __init__(self, values: Sums, cut: Cut) -> None:
+    def __init__(self, values: Sums, cut: SegmentCut) -> None:
         self.values = values
         self.lacking = set(range(cut.segments))
         self.behind: set[int] = set()
@@ -329,7 +329,7 @@ class Uplink:
             self._since, self._bytes, self._seconds_before, self._bytes_before = now, 0, 0.0, 0
 
 
-class Exchange:
+class SegmentExchange:
     """See the module. own: None if it contributes nothing. uplink: its speeds, as earlier exchanges have shown them.
 
     guard: judges the pieces that come to this owner; None: they are not judged. is_in_place: the result takes the place
@@ -349,7 +349,7 @@ class Exchange:
         retry_s: float,
         most_under_way: int = MOST_UNDER_WAY,
         uplink: Uplink | None = None,
-        guard: Guard | None = None,
+        guard: DeltaGuard | None = None,
         is_in_place: bool = False,
         grid: Grid | None = None,
         checksums: tuple[int, ...] = (),
@@ -645,7 +645,7 @@ class Exchange:
         self._place_of = {peer: place for place, (peer, _) in enumerate(table)}
         lost, self.order = tuple(each.place for each in order.lost), order
         self._ballot = order.round_id, order.term, order.version
-        self._cut = Cut(size, order.segment_values, tuple(owns for _, owns in table), lost)
+        self._cut = SegmentCut(size, order.segment_values, tuple(owns for _, owns in table), lost)
         self._most_bytes = self._bytes(0)
         self._contributors = frozenset(order.contributors)
         is_told = len(order.thetas) == len(order.contributors)

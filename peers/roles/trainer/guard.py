@@ -17,11 +17,11 @@ import numpy as np
 
 from mdl.bounds import MAX_LOSS, printable, within
 from mdl.defence.judge import ALONE
-from mdl.defence.limits import Limits, Seen
+from mdl.defence.limits import Limits, OwnDeltaSeen
 from mdl.defence.marks import Marks, draw_places, length
 from mdl.defence.pieces import PieceJudge
 from mdl.defence.reputation import Accusation, Suspects
-from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Vector
 from mdl.protocol.vector_work import Check, DeltasMerged
@@ -83,10 +83,10 @@ class Defence(msgspec.Struct, frozen=True):
     clips: bool = True
 
 
-class Guard:
+class DeltaGuard:
     """See the module. suspects: of this device. told: the reason why rounds leave it out itself, "" if none does."""
 
-    def __init__(self, settings: Defence, standing: Standing, voice: Voice) -> None:
+    def __init__(self, settings: Defence, standing: ModelState, voice: Voice) -> None:
         self.suspects = Suspects()
         self.told = ""
         self._settings = settings
@@ -136,12 +136,12 @@ class Guard:
             self.suspects.accuse([peer.peer_id], self._standing.round_id + 1, reason)
             self._voice.has_changed = True
 
-    def tell(self, contributors: frozenset[Contributor], marks: Marks | None) -> Seen | None:
+    def tell(self, contributors: frozenset[Contributor], marks: Marks | None) -> OwnDeltaSeen | None:
         """Return the measurements for the agent, of an own delta that came alone, refused or not; else None."""
         if marks is None or len(contributors) != 1:
             return None
         rise = None if marks.rise is None else marks.rise / log(max(marks.classes, 2))
-        return Seen(_bounded(rise), _bounded(marks.cosine_global))
+        return OwnDeltaSeen(_bounded(rise), _bounded(marks.cosine_global))
 
     def judge_pieces(self, own: Vector, owned: list[slice], limits: Limits) -> PieceJudge:
         """Return the judge of the pieces of these segments, which this device merges. own: its delta."""

@@ -11,10 +11,10 @@ import logging
 import numpy as np
 
 from mdl.bounds import MAX_HOPS, printable
-from mdl.defence.limits import Seen
+from mdl.defence.limits import OwnDeltaSeen
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.trainer.guard import Guard, Voice
-from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.guard import DeltaGuard, Voice
+from mdl.peers.roles.trainer.round_state import RoundState
 from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum
 from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import NOTHING_CAME, SUSPECT, DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
@@ -25,15 +25,15 @@ from mdl.protocol.vocabulary import HopDecision, HopOutcome
 logger = logging.getLogger(__name__)
 
 
-class Hops:
+class HopsHere:
     """See the module. stall_s: a hop that has brought nothing for this time is given up."""
 
-    def __init__(self, voice: Voice, stall_s: float, guard: Guard) -> None:
+    def __init__(self, voice: Voice, stall_s: float, guard: DeltaGuard) -> None:
         self._voice = voice
         self._guard = guard
         self._stall_s = stall_s
 
-    def fetch(self, part: Part, order: HopOrdered, now: float) -> list[Effect]:
+    def fetch(self, part: RoundState, order: HopOrdered, now: float) -> list[Effect]:
         """Get ready for the sender's partial sum (as receiver), or abort at once, with the reason.
 
         If a result has taken the own delta's place, recall that first; the agent says the order again.
@@ -50,14 +50,14 @@ class Hops:
         self._voice.want(now)
         return []
 
-    def ask(self, part: Part, order: HopOrdered, now: float) -> list[Effect]:
+    def ask(self, part: RoundState, order: HopOrdered, now: float) -> list[Effect]:
         """Ask for the partial sum again (as receiver), as long as it may still come."""
         if now - part.heard_at >= self._stall_s:
             self.abort(part, order, now, f"{NOTHING_CAME} for {self._stall_s:g} s")
             return []
         return [Send(order.sender.peer_id, DeltaWanted(part.round_id, part.attempt, order.segment, order.hop_id))]
 
-    def serve(self, part: Part | None, receiver: Contributor, wanted: DeltaWanted) -> list[Effect]:
+    def serve(self, part: RoundState | None, receiver: Contributor, wanted: DeltaWanted) -> list[Effect]:
         """Give the partial sum to this hop (as sender), and to no other until it is released. See also `fetch`."""
         if part is None or part.attempt != wanted.attempt or not part.is_member(receiver, wanted.round_id):
             return []
@@ -72,7 +72,7 @@ class Hops:
         return [Send(receiver.peer_id, message, hold.values.view(np.float32))]
 
     def merge(
-        self, part: Part | None, sender: Contributor, message: DeltaMessage, values: Vector, now: float
+        self, part: RoundState | None, sender: Contributor, message: DeltaMessage, values: Vector, now: float
     ) -> list[Effect]:
         """Merge what came (as receiver). Raises RemoteProtocolError for what is refused."""
         if part is None or message.round_id != part.round_id or part.incoming is None or part.is_merging:
@@ -94,7 +94,7 @@ class Hops:
         hop = part.round_id, order.segment, order.hop_id
         return [MergeDeltas(*hop, mine, theirs, check, order.is_look, order.checksum)]
 
-    def take_merged(self, part: Part | None, done: DeltasMerged, now: float) -> None:
+    def take_merged(self, part: RoundState | None, done: DeltasMerged, now: float) -> None:
         """Hold the sum of both from here on (as receiver). Raises RemoteProtocolError for what is refused."""
         if part is None or part.round_id != done.round_id or not part.is_receiving(done.segment, done.hop_id):
             return
@@ -116,19 +116,19 @@ class Hops:
         clipped = f"merged to {done.verdict.scale:.0%}: {done.verdict.reason}" if done.verdict.scale < 1.0 else ""
         self._decide(part, order, HopOutcome.MERGED, now, clipped, done.merged.values.nbytes, seen)
 
-    def abort(self, part: Part, order: HopOrdered | HopCancelled, now: float, reason: str) -> None:
+    def abort(self, part: RoundState, order: HopOrdered | HopCancelled, now: float, reason: str) -> None:
         """Abort the hop (as receiver): the sender may hold its partial sum again."""
         self._decide(part, order, HopOutcome.ABORTED, now, reason)
 
     def _decide(
         self,
-        part: Part,
+        part: RoundState,
         order: HopOrdered | HopCancelled,
         outcome: HopOutcome,
         now: float,
         reason: str,
         size_bytes: int = 0,
-        seen: Seen | None = None,
+        seen: OwnDeltaSeen | None = None,
     ) -> None:
         segment, hop_id = order.segment, order.hop_id
         if (segment, hop_id) in part.decisions:

@@ -30,7 +30,7 @@ from mdl.protocol.vocabulary import (
     Counted,
     History,
     Lineage,
-    Reached,
+    LineagePoint,
     Staged,
 )
 
@@ -40,14 +40,14 @@ _TRAININGS_KNOWN, _MOST_APART, _MOST_SUMS = 16, 12, 24
 # The last so many rounds of a small model are remembered separately.
 _ROUNDS_APART = 4
 
-# In place of a digest in `Work.trained`: training went on from where the round before had left off. The digest that
-# follows is of the w at which that round began (`OwnWork`, "overlaps").
+# In place of a digest in `TrainedWork.trained`: training went on from where the round before had left off. The digest
+# that follows is of the w at which that round began (`OwnWork`, "overlaps").
 AHEAD_OF = b"ahead of "
 
 Round: TypeAlias = tuple[Lineage, int]
 
 
-class Work(Struct, frozen=True, eq=False):
+class TrainedWork(Struct, frozen=True, eq=False):
     """Own work, float32 (P,): one training, or the sum of several that rounds of a fork have counted.
 
     trained: the round of each training, and the digest of the w at which it began. rounds: rounds with it in their
@@ -80,29 +80,29 @@ class Work(Struct, frozen=True, eq=False):
         of_sum = bool(self.since) and self.counted[0][0] == here[0] and self.since <= here[1] <= self.counted[0][1]
         return of_sum or here in self.counted
 
-    def given_in(self, here: Round) -> Work:
+    def given_in(self, here: Round) -> TrainedWork:
         """Return the work, marked as part of this round's own delta."""
         return self if here in self.rounds else replace(self, rounds=(*self.rounds, here))
 
-    def counted_in(self, here: Round) -> Work:
+    def counted_in(self, here: Round) -> TrainedWork:
         return self if here in self.counted else replace(self, counted=(*self.counted, here))
 
 
-def total(works: Sequence[Work]) -> Vector | None:
+def total(works: Sequence[TrainedWork]) -> Vector | None:
     """Return the sum of the values; None if there are no works. The values of a single work are not copied."""
     return sum((work.values for work in works[1:]), start=works[0].values) if works else None
 
 
-def add_up_plain(works: Sequence[Work]) -> tuple[Work, ...]:
+def add_up_plain(works: Sequence[TrainedWork]) -> tuple[TrainedWork, ...]:
     """Add up all works that were never given away: they stay together from here on."""
     plain = [work for work in works if not (work.rounds or work.counted or work.rounded_in)]
     values = total(plain) if len(plain) > 1 else None
     if values is None:
         return tuple(works)
-    return (Work(values, _known(plain)), *(work for work in works if work not in plain))
+    return (TrainedWork(values, _known(plain)), *(work for work in works if work not in plain))
 
 
-def add_up_counted(works: Sequence[Work], round_id: int, is_small: bool) -> tuple[Work, ...]:
+def add_up_counted(works: Sequence[TrainedWork], round_id: int, is_small: bool) -> tuple[TrainedWork, ...]:
     """Add up the works that a fork has counted, seen from round `round_id`. is_small: there is room for several sums.
 
     A fork may be left in its middle: then the sum that contains this point is lost. So the last rounds of a small model
@@ -110,8 +110,8 @@ def add_up_counted(works: Sequence[Work], round_id: int, is_small: bool) -> tupl
     Work that another fork has counted too, or may count, stays apart. If there is too much of it, works counted by the
     same other forks become one.
     """
-    alone: list[Work] = []
-    apart: list[Work] = []
+    alone: list[TrainedWork] = []
+    apart: list[TrainedWork] = []
     for work in works:
         lineage, last = work.counted[0]
         is_elsewhere = any(other != lineage for other, _ in (*work.counted, *work.rounds))
@@ -133,24 +133,24 @@ def _block(round_id: int, before: int) -> int:
     return end
 
 
-def _grouped(works: Sequence[Work], by: Callable[[Work], object]) -> list[list[Work]]:
-    groups: dict[object, list[Work]] = {}
+def _grouped(works: Sequence[TrainedWork], by: Callable[[TrainedWork], object]) -> list[list[TrainedWork]]:
+    groups: dict[object, list[TrainedWork]] = {}
     for work in works:
         groups.setdefault(by(work), []).append(work)
     return list(groups.values())
 
 
-def _sum(works: Sequence[Work]) -> Work:
+def _sum(works: Sequence[TrainedWork]) -> TrainedWork:
     """Return the sum of works that rounds of one fork, and the same other forks, have counted."""
     first, values = works[0], works[0].values if len(works) == 1 else total(works)
     assert values is not None
     lineage, last = first.counted[0][0], max(work.counted[0][1] for work in works)
     since = min(work.since or work.counted[0][1] for work in works)
     elsewhere = tuple(given for given in first.rounds if given[0] != lineage)
-    return Work(values, _known(works), elsewhere, ((lineage, last), *first.counted[1:]), since)
+    return TrainedWork(values, _known(works), elsewhere, ((lineage, last), *first.counted[1:]), since)
 
 
-def _known(works: Sequence[Work]) -> tuple[tuple[int, bytes], ...]:
+def _known(works: Sequence[TrainedWork]) -> tuple[tuple[int, bytes], ...]:
     """Return the first and the last trainings of a sum: a fork is nearly always left at one of its ends."""
     trained, some = tuple(training for work in works for training in work.trained), _TRAININGS_KNOWN // 2
     return trained if len(trained) <= 2 * some else (*trained[:some], *trained[-some:])
@@ -163,7 +163,7 @@ _START_ROUNDS = 2
 _SMALL_BYTES, _SMALL_ROUNDS = 4 << 20, 16
 
 
-class Standing:
+class ModelState:
     """See the module. parameters: float32, shape (P,), never changed in place. uncounted: enters the next own delta.
 
     state: the parameters, and the outer optimizer's momentum if it has one; the digest is of it, and others get it.
@@ -185,7 +185,7 @@ class Standing:
         self.round_id = round_id
         self._grid: Grid | None = None  # the one at this w, once something needed it
         self._take_state(state, digest or digest_of(state))
-        self.uncounted: tuple[Work, ...] = ()
+        self.uncounted: tuple[TrainedWork, ...] = ()
         before = [each for each in ballot.starts if each != me.incarnation] if ballot else []
         self.starts = (*before, me.incarnation)[-MAX_STARTS:]
         self.begun = ballot.begun if ballot else ""
@@ -193,7 +193,7 @@ class Standing:
         self._staged_after: tuple[str, int] | None = None  # `reached` before the next round's result was staged
         self.lineage: Lineage = ()
         self._me = me
-        self._in_w: tuple[Work, ...] = ()
+        self._in_w: tuple[TrainedWork, ...] = ()
         self.reached = {entry.fork: entry.round_id for entry in ballot.reached} if ballot else {}
         self._shared_round = round_id
         self._counted: dict[str, Counted] = {}
@@ -284,12 +284,12 @@ class Standing:
             return None
         return accepted if accepted.round_id == round_id == self.reached.get(accepted.fork) else None
 
-    def forgotten(self) -> tuple[Reached, ...]:
+    def forgotten(self) -> tuple[LineagePoint, ...]:
         """Return how far it was without having that model now: on this lineage, or on any if it stands on none."""
         if self.lineage and not self.was_further():
             return ()
         here = self.lineage[-1].name if self.lineage else ""
-        return tuple(Reached(fork, round_id) for fork, round_id in self.reached.items() if here in ("", fork))
+        return tuple(LineagePoint(fork, round_id) for fork, round_id in self.reached.items() if here in ("", fork))
 
     def votes(self, has_staged: bool) -> bool:
         """Return True if it may help to decide on the round after this one. has_staged: it has that one's result.
@@ -315,22 +315,27 @@ class Standing:
     def ballot(self, term: int, agent: str = "") -> Ballot:
         """Return the ballot that must be on the disk before any device hears of it."""
         return Ballot(
-            term, tuple(Reached(*each) for each in self.reached.items()), agent, self.starts, self.begun, self.accepted
+            term,
+            tuple(LineagePoint(*each) for each in self.reached.items()),
+            agent,
+            self.starts,
+            self.begun,
+            self.accepted,
         )
 
-    def add(self, *works: Work) -> None:
+    def add(self, *works: TrainedWork) -> None:
         """Add own work; the place where this device stands tells if w holds it."""
         self.uncounted += works
         self._settle()
 
-    def take(self, is_again: bool = False) -> tuple[Work, ...]:
+    def take(self, is_again: bool = False) -> tuple[TrainedWork, ...]:
         """Take the works for the next own delta, beside fresh work. is_again: only those that were in it before."""
         here = self.lineage, self.round_id + 1
         taken = tuple(work for work in self.able() if here in work.rounds or not is_again)
         self.uncounted = tuple(work for work in self.uncounted if work not in taken)
         return taken
 
-    def able(self) -> list[Work]:
+    def able(self) -> list[TrainedWork]:
         """Return the works that may enter an own delta."""
         return [work for work in self.uncounted if not (self.is_under_way(work) or self.is_split(work))]
 
@@ -350,7 +355,7 @@ class Standing:
         """Return the sum of the work that rounds to come of this lineage have counted; None if there is none."""
         return total(tuple(work for work in self.uncounted if self.is_under_way(work)))
 
-    def find(self, round_id: int) -> Work | None:
+    def find(self, round_id: int) -> TrainedWork | None:
         """Return the work that this device trained for a round from this very w, if w does not hold it."""
         return next((work for work in self.uncounted if work.is_training(round_id, self.digest)), None)
 
@@ -358,14 +363,14 @@ class Standing:
         """Return True if the training for a round from this very w is in a work: it comes with the rest of a fork."""
         return any((round_id, self.digest) in work.trained for work in self.uncounted)
 
-    def drop(self, work: Work) -> None:
+    def drop(self, work: TrainedWork) -> None:
         self.uncounted = tuple(other for other in self.uncounted if other is not work)
 
-    def is_under_way(self, work: Work) -> bool:
+    def is_under_way(self, work: TrainedWork) -> bool:
         """Return True if this device follows the very rounds that have counted it, and is not at their end yet."""
         return any(lineage == self.lineage and self.round_id < round_id for lineage, round_id in work.counted)
 
-    def is_split(self, work: Work) -> bool:
+    def is_split(self, work: TrainedWork) -> bool:
         """Return True if w holds a part of this sum, since the others left the fork in its middle: it is lost."""
         return bool(work.since) and work.since <= self._reach(work.counted[0][0]) < work.counted[0][1]
 
@@ -390,7 +395,7 @@ class Standing:
         is_it = entry is not None and (entry.contributor, entry.round_id) == (self._me, round_id)
         return entry if is_it and self._reach(lineage) >= round_id else None
 
-    def marked(self, work: Work) -> Work:
+    def marked(self, work: TrainedWork) -> TrainedWork:
         """Return the work, with a note how w has counted it while this device knows; its values may come later."""
         for here in work.rounds:
             if entry := self._entry(*here):
@@ -444,16 +449,16 @@ class Standing:
                 in_w.append(work.counted_in(here))
         self.uncounted, self._in_w = add_up_plain(uncounted), add_up_counted(in_w, self.round_id, self.is_small)
 
-    def _open_rounds(self, work: Work) -> tuple[Round, ...]:
+    def _open_rounds(self, work: TrainedWork) -> tuple[Round, ...]:
         """Return the rounds that may still count it; history has told that the others did not."""
         return tuple(here for here in work.rounds if self._reach(here[0]) < here[1])
 
-    def _counts_in(self, work: Work) -> Round | None:
+    def _counts_in(self, work: TrainedWork) -> Round | None:
         """Return the round by which w holds this work; None if it does not."""
         known = (here for here in work.counted if self._reach(here[0]) >= here[1])
         return next(known, None) or next((here for here in work.rounds if self.is_counted(*here)), None)
 
-    def _split(self, work: Work) -> tuple[Work, ...]:
+    def _split(self, work: TrainedWork) -> tuple[TrainedWork, ...]:
         """Return the counted and the uncounted part, if a round has counted only some segments; else the whole."""
         work = work if self._counts_in(work) else self.marked(work)
         if not work.partly:

@@ -25,8 +25,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from mdl.bounds import MAX_LENGTH, MAX_LOSS, within
-from mdl.peers.roles.trainer.model_state import AHEAD_OF, Round, Standing, Work, total
-from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.model_state import AHEAD_OF, ModelState, Round, TrainedWork, total
+from mdl.peers.roles.trainer.round_state import RoundState
 from mdl.protocol.delta import Contributor, ModelDelta, weight_of
 from mdl.protocol.grid import Vector, change_room
 from mdl.protocol.machine import (
@@ -68,7 +68,7 @@ class OwnWork:
     """
 
     def __init__(
-        self, me: Contributor, standing: Standing, keeps: bool, overlaps: bool = False, theta: float = 1.0
+        self, me: Contributor, standing: ModelState, keeps: bool, overlaps: bool = False, theta: float = 1.0
     ) -> None:
         self.training: TrainingReport | None = None
         self.is_paused = False
@@ -77,8 +77,8 @@ class OwnWork:
         self._keeps = keeps
         self._overlaps = overlaps
         self._theta = weight_of(theta)
-        self._ahead: tuple[Work, TrainingReport] | None = None  # trained for the round after the open one
-        self._doing: dict[int, Work] = {}
+        self._ahead: tuple[TrainedWork, TrainingReport] | None = None  # trained for the round after the open one
+        self._doing: dict[int, TrainedWork] = {}
         self._earlier: dict[int, tuple[Vector, ...]] = {}  # round -> earlier work that its training's worker adds
         self._trains: set[int] = set()  # the rounds of these that are trained, not recalled
         self._is_late = False  # its last round has closed without it
@@ -97,7 +97,7 @@ class OwnWork:
         """Note that a test is due: it takes the trained model's place as soon as the training under way is done."""
         self._overwritten = set(self._doing)
 
-    def begin(self, part: Part, before: Part | None, lineage: Lineage, goal: int) -> list[Effect]:
+    def begin(self, part: RoundState, before: RoundState | None, lineage: Lineage, goal: int) -> list[Effect]:
         """Train; or, if the same round was open as another attempt, use the own delta of that.
 
         lineage: of that attempt. Work given away there may be counted on the other side of a cut: the place where this
@@ -119,13 +119,15 @@ class OwnWork:
                 return effects + self._hold_nothing(part)
         return effects + self._go_on(part, goal)
 
-    def _is_of(self, before: Part, here: Round) -> bool:
+    def _is_of(self, before: RoundState, here: Round) -> bool:
         """Return True if another attempt's own delta can be this round's: it was, or there was none here."""
         works = [*before.works, before.fresh] if before.fresh else before.works
         was_in = [here in work.rounds or work.has_counted(here) for work in works]
         return all(was_in) or not (any(was_in) or self._standing.was_given_in(here))
 
-    def take_trained(self, ready: LocalDeltaReady, part: Part | None, missed: Part | None, goal: int) -> list[Effect]:
+    def take_trained(
+        self, ready: LocalDeltaReady, part: RoundState | None, missed: RoundState | None, goal: int
+    ) -> list[Effect]:
         """Take a finished training: for the open round, for the next, for one that went on meanwhile, or for none."""
         work, earlier = self._done(ready.round_id, ready.delta.values), self._earlier.pop(ready.round_id, ())
         made = None if ready.held is None else _Made(ready.held, work.values, earlier)
@@ -164,11 +166,11 @@ class OwnWork:
         self._earlier.pop(round_id, None)
         self._trains.discard(round_id)
 
-    def resume(self, part: Part | None, goal: int) -> list[Effect]:
+    def resume(self, part: RoundState | None, goal: int) -> list[Effect]:
         """Train for the open round, if a pause has kept that back."""
         return [] if part is None or part.spread.staged else self._go_on(part, goal)
 
-    def take_again(self, part: Part, recalled: DeltaRecalled) -> None:
+    def take_again(self, part: RoundState, recalled: DeltaRecalled) -> None:
         """Take back the own delta after a result had taken its place; without values it cannot be had again."""
         part.is_recalling = part.is_spent = False
         if recalled.held is not None and recalled.held.sum.room == part.room:
@@ -180,7 +182,7 @@ class OwnWork:
         logger.warning("round %d: its own delta is not known any longer", part.round_id)
         part.holds, part.fresh, part.spread.exchange = {}, None, None
 
-    def take_recalled(self, recalled: DeltaRecalled, part: Part | None, goal: int) -> list[Effect]:
+    def take_recalled(self, recalled: DeltaRecalled, part: RoundState | None, goal: int) -> list[Effect]:
         """Take work that was merged away, and is computed again."""
         wanted = part is not None and part.round_id == recalled.round_id and not part.holds
         if recalled.round_id not in self._doing:
@@ -195,7 +197,7 @@ class OwnWork:
         self._standing.add(work)
         return self._go_on(part, goal)
 
-    def give_back(self, part: Part, parameters: Vector, lineage: Lineage, is_free: bool = False) -> list[Effect]:
+    def give_back(self, part: RoundState, parameters: Vector, lineage: Lineage, is_free: bool = False) -> list[Effect]:
         """Keep own work of a round that is over for the next own delta, if the round did not count it.
 
         The round began at `parameters` on `lineage`. Work that it counted is remembered where others may go on without
@@ -229,10 +231,10 @@ class OwnWork:
         """Take the weight of this training: at most twice the told one, since the round's grid has room for so much."""
         self._theta = min(weight_of(theta), 2.0 * self._theta)
 
-    def _done(self, round_id: int, values: Vector) -> Work:
-        return replace(self._doing.pop(round_id, Work(_NOTHING)), values=values)
+    def _done(self, round_id: int, values: Vector) -> TrainedWork:
+        return replace(self._doing.pop(round_id, TrainedWork(_NOTHING)), values=values)
 
-    def _go_on(self, part: Part | None, goal: int) -> list[Effect]:
+    def _go_on(self, part: RoundState | None, goal: int) -> list[Effect]:
         """Give the open round work that is there, or else train for it, once no other training is under way."""
         if part is None or not part.attempt or part.holds or part.fresh or part.is_empty:
             return []
@@ -252,11 +254,11 @@ class OwnWork:
             return self._hold_nothing(part)
         return self._train(part, goal)
 
-    def _train(self, part: Part, goal: int) -> list[Effect]:
+    def _train(self, part: RoundState, goal: int) -> list[Effect]:
         if self.is_paused:
             return []
         round_id = part.round_id
-        self._doing[round_id] = Work(_NOTHING, ((round_id, self._standing.digest),))
+        self._doing[round_id] = TrainedWork(_NOTHING, ((round_id, self._standing.digest),))
         self._trains.add(round_id)
         self.training = None
         able = self._standing.able()
@@ -264,7 +266,7 @@ class OwnWork:
         self._earlier[round_id] = earlier
         return [TrainLocally(round_id, self._standing.parameters, goal, None, earlier, part.room)]
 
-    def _train_ahead(self, part: Part, goal: int) -> list[Effect]:
+    def _train_ahead(self, part: RoundState, goal: int) -> list[Effect]:
         """Train for the next round, while the own delta of this one travels."""
         round_id, fresh = part.round_id + 1, part.fresh
         if not self._overlaps or self.is_paused or 0 < goal < round_id:
@@ -274,11 +276,11 @@ class OwnWork:
         training = round_id, AHEAD_OF + self._standing.digest
         if any(training in work.trained for work in (*part.works, *self._standing.uncounted)):
             return []  # it was done before, on a fork
-        self._doing[round_id] = Work(_NOTHING, (training,))
+        self._doing[round_id] = TrainedWork(_NOTHING, (training,))
         self._trains.add(round_id)
         return [TrainLocally(round_id, self._standing.parameters, goal, fresh.values)]
 
-    def _take_ahead(self, round_id: int) -> Work | None:
+    def _take_ahead(self, round_id: int) -> TrainedWork | None:
         """Return the work trained ahead for this round; that of a round that never came becomes earlier work."""
         ahead_for = self._ahead[0].trained[0][0] if self._ahead else 0
         if self._ahead and ahead_for == round_id:
@@ -293,17 +295,17 @@ class OwnWork:
             self._standing.add(self._ahead[0])
             self._ahead = None
 
-    def _as_trained(self, work: Work, round_id: int) -> Work:
+    def _as_trained(self, work: TrainedWork, round_id: int) -> TrainedWork:
         """Return work that was trained ahead for this round as this round's training."""
         is_its = work.is_ahead and work.trained[0][0] == round_id
         return replace(work, trained=((round_id, self._standing.digest), *work.trained)) if is_its else work
 
-    def _hold_nothing(self, part: Part) -> list[Effect]:
+    def _hold_nothing(self, part: RoundState) -> list[Effect]:
         """Hold zeros: the training for this round comes in a sum, as earlier work."""
         part.is_empty = True
-        return self._hold(part, Work(np.zeros(self._standing.parameters.size, np.float32)))
+        return self._hold(part, TrainedWork(np.zeros(self._standing.parameters.size, np.float32)))
 
-    def _hold(self, part: Part, fresh: Work, made: _Made | None = None) -> list[Effect]:
+    def _hold(self, part: RoundState, fresh: TrainedWork, made: _Made | None = None) -> list[Effect]:
         """Hold the own delta of this round, with work that earlier rounds did not count. made: it may be the sum.
 
         If there was one before, leave out work trained since: the round's result may hold that one.
@@ -313,7 +315,7 @@ class OwnWork:
         is_again = here in fresh.rounds or fresh.has_counted(here) or standing.was_given_in(here)
         if is_again and here not in fresh.rounds:
             standing.add(*([fresh] if fresh.trained else []))
-            part.is_empty, fresh = True, Work(np.zeros(standing.parameters.size, np.float32))
+            part.is_empty, fresh = True, TrainedWork(np.zeros(standing.parameters.size, np.float32))
         part.works = standing.take(is_again)
         earlier = [work.values for work in part.works]
         if not part.is_empty:
@@ -322,7 +324,9 @@ class OwnWork:
         own = part.holds[0]
         return [KeepDelta(part.round_id, "own", replace(own, values=own.values.copy()))] if self._keeps else []
 
-    def _put_on_grid(self, part: Part, fresh: Vector, earlier: Sequence[Vector], made: _Made | None = None) -> None:
+    def _put_on_grid(
+        self, part: RoundState, fresh: Vector, earlier: Sequence[Vector], made: _Made | None = None
+    ) -> None:
         """Hold this work as integers of the round's grid. made: they may be there."""
         held = made.held if made and made.is_of(fresh, earlier, self._theta, part.room) else None
         part.checksums = held.checksums if held else ()  # a story has no values, so they come by events alone

@@ -1,6 +1,6 @@
 """The steps of a device through the run, and its reports: it opens a round, applies the result, catches up.
 
-Each step moves the model (`Standing`), the part in the open round and the own work together, so that no round counts
+Each step moves the model (`ModelState`), the part in the open round and the own work together, so that no round counts
 the device's work twice or not at all. A device that stands elsewhere than the mesh goes there by a word that it missed,
 or with another's model (`CatchingUp`). A report is the whole state each time, so that a listener that missed ten knows
 all after one. Knows no messages but the agent's orders, and sends nothing but reports.
@@ -19,12 +19,12 @@ from mdl.bounds import MAX_LOSS, ROUND_LEAP, printable, within
 from mdl.channels import Told
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.membership.majority import has_in_common
-from mdl.peers.roles.run_end import Taken
+from mdl.peers.roles.run_end import RunKnowledge
 from mdl.peers.roles.trainer.broadcast import Staging
-from mdl.peers.roles.trainer.guard import Guard, Voice
-from mdl.peers.roles.trainer.model_state import Standing, Work, base_of
+from mdl.peers.roles.trainer.guard import DeltaGuard, Voice
+from mdl.peers.roles.trainer.model_state import ModelState, TrainedWork, base_of
 from mdl.peers.roles.trainer.own_delta import OwnWork
-from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.round_state import RoundState
 from mdl.protocol.checksum import add_up
 from mdl.protocol.delta import Contributor, PartialSum, check_size
 from mdl.protocol.grid import Vector
@@ -76,9 +76,9 @@ class Way(Enum):
 class CatchingUp:
     """See the module. target: the place and source of the model it fetches. missed: its part in the round it missed."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: ModelState) -> None:
         self.target: CatchUp | None = None
-        self.missed: Part | None = None
+        self.missed: RoundState | None = None
         self._standing = standing
         self._moved_at = -inf
 
@@ -87,7 +87,7 @@ class CatchingUp:
         if self.target and sender == self.target.source:
             self._moved_at = now
 
-    def find_way(self, target: CatchUp, part: Part | None, now: float) -> Way:
+    def find_way(self, target: CatchUp, part: RoundState | None, now: float) -> Way:
         """Return the way to the target. Raises RemoteProtocolError for a target that no mesh can have come to."""
         standing = self._standing
         same_lineage = target.lineage == standing.lineage
@@ -107,7 +107,7 @@ class CatchingUp:
             return Way.APPLY  # if that gives the model that it should: see Progress.apply
         return Way.FETCH
 
-    def go(self, target: CatchUp, part: Part | None) -> None:
+    def go(self, target: CatchUp, part: RoundState | None) -> None:
         """Fetch the model; the open round goes on without this device."""
         self.target, self.missed, self._moved_at = target, part or self.missed, -inf
 
@@ -123,7 +123,7 @@ class CatchingUp:
             raise RemoteProtocolError("parameters that do not match their digest")
         return True
 
-    def end(self) -> Part | None:
+    def end(self) -> RoundState | None:
         """End catching up: the model is there, or the device is in a round after all. Return the part it missed."""
         missed, self.target, self.missed, self._moved_at = self.missed, None, None, -inf
         return missed
@@ -141,11 +141,11 @@ class Reports:
     """
 
     def __init__(
-        self, voice: Voice, standing: Standing, schema_hash: str, model: str, guard: Guard, channels: Told = ()
+        self, voice: Voice, standing: ModelState, schema_hash: str, model: str, guard: DeltaGuard, channels: Told = ()
     ) -> None:
         self.schema_hash = schema_hash
         self.model = printable(model)
-        self.taken = Taken()
+        self.taken = RunKnowledge()
         self.has_left = False
         self.away = ""
         self._voice = voice
@@ -177,7 +177,7 @@ class Reports:
         return round_id == self.taken.goal or self.taken.course is not None
 
     def note_opened(self, opened: RoundOpened, now: float) -> None:
-        self.taken = Taken(opened.planned_rounds, opened.course, now)
+        self.taken = RunKnowledge(opened.planned_rounds, opened.course, now)
         for line in opened.unlike:
             if line not in self._unlike:
                 logger.warning("%s", line)
@@ -206,7 +206,7 @@ class Reports:
         return (round_id, attempt) in self._entered
 
     def make(
-        self, part: Part | None, training: TrainingReport | None, theta: float, term: int, agent: str, now: float
+        self, part: RoundState | None, training: TrainingReport | None, theta: float, term: int, agent: str, now: float
     ) -> PeerReport:
         """Return the next report. training: of the open round. theta: weight of its next delta.
 
@@ -254,7 +254,7 @@ class Reports:
         )
         return _add_round(report, part) if part else report
 
-    def _activity(self, part: Part | None) -> Activity:
+    def _activity(self, part: RoundState | None) -> Activity:
         if self.has_left:
             return _LEFT
         if part is None:
@@ -263,7 +263,7 @@ class Reports:
         return _WAITING if activity is _TRAINING and self.away else activity  # it may not train for the round
 
 
-def _add_round(report: PeerReport, part: Part) -> PeerReport:
+def _add_round(report: PeerReport, part: RoundState) -> PeerReport:
     exchange = part.spread.exchange
     return replace(
         report,
@@ -290,29 +290,29 @@ _LATELY = 16
 class _Applying:
     """A result that is being applied. rounded: the remainder of its exchange's coding. target: see `apply`."""
 
-    part: Part
+    part: RoundState
     result: PartialSum
     rounded: Vector | None
     target: CatchUp | None
 
 
-class Progress:
+class RoundProgress:
     """See the module. part: in the open round, if any. keeps, overlaps, theta: as in `TrainerSettings`."""
 
     def __init__(
         self,
         me: Contributor,
-        standing: Standing,
+        standing: ModelState,
         reports: Reports,
         voice: Voice,
         staging: Staging,
         keeps: bool,
         overlaps: bool,
-        guard: Guard,
+        guard: DeltaGuard,
         theta: float = 1.0,
     ) -> None:
         self.standing = standing
-        self.part: Part | None = None
+        self.part: RoundState | None = None
         self._me = me
         self._reports = reports
         self._voice = voice
@@ -368,7 +368,7 @@ class Progress:
         standing.follow(opened.lineage, opened.base)
         if len(members) > 1 and self._are_all_here({member.peer_id for member in members}):
             standing.share()
-        self.part = Part(opened.round_id, opened.attempt, members, now, opened.term, members, opened.room)
+        self.part = RoundState(opened.round_id, opened.attempt, members, now, opened.term, members, opened.room)
         self._reports.note_entry(opened.round_id, opened.attempt)
         if before and not before.attempt and lineage == opened.lineage and before.spread.stays(opened.term):
             self.part.spread = before.spread  # it came in by a broadcast, and only now hears of the round
@@ -391,7 +391,9 @@ class Progress:
         if not current or self._me not in order.order or self._reports.has_left:
             return []
         if self.part is None or self.part.round_id != order.round_id:
-            self.part = self._catching_up.end() or Part(order.round_id, 0, frozenset(order.order), room=order.room)
+            self.part = self._catching_up.end() or RoundState(
+                order.round_id, 0, frozenset(order.order), room=order.room
+            )
         return self._staging.take_place(self.part, order, now)
 
     def take_trained(self, ready: LocalDeltaReady) -> list[Effect]:
@@ -427,7 +429,7 @@ class Progress:
         """True while w(t + 1) is being computed: orders of the agent come too early meanwhile."""
         return self._applying is not None
 
-    def apply(self, part: Part, target: CatchUp | None = None) -> list[Effect]:
+    def apply(self, part: RoundState, target: CatchUp | None = None) -> list[Effect]:
         """Compute w(t + 1) = w(t) - eta * delta from the result that this device has staged.
 
         target: the place that w(t + 1) must match, if nothing else is known; without it the result is decided.
@@ -444,7 +446,7 @@ class Progress:
             part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
         return [ApplyDelta(part.round_id, self.standing.state, result, self.standing.outer, in_place)]
 
-    def _is_free(self, part: Part, result: PartialSum) -> bool:
+    def _is_free(self, part: RoundState, result: PartialSum) -> bool:
         """Return True if an applied result's values are free: not on their way, nor this device's own delta."""
         own = part.own_hold(self._me)
         return part.spread.is_handed_on() and (own is None or own.values is not result.values)
@@ -464,7 +466,7 @@ class Progress:
         if self._me in result.contributors:
             here = self.standing.lineage, part.round_id
             cut_off = [each for each in (applying.rounded, part.clipped) if each is not None]
-            self.standing.add(*(Work(values, rounded_in=here) for values in cut_off))
+            self.standing.add(*(TrainedWork(values, rounded_in=here) for values in cut_off))
         if self._keeps:
             effects.append(KeepDelta(part.round_id, "global", result))
         self.part = None

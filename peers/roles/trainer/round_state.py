@@ -1,8 +1,8 @@
 """A trainer's part in one round: what it holds, gave away, decided and staged. Dropped as a whole at its end.
 
-`Spread` is the device's place in the broadcast: the order it follows, the parent it asks, the result it has staged. An
-order with owners has no tree: the result comes about in segments (exchange.py), and is staged likewise. Staged is not
-applied: the result counts once a majority has staged it under one order (RoundClosed). Until then a later order may
+`Broadcast` is the device's place in the broadcast: the order it follows, the parent it asks, the result it has staged.
+An order with owners has no tree: the result comes about in segments (exchange.py), and is staged likewise. Staged is
+not applied: the result counts once a majority has staged it under one order (RoundClosed). Until then a later order may
 replace it.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 
 from mdl.bounds import MAX_HOPS, MAX_MEMBERS
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.trainer.exchange import Exchange, GappedResult
-from mdl.peers.roles.trainer.model_state import Work
+from mdl.peers.roles.trainer.exchange import GappedResult, SegmentExchange
+from mdl.peers.roles.trainer.model_state import TrainedWork
 from mdl.protocol.delta import Contributor, PartialSum, digest_of_result
 from mdl.protocol.grid import Grid, Vector
 from mdl.protocol.hop_messages import HopOrdered
@@ -38,7 +38,7 @@ _SLOW = 0.5
 
 
 @dataclass
-class Spread:
+class Broadcast:
     """See the module. parent: the device that the result is fetched from; None for the root.
 
     made: the mean that this device has itself, merged by hops or segments, if it may be the result. Its digest is being
@@ -57,7 +57,7 @@ class Spread:
     asked: dict[Contributor, tuple[float, GlobalWanted]] = field(default_factory=dict)
     fed: dict[Contributor, float] = field(default_factory=dict)
     taken: set[Contributor] = field(default_factory=set)
-    exchange: Exchange | None = None
+    exchange: SegmentExchange | None = None
     gapped: GappedResult | None = None
     _me: int = 0
     _ready_at: float = 0.0
@@ -345,7 +345,7 @@ _SENT, _STAGED = Activity.SENT, Activity.STAGED
 
 
 @dataclass
-class Part:
+class RoundState:
     """State of one device in one round. holds: segment -> partial sum, kept after it has been given away.
 
     room: of the round's grid. grid: that grid, once the own delta is on it. clipped: the part of the own delta that its
@@ -372,8 +372,8 @@ class Part:
     clipped: Vector | None = None
     checksums: tuple[int, ...] = ()
     holds: dict[int, PartialSum] = field(default_factory=dict)
-    fresh: Work | None = None
-    works: tuple[Work, ...] = ()
+    fresh: TrainedWork | None = None
+    works: tuple[TrainedWork, ...] = ()
     is_empty: bool = False
     trained_from: Vector | None = None
     is_spent: bool = False
@@ -386,7 +386,7 @@ class Part:
     incoming_since: float = 0.0
     is_merging: bool = False
     theirs: frozenset[Contributor] = frozenset()
-    spread: Spread = field(default_factory=Spread)
+    spread: Broadcast = field(default_factory=Broadcast)
     # The last report, after the contributors and the gift that it is about. It names no delta: that would stay in
     # memory.
     _told: tuple[frozenset[Contributor] | None, object, tuple[Holding, ...]] = (None, None, ())

@@ -1,9 +1,9 @@
 """One training device: the device side of Algorithm 1.
 
-Follow theta: born in `LocalDeltaReady` (own_delta.py), grown and given away in `Hops` (hops.py), staged by the
-broadcast (broadcast.py), applied by `Progress` (progress.py). Rules: the receiver decides a hop once; a sender keeps
-what it gave away until the round is over; every handler may see a message twice; a device that still wants something
-asks again on its timer. Knows no sockets, no schedule and no other device's state, and obeys the agent that
+Follow theta: born in `LocalDeltaReady` (own_delta.py), grown and given away in `HopsHere` (hops.py), staged by the
+broadcast (broadcast.py), applied by `RoundProgress` (progress.py). Rules: the receiver decides a hop once; a sender
+keeps what it gave away until the round is over; every handler may see a message twice; a device that still wants
+something asks again on its timer. Knows no sockets, no schedule and no other device's state, and obeys the agent that
 `peers/roles/peer.py` names.
 """
 
@@ -15,14 +15,14 @@ import msgspec
 
 from mdl.channels import Told
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.peers.roles.run_end import Taken
+from mdl.peers.roles.run_end import RunKnowledge
 from mdl.peers.roles.trainer.broadcast import Staging
 from mdl.peers.roles.trainer.exchange import MOST_UNDER_WAY
-from mdl.peers.roles.trainer.guard import Defence, Guard, Voice
-from mdl.peers.roles.trainer.hops import Hops
-from mdl.peers.roles.trainer.model_state import Standing
-from mdl.peers.roles.trainer.progress import Progress, Reports
-from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.guard import Defence, DeltaGuard, Voice
+from mdl.peers.roles.trainer.hops import HopsHere
+from mdl.peers.roles.trainer.model_state import ModelState
+from mdl.peers.roles.trainer.progress import Reports, RoundProgress
+from mdl.peers.roles.trainer.round_state import RoundState
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Vector
 from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
@@ -137,20 +137,20 @@ class Trainer:
     ) -> None:
         self.me = me
         self.ballot = ballot
-        self.standing = Standing(me, state, round_id, history, ballot, digest, settings.outer)
+        self.standing = ModelState(me, state, round_id, history, ballot, digest, settings.outer)
         self._settings = settings
         self.voice = Voice(settings.report_s, settings.retry_s, settings.link_mb_s)
-        self.guard = Guard(settings.defence, self.standing, self.voice)
+        self.guard = DeltaGuard(settings.defence, self.standing, self.voice)
         self._reports = Reports(self.voice, self.standing, schema_hash, model, self.guard, channels)
-        self._hops = Hops(self.voice, settings.stall_s, self.guard)
+        self._hops = HopsHere(self.voice, settings.stall_s, self.guard)
         self._staging = Staging(me, self.standing, self.voice, self._hops, settings.most_under_way, self.guard)
         self._farewell: tuple[str, int] | None = None  # waits for the round that is being applied
         self._last_line = 0  # number of the last round that had its line told
         shared = (self.standing, self._reports, self.voice, self._staging)
-        self._progress = Progress(me, *shared, settings.keep_deltas, settings.overlaps, self.guard, settings.theta)
+        self._progress = RoundProgress(me, *shared, settings.keep_deltas, settings.overlaps, self.guard, settings.theta)
 
     @property
-    def part(self) -> Part | None:
+    def part(self) -> RoundState | None:
         return self._progress.part
 
     @property
@@ -180,7 +180,7 @@ class Trainer:
         return self._reports.taken.goal
 
     @property
-    def taken(self) -> Taken:
+    def taken(self) -> RunKnowledge:
         """The facts that it knows of the run, for when it takes office."""
         return self._reports.taken
 

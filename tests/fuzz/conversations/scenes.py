@@ -23,7 +23,7 @@ from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
 from mdl.peers.roles.cloud import TASK, Cloud, CloudSettings, CloudState, Collector
 from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
 from mdl.peers.roles.outsiders import Observer
-from mdl.peers.roles.sharing import Giver, Taker
+from mdl.peers.roles.sharing import Giver, WindowTaker
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import (
     CycleTaught,
@@ -53,7 +53,7 @@ from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.sim.mesh.invariants import MOST_DELTAS, count_vectors
 from mdl.sim.mesh.process import Disk
 from mdl.transport.links.doors import ALLOWED, LINKS
-from mdl.transport.links.hub import Hub, Spoke
+from mdl.transport.links.hub import CloudHub, Spoke
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.trust import keys as mesh_keys
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
@@ -479,7 +479,7 @@ class SharingScene(_OnLinks):
 
         def taker(me: Contributor, disk: Disk) -> tuple[Any, Answer]:
             held = rng.choice((b"", sharing, former))
-            return Taker(me, lambda device: device == FOUNDER.public, Offer(1.0), 3 * PART_BYTES, held), work
+            return WindowTaker(me, lambda device: device == FOUNDER.public, Offer(1.0), 3 * PART_BYTES, held), work
 
         def work(process: Process, effect: Effect) -> tuple[float, Event] | None:
             match effect:
@@ -518,10 +518,10 @@ class _OnHub(Scene):
             self.keys = _keys(new_join_code("cloud", bytes(range(19))))
         self.starts: Counter[str] = Counter()
 
-    def hub(self, owns_pupils: bool) -> Hub:
+    def hub(self, owns_pupils: bool) -> CloudHub:
         self.starts[CLOUD] += 1
         me = Contributor(CLOUD, self.starts[CLOUD])
-        return Hub(
+        return CloudHub(
             me,
             self.keys,
             max_bytes=4096,

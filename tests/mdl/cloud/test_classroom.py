@@ -13,7 +13,7 @@ from mdl.cloud.classroom import (
     BASE,
     Classroom,
     Pupil,
-    Teacher,
+    TeacherPair,
     TeachingSettings,
     suggest,
 )
@@ -66,11 +66,11 @@ def _pupil(name: str, turned: int = 0) -> Pupil:
     return Pupil(name, _train(turned))
 
 
-def _fresh() -> Teacher:
-    return Teacher(WINDOWS.build_large(0), WINDOWS.build_small(0))
+def _fresh() -> TeacherPair:
+    return TeacherPair(WINDOWS.build_large(0), WINDOWS.build_small(0))
 
 
-def _bytes(kind: ModelKind, teacher: Teacher) -> tuple[bytes, bytes]:
+def _bytes(kind: ModelKind, teacher: TeacherPair) -> tuple[bytes, bytes]:
     return kind.pack(teacher.large), kind.pack(teacher.small)
 
 
@@ -155,7 +155,7 @@ def test_who_knows_much_less_than_the_base_is_not_listened_to() -> None:
     settings = TeachingSettings(
         cloud_update=QUICK, compress=QUICK, compress_update_epochs=1, groups=False, least_score=0.8
     )
-    base = Teacher(WINDOWS.build_large(0), _train(0))
+    base = TeacherPair(WINDOWS.build_large(0), _train(0))
     cycle = Classroom(WINDOWS, x, y, settings, 0).teach(1, base, [_pupil("knows"), _pupil("guesses", 1)])
     assert cycle.left_out == ("guesses",)
 

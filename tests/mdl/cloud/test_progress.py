@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mdl.cloud.model_kinds import UPDATE_MODES, ModelKind, RecurrentKind, WindowKind
-from mdl.cloud.progress import OWN, Progress, read_progress, write_progress
+from mdl.cloud.progress import OWN, CloudProgress, read_progress, write_progress
 from mdl.cloud.update_codec import LARGEST_LESSON_BYTES, pack_parts, unpack_parts
 from mdl.errors import DamagedError, RemoteProtocolError
 from mdl.protocol.cloud_messages import LessonMessage
@@ -47,7 +47,7 @@ def test_a_device_goes_on_from_its_own_model_after_a_restart(kind: ModelKind, tm
     assert read_progress(tmp_path, kind) is None
     mode = UPDATE_MODES["customisation" if kind is PLACES else "same-whole"]
     own = kind.customize(kind.build_small(1), [2, 0], mode, torch.Generator())
-    kept = Progress(own, kind.build_small(0), 3, 1)
+    kept = CloudProgress(own, kind.build_small(0), 3, 1)
     write_progress(tmp_path, kind, kept)
     found = read_progress(tmp_path, kind)
     assert found is not None
@@ -62,7 +62,7 @@ def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
 
 
 def test_updates_are_changes_of_the_origin_until_the_cloud_could_have_forgotten_it() -> None:
-    progress = Progress(PLACES.build_small(0), PLACES.build_small(0), version=3, group=-1)
+    progress = CloudProgress(PLACES.build_small(0), PLACES.build_small(0), version=3, group=-1)
     assert [progress.fits(LessonMessage("ann", version), 5) for version in (2, 3, 6, 10, 11)] == [
         False, True, True, True, False,
     ]  # fmt: skip

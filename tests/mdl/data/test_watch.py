@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mdl.data import load_data
-from mdl.data.watch import Watched, watched_folder
+from mdl.data.watch import WatchedFolder, watched_folder
 from mdl.errors import ConfigError
 
 OPTIONS = "label=label&window=20&classes=sit,walk,run"
@@ -22,7 +22,7 @@ def _write(file: Path, label: str, seed: int, header: str = "ax,ay,az", at: floa
     os.utime(file, (at, at))
 
 
-def _watched(folder: Path, options: str = f"{OPTIONS}&watch=40") -> Watched:
+def _watched(folder: Path, options: str = f"{OPTIONS}&watch=40") -> WatchedFolder:
     folder.mkdir(exist_ok=True)
     _write(folder / "a.csv", "sit", 0)
     spec = f"csv:{folder}?{options}"
@@ -117,7 +117,7 @@ def test_what_cannot_be_watched_is_refused(tmp_path: Path) -> None:
     _write(file, "sit", 0)
     data = load_data(f"csv:{file}?{OPTIONS}", tmp_path / "cache")
 
-    def ask(spec: str) -> Watched | None:
+    def ask(spec: str) -> WatchedFolder | None:
         return watched_folder(spec, data, data.train, data.test, seed=1)
 
     with pytest.raises(ConfigError, match="watch= needs a folder, in which new recordings appear"):

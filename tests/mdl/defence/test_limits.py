@@ -7,40 +7,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.bounds import MAX_LENGTH
-from mdl.defence.limits import AGAINST, FEW, LONGER, RECENT, Known, Seen, greatest_length, spread
+from mdl.defence.limits import AGAINST, FEW, LONGER, RECENT, MeshKnowledge, OwnDeltaSeen, greatest_length, spread
 
 NAMES = [f"p{number}" for number in range(10)]
 
 
-def _angles(*values: float) -> dict[str, Seen]:
-    return {name: Seen(angle=value) for name, value in zip(NAMES, values, strict=False)}
+def _angles(*values: float) -> dict[str, OwnDeltaSeen]:
+    return {name: OwnDeltaSeen(angle=value) for name, value in zip(NAMES, values, strict=False)}
 
 
 def test_little_is_known_of_two_devices_and_nothing_of_rounds_long_ago() -> None:
-    known = Known()
+    known = MeshKnowledge()
     assert known.note(1, _angles(-0.1, -0.15)) == set()
     assert known.least_angle(2) == AGAINST
-    known.note(2, {"p7": Seen(angle=-0.2)})
+    known.note(2, {"p7": OwnDeltaSeen(angle=-0.2)})
     assert known.least_angle(3) == pytest.approx(-0.15 - 4 * 1.4826 * 0.05)
     assert known.least_angle(RECENT + 3) == AGAINST
 
 
 def test_who_is_judged_by_many_counts_once() -> None:
-    known = Known()
+    known = MeshKnowledge()
     known.note(1, _angles(0.1, -0.1, 0.0))
     for _ in range(9):
-        known.note(1, {"liar": Seen(angle=-0.99)})
+        known.note(1, {"liar": OwnDeltaSeen(angle=-0.99)})
     assert known.least_angle(2) > -0.9
 
 
 def test_three_of_ten_that_turn_their_signs_make_no_room_for_themselves() -> None:
-    known = Known()
+    known = MeshKnowledge()
     assert known.note(2, _angles(0.83, 0.85, 0.84, 0.84, 0.86, 0.8, 0.82, -0.84, -0.85, -0.83)) >= set(NAMES[7:])
     assert known.least_angle(3) == AGAINST
 
 
 def test_where_data_differ_limits_are_far_away() -> None:
-    known = Known()
+    known = MeshKnowledge()
     assert known.note(5, _angles(-0.6, 0.4, -0.3, 0.1, 0.5, -0.5, 0.0, 0.2, -0.1, 0.3)) == set()
     assert known.least_angle(6) < -1.0
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.devices.gate import Gate, Hours, Reading, parse_when
+from mdl.devices.gate import Hours, PauseConditions, SensorReading, parse_when
 from mdl.errors import ConfigError
 
 NOON, MIDNIGHT = 12 * 60, 0
-AT_REST = Reading(idle=True, charging=True, battery_percent=80.0, wifi=True)
+AT_REST = SensorReading(idle=True, charging=True, battery_percent=80.0, wifi=True)
 
 
 def test_all_conditions_of_the_issue_are_read() -> None:
     gate = parse_when("idle,charging,wifi,battery>50,hours=22-6")
-    assert gate == Gate(True, True, True, 50.0, Hours(22 * 60, 6 * 60))
-    assert parse_when(" charging , file:/run/s.json") == Gate(charging=True, file="/run/s.json")
+    assert gate == PauseConditions(True, True, True, 50.0, Hours(22 * 60, 6 * 60))
+    assert parse_when(" charging , file:/run/s.json") == PauseConditions(charging=True, file="/run/s.json")
     assert parse_when("battery>42.5 %, hours=9:30-24").hours == Hours(9 * 60 + 30, 24 * 60)
 
 
@@ -57,20 +57,20 @@ def test_each_condition_forbids_in_words_and_all_of_them_are_told() -> None:
     gate = parse_when("idle,charging,wifi,battery>50,hours=22-6")
     assert gate.forbids(AT_REST, MIDNIGHT) == ""
     assert gate.forbids(AT_REST, NOON) == "outside 22:00-6:00"
-    away = Reading(idle=False, charging=False, battery_percent=42.0, wifi=False)
+    away = SensorReading(idle=False, charging=False, battery_percent=42.0, wifi=False)
     assert gate.forbids(away, NOON) == "in use, on battery (42 % < 50 %), not on Wi-Fi, outside 22:00-6:00"
     assert parse_when("charging").forbids(away, NOON) == "on battery (42 %)"
-    assert parse_when("charging").forbids(Reading(charging=False), NOON) == "on battery"
+    assert parse_when("charging").forbids(SensorReading(charging=False), NOON) == "on battery"
     assert parse_when("battery>50").forbids(away, NOON) == "on battery (42 % < 50 %)"
-    assert parse_when("battery>50").forbids(Reading(charging=True, battery_percent=50), NOON) == (
+    assert parse_when("battery>50").forbids(SensorReading(charging=True, battery_percent=50), NOON) == (
         "charging (50 % is not above 50 %)"
     )
 
 
 def test_what_no_condition_asks_for_does_not_forbid() -> None:
-    away = Reading(idle=False, charging=False, battery_percent=1.0, wifi=False)
+    away = SensorReading(idle=False, charging=False, battery_percent=1.0, wifi=False)
     assert parse_when("hours=9-17").forbids(away, NOON) == ""
-    assert Gate().forbids(away, NOON) == ""
+    assert PauseConditions().forbids(away, NOON) == ""
 
 
 def test_hours_may_go_over_midnight_and_end_before_their_last_minute() -> None:
@@ -83,7 +83,7 @@ def test_hours_may_go_over_midnight_and_end_before_their_last_minute() -> None:
 
 def test_a_device_without_a_battery_counts_as_charging_and_says_so() -> None:
     gate = parse_when("idle,charging,wifi,battery>50")
-    server = Reading()
+    server = SensorReading()
     assert gate.forbids(server, NOON) == ""
     assert gate.lacks(server) == [
         "nothing here tells whether somebody uses this device: it counts as idle",
@@ -95,7 +95,7 @@ def test_a_device_without_a_battery_counts_as_charging_and_says_so() -> None:
 
 
 def test_a_sensor_that_does_not_answer_forbids_what_depends_on_it() -> None:
-    broken = Reading(failed={"charging": "termux-battery-status did not answer"})
+    broken = SensorReading(failed={"charging": "termux-battery-status did not answer"})
     assert parse_when("charging").forbids(broken, NOON) == "charging is not known: termux-battery-status did not answer"
     assert parse_when("charging").lacks(broken) == []
     assert parse_when("idle").forbids(broken, NOON) == ""

@@ -15,11 +15,11 @@ from mdl.errors import MdlError
 from mdl.files import ballot
 from mdl.files.ballot import BallotFile
 from mdl.protocol.kept_ballot import doubted
-from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, Reached
+from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, LineagePoint
 
 
 def _ballot(term: int) -> Ballot:
-    return Ballot(term, (Reached("ann.1.7", term),))
+    return Ballot(term, (LineagePoint("ann.1.7", term),))
 
 
 def test_the_last_ballot_is_found_again(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_the_file_takes_its_room_once_and_is_its_owners_alone(tmp_path: Path) ->
     file = BallotFile(path)
     file.save(_ballot(1))
     size = path.stat().st_size
-    reached = tuple(Reached(f"{'p' * 64}.{number}.{2**40}", 2**31) for number in range(MAX_REACHED))
+    reached = tuple(LineagePoint(f"{'p' * 64}.{number}.{2**40}", 2**31) for number in range(MAX_REACHED))
     most = Ballot(2**40, reached, starts=(MAX_INCARNATION,) * MAX_STARTS)
     file.save(most)
     assert (path.stat().st_size, path.stat().st_mode & 0o777) == (size, 0o600)
@@ -122,7 +122,7 @@ def _at_boot(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 def _full(term: int) -> Ballot:
-    return Ballot(term, (Reached("ann.1.7", term),), "ann", (1, 2), "ann.1.7")
+    return Ballot(term, (LineagePoint("ann.1.7", term),), "ann", (1, 2), "ann.1.7")
 
 
 def test_a_ballot_is_relied_on_at_each_start_of_one_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_after_a_power_cut_a_ballot_tells_what_was_promised_and_names_no_start(
     BallotFile(path).save(_full(5))
     for _ in range(2):
         _at_boot(monkeypatch, "tuesday")
-        assert BallotFile(path).begin() == Ballot(5, (Reached("ann.1.7", 5),))
+        assert BallotFile(path).begin() == Ballot(5, (LineagePoint("ann.1.7", 5),))
     assert [record.getMessage() for record in caplog.records] == [
         "the last ballot of this device may be lost, since its machine has lost power or crashed: it takes part, "
         "and votes again once a round has its new work"

@@ -8,7 +8,7 @@ from torch import nn
 
 from mdl.personal.compression import (
     FactoredLinear,
-    Seen,
+    LayerUse,
     count_bytes,
     factor_embedding,
     factor_linear,
@@ -31,7 +31,7 @@ def test_what_a_layer_is_used_for_decides_what_is_kept_of_it() -> None:
     generator = torch.Generator().manual_seed(0)
     layer, mix = nn.Linear(8, 20), torch.randn(8, 8, generator=generator) * torch.logspace(0, -2, 8)[:, None]
     x, uses = torch.randn(500, 8, generator=generator) @ mix, torch.rand(20, generator=generator) + 0.01
-    seen = Seen(x.T @ x / len(x), uses)
+    seen = LayerUse(x.T @ x / len(x), uses)
 
     def error(factored: FactoredLinear) -> float:
         return float((uses * (factored(x) - layer(x)).square().mean(dim=0)).sum().detach())

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.deeptype import BASELINE, COMBINED
 from mdl.errors import ConfigError, DataError
-from mdl.personal.study import Progress, Study, StudySettings, tune_all
+from mdl.personal.study import Study, StudyProgress, StudySettings, tune_all
 from mdl.personal.study_file import load_study, save_study
 from mdl.personal.words.personalise import Techniques, begin_study
 from mdl.personal.words.text_task import TextTask
@@ -60,7 +60,7 @@ def test_a_pause_is_asked_for_before_each_batch() -> None:
     assert not study.run(lambda: next(asked))
     assert study.progress.steps == 2
     assert study.run()
-    assert study.progress == Progress(2, 0, 2 * study.batches)
+    assert study.progress == StudyProgress(2, 0, 2 * study.batches)
 
 
 def test_all_techniques_learn() -> None:

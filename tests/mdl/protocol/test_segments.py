@@ -11,7 +11,7 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.segments import (
     LARGEST_SEGMENT_BYTES,
     SMALLEST_SEGMENT_BYTES,
-    Cut,
+    SegmentCut,
     count_segments,
     segment_values,
 )
@@ -24,7 +24,7 @@ def test_every_value_is_in_one_segment_and_every_segment_has_one_owner(
     owns: list[int], values: int, missing: int
 ) -> None:
     size = sum(owns) * values - min(missing, values - 1)
-    cut = Cut(size, values, tuple(owns))
+    cut = SegmentCut(size, values, tuple(owns))
     covered = [index for segment in range(cut.segments) for index in range(size)[cut.bounds(segment)]]
     assert covered == list(range(size))
     assert [place for place in range(len(owns)) for _ in cut.owned(place)] == [
@@ -46,11 +46,11 @@ def test_every_value_is_in_one_segment_and_every_segment_has_one_owner(
 )
 def test_a_table_that_does_not_cover_the_model_is_refused(size: int, values: int, owns: tuple[int, ...]) -> None:
     with pytest.raises(RemoteProtocolError, match="where the model has"):
-        Cut(size, values, owns)
+        SegmentCut(size, values, owns)
 
 
 def test_a_segment_that_is_none_is_refused() -> None:
-    cut = Cut(10, 4, (1, 2))
+    cut = SegmentCut(10, 4, (1, 2))
     assert cut.bounds(2) == slice(8, 10)
     for segment in (-1, 3):
         with pytest.raises(RemoteProtocolError, match="of 3"):

@@ -14,7 +14,7 @@ from mdl.recommend.din import DinSettings
 from mdl.recommend.interactions import Interactions, keep_users
 from mdl.recommend.momodistill import (
     CloudModel,
-    DistillSettings,
+    MoMoDistillSettings,
     agreement_loss,
     distill_basis,
     distill_model,
@@ -25,7 +25,7 @@ from mdl.recommend.training import FitSettings, click_loss, fit_model, score
 
 SMALL = DinSettings(embedding=8, hidden=16, history=5, dropout=0.0, has_user=False)
 SHORT = FitSettings(epochs=2, batch=16, history=5)
-SETTINGS = DistillSettings(0.5, SHORT, SHORT)
+SETTINGS = MoMoDistillSettings(0.5, SHORT, SHORT)
 
 
 def _learn(cloud: CloudModel, log: Interactions, start: torch.Tensor, ids: np.ndarray | None = None) -> torch.Tensor:
@@ -93,7 +93,7 @@ def test_step_1_teaches_the_model_alone_and_with_beta_0_it_is_eq_4(cloud: CloudM
     found = distill_model(cloud, vectors, *_arguments(log))  # type: ignore[arg-type]
     assert found.basis is cloud.basis
     plain = distill_model(  # type: ignore[call-arg]
-        cloud, vectors, data, places, negatives, DistillSettings(0.0, SHORT, SHORT), np.random.default_rng(0)
+        cloud, vectors, data, places, negatives, MoMoDistillSettings(0.0, SHORT, SHORT), np.random.default_rng(0)
     )
     continued = copy.deepcopy(cloud.model)
     fit_model(continued, log, training_places(log), Negatives.before(log), SHORT, np.random.default_rng(0))
@@ -107,7 +107,7 @@ def test_the_teacher_is_the_model_as_it_was_with_each_devices_patches(cloud: Clo
     """With beta far above the labels' weight the new model comes to what the devices' models said."""
     vectors = 2 * torch.randn(6, 4)
     data, places, negatives, _, _ = _arguments(log)
-    settings = DistillSettings(1000.0, FitSettings(epochs=150, batch=64, history=5, learning_rate=0.01), SHORT)
+    settings = MoMoDistillSettings(1000.0, FitSettings(epochs=150, batch=64, history=5, learning_rate=0.01), SHORT)
     samples = make_samples(log, places, negatives, 4, 5, np.random.default_rng(2))  # type: ignore[arg-type]
     with torch.no_grad():
         said = score_with_vectors(cloud.model, cloud.basis, vectors, samples)

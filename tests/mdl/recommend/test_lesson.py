@@ -11,7 +11,7 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.cloud_messages import VectorMessage
 from mdl.protocol.delta import Contributor
 from mdl.recommend.din import DinSettings
-from mdl.recommend.lesson import Lesson, pack_lesson, read_lesson
+from mdl.recommend.lesson import RecommenderLesson, pack_lesson, read_lesson
 from mdl.recommend.momodistill import make_cloud_model
 from mdl.recommend.vector_codec import OtherBasisError, name_basis, pack_vector, read_vector
 from mdl.transport.wire.codec import encode
@@ -19,13 +19,13 @@ from tests.mdl.recommend.logs import small_log
 
 
 @pytest.fixture
-def lesson() -> Lesson:
+def lesson() -> RecommenderLesson:
     torch.manual_seed(0)
     log = small_log()
-    return Lesson(make_cloud_model(log, DinSettings(8, 16, 5, has_user=False), size=4), log.titles)
+    return RecommenderLesson(make_cloud_model(log, DinSettings(8, 16, 5, has_user=False), size=4), log.titles)
 
 
-def test_a_lesson_comes_back_as_it_was(lesson: Lesson) -> None:
+def test_a_lesson_comes_back_as_it_was(lesson: RecommenderLesson) -> None:
     found = read_lesson(pack_lesson(lesson))
     assert found.titles == lesson.titles
     for mine, theirs in (
@@ -38,13 +38,13 @@ def test_a_lesson_comes_back_as_it_was(lesson: Lesson) -> None:
     assert found.cloud.encoder.features == small_log().features
 
 
-def test_reading_a_lesson_leaves_the_random_state(lesson: Lesson) -> None:
+def test_reading_a_lesson_leaves_the_random_state(lesson: RecommenderLesson) -> None:
     packed, before = pack_lesson(lesson), torch.get_rng_state()
     read_lesson(packed)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_what_is_no_lesson_is_refused_in_one_line(lesson: Lesson) -> None:
+def test_what_is_no_lesson_is_refused_in_one_line(lesson: RecommenderLesson) -> None:
     good = load(pack_lesson(lesson))
     about = good["about"].numpy().tobytes()
     too_wide = torch.tensor(list(about.replace(b'"hidden":16', b'"hidden":9999')), dtype=torch.uint8)
@@ -68,7 +68,7 @@ def test_what_is_no_lesson_is_refused_in_one_line(lesson: Lesson) -> None:
         assert "\n" not in str(raised.value)
 
 
-def test_a_vector_comes_back_and_a_bad_one_is_refused_by_name(lesson: Lesson) -> None:
+def test_a_vector_comes_back_and_a_bad_one_is_refused_by_name(lesson: RecommenderLesson) -> None:
     basis = lesson.cloud.basis
     name, vector = name_basis(basis), torch.randn(4)
     assert (read_vector(pack_vector(vector, name), name, 4) == vector.numpy()).all()

@@ -7,28 +7,30 @@ import pytest
 import torch
 
 from mdl.errors import DataError
-from mdl.recommend.algorithm import CloudSettings, next_round, pretrain
+from mdl.recommend.algorithm import RecommenderSettings, next_round, pretrain
 from mdl.recommend.device_step import VectorSettings
 from mdl.recommend.din import DinSettings
 from mdl.recommend.interactions import group_by_user, keep_users
-from mdl.recommend.lesson import Lesson
-from mdl.recommend.momodistill import DistillSettings
+from mdl.recommend.lesson import RecommenderLesson
+from mdl.recommend.momodistill import MoMoDistillSettings
 from mdl.recommend.personal import in_numbers_of, learn_vector, suggest
 from mdl.recommend.profiles import number_profiles
 from mdl.recommend.training import FitSettings
 from tests.mdl.recommend.logs import small_log
 
 QUICK = FitSettings(epochs=2, batch=32, history=5)
-SIZES = CloudSettings(DinSettings(8, 16, 5, 0.0, has_user=False), 4, QUICK, DistillSettings(0.01, QUICK, QUICK))
+SIZES = RecommenderSettings(
+    DinSettings(8, 16, 5, 0.0, has_user=False), 4, QUICK, MoMoDistillSettings(0.01, QUICK, QUICK)
+)
 
 
 @pytest.fixture(scope="module")
-def lesson() -> Lesson:
+def lesson() -> RecommenderLesson:
     log = small_log()
-    return Lesson(pretrain(log, SIZES, seed=0), log.titles)
+    return RecommenderLesson(pretrain(log, SIZES, seed=0), log.titles)
 
 
-def test_a_device_learns_and_is_shown_what_it_has_not_met(lesson: Lesson) -> None:
+def test_a_device_learns_and_is_shown_what_it_has_not_met(lesson: RecommenderLesson) -> None:
     log = small_log()
     own = in_numbers_of(lesson, keep_users(log, np.array([1])))
     vector = learn_vector(lesson, own, None, VectorSettings(steps=5, batch=8), seed=0)
@@ -42,7 +44,7 @@ def test_a_device_learns_and_is_shown_what_it_has_not_met(lesson: Lesson) -> Non
     assert suggest(lesson, own, torch.zeros(4), 5) == plain[:5]
 
 
-def test_a_vector_of_an_earlier_basis_is_where_it_goes_on_from(lesson: Lesson) -> None:
+def test_a_vector_of_an_earlier_basis_is_where_it_goes_on_from(lesson: RecommenderLesson) -> None:
     own = in_numbers_of(lesson, keep_users(small_log(), np.array([1])))
     settings = VectorSettings(steps=0)
     cold = learn_vector(lesson, own, None, settings, seed=0)
@@ -54,7 +56,7 @@ def test_a_vector_of_an_earlier_basis_is_where_it_goes_on_from(lesson: Lesson) -
     assert torch.equal(of_another_size, cold)
 
 
-def test_a_device_names_items_as_the_cloud_does(lesson: Lesson) -> None:
+def test_a_device_names_items_as_the_cloud_does(lesson: RecommenderLesson) -> None:
     names = np.array([lesson.titles[7], "of my own", lesson.titles[3]])
     own = in_numbers_of(lesson, group_by_user(np.zeros(3, int), names, np.arange(3.0)))
     assert own.items.tolist() == [8, 4]
@@ -63,7 +65,7 @@ def test_a_device_names_items_as_the_cloud_does(lesson: Lesson) -> None:
         in_numbers_of(lesson, group_by_user(np.zeros(2, int), names[:2], None))
 
 
-def test_a_profile_is_told_by_the_names_that_the_cloud_has(lesson: Lesson) -> None:
+def test_a_profile_is_told_by_the_names_that_the_cloud_has(lesson: RecommenderLesson) -> None:
     names = np.array([lesson.titles[7], lesson.titles[3]])
     log = group_by_user(np.zeros(2, int), names, None)
     mine = {"0": {"town": "Bern", "walks": "backwards"}}
@@ -72,7 +74,7 @@ def test_a_profile_is_told_by_the_names_that_the_cloud_has(lesson: Lesson) -> No
     assert in_numbers_of(lesson, number_profiles(log, other)).profiles.tolist() == [[0]]
 
 
-def test_a_round_is_the_same_for_the_same_seed_and_leaves_the_random_state(lesson: Lesson) -> None:
+def test_a_round_is_the_same_for_the_same_seed_and_leaves_the_random_state(lesson: RecommenderLesson) -> None:
     vectors = torch.full((6, 4), float("nan"))
     vectors[2] = 1.0
     before = torch.get_rng_state()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mdl.peers.doctor.device import check_clocks, check_key, check_standing
-from mdl.peers.doctor.finding import Finding, Verdict
+from mdl.peers.doctor.finding import Finding, Severity
 from mdl.peers.doctor.sight import Sight
 from mdl.peers.edge.identity import default_name
 from mdl.peers.edge.membership import key_path
@@ -34,27 +34,27 @@ def introduced(name: str, device: DeviceKey, host: str = "192.0.2.7") -> PeerInf
     return Membership(KEYS, device).introduce(PeerInfo(name, 1, Role.TRAINER, host, 5), 6, [host], 1)
 
 
-def verdicts(findings: list[Finding]) -> list[Verdict]:
+def verdicts(findings: list[Finding]) -> list[Severity]:
     assert all(each.check == "device" and each.do for each in findings)
     return [each.verdict for each in findings]
 
 
 def test_a_key_is_made_and_told_by_its_words() -> None:
     first = check_key()
-    assert (first.verdict, first.check, key_path().exists()) == (Verdict.OK, "device", True)
+    assert (first.verdict, first.check, key_path().exists()) == (Severity.OK, "device", True)
     assert check_key() == first
 
 
 def test_a_key_that_is_damaged_or_cannot_be_kept_is_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     check_key()
     key_path().write_bytes(bytes(65))
-    assert verdicts([check_key()]) == [Verdict.FAIL]
+    assert verdicts([check_key()]) == [Severity.FAIL]
     shutil.rmtree(key_path().parent)
     key_path().parent.write_text("a file in its place")
-    assert verdicts([check_key()]) == [Verdict.FAIL]
+    assert verdicts([check_key()]) == [Severity.FAIL]
     assert "another device at each start" in check_key().told
     monkeypatch.setenv("MDL_KEY", "ab" * 32)
-    assert verdicts([check_key()]) == [Verdict.NOTE], "the key is given; the roster is not kept"
+    assert verdicts([check_key()]) == [Severity.NOTE], "the key is given; the roster is not kept"
 
 
 def test_a_device_that_is_as_the_mesh_knows_it_is_let_be() -> None:
@@ -65,8 +65,8 @@ def test_a_device_that_is_as_the_mesh_knows_it_is_let_be() -> None:
 
 
 def test_a_copied_card_is_told_and_in_the_way_under_the_same_name() -> None:
-    assert verdicts([*check_standing(sight(introduced(default_name(), ME)))]) == [Verdict.FAIL]
-    assert verdicts([*check_standing(sight(introduced("another", ME)))]) == [Verdict.NOTE]
+    assert verdicts([*check_standing(sight(introduced(default_name(), ME)))]) == [Severity.FAIL]
+    assert verdicts([*check_standing(sight(introduced("another", ME)))]) == [Severity.NOTE]
 
 
 def test_a_device_that_is_locked_out_hears_the_owners_reason() -> None:
@@ -74,7 +74,7 @@ def test_a_device_that_is_locked_out_hears_the_owners_reason() -> None:
     owner.roster.add(owner.found())
     membership = Membership(KEYS, ME, [owner.found(), *owner.revoke(ME.public, 0, "it was sold")])
     (finding,) = check_standing(sight(membership=membership))
-    assert verdicts([finding]) == [Verdict.FAIL]
+    assert verdicts([finding]) == [Severity.FAIL]
     assert "it was sold" in finding.told
 
 
@@ -91,4 +91,4 @@ def test_a_device_that_is_locked_out_hears_the_owners_reason() -> None:
 def test_clocks_that_differ_are_told(clocks_s: dict[str, float], told: list[str]) -> None:
     findings = [*check_clocks(sight(clocks_s=clocks_s))]
     assert [each.told.partition(", bob")[0] for each in findings] == told
-    assert all(each.verdict is Verdict.NOTE and each.do for each in findings)
+    assert all(each.verdict is Severity.NOTE and each.do for each in findings)

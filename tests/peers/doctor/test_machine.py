@@ -10,7 +10,7 @@ import pytest
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
 from mdl.peers.doctor.examine import exit_code
-from mdl.peers.doctor.finding import Finding, Verdict, fail, note, ok
+from mdl.peers.doctor.finding import Finding, Severity, fail, note, ok
 from mdl.peers.doctor.machine import (
     check_battery,
     check_clock,
@@ -27,25 +27,25 @@ from mdl.peers.doctor.sight import DOCTOR_PORT
 @pytest.mark.parametrize(
     ("finding", "verdict"),
     [
-        (check_descriptors(60), Verdict.FAIL),
-        (check_descriptors(100), Verdict.NOTE),
-        (check_descriptors(1024), Verdict.OK),
-        (check_memory(100), Verdict.FAIL),
-        (check_memory(300), Verdict.NOTE),
-        (check_memory(2000), Verdict.OK),
-        (check_memory(2000, 3000), Verdict.OK),
-        (check_memory(2000, 100), Verdict.FAIL),
-        (check_clock(1970), Verdict.NOTE),
-        (check_clock(2026), Verdict.OK),
+        (check_descriptors(60), Severity.FAIL),
+        (check_descriptors(100), Severity.NOTE),
+        (check_descriptors(1024), Severity.OK),
+        (check_memory(100), Severity.FAIL),
+        (check_memory(300), Severity.NOTE),
+        (check_memory(2000), Severity.OK),
+        (check_memory(2000, 3000), Severity.OK),
+        (check_memory(2000, 100), Severity.FAIL),
+        (check_clock(1970), Severity.NOTE),
+        (check_clock(2026), Severity.OK),
     ],
 )
-def test_what_there_is_is_judged_and_what_is_too_little_says_what_to_do(finding: Finding, verdict: Verdict) -> None:
+def test_what_there_is_is_judged_and_what_is_too_little_says_what_to_do(finding: Finding, verdict: Severity) -> None:
     assert finding.verdict is verdict
-    assert bool(finding.do) is (verdict is not Verdict.OK)
+    assert bool(finding.do) is (verdict is not Severity.OK)
 
 
 def test_a_disk_is_judged_by_the_nearest_directory_there_is(tmp_path: Path) -> None:
-    assert check_disk(tmp_path / "not" / "yet").verdict is Verdict.OK
+    assert check_disk(tmp_path / "not" / "yet").verdict is Severity.OK
     assert not [*tmp_path.iterdir()], "nothing is left of the try"
     (tmp_path / "file").write_text("")
     assert "cannot be written" in check_disk(tmp_path / "file" / "below").told
@@ -54,17 +54,17 @@ def test_a_disk_is_judged_by_the_nearest_directory_there_is(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("bits", "alarm", "verdicts"),
     [
-        ("50005", None, [Verdict.NOTE]),
-        ("0x50000", None, [Verdict.NOTE]),
-        ("0", None, [Verdict.OK]),
-        (None, "1", [Verdict.NOTE]),
-        (None, "0", [Verdict.OK]),
+        ("50005", None, [Severity.NOTE]),
+        ("0x50000", None, [Severity.NOTE]),
+        ("0", None, [Severity.OK]),
+        (None, "1", [Severity.NOTE]),
+        (None, "0", [Severity.OK]),
         (None, None, []),
         ("nonsense", None, []),
     ],
 )
 def test_under_voltage_of_a_raspberry_pi_is_told(
-    bits: str | None, alarm: str | None, verdicts: list[Verdict], tmp_path: Path
+    bits: str | None, alarm: str | None, verdicts: list[Severity], tmp_path: Path
 ) -> None:
     if bits:
         firmware = tmp_path / "sys/devices/platform/soc/soc:firmware"
@@ -97,13 +97,13 @@ def test_a_battery_that_is_nearly_empty_is_told(sensors: dict[str, str], told: l
 
 
 def test_a_torch_that_ends_its_process_or_is_not_there_is_told_with_the_signal(tmp_path: Path) -> None:
-    assert check_torch().verdict is Verdict.OK
+    assert check_torch().verdict is Severity.OK
     broken = tmp_path / "python"
     for script, told in (("kill -ILL $$", "SIGILL"), ("echo 'No module named torch' >&2; exit 1", "No module named")):
         broken.write_text(f"#!/bin/sh\n{script}\n")
         broken.chmod(0o755)
         finding = check_torch(str(broken), "x86_64")
-        assert (finding.verdict, told in finding.told) == (Verdict.FAIL, True)
+        assert (finding.verdict, told in finding.told) == (Severity.FAIL, True)
         assert "apt" not in finding.do
         assert "sudo apt install python3-torch" in (do := check_torch(str(broken), "aarch64").do)
         assert "--system-site-packages" in do

@@ -7,14 +7,14 @@ from ipaddress import IPv4Interface
 
 import pytest
 
-from mdl.peers.doctor.finding import Verdict
+from mdl.peers.doctor.finding import Severity
 from mdl.peers.doctor.mesh import _check_strangers, _check_work, _Device, _find_trouble
 from mdl.peers.doctor.sight import Sight
 from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.status_messages import MeshStatus
 from mdl.transport.discovery.directory import Address
 from mdl.transport.discovery.mdns import Announcement
-from mdl.transport.links.probe import Reached
+from mdl.transport.links.probe import ProbeStage
 from mdl.transport.trust.keys import Mesh, new_join_code
 
 OWN = [IPv4Interface("192.0.2.7/24")]
@@ -25,7 +25,7 @@ def test_other_runs_of_the_mesh_that_are_active_are_named() -> None:
     run = Announcement("a device", "home--gait", "f" * 16, str(PROTOCOL_VERSION), "", "", ("192.0.2.8",), 7300, False)
     mesh = Mesh.from_code(new_join_code("home"))
     (found,) = _check_strangers(mesh, replace(NOTHING, announced=[run]))
-    assert (found.check, found.verdict) == ("run", Verdict.OK)
+    assert (found.check, found.verdict) == ("run", Severity.OK)
     assert found.told == "home/gait is active, at 192.0.2.8: mdl doctor --mesh home/gait looks at it"
 
 
@@ -35,12 +35,12 @@ def test_other_runs_of_the_mesh_that_are_active_are_named() -> None:
 )
 def test_only_another_machine_is_said_to_be_kept_from_answering(host: str, check: str, verdict: str) -> None:
     at = Address(host, 7300)
-    found = _find_trouble(_Device("ann", [at], None), at, Reached.MEMBER, False, OWN, NOTHING)
+    found = _find_trouble(_Device("ann", [at], None), at, ProbeStage.MEMBER, False, OWN, NOTHING)
     assert found is not None
-    assert (found.check, found.verdict) == (check, Verdict(verdict))
+    assert (found.check, found.verdict) == (check, Severity(verdict))
     assert found.do
     assert ("(NAT), or a firewall here" in found.told) == (check == "way"), "two causes are left beyond a router"
-    assert _find_trouble(_Device("ann", [at], None), at, Reached.MEMBER, True, OWN, NOTHING) is None
+    assert _find_trouble(_Device("ann", [at], None), at, ProbeStage.MEMBER, True, OWN, NOTHING) is None
 
 
 def test_what_the_mesh_says_of_its_devices_is_told_with_what_to_do() -> None:
@@ -53,5 +53,5 @@ def test_what_the_mesh_says_of_its_devices_is_told_with_what_to_do() -> None:
     status = MeshStatus(9, 5, 20, "aggregating", "greedy", (), (), **said)
     found = {each.told: each for each in _check_work([], replace(NOTHING, status=status))}
     assert set(found) == set(lines.values())
-    assert {each.verdict for each in found.values()} == {Verdict.NOTE}
+    assert {each.verdict for each in found.values()} == {Severity.NOTE}
     assert "mdl data inspect" in found[lines["unlike"]].do

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mdl.peers.doctor.device import check_name
-from mdl.peers.doctor.finding import Verdict
+from mdl.peers.doctor.finding import Severity
 from mdl.peers.edge.identity import default_name
 from mdl.peers.edge.naming import name_here
 from mdl.transport.trust.membership import Membership
@@ -24,7 +24,7 @@ def test_the_hosts_name_of_another_device_is_told_with_the_name_that_a_peer_take
     membership = Membership(KEYS, ME)
     membership.admit(introduced(default_name(), OTHER))
     (finding,) = check_name(sight(membership=membership), tmp_path)
-    assert finding.verdict is Verdict.NOTE
+    assert finding.verdict is Severity.NOTE
     assert repr(name_here(membership)) in finding.told
 
 
@@ -33,6 +33,6 @@ def test_a_name_that_a_peer_was_started_with_here_is_in_the_way_though_none_runs
     membership.admit(introduced("dev2", OTHER))
     (tmp_path / "dev2").mkdir()
     (finding,) = check_name(sight(membership=membership), tmp_path)
-    assert finding.verdict is Verdict.FAIL
+    assert finding.verdict is Severity.FAIL
     assert "--name" in finding.do
     assert "mdl mesh revoke dev2" in finding.do

@@ -12,7 +12,7 @@ import pytest
 
 from mdl.config import MeshSection
 from mdl.peers.doctor import network
-from mdl.peers.doctor.finding import Verdict
+from mdl.peers.doctor.finding import Severity
 from mdl.transport.discovery import interfaces
 from mdl.transport.discovery.reach import Heard, Multicast
 
@@ -42,7 +42,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_what_is_used_and_what_is_left_out_is_told_with_the_reason(machine: Callable[..., None]) -> None:
     machine(eth0=str(LAN), docker0="172.17.0.1/16", wlan0_="10.0.0.2/8", usb0="")
     finding, own = network.check_interfaces(MeshSection())
-    assert (finding.verdict, own) == (Verdict.OK, [LAN])
+    assert (finding.verdict, own) == (Severity.OK, [LAN])
     left_out = "docker0 (of containers), usb0 (no address), wlan0 (no connection)"
     assert finding.told == f"eth0 {LAN}; left out: {left_out}"
 
@@ -50,32 +50,32 @@ def test_what_is_used_and_what_is_left_out_is_told_with_the_reason(machine: Call
 def test_several_interfaces_are_noted_and_the_default_routes_is_the_first(machine: Callable[..., None]) -> None:
     machine(tun0=str(VPN), eth0=str(LAN))
     finding, own = network.check_interfaces(MeshSection())
-    assert (finding.verdict, own) == (Verdict.NOTE, [LAN, VPN])
+    assert (finding.verdict, own) == (Severity.NOTE, [LAN, VPN])
     assert "the default route's first" in finding.told
 
 
 def test_no_network_and_no_lease_are_told(machine: Callable[..., None]) -> None:
     machine(eth0="")
-    assert network.check_interfaces(MeshSection())[0].verdict is Verdict.FAIL
+    assert network.check_interfaces(MeshSection())[0].verdict is Severity.FAIL
     assert "eth0 (no address)" in network.check_interfaces(MeshSection())[0].told
     machine(eth0="169.254.3.4/16")
     finding, own = network.check_interfaces(MeshSection())
-    assert (finding.verdict, len(own)) == (Verdict.NOTE, 1)
+    assert (finding.verdict, len(own)) == (Severity.NOTE, 1)
     assert "DHCP" in finding.told
 
 
 @pytest.mark.parametrize(
     ("heard", "verdicts"),
     [
-        ((Heard.OTHERS, Heard.NOTHING), [Verdict.OK, Verdict.NOTE]),
-        ((Heard.ITSELF, Heard.NO_WAY), [Verdict.NOTE, Verdict.NOTE]),
-        ((Heard.NOTHING, Heard.NOTHING), [Verdict.FAIL, Verdict.FAIL]),
-        ((Heard.NOTHING,), [Verdict.FAIL]),
+        ((Heard.OTHERS, Heard.NOTHING), [Severity.OK, Severity.NOTE]),
+        ((Heard.ITSELF, Heard.NO_WAY), [Severity.NOTE, Severity.NOTE]),
+        ((Heard.NOTHING, Heard.NOTHING), [Severity.FAIL, Severity.FAIL]),
+        ((Heard.NOTHING,), [Severity.FAIL]),
         ((), []),
     ],
 )
 def test_multicast_is_in_the_way_only_where_no_interface_carries_it(
-    heard: tuple[Heard, ...], verdicts: list[Verdict], machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    heard: tuple[Heard, ...], verdicts: list[Severity], machine: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(eth0=str(LAN), tun0=str(VPN))
     own = [LAN, VPN][: len(heard)]
@@ -83,4 +83,4 @@ def test_multicast_is_in_the_way_only_where_no_interface_carries_it(
     monkeypatch.setattr(network, "try_multicast", lambda host, wait_s: by_host[host])
     found = network.check_multicast(own)
     assert [each.verdict for each in found] == verdicts
-    assert all(each.do for each in found if each.verdict is not Verdict.OK)
+    assert all(each.do for each in found if each.verdict is not Severity.OK)

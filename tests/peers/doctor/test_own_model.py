@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mdl.config import Config, load_config
-from mdl.peers.doctor.finding import Verdict
+from mdl.peers.doctor.finding import Severity
 from mdl.peers.doctor.own_model import OwnModel, build_own_model, check_own_model
 from mdl.peers.doctor.sight import Sight
 from mdl.peers.edge.device import Device
@@ -42,19 +42,19 @@ def test_what_a_device_brings_has_the_hash_that_its_peer_tells(tmp_path: Path) -
 def test_a_model_that_cannot_be_built_is_told_in_a_line(settings: Config, why: str) -> None:
     own = build_own_model(settings)
     finding = check_own_model(own, NOTHING)
-    assert (finding.check, finding.verdict) == ("model", Verdict.FAIL)
+    assert (finding.check, finding.verdict) == ("model", Severity.FAIL)
     assert why in finding.told
     assert "\n" not in finding.told
 
 
 def test_the_same_model_is_in_order_and_another_one_is_not() -> None:
-    assert check_own_model(OWN, known(ann="aaaa", bob="")).verdict is Verdict.OK
-    assert check_own_model(OWN, NOTHING).verdict is Verdict.OK
+    assert check_own_model(OWN, known(ann="aaaa", bob="")).verdict is Severity.OK
+    assert check_own_model(OWN, NOTHING).verdict is Severity.OK
     differs = check_own_model(OWN, known(ann="aaaa", bob="bbbb"))
-    assert differs.verdict is Verdict.FAIL
+    assert differs.verdict is Severity.FAIL
     assert "bob train another model" in differs.told
     assert differs.do
 
 
 def test_data_that_take_too_long_are_worth_a_word() -> None:
-    assert check_own_model(None, NOTHING).verdict is Verdict.NOTE
+    assert check_own_model(None, NOTHING).verdict is Severity.NOTE

@@ -16,7 +16,7 @@ from mdl.learning.flat import FlatModel
 from mdl.peers.edge.best import BEST, BestModel, known_by, read_best
 from mdl.peers.roles.peer import Peer
 from mdl.peers.roles.run_end import UNKNOWN
-from mdl.protocol.counts import Course, Judged
+from mdl.protocol.counts import Course, ModelJudgement
 from mdl.protocol.delta import digest_of
 
 MODEL = FlatModel(nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)))
@@ -44,7 +44,7 @@ class Run:
         self.cache.save(CachedModel(values, self.round_id, "schema", "mesh"))
 
     def hear(self, number: int, accuracy: float | None = None, loss: float | None = None, of: str = "a") -> None:
-        judged = tuple(Judged(name, 10, accuracy, loss=loss if accuracy is None else None) for name in of)
+        judged = tuple(ModelJudgement(name, 10, accuracy, loss=loss if accuracy is None else None) for name in of)
         self.course = Course(1.0, number, accuracy, loss, self.digests[number], best=judged)
 
     def kept(self) -> tuple[int, float] | None:

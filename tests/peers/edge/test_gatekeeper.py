@@ -15,7 +15,7 @@ from torch import nn
 
 from benchmarks.allowed_hours import Session, allowed_hours, play, read_sessions, train_on
 from mdl.config import TrainingSettings
-from mdl.devices.gate import Gate, Reading, parse_when
+from mdl.devices.gate import PauseConditions, SensorReading, parse_when
 from mdl.errors import ConfigError
 from mdl.peers.edge.gatekeeper import LOOK_EVERY_S, Gatekeeper, make_gatekeeper
 from mdl.peers.edge.sensors import Sensors
@@ -65,7 +65,7 @@ def test_on_a_recorded_evening_training_runs_in_allowed_minutes_alone_and_pauses
 ) -> None:
     session, path = evening(tmp_path), tmp_path / "sensors.json"
 
-    def written() -> Reading:
+    def written() -> SensorReading:
         """A script writes what the phone's sensors say at this moment; mdl reads it."""
         reading = session.reading_at(session.now_s)
         path.write_text(json.dumps({name: getattr(reading, name) for name in ("idle", "charging", "battery_percent")}))
@@ -91,18 +91,21 @@ def test_on_a_recorded_evening_training_runs_in_allowed_minutes_alone_and_pauses
 
 def test_a_gate_that_is_always_open_lets_everything_through(tmp_path: Path) -> None:
     session = evening(tmp_path)
-    assert len(play(session, Gate(), 100.0, lambda is_over: [*iter(is_over, True)] and None).begun_s) == 6
+    assert len(play(session, PauseConditions(), 100.0, lambda is_over: [*iter(is_over, True)] and None).begun_s) == 6
 
 
-def keeper_of(readings: list[Reading], when: str = "charging,battery>50") -> Gatekeeper:
+def keeper_of(readings: list[SensorReading], when: str = "charging,battery>50") -> Gatekeeper:
     """Each look takes the next one; the last stays."""
     return Gatekeeper(parse_when(when), lambda: readings.pop(0) if len(readings) > 1 else readings[0], lambda: 0.0)
 
 
 def test_a_pause_is_said_once_and_a_percent_less_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    at = [Reading(charging=True, battery_percent=80), *(Reading(charging=False, battery_percent=n) for n in (42, 41))]
-    keeper = keeper_of([*at, Reading(charging=True, battery_percent=41), at[0]])
+    at = [
+        SensorReading(charging=True, battery_percent=80),
+        *(SensorReading(charging=False, battery_percent=n) for n in (42, 41)),
+    ]
+    keeper = keeper_of([*at, SensorReading(charging=True, battery_percent=41), at[0]])
     assert [keeper.look() for _ in range(4)] == [True, False, False, True]
     assert caplog.messages == [
         "paused: on battery (42 % < 50 %)",
@@ -113,14 +116,14 @@ def test_a_pause_is_said_once_and_a_percent_less_is_no_news(caplog: pytest.LogCa
 
 def test_what_a_machine_lacks_is_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    keeper = keeper_of([Reading()], "charging")
+    keeper = keeper_of([SensorReading()], "charging")
     assert caplog.messages == ["--when: nothing here tells of a battery: it counts as charging"]
     assert not keeper.forbidden_by
 
 
 @pytest.mark.parametrize("ends", ["stop", "going on"])
 def test_who_is_held_up_hears_at_once_that_it_is_over(ends: str) -> None:
-    keeper = keeper_of([Reading(charging=False), Reading(charging=True)], "charging")
+    keeper = keeper_of([SensorReading(charging=False), SensorReading(charging=True)], "charging")
     held: list[bool] = []
     thread = threading.Thread(target=lambda: held.append(keeper.hold()))
     thread.start()
@@ -130,7 +133,7 @@ def test_who_is_held_up_hears_at_once_that_it_is_over(ends: str) -> None:
 
 
 def test_a_thread_looks_and_tells_what_is_so_at_the_start() -> None:
-    keeper = keeper_of([Reading(charging=False)], "charging")
+    keeper = keeper_of([SensorReading(charging=False)], "charging")
     told: list[str] = []
     with keeper.looking(told.append):
         assert told == ["on battery"]

@@ -20,7 +20,7 @@ from mdl.files.checkpoint import ModelCache, write_safetensors
 from mdl.peers.api import join
 from mdl.peers.cli.main import main
 from mdl.peers.edge.cloud.files import Catalogue, CloudFiles
-from mdl.peers.edge.cloud.node import PERSONAL, Record, Student
+from mdl.peers.edge.cloud.node import PERSONAL, LearnerRecord, Student
 from mdl.peers.edge.device import Device
 from mdl.peers.edge.identity import known_meshes, remember_code
 from mdl.peers.edge.resume import Origin, describe_state
@@ -160,13 +160,15 @@ def test_a_learner_does_not_overwrite_its_model_with_another_one(home: Path) -> 
     config = settings()
     first = Student(config, home)
     origin = first.kind.schema_hash, first.kind.summary, 0
-    (home / "learner.json").write_bytes(msgspec.json.encode(Record(4, 2, 0.5, *origin)))
+    (home / "learner.json").write_bytes(msgspec.json.encode(LearnerRecord(4, 2, 0.5, *origin)))
     (home / PERSONAL).write_bytes(b"mine")
     assert Student(config, home).record.number == 4
     for other in (settings("cnn-lstm"), settings(seed=5)):
         with pytest.raises(ConfigError, match=r"has lesson 2 of .*, and this is .*--fresh"):
             Student(other, home)
-    assert Student(settings("cnn-lstm"), home, fresh=True).record == Record(4), "the cloud has counted its updates"
+    assert Student(settings("cnn-lstm"), home, fresh=True).record == LearnerRecord(4), (
+        "the cloud has counted its updates"
+    )
     assert (home / "before-1" / PERSONAL).read_bytes() == b"mine"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mdl.devices.gate import Reading, parse_when
+from mdl.devices.gate import SensorReading, parse_when
 from mdl.errors import ConfigError, DataError
 from mdl.peers.edge.sensors import Run, Sensors, read_sensors_file
 
@@ -51,7 +51,7 @@ def laptop(root: Path, status: str, plugged: bool) -> Path:
     return root
 
 
-def read(when: str, root: Path, run: Run = no_commands, in_use_file: str = "") -> Reading:
+def read(when: str, root: Path, run: Run = no_commands, in_use_file: str = "") -> SensorReading:
     return Sensors(parse_when(when), in_use_file, root, run)()
 
 
@@ -84,7 +84,7 @@ def test_a_laptop_in_sysfs(tmp_path: Path, status: str, plugged: bool, charging:
 
 def test_a_machine_without_a_battery_has_no_such_sensor(tmp_path: Path) -> None:
     put(tmp_path / "sys/class/power_supply/hidpp_battery_0", type="Battery", scope="Device", capacity="3")
-    assert read("charging,battery>50", tmp_path) == Reading()
+    assert read("charging,battery>50", tmp_path) == SensorReading()
 
 
 def test_termux_goes_before_sysfs_and_a_command_that_is_not_there_is_looked_for_once(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_the_default_route_says_whether_the_network_costs(
 
 
 def test_where_nothing_tells_of_a_network_there_is_no_such_sensor(tmp_path: Path) -> None:
-    assert read("wifi", tmp_path) == Reading()
+    assert read("wifi", tmp_path) == SensorReading()
     told = answers(termux_wifi_connectioninfo='{"supplicant_state": "DISCONNECTED"}')
     assert read("wifi", tmp_path, told).wifi is False
 
@@ -185,9 +185,9 @@ def test_what_no_condition_asks_for_is_not_read(tmp_path: Path) -> None:
     def must_not_run(command: Sequence[str]) -> str:
         raise AssertionError(command)
 
-    assert read("hours=1-2", laptop(tmp_path, "Charging", True), must_not_run) == Reading()
+    assert read("hours=1-2", laptop(tmp_path, "Charging", True), must_not_run) == SensorReading()
     path = put_file(tmp_path, idle=True, charging=True, battery_percent=80.5, wifi=True)
-    assert read(f"{EVERYTHING},file:{path}", tmp_path, must_not_run) == Reading(True, True, 80.5, True)
+    assert read(f"{EVERYTHING},file:{path}", tmp_path, must_not_run) == SensorReading(True, True, 80.5, True)
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.machine import LocalDeltaReady, Received, SaveBallot, SaveModel, Send, Tick, TrainLocally
 from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMessage
 from mdl.protocol.vector_work import VECTOR_WORK, Outer
-from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, Reached, TrainingReport
+from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, LineagePoint, TrainingReport
 from mdl.scheduler.policies.registry import make_policy
 from mdl.sim.plans.fault_plan import FaultPlan, Restart
 
 ME = Contributor("me", 2)
 HERE = Origin("home", "schema", "lenet 3x128 -> run", 0)
 HISTORY = History((Fork(0, 1, "start"),), ("me",), (Counted(ME, 7),))
-KNOWN = Ballot(1, (Reached("start", 7),))
+KNOWN = Ballot(1, (LineagePoint("start", 7),))
 
 
 def _peer(ballot=None):
@@ -184,6 +184,6 @@ def test_what_has_been_staged_is_on_the_disk_with_the_term():
             elif isinstance(effect, SaveBallot):
                 saved.append(effect.ballot)
             elif isinstance(effect, SaveModel):
-                assert Reached("start", effect.round_id) in saved[-1].reached
+                assert LineagePoint("start", effect.round_id) in saved[-1].reached
     assert len(saved) > 4
     assert saved[-1].term > saved[0].term >= 5_000_000

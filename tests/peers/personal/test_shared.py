@@ -109,7 +109,7 @@ def test_what_a_mesh_gets_does_not_depend_on_the_person(folder: Path) -> None:
     model, described = shared.read_shared(folder / "me", folder / "global.safetensors")
     said = shared.words_of(MINE, described.table)
     schema, told = FlatModel(model).schema, hash_task(FlatModel(model).schema, described.table.words)
-    taught = shared.teach([Round(1), Round(2)], model, shared.Lesson(said, SETTINGS, 0, lambda: False))
+    taught = shared.teach([Round(1), Round(2)], model, shared.TextLesson(said, SETTINGS, 0, lambda: False))
     fresh = load_next_word(folder / "global.safetensors")
     assert taught == 2
     assert FlatModel(model).schema == schema == FlatModel(fresh[0]).schema
@@ -126,7 +126,7 @@ def test_a_round_is_a_part_of_the_text_and_given_up_for_a_pause(folder: Path) ->
         yield cut
 
     whole, cut = Round(1), Round(2)
-    assert shared.teach(rounds(), model, shared.Lesson(said, SETTINGS, 32, lambda: next(looks))) == 1
+    assert shared.teach(rounds(), model, shared.TextLesson(said, SETTINGS, 32, lambda: next(looks))) == 1
     assert (whole.samples, whole.given_up, cut.given_up) == (32, False, True)
 
 

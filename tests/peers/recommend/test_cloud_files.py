@@ -11,24 +11,24 @@ from mdl.errors import DamagedError, MdlError
 from mdl.files.checkpoint import read_packed
 from mdl.peers.recommend.cloud_files import RecommendFiles
 from mdl.protocol.cloud_work import TeachCycle
-from mdl.recommend.algorithm import CloudSettings
+from mdl.recommend.algorithm import RecommenderSettings
 from mdl.recommend.din import DinSettings
 from mdl.recommend.interactions import Feature, Interactions
-from mdl.recommend.lesson import LARGEST_LESSON_BYTES, Lesson, read_lesson
-from mdl.recommend.momodistill import DistillSettings
+from mdl.recommend.lesson import LARGEST_LESSON_BYTES, RecommenderLesson, read_lesson
+from mdl.recommend.momodistill import MoMoDistillSettings
 from mdl.recommend.profiles import number_profiles
 from mdl.recommend.training import FitSettings
 from tests.mdl.recommend.logs import small_log
 
 FEW = FitSettings(epochs=1, batch=64, history=5)
-SETTINGS = CloudSettings(DinSettings(8, 16, 5, has_user=False), 4, FEW, DistillSettings(0.01, FEW, FEW))
+SETTINGS = RecommenderSettings(DinSettings(8, 16, 5, has_user=False), 4, FEW, MoMoDistillSettings(0.01, FEW, FEW))
 
 
 def _open(folder: Path, fresh: bool = False, log: Interactions | None = None, store: str = "") -> RecommendFiles:
     return RecommendFiles(folder, log or small_log(), SETTINGS, 0, "6 users", fresh, store)
 
 
-def _lesson(files: RecommendFiles) -> Lesson:
+def _lesson(files: RecommendFiles) -> RecommenderLesson:
     taught = files.taught()
     assert taught is not None
     return read_lesson(bytes(taught.lessons["-1"]))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.protocol.delta import Contributor, Partial, PartialSum, digest_of, digest_of_result
 from mdl.protocol.grid import Vector, grid_of
@@ -75,6 +75,6 @@ def mean_of(held: PartialSum, parameters: Vector | None = None) -> Vector:
     return grid_of(at, held.room).to_mean(held.values, held.theta)
 
 
-def apply_at_once(standing: Standing, result: PartialSum, eta: float = 1.0) -> None:
+def apply_at_once(standing: ModelState, result: PartialSum, eta: float = 1.0) -> None:
     applied = apply_result(ApplyDelta(standing.round_id + 1, standing.state, result, Outer(eta)))
     standing.apply(result, applied.state, applied.digest)

@@ -8,7 +8,7 @@ import msgspec
 
 from mdl.peers.roles.agent.agent import MobileAgent
 from mdl.peers.roles.agent.settings import AgentSettings
-from mdl.peers.roles.run_end import Taken
+from mdl.peers.roles.run_end import RunKnowledge
 from mdl.protocol.delta import Contributor, Partial
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Effect, Event, Finish, Received, RecordRound, Send
@@ -28,7 +28,7 @@ class Desk:
         self, rounds: int = 1, min_peers: int = 2, policy: str = "fifo", goal: int = 0, **settings: Any
     ) -> None:
         options = AgentSettings(rounds=rounds, min_peers=min_peers, **settings)
-        self.agent = MobileAgent(Contributor("agent", 1), make_policy(policy), options, taken=Taken(goal))
+        self.agent = MobileAgent(Contributor("agent", 1), make_policy(policy), options, taken=RunKnowledge(goal))
         self.reports: dict[Contributor, PeerReport] = {}
         self.said: list[tuple[str, Any]] = []
         self.newest: dict[type, Any] = {}

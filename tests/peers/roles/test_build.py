@@ -10,7 +10,7 @@ import pytest
 
 from mdl.config import Compress, Config, FaultSection, RoundSection
 from mdl.errors import ConfigError
-from mdl.peers.edge.resume import State
+from mdl.peers.edge.resume import ResumeState
 from mdl.peers.roles.build import (
     PeerStart,
     TrainerStart,
@@ -22,11 +22,11 @@ from mdl.peers.roles.build import (
 )
 from mdl.protocol.coding import CODINGS
 from mdl.protocol.delta import Contributor, digest_of
-from mdl.protocol.vocabulary import Ballot, History, Reached
+from mdl.protocol.vocabulary import Ballot, History, LineagePoint
 
 ME = Contributor("ann", 3)
 W = np.arange(4, dtype=np.float32)
-BALLOT = Ballot(term=5, agent="bob", reached=(Reached("", 2),))
+BALLOT = Ballot(term=5, agent="bob", reached=(LineagePoint("", 2),))
 CONFIG = Config(
     round=RoundSection(policy="fifo", eta=0.5, keep_deltas=True), faults=FaultSection(stall_s=3.0, lost_after_s=2.0)
 )
@@ -34,7 +34,7 @@ CONFIG = Config(
 
 def test_a_trainer_goes_on_from_what_was_saved_as_the_configuration_wants_it() -> None:
     start = configured_start(
-        CONFIG, ME, State(W, 2, History()).start("hash", "lenet", BALLOT, outer_of(CONFIG.round)), 10.0
+        CONFIG, ME, ResumeState(W, 2, History()).start("hash", "lenet", BALLOT, outer_of(CONFIG.round)), 10.0
     )
     assert start.trainer is not None
     assert (start.policy, start.started_s, start.trainer.round_id) == ("fifo", 10.0, 2)

@@ -11,8 +11,8 @@ from mdl.ends import EndSection
 from mdl.peers.roles.agent.agent import MobileAgent
 from mdl.peers.roles.agent.conductor import Phase
 from mdl.peers.roles.agent.settings import AgentSettings
-from mdl.peers.roles.run_end import Ending, Taken
-from mdl.protocol.counts import Course, Evaluation, Fit, Judged, Judgements, Labelling
+from mdl.peers.roles.run_end import Ending, RunKnowledge
+from mdl.protocol.counts import Course, Evaluation, Fit, Judgements, Labelling, ModelJudgement
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import MeshFinished, RoundOpened, RoundTold
 from mdl.protocol.status_messages import RoundSummary
@@ -27,7 +27,7 @@ def _hear(ending: Ending, summary: RoundSummary, names: str = "ab") -> None:
     told = {name: value for name, value in figures.items() if value is not None}
     if summary.fits:
         told["r2"] = summary.score
-    ending.hear(summary, tuple(Judged(name, 10, **told) for name in names) if told else ())
+    ending.hear(summary, tuple(ModelJudgement(name, 10, **told) for name in names) if told else ())
 
 
 def _summary(number: int, accuracy: float | None = None, loss: float | None = None) -> RoundSummary:
@@ -121,7 +121,7 @@ def test_another_agent_goes_on_counting() -> None:
     first.begin(100.0)
     _hear(first, _summary(1, 0.8))
     first.begin(130.0)
-    judged = Judged("a", 10, 0.8), Judged("b", 10, 0.8)
+    judged = ModelJudgement("a", 10, 0.8), ModelJudgement("b", 10, 0.8)
     assert first.course == Course(30.0, 1, 0.8, None, "01", best=judged, last=judged)
     later = Ending(EndSection(minutes=10, no_better=3), first.course, now=7000.0)
     for number in (2, 3):
@@ -141,7 +141,7 @@ def test_another_agent_goes_on_counting() -> None:
 
 def _judged(number: int, **accuracies: float) -> tuple[RoundSummary, Judgements]:
     """A round as the agent tells it: ten test windows a device, their mean is the mesh's accuracy."""
-    devices = tuple(Judged(name, 10, value, value) for name, value in accuracies.items())
+    devices = tuple(ModelJudgement(name, 10, value, value) for name, value in accuracies.items())
     mean = sum(accuracies.values()) / len(accuracies)
     return replace(_summary(number, mean), macro_f1=mean), devices
 
@@ -203,7 +203,7 @@ def test_a_lost_device_ends_nothing_it_counts_with_what_it_told_last(ends: EndSe
 def test_training_losses_are_compared_over_the_same_devices_too() -> None:
     ending = Ending(EndSection(no_better=9), None, 0.0)
     for number, losses in enumerate(({"a": 1.0, "b": 3.0}, {"a": 1.1}, {"a": 0.9}, {"a": 0.9, "b": 2.0}), start=1):
-        told = tuple(Judged(name, 1, loss=loss) for name, loss in losses.items())
+        told = tuple(ModelJudgement(name, 1, loss=loss) for name, loss in losses.items())
         ending.hear(_summary(number, loss=sum(losses.values()) / len(losses)), told)
     assert ending.course
     assert ending.course.best_round == 3
@@ -238,7 +238,7 @@ def test_the_next_round_waits_for_the_tests_and_the_mesh_ends_for_all_with_the_r
     assert (desk.agent.phase, desk.agent.waiting_for) == (Phase.GATHERING, "the tests of the last round")
     _tested(desk, 1, right=5)
     assert desk.last(RoundOpened).round_id == 2  # at once, without waiting for a tick
-    told = tuple(Judged(name, 10, 0.5, 2 / 3) for name in "ab")
+    told = tuple(ModelJudgement(name, 10, 0.5, 2 / 3) for name in "ab")
     assert desk.last(RoundOpened).course == Course(
         pytest.approx(desk.now, abs=5.0), 1, 0.5, None, "7731", best=told, last=told
     )
@@ -300,7 +300,7 @@ def test_a_round_begins_at_most_once_a_period() -> None:
 def test_an_agent_that_takes_over_keeps_the_period_but_goes_on_at_once_with_an_open_round() -> None:
     desk = Desk(rounds=0, every_s=600.0)
     desk.now = 5000.0
-    taken = Taken(opened_at=4900.0)
+    taken = RunKnowledge(opened_at=4900.0)
     desk.agent = MobileAgent(Contributor("agent", 1), make_policy("fifo"), AgentSettings(every_s=600.0), taken=taken)
     for peer in (A, B):
         desk.report(peer)
@@ -313,7 +313,7 @@ def test_an_agent_that_takes_over_keeps_the_period_but_goes_on_at_once_with_an_o
         desk.join(peer)
     desk.agent = MobileAgent(
         Contributor("agent", 2), make_policy("fifo"), AgentSettings(every_s=600.0), term=desk.agent.term + 7,
-        taken=Taken(opened_at=desk.now), now=desk.now,
+        taken=RunKnowledge(opened_at=desk.now), now=desk.now,
     )  # fmt: skip
     desk.said.clear()
     for _ in range(5):

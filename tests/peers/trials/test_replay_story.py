@@ -12,7 +12,7 @@ import pytest
 from mdl.errors import ConfigError, DataError
 from mdl.own import Own
 from mdl.peers.roles.build import build_machine
-from mdl.peers.roles.trainer.hops import Hops
+from mdl.peers.roles.trainer.hops import HopsHere
 from mdl.peers.trials.campaign import Campaign, silent_machines
 from mdl.peers.trials.run_plan import run_plan, tell_plan
 from mdl.peers.trials.story_file import load_story, read_event, replay_story, save_stories, tell_entries
@@ -53,7 +53,7 @@ def test_every_process_of_a_hard_run_in_segments_does_the_same_again(seed: int, 
 
 
 def test_a_machine_that_does_otherwise_is_found_out(stories: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hops, "serve", lambda self, part, receiver, wanted: [])
+    monkeypatch.setattr(HopsHere, "serve", lambda self, part, receiver, wanted: [])
     with silent_machines():
         replays = [replay_story(load_story(path)) for path in stories]
     told = [replay.difference for replay in replays if replay.differs]

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from mdl.peers.view import snapshot as schema
 from mdl.peers.view import terminal
-from mdl.peers.view.snapshot import CyclePart, Snapshot, Taker, Told, apply_patch, merge_patch, take_snapshot
+from mdl.peers.view.snapshot import CyclePart, Snapshot, SnapshotTaker, Told, apply_patch, merge_patch, take_snapshot
 from mdl.peers.view.terminal import draw_addresses, draw_energy, draw_mesh
 from mdl.protocol.counts import Fit, Labelling
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MemberStatus, MeshStatus, RoundSummary
@@ -125,7 +125,7 @@ def test_between_rounds_the_last_one_is_shown() -> None:
 
 
 def test_while_a_round_is_open_the_one_before_is_there_too_and_is_drawn_once() -> None:
-    taker = Taker()
+    taker = SnapshotTaker()
     part = taker.take(TOLD).round
     assert part
     assert part.before
@@ -188,7 +188,7 @@ def test_cycles_of_a_cloud_are_told_by_version() -> None:
 
 
 def test_a_change_names_what_changed_and_nothing_else() -> None:
-    taker = Taker()
+    taker = SnapshotTaker()
     before = taker.take(TOLD)
     assert merge_patch(before, taker.take(TOLD)) == {}
     told = msgspec.structs.replace(
@@ -201,7 +201,7 @@ def test_a_change_names_what_changed_and_nothing_else() -> None:
 
 
 def test_rounds_that_are_over_are_made_once() -> None:
-    taker = Taker()
+    taker = SnapshotTaker()
     first, second = taker.take(TOLD), taker.take(TOLD)
     assert first.learning.rounds["3"] is second.learning.rounds["3"]
 
@@ -225,7 +225,7 @@ def test_no_change_is_empty(value: dict[str, Any]) -> None:
 
 
 def test_changes_of_snapshots_lead_from_one_to_the_other() -> None:
-    taker = Taker()
+    taker = SnapshotTaker()
     moments = [
         Told("home"),
         TOLD,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.peers.web.guard import COOKIE, Asked, Guard
+from mdl.peers.web.guard import COOKIE, Asked, PageGuard
 
 TOKEN = "t" * 32
 OTHER_PAGE = "http://10.0.0.7:8420"
@@ -17,8 +17,8 @@ class Clock:
         return self.now
 
 
-def _guard(clock: Clock | None = None) -> Guard:
-    return Guard(TOKEN, ["workshop", "workshop.local"], lambda: (OTHER_PAGE,), clock or Clock())
+def _guard(clock: Clock | None = None) -> PageGuard:
+    return PageGuard(TOKEN, ["workshop", "workshop.local"], lambda: (OTHER_PAGE,), clock or Clock())
 
 
 def _asked(token: str = "", method: str = "GET", client: str = "10.0.0.9", **headers: str) -> Asked:
@@ -26,7 +26,7 @@ def _asked(token: str = "", method: str = "GET", client: str = "10.0.0.9", **hea
     return Asked(method, "/", {"host": "10.0.0.1:8420"} | given, token, client)
 
 
-def _code(guard: Guard, asked: Asked) -> int:
+def _code(guard: PageGuard, asked: Asked) -> int:
     refused = guard.check(asked)
     return refused.code if refused else 200
 

@@ -21,7 +21,7 @@ from mdl.scheduler.rounds.learned import (
     save_rounds_policy,
     valid_choices,
 )
-from mdl.scheduler.rounds.participation import Bounds, Close, DeviceSeen, RoundSeen, Wait
+from mdl.scheduler.rounds.participation import Bounds, Close, DeviceSeen, RoundSeen, WaitFor
 from mdl.scheduler.rounds.registry import make_rule
 from mdl.scheduler.rounds.simulate import RoundsMesh
 from mdl.scheduler.rounds.world import draw_world
@@ -50,14 +50,14 @@ def test_it_makes_the_choice_that_its_network_values_most() -> None:
     assert isinstance(closed, Close)
     assert closed.devices == ("0", "1")
     waits = _prefers(0).decide(_seen(0.0, 0.0, 0.0, 9.0))
-    assert isinstance(waits, Wait)
+    assert isinstance(waits, WaitFor)
     assert (waits.until_s, waits.devices) == (3.0 + LONGEST_WAIT_S, ("3",))
 
 
 def test_it_never_makes_a_choice_that_is_not_possible() -> None:
     closed = _prefers(4).decide(_seen(0.0, 0.0, 0.0, 9.0))
-    assert isinstance(closed, Wait)  # the others are worth the same; waiting comes first
-    assert isinstance(_prefers(2).decide(_seen(0.0, 1.0, 9.0)), Wait)
+    assert isinstance(closed, WaitFor)  # the others are worth the same; waiting comes first
+    assert isinstance(_prefers(2).decide(_seen(0.0, 1.0, 9.0)), WaitFor)
 
 
 def test_it_does_not_wait_when_there_is_nothing_to_wait_for() -> None:

@@ -19,7 +19,7 @@ from mdl.scheduler.rounds.participation import (
     Close,
     DeviceSeen,
     RoundSeen,
-    Wait,
+    WaitFor,
     best_set,
     in_plan_order,
     plan_exchange,
@@ -55,9 +55,9 @@ def test_third_waits_for_a_third_and_for_the_grace_and_says_so() -> None:
     late = [_device("b", 5.0), _device("c", 6.0), _device("d", 7.0)]
     rule = make_rule("third")
     early = rule.decide(_seen(_device("a"), *late, open_s=9.0))
-    assert early == Wait(inf, ("b", "c", "d"), "waits for b, c, d: 1 of 4 can give, 2 are needed")
+    assert early == WaitFor(inf, ("b", "c", "d"), "waits for b, c, d: 1 of 4 can give, 2 are needed")
     grace = rule.decide(_seen(_device("a"), _device("e"), *late, open_s=1.5))
-    assert grace == Wait(2.0, ("b", "c", "d"), "waits for b, c, d: 2 of 5 can give, open until 2 s")
+    assert grace == WaitFor(2.0, ("b", "c", "d"), "waits for b, c, d: 2 of 5 can give, open until 2 s")
     closed = rule.decide(_seen(_device("a"), _device("e"), *late, open_s=2.0))
     assert isinstance(closed, Close)
     assert set(closed.devices) == {"a", "e"}
@@ -72,7 +72,7 @@ def test_a_device_at_the_bound_is_waited_for_and_never_dropped() -> None:
     rule = make_rule("third?left_out_at_most=3")
     owed = _device("e", 30.0, left_out=3)
     waits = rule.decide(_seen(*READY, owed, _device("f", 9.0), open_s=60.0))
-    assert isinstance(waits, Wait)
+    assert isinstance(waits, WaitFor)
     assert (waits.devices, waits.until_s) == (("e",), inf)
     assert "e was left out of 3 rounds in a row, the most is 3" in waits.reason
     assert isinstance(rule.decide(_seen(*READY, msgspec.structs.replace(owed, left_out=2), open_s=60.0)), Close)
@@ -84,7 +84,7 @@ def test_a_device_at_the_bound_is_waited_for_and_never_dropped() -> None:
 def test_all_waits_for_everybody_and_drops_nobody() -> None:
     rule = make_rule("all")
     waits = rule.decide(_seen(*READY, _device("e", 900.0), open_s=900.0))
-    assert isinstance(waits, Wait)
+    assert isinstance(waits, WaitFor)
     assert waits.devices == ("e",)
     closed = rule.decide(_seen(*READY))
     assert isinstance(closed, Close)
@@ -93,10 +93,10 @@ def test_all_waits_for_everybody_and_drops_nobody() -> None:
 
 def test_deadline_and_k_of_n_close_when_their_names_say() -> None:
     late = [_device(name, 50.0) for name in "efgh"]
-    assert isinstance(make_rule("deadline").decide(_seen(*READY, *late, open_s=7.9)), Wait)
+    assert isinstance(make_rule("deadline").decide(_seen(*READY, *late, open_s=7.9)), WaitFor)
     assert isinstance(make_rule("deadline").decide(_seen(*READY, *late, open_s=8.0)), Close)
-    assert isinstance(make_rule("deadline").decide(_seen(*READY, *late, _device("i", 1.0), open_s=9.0)), Wait)
-    assert isinstance(make_rule("k-of-n").decide(_seen(*READY, *late, open_s=0.0)), Wait)
+    assert isinstance(make_rule("deadline").decide(_seen(*READY, *late, _device("i", 1.0), open_s=9.0)), WaitFor)
+    assert isinstance(make_rule("k-of-n").decide(_seen(*READY, *late, open_s=0.0)), WaitFor)
     assert isinstance(make_rule("k-of-n?wait_for=0.5").decide(_seen(*READY, *late, open_s=0.0)), Close)
 
 
@@ -110,7 +110,7 @@ def test_best_ratio_leaves_out_a_link_that_slows_the_exchange() -> None:
 def test_best_ratio_waits_for_a_device_that_is_nearly_ready_and_not_for_one_that_is_far() -> None:
     rule = make_rule("best-ratio")
     near = rule.decide(_seen(*READY, _device("e", 0.05), open_s=3.0))
-    assert isinstance(near, Wait)
+    assert isinstance(near, WaitFor)
     assert (near.devices, near.until_s) == (("e",), pytest.approx(3.05))
     assert isinstance(rule.decide(_seen(*READY, _device("e", 60.0), open_s=3.0)), Close)
 
@@ -122,7 +122,7 @@ def test_best_ratio_takes_a_device_at_the_bound_however_slow_it_is() -> None:
     assert isinstance(closed, Close)
     assert closed.devices[0] == "e"
     waits = rule.decide(_seen(*READY, msgspec.structs.replace(owed, ready_in_s=40.0), open_s=1.0))
-    assert isinstance(waits, Wait)
+    assert isinstance(waits, WaitFor)
     assert waits.devices == ("e",)
 
 
@@ -145,20 +145,20 @@ def test_the_rules_of_a_mesh_give_the_others_a_moment_once_enough_can_give(name:
     """A new device has longer: nobody knows how long it trains."""
     able = [msgspec.structs.replace(each, able_at_s=3.0) for each in READY[:3]]
     far, rule = _device("e", 60.0), make_rule(name)
-    assert isinstance(rule.decide(_seen(*able[:2], _device("d", 9.0), far, open_s=4.0)), Wait), "3 of 4 are needed"
+    assert isinstance(rule.decide(_seen(*able[:2], _device("d", 9.0), far, open_s=4.0)), WaitFor), "3 of 4 are needed"
     early = rule.decide(_seen(*able, far, open_s=4.5))
-    assert isinstance(early, Wait)
+    assert isinstance(early, WaitFor)
     assert (early.devices, early.until_s) == (("e",), 5.0)
     assert isinstance(rule.decide(_seen(*able, far, open_s=5.0)), Close)
     new = msgspec.structs.replace(far, is_new=True)
-    assert isinstance(rule.decide(_seen(*able, new, open_s=12.0)), Wait)
+    assert isinstance(rule.decide(_seen(*able, new, open_s=12.0)), WaitFor)
     assert isinstance(rule.decide(_seen(*able, new, open_s=13.0)), Close)
 
 
 @pytest.mark.parametrize("name", ["half", "best-ratio?wait_for=0.51"])
 def test_devices_that_are_gone_make_no_smaller_round_enough(name: str) -> None:
     seen = msgspec.structs.replace(_seen(*READY[:3], _device("e", 60.0), open_s=30.0), members=9)
-    assert isinstance(make_rule(name).decide(seen), Wait), "5 of the 9 that it was opened with"
+    assert isinstance(make_rule(name).decide(seen), WaitFor), "5 of the 9 that it was opened with"
     all_left = msgspec.structs.replace(_seen(*READY[:3], open_s=30.0), members=9)
     assert isinstance(make_rule(name).decide(all_left), Close)
 
@@ -251,7 +251,7 @@ def test_a_wrong_rule_is_told_with_what_would_be_valid(text: str, complaint: str
 def test_bounds_change_the_rule_and_its_name_keeps_them() -> None:
     rule = make_rule("third?wait_for=1&grace_s=0&left_out_at_most=inf")
     assert rule.name == "third?wait_for=1&grace_s=0&left_out_at_most=inf"
-    assert isinstance(rule.decide(_seen(*READY, _device("e", 1.0, left_out=500), open_s=50.0)), Wait)
+    assert isinstance(rule.decide(_seen(*READY, _device("e", 1.0, left_out=500), open_s=50.0)), WaitFor)
 
 
 def test_the_bandit_tries_each_arm_and_then_follows_the_best_one() -> None:

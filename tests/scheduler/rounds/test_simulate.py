@@ -9,9 +9,9 @@ import pytest
 
 from mdl.devices.power import MERGE_W
 from mdl.errors import LocalProtocolError
-from mdl.scheduler.rounds.participation import FRESH, TOGETHER, Close, Decision, RoundSeen, Wait
+from mdl.scheduler.rounds.participation import FRESH, TOGETHER, Close, Decision, RoundSeen, WaitFor
 from mdl.scheduler.rounds.registry import RULES, make_rule
-from mdl.scheduler.rounds.simulate import Played, RoundsMesh, play_world
+from mdl.scheduler.rounds.simulate import PlayedWorld, RoundsMesh, play_world
 from mdl.scheduler.rounds.world import FAMILIES, HORIZON_S, World, draw_world
 from tests.scheduler.rounds.worlds import device, world
 
@@ -19,7 +19,7 @@ from tests.scheduler.rounds.worlds import device, world
 PAIR_S = 1.0
 
 
-def _play(given: World, rule: str, level: float = 8.0) -> Played:
+def _play(given: World, rule: str, level: float = 8.0) -> PlayedWorld:
     return play_world(given, make_rule(rule), level)
 
 
@@ -191,7 +191,7 @@ def test_a_rule_never_sees_when_a_busy_time_ends() -> None:
         mesh = RoundsMesh(given)
         while mesh.now_s < 8.0:
             decision = rule.decide(mesh.see())
-            if isinstance(decision, Wait):
+            if isinstance(decision, WaitFor):
                 mesh.wait(decision.until_s)
             else:
                 mesh.close(decision)

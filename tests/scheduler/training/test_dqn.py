@@ -17,7 +17,7 @@ from mdl.scheduler.policies.qnet_numpy import load_weights
 from mdl.scheduler.study.judging import tell_verdict
 from mdl.scheduler.training import train
 from mdl.scheduler.training.dqn import Exploration
-from mdl.scheduler.training.labels import Progress
+from mdl.scheduler.training.labels import TrainingProgress
 from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 from mdl.sim.timing.scenario import draw_scenario
 
@@ -181,7 +181,7 @@ class _Labels:
         self.calls.append((steps, seed, start is not None))
         network = QNetwork(seed).weights()
         for step in range(1, steps + 1):
-            if on_progress is not None and on_progress(Progress(step, steps, 0.5, step, network)):
+            if on_progress is not None and on_progress(TrainingProgress(step, steps, 0.5, step, network)):
                 break
         return network
 

@@ -9,7 +9,13 @@ from mdl.errors import ConfigError
 from mdl.scheduler.policies.features import COLUMN
 from mdl.scheduler.policies.qnet_numpy import Weights, draw_weights
 from mdl.scheduler.training import labels
-from mdl.scheduler.training.labels import IMBALANCE_TRANSFERS, LabelJob, Progress, produce_labels, train_on_labels
+from mdl.scheduler.training.labels import (
+    IMBALANCE_TRANSFERS,
+    LabelJob,
+    TrainingProgress,
+    produce_labels,
+    train_on_labels,
+)
 
 
 @pytest.fixture
@@ -63,9 +69,9 @@ def test_the_same_steps_and_seed_give_the_same_network() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_a_network_goes_on_from_where_it_was_and_is_stopped_when_told() -> None:
-    seen: list[Progress] = []
+    seen: list[TrainingProgress] = []
 
-    def follow(progress: Progress) -> bool:
+    def follow(progress: TrainingProgress) -> bool:
         seen.append(progress)
         return progress.step == 2
 

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from mdl.config import Exchange
-from mdl.peers.roles.trainer.exchange import Exchange as Segments
+from mdl.peers.roles.trainer.exchange import SegmentExchange as Segments
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import run_guarded, run_plan
 from mdl.sim.mesh.driver import SimMesh
-from mdl.sim.mesh.invariants import Verdict
+from mdl.sim.mesh.invariants import RunVerdict
 from mdl.sim.plans.draw_plan import draw_plan
 from mdl.sim.plans.fault_plan import Alters, Cut, FaultPlan, dump_plan, load_plan
 from tests.portions import in_portions
@@ -23,7 +23,7 @@ def _plan(seed: int, peers: int = 4, level: str = "none", exchange: Exchange = "
     return replace(drawn, faults=(Alters(at_s=0.0, peer=_LIAR, for_s=2.0 * rounds), *drawn.faults))
 
 
-def _run(plan: FaultPlan) -> tuple[Verdict, SimMesh]:
+def _run(plan: FaultPlan) -> tuple[RunVerdict, SimMesh]:
     with silent_machines():
         return run_plan(plan)
 

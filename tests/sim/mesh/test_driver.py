@@ -15,7 +15,7 @@ from mdl.peers.trials.run_plan import build_mesh, run_plan
 from mdl.protocol.machine import StopRequested
 from mdl.scheduler.policies.registry import POLICIES
 from mdl.sim.mesh.driver import SimMesh
-from mdl.sim.mesh.invariants import Verdict, is_settled, judge
+from mdl.sim.mesh.invariants import RunVerdict, is_settled, judge
 from mdl.sim.plans.fault_plan import OFFICE, AnyFault, Crash, CrashOn, FaultPlan, Moment, Restart, Split, Suspend
 
 
@@ -25,7 +25,7 @@ def _silent() -> Iterator[None]:
         yield
 
 
-def _run(*faults: AnyFault, peers: int = 5, rounds: int = 3, **options: object) -> tuple[Verdict, SimMesh]:
+def _run(*faults: AnyFault, peers: int = 5, rounds: int = 3, **options: object) -> tuple[RunVerdict, SimMesh]:
     plan = FaultPlan(1, peers, rounds, faults=faults, **options)  # type: ignore[arg-type]
     verdict, mesh = run_plan(plan)
     assert not verdict.problem

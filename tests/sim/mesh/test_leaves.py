@@ -13,7 +13,7 @@ from mdl.peers.trials.campaign import Campaign, run_campaign, silent_machines
 from mdl.peers.trials.run_plan import build_mesh, run_guarded, run_plan
 from mdl.protocol.machine import StopRequested
 from mdl.sim.mesh.driver import SimMesh
-from mdl.sim.mesh.invariants import Verdict, judge
+from mdl.sim.mesh.invariants import RunVerdict, judge
 from mdl.sim.plans.draw_plan import draw_plan, draw_wide, with_leaves
 from mdl.sim.plans.fault_plan import (
     AGENT_NODE,
@@ -37,7 +37,7 @@ def _silent() -> Iterator[None]:
         yield
 
 
-def _run(*faults: AnyFault, peers: int = 3, rounds: int = 5, has_agent: bool = True) -> tuple[Verdict, SimMesh]:
+def _run(*faults: AnyFault, peers: int = 3, rounds: int = 5, has_agent: bool = True) -> tuple[RunVerdict, SimMesh]:
     plan = FaultPlan(1, peers, rounds, has_agent=has_agent, faults=faults)
     assert load_plan(dump_plan(plan)) == plan
     return run_plan(plan)

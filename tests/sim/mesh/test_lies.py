@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from mdl.config import Exchange
-from mdl.peers.roles.agent.doubt import Judged
-from mdl.peers.roles.trainer.guard import Guard
+from mdl.peers.roles.agent.doubt import JudgedDevices
+from mdl.peers.roles.trainer.guard import DeltaGuard
 from mdl.peers.trials.campaign import Campaign, silent_machines
 from mdl.peers.trials.run_plan import run_guarded, run_plan
 from mdl.protocol.vector_work import Check
-from mdl.sim.mesh.invariants import Verdict
+from mdl.sim.mesh.invariants import RunVerdict
 from mdl.sim.plans.draw_plan import draw_plan, with_liars
 from mdl.sim.plans.fault_plan import Lie, dump_plan, load_plan
 from tests.portions import in_portions
@@ -21,7 +21,7 @@ from tests.portions import in_portions
 _SEEDS = in_portions(range(60), 5)
 
 
-def _run(seed: int, exchange: Exchange = "chain", level: str = "hard", peers: int = 6, liars: int = 2) -> Verdict:
+def _run(seed: int, exchange: Exchange = "chain", level: str = "hard", peers: int = 6, liars: int = 2) -> RunVerdict:
     with silent_machines():
         return run_guarded(with_liars(draw_plan(seed, peers, 5, level, exchange=exchange), liars), 10.0)
 
@@ -62,27 +62,29 @@ def merges_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"mdl.{place}.check_sums", lambda sums, theta, room: None)
 
 
-def _judge_nothing(self: Guard, *asked: Any) -> Check | None:
+def _judge_nothing(self: DeltaGuard, *asked: Any) -> Check | None:
     return None
 
 
 @pytest.mark.usefixtures("merges_any_size")
 def test_a_device_that_does_not_judge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Guard, "check", _judge_nothing)
+    monkeypatch.setattr(DeltaGuard, "check", _judge_nothing)
     assert {_run(seed, level="none").kind for seed in range(5)} >= {"mean"}
 
 
 @pytest.mark.usefixtures("merges_any_size")
 def test_an_owner_that_does_not_judge_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Guard, "admits", lambda self, *piece: True)
-    monkeypatch.setattr(Judged, "is_due", lambda self, round_id: False)  # else a liar is out before it gives a piece
+    monkeypatch.setattr(DeltaGuard, "admits", lambda self, *piece: True)
+    monkeypatch.setattr(
+        JudgedDevices, "is_due", lambda self, round_id: False
+    )  # else a liar is out before it gives a piece
     kinds = {_run(seed, "shares", "none").kind for seed in range(5)}
     assert kinds & {"mean", "segment"}
 
 
 def test_the_share_of_a_weight_alone_keeps_lies_out_that_are_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first round's grid is wide: a share is 32,768 there."""
-    monkeypatch.setattr(Guard, "check", _judge_nothing)
+    monkeypatch.setattr(DeltaGuard, "check", _judge_nothing)
     kinds = set()
     for seed in range(5):
         plan = with_liars(draw_plan(seed, 6, 5, "none", exchange="chain"), 2)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
-from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
 from mdl.peers.trials.run_plan import build_mesh, run_guarded, tell_plan
 from mdl.protocol.kept_ballot import KeptBallot
@@ -120,7 +120,7 @@ def _is_trusted_after(*faults: TimedFault) -> bool:
         before = mesh.disk("p0").models[-1].round_id
         mesh.run(ends_s)
     standing = mesh.nodes["p0"].machine.trainer.standing  # type: ignore[attr-defined]
-    assert isinstance(standing, Standing)
+    assert isinstance(standing, ModelState)
     assert before > 2
     return bool(standing.starts[:-1])
 

@@ -13,7 +13,7 @@ from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import build_mesh, run_plan
 from mdl.protocol.machine import Evaluate, PauseChanged, TrainLocally
 from mdl.sim.mesh.driver import SimMesh
-from mdl.sim.mesh.invariants import Verdict
+from mdl.sim.mesh.invariants import RunVerdict
 from mdl.sim.plans.draw_plan import draw_plan
 from mdl.sim.plans.fault_plan import AnyFault, Crash, FaultPlan, Pause, Restart, dump_plan, load_plan
 
@@ -24,7 +24,7 @@ def _silent() -> Iterator[None]:
         yield
 
 
-def _run(*faults: AnyFault, peers: int = 5, rounds: int = 6) -> tuple[Verdict, SimMesh]:
+def _run(*faults: AnyFault, peers: int = 5, rounds: int = 6) -> tuple[RunVerdict, SimMesh]:
     plan = FaultPlan(1, peers, rounds, faults=faults)
     assert load_plan(dump_plan(plan)) == plan
     verdict, mesh = run_plan(plan, record=True)

@@ -16,18 +16,18 @@ import pytest
 from mdl.errors import UnfinishedError
 from mdl.peers.cli.study import sim as cli_sim
 from mdl.peers.roles.trainer import model_state
-from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.explore import Bound, dump_found, load_found, search_all, search_from, start_walk, tell_found
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
 from mdl.sim.mesh.search import (
-    Crash,
-    Cut,
+    CrashDuring,
+    CutDuring,
     Late,
     Lose,
     Sever,
-    Suspend,
+    SuspendAfter,
     Walk,
     copy_graph,
     explore,
@@ -140,7 +140,7 @@ def test_a_lost_message_is_not_heard_and_a_late_one_later() -> None:
 def test_a_process_crashes_with_some_of_its_messages_said_and_comes_back_from_its_disk() -> None:
     walk = _walk()
     step = _step_of(walk, RoundOpened, "p1")
-    assert follow(walk, (Crash(step=step, said=1, for_s=3.5),))
+    assert follow(walk, (CrashDuring(step=step, said=1, for_s=3.5),))
     assert not walk.mesh.nodes["p1"].running
     _end(walk)
     assert walk.mesh.nodes["p1"].info.incarnation == 2
@@ -150,7 +150,7 @@ def test_a_process_crashes_with_some_of_its_messages_said_and_comes_back_from_it
 def test_a_device_that_is_cut_off_is_heard_again_later() -> None:
     walk = _walk()
     step = _step_of(walk, RoundOpened, "p1")
-    assert follow(walk, (Cut(step=step, for_s=3.5),))
+    assert follow(walk, (CutDuring(step=step, for_s=3.5),))
     begun = walk.mesh.now
     _end(walk)
     heard = [at for at, _ in _heard(walk, "p0") if begun < at]
@@ -176,7 +176,7 @@ def test_a_severed_link_carries_nothing_and_the_others_all() -> None:
 def test_what_comes_to_a_suspended_device_waits_for_it() -> None:
     walk = _walk()
     step = _step_of(walk, RoundOpened, "p1")
-    assert follow(walk, (Suspend(step=step, for_s=1.5),))
+    assert follow(walk, (SuspendAfter(step=step, for_s=1.5),))
     copy, begun = copy_graph(walk), walk.mesh.now
     for way in (walk, copy):
         after = [at for at, _ in _heard(_end(way), "p1") if at > begun]
@@ -187,7 +187,7 @@ def test_departures_are_possible_from_the_first_round_on_until_the_last_is_had()
     walk = _walk()
     opened, closed = _step_of(walk, RoundOpened, "p1"), _step_of(walk, RoundClosed, "p1")
     with silent_machines():
-        steps = [departure.step for departure in first_departures(walk, (Lose, Late, Crash, Cut))]
+        steps = [departure.step for departure in first_departures(walk, (Lose, Late, CrashDuring, CutDuring))]
     assert steps[0] <= opened < closed
     assert closed <= steps[-1] <= closed + 4
 
@@ -229,13 +229,13 @@ def test_two_starts_of_a_mesh_that_meet_late_are_counted_apart(
     six rounds nothing is counted apart, even where a single round is remembered (before: 16 had to be)."""
     monkeypatch.setattr(model_state, "_SMALL_ROUNDS", remembered)
     bound = Bound(3, 1, policy="tree", kinds=("cut",))
-    part = search_from(bound, 2, [(Crash(step=34, said=0, for_s=3.5),)])
+    part = search_from(bound, 2, [(CrashDuring(step=34, said=0, for_s=3.5),)])
     assert part.found is None
     assert (part.apart, part.schedules > 0) == (0, True)
 
 
 def test_what_breaks_is_told_in_order_stored_and_stepped_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Standing, "add", lambda self, *works: None)
+    monkeypatch.setattr(ModelState, "add", lambda self, *works: None)
     found = search_all(TWO, 1, 1).found
     assert found is not None
     assert (found.kind, len(found.departures), len(found.told)) == ("lost", 1, 1)
@@ -278,7 +278,7 @@ def test_the_command_tells_how_far_it_went() -> None:
 
 
 def test_the_story_of_what_breaks_is_saved_and_gone_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Standing, "add", lambda self, *works: None)
+    monkeypatch.setattr(ModelState, "add", lambda self, *works: None)
     with pytest.raises(UnfinishedError) as end:
         cli_sim.search(2, 1, 1, 1, "cut", "greedy", processes=1, out=tmp_path, as_json=True)
     story = tmp_path / "story.json"

@@ -33,12 +33,12 @@ from mdl.peers.roles.agent import gathering as gathering_module
 from mdl.peers.roles.agent import gathering as opening_module
 from mdl.peers.roles.agent.agent import MobileAgent
 from mdl.peers.roles.membership import majority as choice_module
-from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.peers.roles.trainer.progress import Reports
 from mdl.peers.trials.explore import Bound, Found, search_all, search_from, tell_found
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Ballot
-from mdl.sim.mesh.search import AnyDeparture, Crash
+from mdl.sim.mesh.search import AnyDeparture, CrashDuring
 
 
 def _nobody_asks_what_was_staged(members: Any) -> None:
@@ -49,7 +49,7 @@ def _anybody_is_a_majority(base: Any, voters: Any) -> bool:
     return True
 
 
-def _a_restart_forgets_what_was_staged(self: Standing, term: int, agent: str = "") -> Ballot:
+def _a_restart_forgets_what_was_staged(self: ModelState, term: int, agent: str = "") -> Ballot:
     return Ballot(term, starts=self.starts, begun=self.begun)
 
 
@@ -57,7 +57,7 @@ def _a_vote_is_kept_and_not_what_it_was_for(self: Reports, *state: Any) -> PeerR
     return replace(_MAKE(self, *state), accepted=None)
 
 
-def _who_has_lost_its_ballot_votes(self: Standing) -> bool:
+def _who_has_lost_its_ballot_votes(self: ModelState) -> bool:
     return True
 
 
@@ -101,22 +101,28 @@ TEETH = {
         Bound(3, 1, kinds=("cut",)),
     ),
     "5: a promise outlives the process": Broken(
-        _a_restart_forgets_what_was_staged, ((Standing, "ballot"),), _ROUND_2, first=Crash(step=64, said=2, for_s=0.0)
+        _a_restart_forgets_what_was_staged,
+        ((ModelState, "ballot"),),
+        _ROUND_2,
+        first=CrashDuring(step=64, said=2, for_s=0.0),
     ),
     "6: who has lost the value says its name": Broken(
-        _a_vote_is_kept_and_not_what_it_was_for, ((Reports, "make"),), _ROUND_2, first=Crash(step=64, said=2, for_s=0.0)
+        _a_vote_is_kept_and_not_what_it_was_for,
+        ((Reports, "make"),),
+        _ROUND_2,
+        first=CrashDuring(step=64, said=2, for_s=0.0),
     ),
     "7: who does not know its ballot has no vote": Broken(
         _who_has_lost_its_ballot_votes,
-        ((Standing, "knows_ballot"),),
+        ((ModelState, "knows_ballot"),),
         Bound(2, 2, from_round=2, kinds=("crash", "forget")),
-        first=Crash(step=64, said=2, for_s=0.0),
+        first=CrashDuring(step=64, said=2, for_s=0.0),
     ),
     "8: the base is part of the value": Broken(
         _who_is_here_decides,
         ((MobileAgent, "_open"),),
         Bound(3, 2, kinds=("crash", "cut")),
-        first=Crash(step=69, said=0, for_s=3.5),
+        first=CrashDuring(step=69, said=0, for_s=3.5),
     ),
     "9: a group without a quorum forks": Broken(
         _a_minority_goes_on_with_the_round, ((MobileAgent, "_open"),), Bound(3, 1, kinds=("cut",))

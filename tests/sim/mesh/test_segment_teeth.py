@@ -19,11 +19,11 @@ from mdl.peers.roles.agent.aggregation import Aggregation
 from mdl.peers.roles.agent.distribution import Distribution
 from mdl.peers.roles.membership.members import Reach
 from mdl.peers.roles.trainer.broadcast import Staging
-from mdl.peers.roles.trainer.exchange import Exchange
-from mdl.peers.roles.trainer.guard import Defence, Guard, Voice
-from mdl.peers.roles.trainer.hops import Hops
-from mdl.peers.roles.trainer.model_state import Standing
-from mdl.peers.roles.trainer.round_state import Part, Spread
+from mdl.peers.roles.trainer.exchange import SegmentExchange
+from mdl.peers.roles.trainer.guard import Defence, DeltaGuard, Voice
+from mdl.peers.roles.trainer.hops import HopsHere
+from mdl.peers.roles.trainer.model_state import ModelState
+from mdl.peers.roles.trainer.round_state import Broadcast, RoundState
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import build_mesh, run_guarded, run_plan
 from mdl.protocol.coding import Coding, RoundedOff
@@ -35,7 +35,7 @@ from mdl.protocol.round_messages import BroadcastOrdered
 from mdl.protocol.segment_messages import PieceMessage
 from mdl.protocol.vector_work import hash_delta
 from mdl.protocol.vocabulary import Holding
-from mdl.sim.mesh.invariants import Verdict
+from mdl.sim.mesh.invariants import RunVerdict
 from mdl.sim.plans.draw_plan import draw_wide
 from mdl.sim.plans.fault_plan import Cut, FaultPlan
 from tests.peers.roles.at_once import sum_of
@@ -44,7 +44,7 @@ _LIMIT_S = 3.0
 _SEEDS = 300
 
 
-def _a_piece_that_comes_twice_counts_twice(self: Exchange, sender: Any, message: Any, *rest: Any) -> Any:
+def _a_piece_that_comes_twice_counts_twice(self: SegmentExchange, sender: Any, message: Any, *rest: Any) -> Any:
     mine = self._merging.get(message.segment)
     if mine and sender in mine.contributors:
         theta, others = mine.theta - message.theta, mine.contributors - {sender}
@@ -61,13 +61,13 @@ def _another_ballots_segments_are_taken(
     return _HEAR(self, part, sender, message, values, None, now)  # type: ignore[arg-type]  # checksums find it, too
 
 
-def _an_owner_does_not_wait_for_all(self: Exchange, segment: int) -> None:
+def _an_owner_does_not_wait_for_all(self: SegmentExchange, segment: int) -> None:
     merged = self._merging[segment]
     self._merging[segment] = msgspec.structs.replace(merged, theta=self.order.theta, contributors=self._contributors)
     _FINISH(self, segment)
 
 
-def _who_lacks_one_segment_stages(self: Exchange) -> bool:
+def _who_lacks_one_segment_stages(self: SegmentExchange) -> bool:
     return len(self.result.lacking) <= 1
 
 
@@ -76,17 +76,17 @@ def _a_lost_device_stays_in_the_plan(self: Aggregation, now: float) -> Holding |
     return result and Holding(0, result.theta + len(self._ledger.lost), result.contributors)
 
 
-def _pieces_come_from_whatever_is_held(self: Part, me: Contributor) -> PartialSum | None:
+def _pieces_come_from_whatever_is_held(self: RoundState, me: Contributor) -> PartialSum | None:
     return self.holds.get(0)
 
 
-def _segments_go_on_after_a_hop_was_fetched(self: Hops, part: Part, order: HopOrdered, now: float) -> None:
+def _segments_go_on_after_a_hop_was_fetched(self: HopsHere, part: RoundState, order: HopOrdered, now: float) -> None:
     exchange = part.spread.exchange
     _FETCH(self, part, order, now)
     part.spread.exchange = exchange
 
 
-def _a_restarted_process_counts_as_its_former(self: Exchange, sender: Any, *rest: Any) -> Any:
+def _a_restarted_process_counts_as_its_former(self: SegmentExchange, sender: Any, *rest: Any) -> Any:
     former = next((peer for peer in self._lanes if peer.peer_id == sender.peer_id), sender)
     return _TAKE_PIECE(self, former, *rest)
 
@@ -99,7 +99,7 @@ def _no_report_tells_a_pair(self: Distribution) -> list[Any]:
     return []
 
 
-def _nothing_is_said_again(self: Exchange, now: float) -> list[Any]:
+def _nothing_is_said_again(self: SegmentExchange, now: float) -> list[Any]:
     return []
 
 
@@ -107,26 +107,26 @@ def _a_standstill_is_not_seen(self: Distribution, now: float) -> bool:
     return False
 
 
-def _an_older_result_is_kept_for_a_new_plan(self: Spread, delta: PartialSum, digest: bytes) -> bool:
+def _an_older_result_is_kept_for_a_new_plan(self: Broadcast, delta: PartialSum, digest: bytes) -> bool:
     assert self.order is not None
     return _IS_RESULT(self, delta, digest) or (self._me == 0 and self._is_of(delta))
 
 
-def _who_is_in_some_segments_is_in_none(self: Standing, lineage: Any, round_id: int) -> Any:
+def _who_is_in_some_segments_is_in_none(self: ModelState, lineage: Any, round_id: int) -> Any:
     entry = _ENTRY(self, lineage, round_id)
     return None if entry and entry.lacks else entry
 
 
-def _who_is_in_some_segments_is_in_all(self: Standing, lineage: Any, round_id: int) -> Any:
+def _who_is_in_some_segments_is_in_all(self: ModelState, lineage: Any, round_id: int) -> Any:
     entry = _ENTRY(self, lineage, round_id)
     return entry and msgspec.structs.replace(entry, lacks=b"", segment_values=0)
 
 
-def _whose_piece_is_missing_is_not_told(self: Exchange, sender: Any, message: Any, *rest: Any) -> Any:
+def _whose_piece_is_missing_is_not_told(self: SegmentExchange, sender: Any, message: Any, *rest: Any) -> Any:
     return _TAKE_RESULT(self, sender, msgspec.structs.replace(message, without=()), *rest)
 
 
-def _what_a_lost_owner_gave_is_kept(self: Exchange, order: BroadcastOrdered) -> Any:
+def _what_a_lost_owner_gave_is_kept(self: SegmentExchange, order: BroadcastOrdered) -> Any:
     known, lacking = self.result.values.copy(), set(self.result.lacking)
     sends = _GO_ON(self, order)
     mine = set(self._owned)
@@ -136,7 +136,7 @@ def _what_a_lost_owner_gave_is_kept(self: Exchange, order: BroadcastOrdered) -> 
     return sends
 
 
-def _what_lies_in_the_own_deltas_place_is_given_as_its_pieces(self: Exchange, order: BroadcastOrdered) -> Any:
+def _what_lies_in_the_own_deltas_place_is_given_as_its_pieces(self: SegmentExchange, order: BroadcastOrdered) -> Any:
     sends = _GO_ON(self, order)
     if not self.lacks_own:
         return sends
@@ -144,12 +144,14 @@ def _what_lies_in_the_own_deltas_place_is_given_as_its_pieces(self: Exchange, or
     return self.begin()
 
 
-def _what_lies_in_the_own_deltas_place_is_given_away(self: Hops, part: Part, receiver: Any, wanted: Any) -> Any:
+def _what_lies_in_the_own_deltas_place_is_given_away(
+    self: HopsHere, part: RoundState, receiver: Any, wanted: Any
+) -> Any:
     given = part.give(wanted.segment, wanted.hop_id, receiver)
     return [Send(receiver.peer_id, wanted, part.holds[0].values.view(np.float32))] if given else []
 
 
-def _a_lost_device_counts_wherever_it_is_lost(self: Exchange, segment: int) -> None:
+def _a_lost_device_counts_wherever_it_is_lost(self: SegmentExchange, segment: int) -> None:
     merged, lost = self._merging[segment], self.order.lost
     gone = [each for each in lost if each.contributor not in merged.contributors]
     if gone and self._contributors <= merged.contributors:
@@ -159,32 +161,32 @@ def _a_lost_device_counts_wherever_it_is_lost(self: Exchange, segment: int) -> N
     _FINISH(self, segment)
 
 
-_ENTRY, _TAKE_RESULT, _GO_ON = Standing._entry, Exchange.take_result, Exchange.go_on
-_TAKE_PIECE, _FINISH, _HEAR = Exchange.take_piece, Exchange._finish, Staging.hear_segment
-_PLAN, _FETCH, _IS_RESULT = Aggregation._plan_segments, Hops.fetch, Spread._is_result
+_ENTRY, _TAKE_RESULT, _GO_ON = ModelState._entry, SegmentExchange.take_result, SegmentExchange.go_on
+_TAKE_PIECE, _FINISH, _HEAR = SegmentExchange.take_piece, SegmentExchange._finish, Staging.hear_segment
+_PLAN, _FETCH, _IS_RESULT = Aggregation._plan_segments, HopsHere.fetch, Broadcast._is_result
 
 # mutation -> (where, name, the seed that catches it)
 MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
-    _a_piece_that_comes_twice_counts_twice: (Exchange, "take_piece", 22),
+    _a_piece_that_comes_twice_counts_twice: (SegmentExchange, "take_piece", 22),
     _another_ballots_segments_are_taken: (Staging, "hear_segment", 630),
-    _an_owner_does_not_wait_for_all: (Exchange, "_finish", 22),
+    _an_owner_does_not_wait_for_all: (SegmentExchange, "_finish", 22),
     _a_lost_device_stays_in_the_plan: (Aggregation, "_plan_segments", 9),
-    _who_lacks_one_segment_stages: (Exchange, "is_whole", 22),
-    _who_is_in_some_segments_is_in_none: (Standing, "_entry", 22),
-    _who_is_in_some_segments_is_in_all: (Standing, "_entry", 27),
-    _whose_piece_is_missing_is_not_told: (Exchange, "take_result", 22),
-    _what_a_lost_owner_gave_is_kept: (Exchange, "go_on", 22),
-    _what_lies_in_the_own_deltas_place_is_given_as_its_pieces: (Exchange, "go_on", 22),
-    _a_lost_device_counts_wherever_it_is_lost: (Exchange, "_finish", 22),
+    _who_lacks_one_segment_stages: (SegmentExchange, "is_whole", 22),
+    _who_is_in_some_segments_is_in_none: (ModelState, "_entry", 22),
+    _who_is_in_some_segments_is_in_all: (ModelState, "_entry", 27),
+    _whose_piece_is_missing_is_not_told: (SegmentExchange, "take_result", 22),
+    _what_a_lost_owner_gave_is_kept: (SegmentExchange, "go_on", 22),
+    _what_lies_in_the_own_deltas_place_is_given_as_its_pieces: (SegmentExchange, "go_on", 22),
+    _a_lost_device_counts_wherever_it_is_lost: (SegmentExchange, "_finish", 22),
 }
 # Where values are coded, the result is never in the own delta's place; ballots know nothing of codings, and a seed that
 # shows them broken is one of hundreds.
 UNCODED = (_what_lies_in_the_own_deltas_place_is_given_as_its_pieces, _another_ballots_segments_are_taken)
 
 
-def _exchange(is_in_place: bool = False) -> Exchange:
+def _exchange(is_in_place: bool = False) -> SegmentExchange:
     order = BroadcastOrdered(1, 1, b"", 1, (_ME, _OTHER), 2.0, (_ME, _OTHER), owns=(2, 0), segment_values=1)
-    exchange = Exchange(order, _ME, _DELTA, 2, 0.5, is_in_place=is_in_place)
+    exchange = SegmentExchange(order, _ME, _DELTA, 2, 0.5, is_in_place=is_in_place)
     exchange.begin()
     return exchange
 
@@ -199,18 +201,18 @@ def _check_that_a_restarted_process_is_another_one() -> None:
 
 
 def _check_that_pieces_are_of_the_own_delta() -> None:
-    part = Part(1, 1, frozenset([_ME, _OTHER]), holds={0: sum_of([0.0, 0.0], [_ME, _OTHER])})
+    part = RoundState(1, 1, frozenset([_ME, _OTHER]), holds={0: sum_of([0.0, 0.0], [_ME, _OTHER])})
     assert part.own_hold(_ME) is None
 
 
-def _hops() -> Hops:
+def _hops() -> HopsHere:
     voice = Voice(0.5, 0.5)
-    return Hops(voice, 1.0, Guard(Defence(), Standing(_ME, np.zeros(2, np.float32)), voice))
+    return HopsHere(voice, 1.0, DeltaGuard(Defence(), ModelState(_ME, np.zeros(2, np.float32)), voice))
 
 
 def _check_that_a_hop_waits_for_the_own_delta() -> None:
     both = frozenset([_ME, _OTHER])
-    part = Part(1, 1, both, announced_to=both, holds={0: _DELTA}, trained_from=_ZEROS)
+    part = RoundState(1, 1, both, announced_to=both, holds={0: _DELTA}, trained_from=_ZEROS)
     part.spread.exchange = _exchange(is_in_place=True)
     wanted = DeltaWanted(1, 1, 0, 1)
     assert _hops().serve(part, _OTHER, wanted) == [RecallDelta(1, _ZEROS, held_as=HeldAs(1.0, _ME, 0))]
@@ -219,7 +221,7 @@ def _check_that_a_hop_waits_for_the_own_delta() -> None:
 
 
 def _check_that_a_hop_ends_the_exchange() -> None:
-    part = Part(1, 1, frozenset([_ME, _OTHER]), holds={0: _DELTA})
+    part = RoundState(1, 1, frozenset([_ME, _OTHER]), holds={0: _DELTA})
     part.spread.exchange = _exchange()
     _hops().fetch(part, HopOrdered(1, 1, 0, 1, _OTHER), 0.0)
     assert part.spread.exchange is None
@@ -261,7 +263,7 @@ def _check_that_a_standstill_costs_segments() -> None:
 
 
 def _check_that_a_new_plan_makes_a_new_result() -> None:
-    spread = Spread()
+    spread = Broadcast()
     order = BroadcastOrdered(1, 1, b"", 1, (_ME, _OTHER), 2.0, (_ME, _OTHER))
     result = sum_of([0.0, 0.0], [_ME, _OTHER])
     spread.follow(order, _ME, result, 0.0)
@@ -278,19 +280,19 @@ _DELTA = sum_of(_ZEROS, [_ME])
 
 # What plans do not bring out, since another rule makes up for it (docs/faults.md).
 RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
-    _pieces_come_from_whatever_is_held: (Part, "own_hold", _check_that_pieces_are_of_the_own_delta),
-    _what_lies_in_the_own_deltas_place_is_given_away: (Hops, "serve", _check_that_a_hop_waits_for_the_own_delta),
-    _segments_go_on_after_a_hop_was_fetched: (Hops, "fetch", _check_that_a_hop_ends_the_exchange),
+    _pieces_come_from_whatever_is_held: (RoundState, "own_hold", _check_that_pieces_are_of_the_own_delta),
+    _what_lies_in_the_own_deltas_place_is_given_away: (HopsHere, "serve", _check_that_a_hop_waits_for_the_own_delta),
+    _segments_go_on_after_a_hop_was_fetched: (HopsHere, "fetch", _check_that_a_hop_ends_the_exchange),
     _a_restarted_process_counts_as_its_former: (
-        Exchange,
+        SegmentExchange,
         "take_piece",
         _check_that_a_restarted_process_is_another_one,
     ),
-    _nothing_is_said_again: (Exchange, "on_time", _check_that_losses_cost_no_plan),
+    _nothing_is_said_again: (SegmentExchange, "on_time", _check_that_losses_cost_no_plan),
     _a_standstill_is_not_seen: (Distribution, "is_at_a_standstill", _check_that_a_cut_is_gone_around),
     _segments_are_tried_again_at_once: (Reach, "fail_segments", _check_that_a_standstill_costs_segments),
     _no_report_tells_a_pair: (Distribution, "find_apart", _check_that_a_cut_costs_segments_once),
-    _an_older_result_is_kept_for_a_new_plan: (Spread, "_is_result", _check_that_a_new_plan_makes_a_new_result),
+    _an_older_result_is_kept_for_a_new_plan: (Broadcast, "_is_result", _check_that_a_new_plan_makes_a_new_result),
 }
 
 
@@ -301,12 +303,12 @@ def _plan(seed: int, compress: Coding = "none") -> FaultPlan:
     return msgspec.structs.replace(draw_wide(seed, "hard", exchange="shares"), compress=compress)
 
 
-def _run(plan: FaultPlan) -> Verdict:
+def _run(plan: FaultPlan) -> RunVerdict:
     with silent_machines(), np.errstate(all="ignore"):  # a broken machine may round what was never written
         return run_guarded(plan, _LIMIT_S)
 
 
-def _is_caught(verdict: Verdict) -> bool:
+def _is_caught(verdict: RunVerdict) -> bool:
     assert verdict.kind not in ("TypeError", "AttributeError", "NameError"), f"it fits no code: {verdict.problem}"
     return bool(verdict.kind)
 

@@ -26,11 +26,11 @@ from mdl.peers.roles.membership import majority as choice_module
 from mdl.peers.roles.membership.members import Members
 from mdl.peers.roles.membership.succession import Succession, SuccessionSettings
 from mdl.peers.roles.trainer.broadcast import Staging
-from mdl.peers.roles.trainer.hops import Hops
-from mdl.peers.roles.trainer.model_state import Standing, Work
+from mdl.peers.roles.trainer.hops import HopsHere
+from mdl.peers.roles.trainer.model_state import ModelState, TrainedWork
 from mdl.peers.roles.trainer.own_delta import OwnWork
-from mdl.peers.roles.trainer.progress import Progress, Reports
-from mdl.peers.roles.trainer.round_state import Part, Spread
+from mdl.peers.roles.trainer.progress import Reports, RoundProgress
+from mdl.peers.roles.trainer.round_state import Broadcast, RoundState
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import run_guarded, run_plan
@@ -41,7 +41,7 @@ from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMe
 from mdl.protocol.vector_work import merge_deltas
 from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding, Staged
 from mdl.scheduler.policies.registry import make_policy
-from mdl.sim.mesh.invariants import Verdict
+from mdl.sim.mesh.invariants import RunVerdict
 from mdl.sim.plans.draw_plan import draw_plan
 from mdl.sim.plans.fault_plan import FaultPlan, load_plan
 from tests.peers.roles.at_once import TrainerAtOnce, apply_at_once, sum_of
@@ -55,7 +55,7 @@ _SEEDS = 1000
 _PLANS = Path(__file__).with_name("plans")
 
 
-def run_silently(plan: FaultPlan) -> Verdict:
+def run_silently(plan: FaultPlan) -> RunVerdict:
     with silent_machines():
         return run_guarded(plan, _LIMIT_S)
 
@@ -75,20 +75,20 @@ def _contributors_are_forgotten(mine: PartialSum, theirs: PartialSum, out: Any =
     return replace(merged, contributors=mine.contributors)
 
 
-def _a_sender_serves_any_hop(self: Part, segment: int, hop_id: int, receiver: Contributor) -> bool:
+def _a_sender_serves_any_hop(self: RoundState, segment: int, hop_id: int, receiver: Contributor) -> bool:
     return segment in self.holds and not self.incoming and not self.spread.staged
 
 
-def _a_restarted_peer_is_still_a_member(self: Part, peer: Contributor, round_id: int) -> bool:
+def _a_restarted_peer_is_still_a_member(self: RoundState, peer: Contributor, round_id: int) -> bool:
     return round_id == self.round_id and peer.peer_id in {member.peer_id for member in self.members}
 
 
-def _a_released_hop_is_served_again(self: Part, segment: int, hop_id: int) -> None:
+def _a_released_hop_is_served_again(self: RoundState, segment: int, hop_id: int) -> None:
     if segment in self.given and self.given[segment][0] == hop_id:
         del self.given[segment]
 
 
-def _a_receiver_decides_again(self: Hops, part: Part, order: HopOrdered, now: float) -> list[Effect]:
+def _a_receiver_decides_again(self: HopsHere, part: RoundState, order: HopOrdered, now: float) -> list[Effect]:
     part.decisions.pop((order.segment, order.hop_id), None)
     return _FETCH(self, part, order, now)
 
@@ -123,11 +123,11 @@ def _the_result_need_not_hold_everybody(self: RoundLedger) -> Contributor | None
     return holders[0] if holders and not self.undecided() else None
 
 
-def _an_outdated_broadcast_is_followed(self: Spread, order: Any) -> bool:
+def _an_outdated_broadcast_is_followed(self: Broadcast, order: Any) -> bool:
     return False
 
 
-def _digests_are_not_compared(self: Spread, delta: PartialSum, digest: bytes) -> bool:
+def _digests_are_not_compared(self: Broadcast, delta: PartialSum, digest: bytes) -> bool:
     return True
 
 
@@ -138,7 +138,7 @@ def _a_staged_result_is_applied_at_once(self: Trainer, event: Received, now: flo
     return effects
 
 
-def _uncounted_work_is_dropped(self: Standing, *works: Any) -> None:
+def _uncounted_work_is_dropped(self: ModelState, *works: Any) -> None:
     return None
 
 
@@ -152,11 +152,11 @@ def _work_that_comes_late_is_dropped(
     return []
 
 
-def _what_a_fork_counted_is_forgotten(self: Standing, lineage: Any) -> bool:
+def _what_a_fork_counted_is_forgotten(self: ModelState, lineage: Any) -> bool:
     return False
 
 
-def _who_was_further_decides_again(self: Standing) -> bool:
+def _who_was_further_decides_again(self: ModelState) -> bool:
     return False
 
 
@@ -164,11 +164,11 @@ def _a_vote_is_kept_and_not_what_it_was_for(self: Reports, *state: Any) -> PeerR
     return msgspec.structs.replace(_MAKE(self, *state), accepted=None)
 
 
-def _what_a_round_counted_comes_again(self: Standing, lineage: Any, round_id: int) -> None:
+def _what_a_round_counted_comes_again(self: ModelState, lineage: Any, round_id: int) -> None:
     return None
 
 
-def _a_restart_forgets_what_was_staged(self: Standing, term: int, agent: str = "") -> Ballot:
+def _a_restart_forgets_what_was_staged(self: ModelState, term: int, agent: str = "") -> Ballot:
     return Ballot(term, starts=self.starts, begun=self.begun)
 
 
@@ -176,7 +176,7 @@ def _any_order_replaces_what_is_staged(self: Staging, order: BroadcastOrdered, s
     return True
 
 
-def _a_fork_takes_the_others_result(self: Progress, order: BroadcastOrdered, now: float) -> list[Any]:
+def _a_fork_takes_the_others_result(self: RoundProgress, order: BroadcastOrdered, now: float) -> list[Any]:
     return _TAKE_PLACE(self, msgspec.structs.replace(order, lineage=self.standing.lineage), now)
 
 
@@ -197,34 +197,34 @@ def _nobody_takes_over(self: Succession, candidates: Any, now: float) -> bool:
     return self._is_dedicated and _WANTS(self, candidates, now)
 
 
-_FETCH, _HEAR, _WANTS = Hops.fetch, Trainer._hear, Succession.wants_office
-_TAKE_PLACE, _TAKE_TRAINED, _MAKE = Progress.take_place, OwnWork.take_trained, Reports.make
+_FETCH, _HEAR, _WANTS = HopsHere.fetch, Trainer._hear, Succession.wants_office
+_TAKE_PLACE, _TAKE_TRAINED, _MAKE = RoundProgress.take_place, OwnWork.take_trained, Reports.make
 
 # mutation -> (where, name, the stored plan that catches it)
 MUTATIONS: dict[Callable[..., Any], tuple[Any, str, str]] = {
     _theta_is_not_added: (merge_deltas, "__defaults__", "6x3-0"),
     _plain_mean_of_two: (merge_deltas, "__defaults__", "6x3-0"),
     _contributors_are_forgotten: (merge_deltas, "__defaults__", "6x3-0"),
-    _a_sender_serves_any_hop: (Part, "give", "6x3-0"),
-    _a_receiver_decides_again: (Hops, "fetch", "6x3-0"),
+    _a_sender_serves_any_hop: (RoundState, "give", "6x3-0"),
+    _a_receiver_decides_again: (HopsHere, "fetch", "6x3-0"),
     _senders_are_freed_without_a_search: (RoundLedger, "to_release", "6x3-126"),
     _senders_are_never_freed: (RoundLedger, "to_release", "6x3-57"),
     _the_agent_aborts_alone: (RoundLedger, "to_cancel", "6x3-42"),
     _nobody_carries_what_was_merged: (RoundLedger, "_carried", "6x3-3"),
     _lost_members_come_back: (RoundLedger, "lose", "6x3-57"),
-    _uncounted_work_is_dropped: (Standing, "add", "6x3-0"),
+    _uncounted_work_is_dropped: (ModelState, "add", "6x3-0"),
     _work_that_comes_late_is_dropped: (OwnWork, "take_trained", "3x4-late"),
-    _what_a_round_counted_comes_again: (Standing, "_entry", "6x3-0"),
-    _what_a_fork_counted_is_forgotten: (Standing, "may_be_left", "3x1-40000225"),
+    _what_a_round_counted_comes_again: (ModelState, "_entry", "6x3-0"),
+    _what_a_fork_counted_is_forgotten: (ModelState, "may_be_left", "3x1-40000225"),
     _a_vote_is_kept_and_not_what_it_was_for: (Reports, "make", "3x6-9404596"),
     _anybody_is_a_majority: (choice_module, "has_quorum", "6x3-0"),
     _nobody_takes_over: (Succession, "wants_office", "6x3-2"),
-    _a_restart_forgets_what_was_staged: (Standing, "ballot", "3x6-9404531"),
+    _a_restart_forgets_what_was_staged: (ModelState, "ballot", "3x6-9404531"),
 }
 
 
 def _check_that_a_released_hop_stays_released() -> None:
-    part = Part(1, 1, frozenset([_ME, _OTHER]), holds={0: _DELTA})
+    part = RoundState(1, 1, frozenset([_ME, _OTHER]), holds={0: _DELTA})
     assert part.give(0, 5, _OTHER)
     part.release(0, 5)
     assert not part.give(0, 5, _OTHER)
@@ -238,20 +238,20 @@ def _check_that_an_order_of_what_may_be_the_same_result_replaces_nothing() -> No
 
 
 def _check_that_a_restarted_peer_is_no_member() -> None:
-    part = Part(1, 1, frozenset([_ME]), announced_to=frozenset([_ME]))
+    part = RoundState(1, 1, frozenset([_ME]), announced_to=frozenset([_ME]))
     assert part.is_member(_ME, 1)
     assert not part.is_member(Contributor("a", 2), 1)
 
 
 def _check_that_an_older_broadcast_changes_nothing() -> None:
-    spread = Spread()
+    spread = Broadcast()
     spread.follow(_order(version=2, digest=b""), _ME, None, 0.0)
     assert spread.is_outdated(_order(version=1, digest=b""))
 
 
 def _check_that_another_result_is_not_kept() -> None:
     """What is made here is hashed before it is staged, so that plans do not bring it out."""
-    spread = Spread()
+    spread = Broadcast()
     spread.follow(_order(version=1, digest=b""), _ME, None, 0.0)
     spread.stage(_DELTA, b"one", 0.0)
     spread.follow(_order(version=2, digest=b"two"), _ME, None, 0.0)
@@ -314,10 +314,10 @@ def _check_that_an_older_term_is_given_up_first() -> None:
     assert round_.phase is Phase.AGGREGATING
 
 
-def _forked() -> Standing:
-    standing = Standing(_ME, _START, history=History(_FORKS))
+def _forked() -> ModelState:
+    standing = ModelState(_ME, _START, history=History(_FORKS))
     apply_at_once(standing, sum_of(_START + 1, [_ME]))
-    standing.add(Work(_START + 1, ((1, digest_of(_START)),), rounds=((_FORKS, 1),)))
+    standing.add(TrainedWork(_START + 1, ((1, digest_of(_START)),), rounds=((_FORKS, 1),)))
     return standing
 
 
@@ -332,26 +332,26 @@ _DELTA = sum_of([0.0, 0.0], [_ME])
 
 # What plans bring out too rarely, since another rule makes up for it: by these alone nothing is lost or counts twice.
 RARE: dict[Callable[..., Any], tuple[Any, str, Callable[[], None]]] = {
-    _a_released_hop_is_served_again: (Part, "release", _check_that_a_released_hop_stays_released),
+    _a_released_hop_is_served_again: (RoundState, "release", _check_that_a_released_hop_stays_released),
     _the_result_need_not_hold_everybody: (RoundLedger, "result", _check_that_a_round_holds_everybody),
     _any_order_replaces_what_is_staged: (
         Staging,
         "_replaces",
         _check_that_an_order_of_what_may_be_the_same_result_replaces_nothing,
     ),
-    _a_restarted_peer_is_still_a_member: (Part, "is_member", _check_that_a_restarted_peer_is_no_member),
-    _digests_are_not_compared: (Spread, "_is_result", _check_that_another_result_is_not_kept),
-    _an_outdated_broadcast_is_followed: (Spread, "is_outdated", _check_that_an_older_broadcast_changes_nothing),
+    _a_restarted_peer_is_still_a_member: (RoundState, "is_member", _check_that_a_restarted_peer_is_no_member),
+    _digests_are_not_compared: (Broadcast, "_is_result", _check_that_another_result_is_not_kept),
+    _an_outdated_broadcast_is_followed: (Broadcast, "is_outdated", _check_that_an_older_broadcast_changes_nothing),
     _older_terms_are_obeyed: (Succession, "admits", _check_that_older_terms_are_not_obeyed),
-    _what_a_fork_counted_is_forgotten: (Standing, "may_be_left", _check_that_a_fork_that_is_left_is_brought_along),
-    _a_fork_takes_the_others_result: (Progress, "take_place", _check_that_another_lineages_result_is_not_taken),
+    _what_a_fork_counted_is_forgotten: (ModelState, "may_be_left", _check_that_a_fork_that_is_left_is_brought_along),
+    _a_fork_takes_the_others_result: (RoundProgress, "take_place", _check_that_another_lineages_result_is_not_taken),
     _a_staged_result_is_applied_at_once: (Trainer, "_hear", _check_that_a_staged_result_waits_for_the_word),
     _nobody_has_to_promise: (Conductor, "_propose", _check_that_an_older_term_is_given_up_first),
-    _who_was_further_decides_again: (Standing, "was_further", _check_that_who_was_further_says_so),
+    _who_was_further_decides_again: (ModelState, "was_further", _check_that_who_was_further_says_so),
 }
 
 
-def _is_caught(verdict: Verdict) -> bool:
+def _is_caught(verdict: RunVerdict) -> bool:
     assert verdict.kind not in ("TypeError", "AttributeError", "NameError"), f"it fits no code: {verdict.problem}"
     return bool(verdict.kind)
 

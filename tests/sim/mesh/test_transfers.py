@@ -11,7 +11,7 @@ from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import GlobalMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
 from mdl.protocol.vocabulary import ResourceState
-from mdl.sim.mesh.network import Network, Transfers
+from mdl.sim.mesh.network import Network, SimulatedTransfers
 
 ANN = Contributor("ann", 1)
 MODEL = np.arange(256, dtype=np.float32)
@@ -19,12 +19,12 @@ PIECE, RESULT = PieceMessage(1, 1, 0, 3, 1.0), SegmentMessage(1, 1, 0, 3)
 WHOLE = GlobalMessage(1, 1.0, (ANN,), 1, 0)
 
 
-def _transfers(**faults: float) -> Transfers:
+def _transfers(**faults: float) -> SimulatedTransfers:
     """A model of 256 values that weighs 10 MB, on links of 5 MB/s."""
-    return Transfers(Network(np.random.default_rng(0), **faults), 10_000_000, MODEL.size)  # type: ignore[arg-type]
+    return SimulatedTransfers(Network(np.random.default_rng(0), **faults), 10_000_000, MODEL.size)  # type: ignore[arg-type]
 
 
-def _begin(transfers: Transfers, message: Said, size: int, now: float = 0.0) -> list[tuple[float, Event]]:
+def _begin(transfers: SimulatedTransfers, message: Said, size: int, now: float = 0.0) -> list[tuple[float, Event]]:
     return list(transfers.begin(ANN, Send("bob", message, MODEL[:size]), ResourceState(0, 0.0), now))
 
 
@@ -45,7 +45,7 @@ def test_segments_follow_each_other_on_a_link() -> None:
 
 
 def test_a_segment_of_one_value_is_no_word() -> None:
-    transfers = Transfers(Network(np.random.default_rng(0)), 10, MODEL.size)
+    transfers = SimulatedTransfers(Network(np.random.default_rng(0)), 10, MODEL.size)
     ((delay_s, _),) = _begin(transfers, PIECE, 1)
     assert delay_s > 0.005
 

@@ -9,7 +9,7 @@ from mdl.config import Exchange
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import run_guarded, run_plan
 from mdl.sim.mesh.driver import SimMesh
-from mdl.sim.mesh.invariants import Verdict
+from mdl.sim.mesh.invariants import RunVerdict
 from mdl.sim.plans.draw_plan import draw_plan
 from mdl.sim.plans.fault_plan import FaultPlan, TwoFaced, dump_plan, load_plan
 from tests.portions import in_portions
@@ -25,7 +25,7 @@ def _plan(
     return replace(drawn, faults=(lie, *drawn.faults))
 
 
-def _run(plan: FaultPlan) -> tuple[Verdict, SimMesh]:
+def _run(plan: FaultPlan) -> tuple[RunVerdict, SimMesh]:
     with silent_machines():
         return run_plan(plan)
 

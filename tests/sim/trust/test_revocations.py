@@ -11,7 +11,7 @@ from mdl.peers.trials.campaign import Campaign, Totals, run_campaign, silent_mac
 from mdl.peers.trials.run_plan import run_plan, tell_plan
 from mdl.protocol.machine import Finish, Received
 from mdl.sim.mesh.driver import SimMesh
-from mdl.sim.mesh.invariants import Verdict
+from mdl.sim.mesh.invariants import RunVerdict
 from mdl.sim.plans.draw_plan import with_revocations
 from mdl.sim.plans.fault_plan import OFFICE, AnyFault, Crash, FaultPlan, Restart, Revoke, Split, dump_plan, load_plan
 from tests.portions import in_portions
@@ -23,7 +23,7 @@ def _failures(totals: Totals) -> list[str]:
     return [f"seed {verdict.seed}: {verdict.kind}: {verdict.problem}" for verdict in totals.failing]
 
 
-def _run(*faults: AnyFault, peers: int = 5, rounds: int = 5, **options: object) -> tuple[Verdict, SimMesh]:
+def _run(*faults: AnyFault, peers: int = 5, rounds: int = 5, **options: object) -> tuple[RunVerdict, SimMesh]:
     with silent_machines():
         verdict, mesh = tell_plan(FaultPlan(1, peers, rounds, faults=faults, **options))  # type: ignore[arg-type]
     assert not verdict.problem

@@ -23,8 +23,8 @@ from mdl.transport.links.doors import (
     WAIT_S,
     ZAP_ADDRESS,
     Doorkeeper,
-    Gate,
     HalfOpen,
+    ZapGate,
     admit_devices,
     answer,
 )
@@ -209,7 +209,7 @@ class Asking:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.known: set[bytes] = set()
         self.let_in: list[tuple[bytes, str]] = []
-        self.gate = Gate(self.context, self._admit, LogLimit(logging.getLogger("test")))
+        self.gate = ZapGate(self.context, self._admit, LogLimit(logging.getLogger("test")))
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.linger = 0
         self.socket.connect(ZAP_ADDRESS)

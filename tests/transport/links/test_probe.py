@@ -12,9 +12,9 @@ import zmq
 
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import Address
-from mdl.transport.links.doors import ALLOWED, LINKS, REFUSED, Gate
+from mdl.transport.links.doors import ALLOWED, LINKS, REFUSED, ZapGate
 from mdl.transport.links.mesh_links import Links
-from mdl.transport.links.probe import Reached, probe, probe_link
+from mdl.transport.links.probe import ProbeStage, probe, probe_link
 from mdl.transport.links.sockets import Curve, new_context, open_router
 from mdl.transport.loglimit import LogLimit
 from mdl.transport.trust.keys import DeviceKey, Mesh, MeshKeys, new_join_code
@@ -51,17 +51,17 @@ def member(keys: list[MeshKeys]) -> Iterator[Address]:
 
 
 def test_a_member_is_told_from_a_stranger_by_its_keys(member: Address, keys: list[MeshKeys]) -> None:
-    assert probe(member, keys[0], WAIT_S) is Reached.MEMBER
-    assert probe(member, keys[1], WAIT_S) is Reached.OTHER_KEYS
+    assert probe(member, keys[0], WAIT_S) is ProbeStage.MEMBER
+    assert probe(member, keys[1], WAIT_S) is ProbeStage.OTHER_KEYS
 
 
 def test_nobody_and_another_program_are_told_apart(keys: list[MeshKeys]) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         address = Address("127.0.0.1", other.getsockname()[1])
-        assert probe(address, keys[0], WAIT_S) is Reached.REFUSED
+        assert probe(address, keys[0], WAIT_S) is ProbeStage.REFUSED
         other.listen()
-        assert probe(address, keys[0], 0.3) is Reached.NOT_MDL
+        assert probe(address, keys[0], 0.3) is ProbeStage.NOT_MDL
 
 
 def test_where_words_are_taken_only_known_devices_are_let_in(
@@ -75,7 +75,7 @@ def test_where_words_are_taken_only_known_devices_are_let_in(
             raise ZeroDivisionError("planted")
         return ALLOWED if key == known.link_key else REFUSED
 
-    gate = Gate(context, admit, LogLimit(logging.getLogger()))
+    gate = ZapGate(context, admit, LogLimit(logging.getLogger()))
     router = open_router(context, member.curve_secret, LINKS, Address("127.0.0.1", 0))
     at = Address("127.0.0.1", int(router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]))
 

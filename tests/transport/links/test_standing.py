@@ -11,7 +11,7 @@ from mdl.protocol.round_messages import ModelWanted
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.links.doors import ALLOWED, DOOR, LATER, LINKS, REFUSED
-from mdl.transport.links.standing import NEW_S, Standing, Stated
+from mdl.transport.links.standing import NEW_S, LinkStanding, Stated
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, code_hash, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership, NotLetInError
 from mdl.transport.wire.codec import CodeTold, FlowOffered, RosterTold
@@ -38,7 +38,7 @@ class Node:
         self.membership.on_code = self.codes.append
         self.linked: list[str] = []
         self.known: list[PeerInfo] = []
-        self.standing = Standing(name, self.membership, lambda: self.linked, lambda: self.known, 0.0)
+        self.standing = LinkStanding(name, self.membership, lambda: self.linked, lambda: self.known, 0.0)
 
     def meet(self, name: str, device: DeviceKey, is_linked: bool = True) -> None:
         info = introduced(name, device)
@@ -160,7 +160,7 @@ def test_words_count_once_the_roster_is_told() -> None:
 
 
 def test_without_encryption_everybody_counts() -> None:
-    standing = Standing("me", None, list, list, 0.0)
+    standing = LinkStanding("me", None, list, list, 0.0)
     info = PeerInfo("x", 1, Role.TRAINER, "127.0.0.1", 5)
     assert standing.admits(info, "", 0.0)
     assert standing.is_in(b"")

@@ -13,7 +13,15 @@ import torch
 from mdl.personal.study import Study, StudySettings, tune_all
 from mdl.personal.words.next_word import NextWordModel
 from mdl.personal.words.pieces import collate, collate_pieces, cut_pieces, list_samples
-from mdl.personal.words.prefix import Rows, count_once, draw_classes, mean_loss, sample_rows, sampled_loss, shared_rows
+from mdl.personal.words.prefix import (
+    StepRows,
+    count_once,
+    draw_classes,
+    mean_loss,
+    sample_rows,
+    sampled_loss,
+    shared_rows,
+)
 from mdl.personal.words.text_task import TextTask
 from tests.mdl.personal.words.examples import invented_text, small_model
 
@@ -85,7 +93,7 @@ def test_each_sample_has_a_row_before_its_first_character_and_one_for_each() -> 
     assert len(rows.targets) < list_samples(pieces).steps.sum() / 2
 
 
-def _rows(rank: int = 0) -> tuple[NextWordModel, Rows]:
+def _rows(rank: int = 0) -> tuple[NextWordModel, StepRows]:
     table, text = invented_text(12)
     model, pieces = small_model(table, rank=rank).double(), cut_pieces(text)
     with torch.no_grad():

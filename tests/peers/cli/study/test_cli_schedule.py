@@ -32,7 +32,7 @@ from mdl.scheduler.explain.replay_run import RECORDED, replay_run
 from mdl.scheduler.explain.watched_play import Bench, chart_play, parse_policies, play_watched
 from mdl.scheduler.explain.what_if import apply_changes, parse_changes, play_both
 from mdl.scheduler.policies.chain import ChainView, Decision, Pair, Wait
-from mdl.scheduler.policies.registry import POLICIES, Known, make_policy
+from mdl.scheduler.policies.registry import POLICIES, RegisteredPolicy, make_policy
 from mdl.sim.timing.scenario import draw_scenario
 
 # -- charts -----------------------------------------------------------------------------------------------------------
@@ -318,10 +318,10 @@ def test_show_tells_what_is_known_of_each_device() -> None:
 
 
 def _replayed(summary: RoundSummary) -> float:
-    from mdl.scheduler.explain.recorded_round import Recorded
+    from mdl.scheduler.explain.recorded_round import RecordedOrder
 
     rebuilt = rebuild(finished_round(summary, "run"))
-    return play_watched(rebuilt.scenario, Recorded(rebuilt.pairs))[0].makespan_s
+    return play_watched(rebuilt.scenario, RecordedOrder(rebuilt.pairs))[0].makespan_s
 
 
 def test_what_a_simulated_mesh_recorded_takes_as_long_on_the_model_within_3_percent() -> None:
@@ -366,7 +366,7 @@ def test_policies_are_compared_on_the_same_scenarios_by_the_optimum() -> None:
 
 
 def test_no_scenario_is_played_by_a_policy_that_remembers_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(POLICIES, "counting", Known("counts", _Counting))
+    monkeypatch.setitem(POLICIES, "counting", RegisteredPolicy("counts", _Counting))
     bench, scenario = Bench(), draw_scenario("paper", 3, 1)
     first, second = (bench.policy("counting", scenario) for _ in range(2))
     first.decide(ChainView(0.0, 1.0, ()))

@@ -14,7 +14,7 @@ from mdl.peers.cli.study import sim as cli_sim
 from mdl.peers.trials import campaign as campaign_module
 from mdl.peers.trials.campaign import Campaign, run_campaign
 from mdl.protocol.coding import CODINGS
-from mdl.sim.mesh.invariants import Verdict
+from mdl.sim.mesh.invariants import RunVerdict
 from mdl.sim.plans.fault_plan import FaultPlan, dump_plan, load_plan
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -65,7 +65,7 @@ def test_a_wide_run_tells_by_size() -> None:
 
 
 def test_every_failing_seed_has_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign_module, "run_guarded", lambda plan, limit_s=0.0: Verdict(plan.seed, kind="lost"))
+    monkeypatch.setattr(campaign_module, "run_guarded", lambda plan, limit_s=0.0: RunVerdict(plan.seed, kind="lost"))
     with pytest.raises(UnfinishedError) as end:
         cli_sim.run(
             None,
@@ -105,8 +105,10 @@ def test_a_saved_plan_is_run_and_its_stories_are_replayed(tmp_path: Path) -> Non
 def test_a_failing_seed_is_saved_shrunk_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(plan: FaultPlan, limit_s: float = 0.0) -> Verdict:
-        return Verdict(plan.seed, kind="lost", lost=1, problem="p0's training") if plan.loss else Verdict(plan.seed)
+    def fails(plan: FaultPlan, limit_s: float = 0.0) -> RunVerdict:
+        return (
+            RunVerdict(plan.seed, kind="lost", lost=1, problem="p0's training") if plan.loss else RunVerdict(plan.seed)
+        )
 
     monkeypatch.setattr(campaign_module, "run_guarded", fails)
     monkeypatch.setattr("mdl.peers.trials.run_plan.run_guarded", fails)

@@ -19,7 +19,7 @@ from mdl.scheduler.policies.qnet_numpy import draw_weights
 from mdl.scheduler.rounds import judge
 from mdl.scheduler.study import judging
 from mdl.scheduler.training import train as train_module
-from mdl.scheduler.training.train import Trained
+from mdl.scheduler.training.train import TrainedNetwork
 
 pytest.importorskip("stable_baselines3")
 
@@ -29,8 +29,8 @@ from mdl.scheduler.training.rounds_train import TrainedRounds, rule_layers
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    def train(steps: int, *given: Any, **more: Any) -> Trained:
-        return Trained(draw_weights(np.random.default_rng(0)), steps, True)
+    def train(steps: int, *given: Any, **more: Any) -> TrainedNetwork:
+        return TrainedNetwork(draw_weights(np.random.default_rng(0)), steps, True)
 
     monkeypatch.setattr(train_module, "train_policy", train)
 
@@ -122,9 +122,9 @@ def test_a_meshs_own_log_gives_rounds_to_learn_from_and_others_to_judge_by(
 ) -> None:
     given: dict[str, Any] = {}
 
-    def train(steps: int, *other: Any, **more: Any) -> Trained:
+    def train(steps: int, *other: Any, **more: Any) -> TrainedNetwork:
         given.update(more)
-        return Trained(draw_weights(np.random.default_rng(0)), steps, True)
+        return TrainedNetwork(draw_weights(np.random.default_rng(0)), steps, True)
 
     def compare_on(one: Any, other: Any, cells: judging.Cells) -> dict[str, tuple[float, float]]:
         given["judged"] = cells

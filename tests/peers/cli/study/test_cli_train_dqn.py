@@ -84,8 +84,8 @@ def test_a_start_without_the_variant_is_refused(tmp_path: Path, capsys: pytest.C
 
 
 def test_intervals_decide_what_is_worse() -> None:
-    one = judging.Judged("one", (1.0, 2.0, 3.0, 4.0))
-    other = judging.Judged("other", (1.1, 2.1, 3.1, 4.1))
+    one = judging.JudgedPolicy("one", (1.0, 2.0, 3.0, 4.0))
+    other = judging.JudgedPolicy("other", (1.1, 2.1, 3.1, 4.1))
     gain, half = judging.less_time(one, other)
     assert gain == pytest.approx(100.0 * 0.1 / 2.6, abs=0.01)
     assert half == 0.0

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mdl.cloud.classroom import BASE, Cycle, Teacher
+from mdl.cloud.classroom import BASE, Cycle, TeacherPair
 from mdl.cloud.model_kinds import RecurrentKind
 from mdl.errors import DamagedError
 from mdl.peers.edge.cloud.files import CloudFiles
@@ -29,11 +29,11 @@ class _Classroom:
 
     without_groups = ""
 
-    def bootstrap(self, _: object) -> Teacher:
-        return Teacher(KIND.build_large(1), KIND.build_small(1))
+    def bootstrap(self, _: object) -> TeacherPair:
+        return TeacherPair(KIND.build_large(1), KIND.build_small(1))
 
     def teach(self, version: int, *_: object) -> Cycle:
-        taught = Teacher(KIND.build_large(version), KIND.build_small(version))
+        taught = TeacherPair(KIND.build_large(version), KIND.build_small(version))
         return Cycle({BASE: taught, 0: taught}, {"ann": 0}, {}, {"ann": 0.5}, ())
 
 

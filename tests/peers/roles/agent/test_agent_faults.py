@@ -21,7 +21,7 @@ from mdl.protocol.vocabulary import (
     Holding,
     Incoming,
     Lineage,
-    Reached,
+    LineagePoint,
     ResourceState,
     RoundEvaluation,
     Staged,
@@ -485,7 +485,7 @@ def test_a_fork_that_has_its_majority_goes_on_before_a_senior_rump() -> None:
 
 def _who_has_lost_its_model() -> PeerReport:
     """On the trunk it has had the result of round 4, and its disk has nothing."""
-    return msgspec.structs.replace(FRESH, forgotten=(Reached(START[-1].name, 4),))
+    return msgspec.structs.replace(FRESH, forgotten=(LineagePoint(START[-1].name, 4),))
 
 
 def test_who_has_lost_the_model_of_a_trunk_that_went_on_is_left_to_those_who_may_have_it() -> None:

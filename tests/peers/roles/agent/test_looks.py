@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mdl.defence.limits import LONGER, Seen
+from mdl.defence.limits import LONGER, OwnDeltaSeen
 from mdl.peers.roles.agent.conductor import Phase
-from mdl.peers.roles.agent.doubt import EVERY, Judged
+from mdl.peers.roles.agent.doubt import EVERY, JudgedDevices
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopOrdered, HopReleased
 from mdl.protocol.round_messages import MemberQuarantined, RoundOpened
@@ -33,7 +33,7 @@ def _started(**settings: Any) -> Desk:
 def _look(desk: Desk, hop: HopOrdered, rise: float | None) -> None:
     """Its receiver tells what it has seen, and the sender holds again."""
     receiver = desk.receiver_of(hop)
-    decision = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.LOOKED, 0.1, seen=Seen(rise))
+    decision = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.LOOKED, 0.1, seen=OwnDeltaSeen(rise))
     desk.report(receiver, hops=(*desk.reports[receiver].hops, decision))
 
 
@@ -129,7 +129,7 @@ def test_a_sender_that_was_looked_at_holds_again() -> None:
 
 
 def test_an_agent_inspects_its_first_round_and_every_so_many_after_that() -> None:
-    assert Judged(True).is_due(7)
-    judged = Judged(True, inspected=7)
+    assert JudgedDevices(True).is_due(7)
+    judged = JudgedDevices(True, inspected=7)
     assert next(round_id for round_id in range(8, 60) if judged.is_due(round_id)) == 7 + EVERY
-    assert not Judged(False).is_due(1)
+    assert not JudgedDevices(False).is_due(1)

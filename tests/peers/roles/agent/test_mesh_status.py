@@ -15,7 +15,7 @@ from mdl.peers.roles.agent.mesh_status import Asking, mesh_status, tell_waiting
 from mdl.peers.roles.agent.round_summary import add_evaluations, judgements, summarise_round, usual_evaluations
 from mdl.peers.roles.agent.settings import AgentSettings
 from mdl.peers.roles.membership.members import Members
-from mdl.protocol.counts import MAX_SUM, Confusion, Errors, Evaluation, Judged, Labelling, no_evaluation
+from mdl.protocol.counts import MAX_SUM, Confusion, Errors, Evaluation, Labelling, ModelJudgement, no_evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import PeerReport
@@ -268,8 +268,8 @@ def test_who_asks_without_end_is_answered_ten_times_a_second_and_others_as_befor
 def test_devices_judge_a_round_by_their_tests_and_by_their_losses_where_nobody_tests() -> None:
     right, none = Evaluation((4, 0), (0, 1), (1, 0), 1.0, 5), no_evaluation(2)
     counts = usual_evaluations(1, {"a": _evaluated(right), "b": _evaluated(none)})
-    assert judgements(_summary(), counts) == (Judged("a", 5, 0.8, pytest.approx(4 / 9)),)
-    assert judgements(_summary(), {"b": none}) == tuple(Judged(name, 1, loss=0.5) for name in "abc")
+    assert judgements(_summary(), counts) == (ModelJudgement("a", 5, 0.8, pytest.approx(4 / 9)),)
+    assert judgements(_summary(), {"b": none}) == tuple(ModelJudgement(name, 1, loss=0.5) for name in "abc")
 
 
 def _of_numbers(truth: list[float], found: list[float]) -> Evaluation:

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.protocol.delta import Contributor
 from mdl.protocol.grid import room_for
 from mdl.protocol.machine import Tick
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, PeerReport, RoundOpened
-from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding, Reached, Staged, Transfer
+from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding, LineagePoint, Staged, Transfer
 from tests.peers.roles.agent.test_agent_faults import PARTITION_S, SETTLED, START, _forked, _take_over
 from tests.peers.roles.desk import FRESH, A, B, C, D, Desk
 from tests.peers.roles.test_peer import Room, _peer
@@ -70,7 +70,7 @@ RESULT = Staged(b"result", 1.0, (Contributor("ann", 1),), 9, 1)
 
 def test_a_vote_on_a_fork_is_given_back_though_something_was_staged_before_it_began() -> None:
     trunk = (Fork(0, 3, "agent.1.1"),)
-    standing = Standing(Contributor("bob", 1), np.zeros(3, np.float32), 4, History(trunk, ("ann", "bob")), Ballot())
+    standing = ModelState(Contributor("bob", 1), np.zeros(3, np.float32), 4, History(trunk, ("ann", "bob")), Ballot())
     standing.note_staged(RESULT)
     standing.follow((*trunk, Fork(4, 2, "ann.1.9")), ("ann", "bob"))
     standing.note_staged(RESULT)
@@ -141,7 +141,7 @@ def test_patience_begins_when_somebody_is_here(before: bool, starts: bool) -> No
     for _ in range(120):
         desk.hand(Tick(), 0.5)
     again = Contributor("a", 2)
-    desk.reports[again] = replace(FRESH, forgotten=(Reached(START[-1].name, 4),)) if starts else SETTLED
+    desk.reports[again] = replace(FRESH, forgotten=(LineagePoint(START[-1].name, 4),)) if starts else SETTLED
     desk.reports[D] = FRESH
     here = (again, D) if starts else (again,)
     for peer in here:
@@ -152,7 +152,7 @@ def test_patience_begins_when_somebody_is_here(before: bool, starts: bool) -> No
 
 def test_those_who_have_waited_for_the_mesh_of_one_visitor_wait_for_that_of_the_next() -> None:
     desk = Desk(rounds=0)
-    been = replace(FRESH, forgotten=(Reached(START[-1].name, 4),))
+    been = replace(FRESH, forgotten=(LineagePoint(START[-1].name, 4),))
     desk.reports |= {B: been, D: been}
     for peer in (A, B):
         desk.report(peer)
@@ -178,7 +178,7 @@ def test_who_waits_for_a_majority_waits_for_its_votes_too(is_open: bool) -> None
         desk.hold(A)
     desk.pass_time(60.0, A)
     assert ("a majority" if is_open else "b, c") in desk.agent.waiting_for
-    desk.report(B, votes=False, forgotten=(Reached(START[-1].name, 5),))
+    desk.report(B, votes=False, forgotten=(LineagePoint(START[-1].name, 5),))
     desk.pass_time(2.0, A, B)
     assert len(desk.agent.lineage) == 1
     desk.report(C)

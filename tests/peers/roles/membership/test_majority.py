@@ -18,7 +18,7 @@ from mdl.peers.roles.membership.majority import (
     was_left_behind,
 )
 from mdl.protocol.delta import Contributor
-from mdl.protocol.vocabulary import Fork, Lineage, Reached
+from mdl.protocol.vocabulary import Fork, Lineage, LineagePoint
 
 PEER_IDS = st.text(min_size=1, max_size=12)
 GROUPS = st.sets(st.sampled_from("abcdefgh"))
@@ -111,7 +111,7 @@ def test_what_was_forked_from_is_senior_to_its_forks_once_it_has_gone_on_without
 def test_a_trunk_that_went_on_is_known_by_who_has_been_there() -> None:
     fork = (START, Fork(3, 9, "b"), Fork(5, 2, "c"))
     for name, round_id, is_so in ((START.name, 4, True), (START.name, 3, False), ("b", 6, True), ("c", 9, False)):
-        assert was_left_behind(fork, (Reached(name, round_id), Reached("elsewhere", 9))) is is_so
+        assert was_left_behind(fork, (LineagePoint(name, round_id), LineagePoint("elsewhere", 9))) is is_so
 
 
 def test_of_two_forks_the_later_is_senior_then_the_larger_then_the_one_with_the_smaller_name() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from mdl.channels import ChannelValues
 from mdl.defence.reputation import Accusation
-from mdl.peers.roles.membership.members import Change, Members
+from mdl.peers.roles.membership.members import Members, ReportChange
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
@@ -22,7 +22,7 @@ from mdl.protocol.vocabulary import (
     HopDecision,
     HopOutcome,
     Incoming,
-    Reached,
+    LineagePoint,
     ResourceState,
     RoundEvaluation,
     Staged,
@@ -32,7 +32,7 @@ from mdl.protocol.vocabulary import (
 
 ANN = Contributor("ann", 1)
 REPORT = PeerReport(1, 5, 3, b"w3", "schema", "lenet", 10, Activity.HOLDING, 4, 5, agent="me")
-KINDS = [name for name, field in Change.__annotations__.items() if field == "bool"]
+KINDS = [name for name, field in ReportChange.__annotations__.items() if field == "bool"]
 # Every field of a report, another value for it, and what that is called.
 FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "term": (6, ("agent",)),
@@ -50,7 +50,7 @@ FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "staged": (Staged(b"r", 1.0, (ANN,), 5, 1), ("staged",)),
     "transfer": (Transfer("bob", 1, 2), ("transfer",)),
     "votes": (True, ("rest",)),
-    "forgotten": ((Reached("x", 3),), ("rest",)),
+    "forgotten": ((LineagePoint("x", 3),), ("rest",)),
     "base": (("ann",), ("rest",)),
     "goal": (9, ("rest",)),
     "incoming": (Incoming(0, 1, ANN), ("rest",)),
@@ -78,13 +78,13 @@ FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {
 }
 
 
-def _hear(members: Members, at_s: float, **changes: Any) -> Change:
+def _hear(members: Members, at_s: float, **changes: Any) -> ReportChange:
     change = members.hear(ANN, msgspec.structs.replace(REPORT, **changes), at_s)
     assert change is not None
     return change
 
 
-def _told(change: Change) -> tuple[str, ...]:
+def _told(change: ReportChange) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if getattr(change, kind))
 
 

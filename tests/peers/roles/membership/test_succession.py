@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.peers.roles.membership.members import Member, Members
+from mdl.peers.roles.membership.members import Members, TrainerSeen
 from mdl.peers.roles.membership.succession import Succession, SuccessionSettings, outranks
 from mdl.protocol.delta import Contributor
 from mdl.protocol.hop_messages import HopReleased
@@ -39,7 +39,7 @@ def _led_by(agent: Contributor = ANN, term: int = 5, successors: tuple[str, ...]
     return succession
 
 
-def _candidates(*peers: Contributor, **memory: int) -> list[Member]:
+def _candidates(*peers: Contributor, **memory: int) -> list[TrainerSeen]:
     """Others that were heard lately, with so much memory, 1 if not told."""
     members = Members(4.0)
     for peer in peers:
@@ -49,7 +49,7 @@ def _candidates(*peers: Contributor, **memory: int) -> list[Member]:
     return members.alive()
 
 
-def _office_at(succession: Succession, candidates: list[Member], since: float) -> float:
+def _office_at(succession: Succession, candidates: list[TrainerSeen], since: float) -> float:
     """How long after `since` this device wants the office, looking every tenth of a second."""
     return next(tenth / 10 for tenth in range(200) if succession.wants_office(candidates, since + tenth / 10))
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mdl.peers.roles.agent.distribution import newest_staged
-from mdl.peers.roles.membership.members import Arrivals, Member, voters
+from mdl.peers.roles.membership.members import Arrivals, TrainerSeen, voters
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Accepted, Activity, Staged
@@ -18,11 +18,11 @@ OLD, NEW = b"old", b"new"
 
 def _member(
     who: Contributor, has: bytes = b"", named: bytes = b"", version: int = 1, votes: bool = True, term: int = 5
-) -> Member:
+) -> TrainerSeen:
     staged = Staged(has, 1.0, (ANN, BOB), term, version) if has else None
     accepted = Accepted("x", 4, named, term, version) if named else None
     report = msgspec.structs.replace(REPORT, votes=votes, staged=staged, accepted=accepted)
-    return Member(who, report, Arrivals(0.0, 1.0, 4.0), 0.0)
+    return TrainerSeen(who, report, Arrivals(0.0, 1.0, 4.0), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def _member(
     ],
 )
 def test_who_names_what_it_accepted_votes_where_that_can_be_proposed(
-    members: tuple[Member, ...], able: set[str] | int, proposed: bytes | None
+    members: tuple[TrainerSeen, ...], able: set[str] | int, proposed: bytes | None
 ) -> None:
     found = voters(members)
     assert (len(found) if isinstance(able, int) else found) == able

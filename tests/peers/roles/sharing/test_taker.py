@@ -6,7 +6,7 @@ import pytest
 
 from mdl.devices.offer import Offer
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.sharing import ASK_S, Taker
+from mdl.peers.roles.sharing import ASK_S, WindowTaker
 from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Finish, PeerFound, PeerRevoked, Received, Send, StopRequested, Tick
@@ -40,15 +40,15 @@ def said(name: str, message: Said, values: Packed | None = None) -> Received:
     return Received(Contributor(name, 1), message, values)
 
 
-def taker(held: bytes = b"", is_once: bool = False) -> Taker:
-    machine = Taker(ME, lambda device: device == PHONE, OFFER, 1 << 30, held, is_once)
+def taker(held: bytes = b"", is_once: bool = False) -> WindowTaker:
+    machine = WindowTaker(ME, lambda device: device == PHONE, OFFER, 1 << 30, held, is_once)
     assert machine.deadline() is None
     machine.handle(found("eve", EVE), 0.0)
     assert machine.handle(found("phone", PHONE), 0.0) == [Send("phone", WindowsSought(OFFER, held, bool(held)))]
     return machine
 
 
-def fetch(machine: Taker) -> list[Effect]:
+def fetch(machine: WindowTaker) -> list[Effect]:
     assert machine.handle(said("phone", PARCEL), 1.0) == [Send("phone", PartWanted(ID, 0))]
     assert machine.handle(said("phone", PartMessage(ID, 0), FIRST), 1.0) == [StorePart(PARCEL, 0, FIRST)]
     assert machine.handle(PartStored(ID, 0, False), 1.0) == [Send("phone", PartWanted(ID, 1))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mdl.peers.roles.trainer.exchange import Exchange
+from mdl.peers.roles.trainer.exchange import SegmentExchange
 from mdl.protocol.bulk import Bulk
 from mdl.protocol.checksum import checksum_of
 from mdl.protocol.delta import Contributor
@@ -12,7 +12,9 @@ from mdl.protocol.machine import Send
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 
 
-def hear(exchange: Exchange, sender: Contributor, message: object, values: Bulk | None, now: float) -> list[Send]:
+def hear(
+    exchange: SegmentExchange, sender: Contributor, message: object, values: Bulk | None, now: float
+) -> list[Send]:
     if isinstance(message, SegmentsReady):
         return exchange.hear_ready(sender, message, now)
     if isinstance(message, SegmentTaken):

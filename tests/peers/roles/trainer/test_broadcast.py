@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.trainer.round_state import PATIENCE_S, Spread
+from mdl.peers.roles.trainer.round_state import PATIENCE_S, Broadcast
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Sums
 from mdl.protocol.machine import Send
@@ -33,33 +33,33 @@ def _digest(value: float = 1.0) -> bytes:
     return name_of(_result(value))
 
 
-def _staged(order: BroadcastOrdered = ORDER, value: float = 1.0) -> Spread:
-    spread = Spread()
+def _staged(order: BroadcastOrdered = ORDER, value: float = 1.0) -> Broadcast:
+    spread = Broadcast()
     assert spread.follow(order, ME, None, 0.0)
     spread.stage(_result(value), _digest(value), 0.0)
     return spread
 
 
-def _name(spread: Spread, now: float = 0.0) -> bool:
+def _name(spread: Broadcast, now: float = 0.0) -> bool:
     """The digest of what it has itself comes; whether it asks its parent then."""
     (named,) = map(hash_delta, spread.name(spread.made))
     assert spread.name(spread.made) == []  # asked once
     return spread.take_name(named, now)
 
 
-def _values(spread: Spread) -> Sums | None:
+def _values(spread: Broadcast) -> Sums | None:
     return spread.staged.values if spread.staged else None
 
 
 def test_3_2_3_the_parent_in_the_tree_is_asked_and_not_again_for_the_same_order() -> None:
-    spread = Spread()
+    spread = Broadcast()
     assert spread.follow(ORDER, ME, None, 0.0)
     assert spread.parent == ANN
     assert not spread.follow(ORDER, ME, None, 0.0)
 
 
 def test_the_root_has_no_parent_and_stages_what_it_holds() -> None:
-    spread = Spread()
+    spread = Broadcast()
     assert not spread.follow(_order(order=(ME, ANN)), ME, _result(), 0.0)
     assert (spread.staged, spread.has_result) == (None, True)  # nobody hears of it without its digest
     assert not _name(spread)
@@ -67,7 +67,7 @@ def test_the_root_has_no_parent_and_stages_what_it_holds() -> None:
 
 
 def test_what_it_holds_on_another_grid_is_not_the_result() -> None:
-    spread, other = Spread(), sum_of(np.ones(2), (ANN, ME), room=1)
+    spread, other = Broadcast(), sum_of(np.ones(2), (ANN, ME), room=1)
     assert spread.follow(_order(order=(ANN, ME)), ME, other, 0.0)
     assert (spread.staged, spread.made) == (None, None)
     assert not spread.follow(_order(version=2, order=(ME, ANN), room=1), ME, other, 0.0)
@@ -75,13 +75,13 @@ def test_what_it_holds_on_another_grid_is_not_the_result() -> None:
 
 
 def test_what_it_holds_is_not_the_result_if_others_contributed_to_that() -> None:
-    spread = Spread()
+    spread = Broadcast()
     assert spread.follow(ORDER, ME, _result(1.0, ME), 0.0)
     assert spread.staged is None
 
 
 def test_a_later_order_replaces_an_earlier_one_and_never_the_other_way_round() -> None:
-    spread = Spread()
+    spread = Broadcast()
     spread.follow(_order(term=7, version=2), ME, None, 0.0)
     assert spread.is_outdated(_order(term=7, version=1))
     assert spread.is_outdated(_order(term=6, version=9))
@@ -120,7 +120,7 @@ def test_a_result_with_another_digest_than_the_orders_is_fetched_again() -> None
 
 
 def test_a_held_partial_mean_with_another_digest_than_the_orders_is_not_the_result() -> None:
-    spread = Spread()
+    spread = Broadcast()
     assert not spread.follow(_order(digest=_digest(2.0)), ME, _result(1.0), 0.0)
     assert spread.parent is None
     assert _name(spread)
@@ -128,7 +128,7 @@ def test_a_held_partial_mean_with_another_digest_than_the_orders_is_not_the_resu
 
 
 def test_a_digest_of_what_is_not_wanted_any_more_changes_nothing() -> None:
-    spread = Spread()
+    spread = Broadcast()
     spread.follow(_order(order=(ME, ANN)), ME, _result(), 0.0)
     (late,) = spread.name(spread.made)
     assert spread.follow(_order(version=2, order=(ANN, ME), contributors=(BOB, ME)), ME, None, 0.0)
@@ -138,7 +138,7 @@ def test_a_digest_of_what_is_not_wanted_any_more_changes_nothing() -> None:
 
 def test_what_it_has_itself_is_kept_for_a_new_order_that_names_a_digest() -> None:
     """It has the result and does not know that yet: to fetch it would take a whole transfer."""
-    spread = Spread()
+    spread = Broadcast()
     spread.follow(_order(order=(ME, ANN)), ME, _result(), 0.0)
     (asked,) = spread.name(spread.made)
     assert not spread.follow(_order(term=9, order=(ANN, ME), digest=_digest()), ME, None, 0.0)
@@ -148,7 +148,7 @@ def test_what_it_has_itself_is_kept_for_a_new_order_that_names_a_digest() -> Non
 
 
 def test_a_result_that_does_not_match_the_digest_of_its_order_is_refused() -> None:
-    spread = Spread()
+    spread = Broadcast()
     spread.follow(_order(digest=_digest(2.0)), ME, None, 0.0)
     with pytest.raises(RemoteProtocolError, match="does not match the digest"):
         spread.stage(_result(1.0), _digest(1.0), 0.0)
@@ -165,7 +165,7 @@ def test_a_result_that_does_not_match_the_digest_of_its_order_is_refused() -> No
     ],
 )
 def test_only_the_result_of_the_order_that_is_followed_is_taken(message: GlobalMessage, wanted: bool) -> None:
-    spread = Spread()
+    spread = Broadcast()
     assert not spread.check(ANN, message)
     spread.follow(ORDER, ME, None, 0.0)
     assert spread.parent is not None
@@ -175,7 +175,7 @@ def test_only_the_result_of_the_order_that_is_followed_is_taken(message: GlobalM
 def test_an_order_without_a_digest_names_what_its_root_gives_and_no_other_mean_of_the_same_devices() -> None:
     """Another fork or attempt may have another result of the same devices: a late copy of that, or one held here."""
     late = GlobalMessage(1, 2.0, (ANN, ME), 5, 3)
-    spread = Spread()
+    spread = Broadcast()
     assert spread.follow(ORDER, ME, _result(2.0), 0.0)
     assert (spread.staged, spread.check(BOB, late)) == (None, False)
     spread.stage(_result(), _digest(), 0.0)
@@ -188,7 +188,7 @@ def test_an_order_without_a_digest_names_what_its_root_gives_and_no_other_mean_o
 
 def test_a_result_whose_digest_nobody_has_told_is_taken_from_the_parent_alone() -> None:
     """Any member knows the order, and could say that something else is the mean of these devices."""
-    spread, message = Spread(), GlobalMessage(1, 2.0, (ANN, ME), 7, 1)
+    spread, message = Broadcast(), GlobalMessage(1, 2.0, (ANN, ME), 7, 1)
     spread.follow(ORDER, ME, None, 0.0)
     others = [who for who in (ANN, BOB, Contributor("mallory", 1)) if who != spread.parent]
     assert [spread.check(who, message) for who in others] == [False] * len(others)
@@ -204,13 +204,13 @@ def test_an_order_in_segments_names_no_result_that_somebody_has_already() -> Non
 
 
 def test_a_result_that_comes_in_segments_is_not_taken_whole_besides() -> None:
-    spread = Spread()
+    spread = Broadcast()
     spread.follow(_order(owns=(1, 1, 0, 0), segment_values=1), ME, None, 0.0)
     assert not spread.check(ANN, GlobalMessage(1, 2.0, (ANN, ME), 7, 1))
 
 
 def test_a_result_that_lies_about_its_theta_is_its_senders_fault() -> None:
-    spread = Spread()
+    spread = Broadcast()
     spread.follow(ORDER, ME, None, 0.0)
     with pytest.raises(RemoteProtocolError, match=r"theta 5\.0, not 2\.0"):
         spread.check(spread.parent or ANN, GlobalMessage(1, 5.0, (ANN, ME), 7, 1))
@@ -226,9 +226,9 @@ DAN, EVE, FAY, GUS = (Contributor(name, 1) for name in ("dan", "eve", "fay", "gu
 EIGHT = (ME, ANN, BOB, CAT, DAN, EVE, FAY, GUS)  # the root feeds ann (with cat, eve, gus), bob (with fay), dan
 
 
-def _root(*link_mb_s: float, values: int = 2) -> Spread:
+def _root(*link_mb_s: float, values: int = 2) -> Broadcast:
     """At the root of EIGHT with the result; nobody has asked yet."""
-    spread = Spread()
+    spread = Broadcast()
     hold = sum_of(np.ones(values), (ANN, ME))
     spread.follow(_order(order=EIGHT, link_mb_s=link_mb_s), ME, hold, 0.0)
     _name(spread)
@@ -241,7 +241,7 @@ def _fed(sends: list[Send]) -> list[str]:
 
 
 def test_children_are_served_when_the_result_has_come_and_whenever_they_ask_again() -> None:
-    spread = Spread()
+    spread = Broadcast()
     spread.follow(ORDER, ME, None, 0.0)
     assert spread.serve(CAT, WANTED, 0.1) == []
     assert spread.serve(BOB, WANTED, 0.1) == []
@@ -318,7 +318,7 @@ def test_a_child_that_asks_and_gets_nothing_or_too_slowly_gives_its_turn_away() 
 
 
 def test_who_has_the_result_already_tells_its_new_parent_and_is_not_waited_for() -> None:
-    child = Spread()
+    child = Broadcast()
     child.follow(_order(order=EIGHT, link_mb_s=(5.0,) * 8), ANN, None, 0.0)
     assert child.confirm() == []
     child.stage(_result(), _digest(), 0.5)

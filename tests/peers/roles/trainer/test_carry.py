@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from mdl.peers.roles.trainer import model_state
-from mdl.peers.roles.trainer.model_state import Work
-from mdl.peers.roles.trainer.progress import Progress
-from mdl.peers.roles.trainer.round_state import Part
+from mdl.peers.roles.trainer.model_state import TrainedWork
+from mdl.peers.roles.trainer.progress import RoundProgress
+from mdl.peers.roles.trainer.round_state import RoundState
 from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
 from mdl.protocol.hop_messages import DeltaWanted
@@ -193,8 +193,8 @@ def test_earlier_work_that_another_round_has_taken_by_then_is_not_counted_with_t
     lose_round(trainer, 1, 2, 3, 4)
     (work,) = open_round(trainer)
     assert isinstance(work, TrainLocally)
-    other = Part(9, 1, frozenset(MEMBERS), room=ROOM)
-    trainer._progress._own._hold(other, Work(vector(0, 0, 0, 0)))
+    other = RoundState(9, 1, frozenset(MEMBERS), room=ROOM)
+    trainer._progress._own._hold(other, TrainedWork(vector(0, 0, 0, 0)))
     assert [list(each.values) for each in other.works] == [[1, 2, 3, 4]]
     delta = ModelDelta(vector(1, 1, 1, 1), 1.0, frozenset([ME]))
     held = hold_own(work.parameters, delta, ROOM, work.earlier)
@@ -594,7 +594,7 @@ def test_nor_when_it_is_opened_afresh_after_something_was_merged() -> None:
 def test_another_forks_result_staged_as_a_vote_here_would_count_work_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two starts of a mesh, at the same w; this device has gone over from one to the other when a late order comes."""
     here, there = (Fork(0, 3, "ann.1.1"),), (Fork(0, 3, "bob.1.2"),)
-    follow = Progress.take_place
+    follow = RoundProgress.take_place
 
     def close_theirs() -> Trainer:
         trainer = a_trainer()
@@ -607,7 +607,7 @@ def test_another_forks_result_staged_as_a_vote_here_would_count_work_twice(monke
     trainer = close_theirs()
     assert (trainer.round_id, carry_of(trainer)) == (0, [1, 2, 3, 4])
     monkeypatch.setattr(
-        Progress, "take_place", lambda self, order, now: follow(self, replace(order, lineage=here), now)
+        RoundProgress, "take_place", lambda self, order, now: follow(self, replace(order, lineage=here), now)
     )
     trainer = close_theirs()
     assert (trainer.round_id, carry_of(trainer)) == (1, [1, 2, 3, 4])  # which the result holds already

@@ -11,7 +11,7 @@ import pytest
 
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer import exchange as exchange_module
-from mdl.peers.roles.trainer.exchange import MOST_AT_ONCE, Exchange, Uplink
+from mdl.peers.roles.trainer.exchange import MOST_AT_ONCE, SegmentExchange, Uplink
 from mdl.protocol.checksum import checksum_of, checksums_by_piece
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, PartialSum
@@ -80,7 +80,7 @@ class Net:
         self.in_place = in_place
         grid = grid_of(np.zeros(SIZE, np.float32), order.room) if order.coding != "none" else None
         self.at = {
-            peer: Exchange(order, peer, own, SIZE, RETRY_S, is_in_place=in_place, grid=grid, checksums=checksums)
+            peer: SegmentExchange(order, peer, own, SIZE, RETRY_S, is_in_place=in_place, grid=grid, checksums=checksums)
             for peer in order.order
             for own in (self.again(peer),)
             for checksums in (checksums_by_piece(own.values),)
@@ -225,7 +225,7 @@ def test_who_contributes_nothing_gets_the_result_all_the_same() -> None:
 def test_nothing_is_sent_before_the_receiver_says_that_it_is_ready() -> None:
     order = _order("ab", (7, 6))
     me, other = order.order
-    exchange = Exchange(order, me, _own(order, me), SIZE, RETRY_S)
+    exchange = SegmentExchange(order, me, _own(order, me), SIZE, RETRY_S)
     assert exchange.begin() == [Send("b", SegmentsReady(3, 7, 1))]
     assert exchange.on_time(1.0) == [Send("b", SegmentsReady(3, 7, 1))]
     first, *pieces = exchange.hear_ready(other, _READY, 1.1)
@@ -237,7 +237,7 @@ def test_nothing_is_sent_before_the_receiver_says_that_it_is_ready() -> None:
 def test_a_piece_that_comes_twice_counts_once_and_is_confirmed_again() -> None:
     order = _order("abc", (13, 0, 0))
     me, bob, _ = order.order
-    exchange = Exchange(order, me, _own(order, me, 0.0), SIZE, RETRY_S)
+    exchange = SegmentExchange(order, me, _own(order, me, 0.0), SIZE, RETRY_S)
     exchange.begin()
     piece, values = PieceMessage(3, 7, 1, 0, 1.0), on_way(np.full(VALUES, 2.0), room=order.room)
     first = exchange.take_piece(bob, piece, values, 0.1)
@@ -264,7 +264,7 @@ def test_a_piece_that_is_not_as_it_should_be_is_refused(
     order = _order("abcd", (7, 6, 0, 0), contributors="abc")
     assert order.room == ROOM
     me = order.order[0]
-    exchange = Exchange(order, me, _own(order, me, 0.0), SIZE, RETRY_S)
+    exchange = SegmentExchange(order, me, _own(order, me, 0.0), SIZE, RETRY_S)
     exchange.begin()
     with pytest.raises(RemoteProtocolError, match=says):
         exchange.take_piece(Contributor(sender, 1), PieceMessage(3, 7, 1, segment, theta), values.view(np.float32), 0.1)
@@ -274,7 +274,7 @@ def test_a_piece_that_is_not_as_it_should_be_is_refused(
 def test_a_segment_whose_theta_is_not_the_rounds_never_becomes_a_result() -> None:
     order = _order("ab", (13, 0))
     me, bob = order.order
-    exchange = Exchange(order, me, _own(order, me, 0.0), SIZE, RETRY_S)
+    exchange = SegmentExchange(order, me, _own(order, me, 0.0), SIZE, RETRY_S)
     exchange.begin()
     with pytest.raises(RemoteProtocolError, match=r"theta 6\.0, not 2\.0"):
         exchange.take_piece(bob, PieceMessage(3, 7, 1, 0, 5.0), ONES, 0.1)
@@ -284,7 +284,7 @@ def test_a_segment_whose_theta_is_not_the_rounds_never_becomes_a_result() -> Non
 def test_a_piece_of_another_weight_than_its_device_has_told_names_that_device() -> None:
     order = msgspec.structs.replace(_order("abc", (13, 0, 0)), thetas=(1.0, 1.0, 1.0))
     me, bob, cat = order.order
-    exchange = Exchange(order, me, _own(order, me, 0.0), SIZE, RETRY_S)
+    exchange = SegmentExchange(order, me, _own(order, me, 0.0), SIZE, RETRY_S)
     exchange.begin()
     exchange.take_piece(cat, PieceMessage(3, 7, 1, 0, 1.0), ONES, 0.1)
     with pytest.raises(RemoteProtocolError, match=r"a piece of b has theta 5, where it had told 1"):
@@ -296,7 +296,7 @@ def test_a_piece_of_another_weight_than_its_device_has_told_names_that_device() 
 def test_a_result_counts_from_its_owner_alone() -> None:
     order = _order("abc", (7, 6, 0))
     me, bob, cleo = order.order[2], order.order[1], order.order[0]
-    exchange = Exchange(order, me, None, SIZE, RETRY_S)
+    exchange = SegmentExchange(order, me, None, SIZE, RETRY_S)
     values = ONES
     beyond = np.full(VALUES, share_of(order.theta, order.room) + 2, np.int32).view(np.float32)
     with pytest.raises(RemoteProtocolError, match="beyond the share of a weight of 3"):
@@ -313,9 +313,9 @@ def test_a_result_counts_from_its_owner_alone() -> None:
 def test_an_order_that_does_not_fit_the_model_is_refused() -> None:
     order = _order("ab", (7, 7))
     with pytest.raises(RemoteProtocolError, match="where the model has 100"):
-        Exchange(order, order.order[0], None, SIZE, RETRY_S)
+        SegmentExchange(order, order.order[0], None, SIZE, RETRY_S)
     with pytest.raises(RemoteProtocolError, match="1 shares for 2 devices"):
-        Exchange(_order("ab", (13,)), order.order[0], None, SIZE, RETRY_S)
+        SegmentExchange(_order("ab", (13,)), order.order[0], None, SIZE, RETRY_S)
 
 
 def test_a_slow_way_gets_a_small_window_and_waits_longer_before_it_says_something_again() -> None:
@@ -323,7 +323,7 @@ def test_a_slow_way_gets_a_small_window_and_waits_longer_before_it_says_somethin
     order = BroadcastOrdered(
         7, 3, b"w2", 1, peers, 2.0, peers, link_mb_s=(1.0, 0.001), owns=(0, 13), segment_values=VALUES
     )
-    exchange = Exchange(order, peers[0], _own(order, peers[0]), SIZE, 0.5)
+    exchange = SegmentExchange(order, peers[0], _own(order, peers[0]), SIZE, 0.5)
     exchange.begin()
     _, first = exchange.hear_ready(peers[1], _READY, 0.0)
     assert isinstance(first.message, PieceMessage)  # one segment, more than 20 ms of this link
@@ -337,7 +337,7 @@ def test_on_a_crowded_link_what_one_device_does_not_use_is_for_the_others() -> N
     """Also where its result confirms what it was given, since the confirmation was lost."""
     order = msgspec.structs.replace(_order("abcde", (0, 1, 1, 1, 10)), link_mb_s=(1e-4,) * 5)
     me, *others = order.order
-    exchange = Exchange(order, me, _own(order, me), SIZE, RETRY_S)
+    exchange = SegmentExchange(order, me, _own(order, me), SIZE, RETRY_S)
     exchange.begin()
     first = [send for peer in others for send in exchange.hear_ready(peer, _READY, 0.0)]
     assert [send.receiver for send in first if isinstance(send.message, PieceMessage)] == ["b", "c", "d"]
@@ -387,7 +387,7 @@ def test_what_coding_rounds_off_comes_in_with_the_next_delta(coding: Coding) -> 
 def test_a_device_whose_readiness_was_lost_gets_its_results_when_it_says_so_again() -> None:
     order = _order("ab", (7, 6))
     me, bob = order.order
-    exchange = Exchange(order, me, _own(order, me), SIZE, RETRY_S)
+    exchange = SegmentExchange(order, me, _own(order, me), SIZE, RETRY_S)
     exchange.begin()
     exchange.take_result(bob, SegmentMessage(3, 7, 1, 12), ONES[:4], 0.0)  # so it follows the order
     assert [type(send.message) for send in exchange.hear_ready(bob, _READY, 1.0)] == [PieceMessage] * 6
@@ -405,7 +405,7 @@ def test_windows_and_the_speed_of_a_link_are_of_bytes_that_travel() -> None:
             7, 3, b"w2", 1, peers, 2.0, peers, link_mb_s=(5.0, 5.0), owns=(0, 40), segment_values=values, coding=coding
         )
         own, grid = _own(order, peers[0], 1.0, size), grid_of(np.zeros(size, np.float32), order.room)
-        exchange = Exchange(order, peers[0], own, size, RETRY_S, grid=grid)
+        exchange = SegmentExchange(order, peers[0], own, size, RETRY_S, grid=grid)
         exchange.begin()
         _, *sends = exchange.hear_ready(peers[1], _READY, 0.0)
         under_way[coding] = sum(send.values.nbytes for send in sends if isinstance(send.values, np.ndarray))
@@ -680,7 +680,7 @@ def test_what_the_other_has_said_to_have_does_not_go_there_again(is_early: bool)
 def test_a_coded_result_never_takes_the_own_deltas_place() -> None:
     order = _order("ab", (7, 6), coding="int8")
     own = _own(order, order.order[0])
-    assert not Exchange(order, order.order[0], own, SIZE, RETRY_S, is_in_place=True).is_in_place
+    assert not SegmentExchange(order, order.order[0], own, SIZE, RETRY_S, is_in_place=True).is_in_place
 
 
 def test_pieces_that_a_lost_device_gave_are_not_asked_for_again() -> None:
@@ -701,7 +701,7 @@ def test_an_exchange_on_another_grid_than_the_own_deltas_is_refused() -> None:
     order = _order("abc", (5, 4, 4))
     me = order.order[0]
     with pytest.raises(RemoteProtocolError, match=f"a grid with room {ROOM + 1}, not {ROOM}"):
-        Exchange(msgspec.structs.replace(order, room=ROOM + 1), me, _own(order, me), SIZE, 1.0)
+        SegmentExchange(msgspec.structs.replace(order, room=ROOM + 1), me, _own(order, me), SIZE, 1.0)
 
 
 def test_what_goes_on_must_be_the_same_exchange() -> None:

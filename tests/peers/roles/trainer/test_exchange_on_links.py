@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from mdl.peers.roles.trainer.exchange import Exchange, Uplink
+from mdl.peers.roles.trainer.exchange import SegmentExchange, Uplink
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import room_for
 from mdl.protocol.machine import Send
@@ -61,7 +61,7 @@ class Links:
             link_mb_s=self.told, owns=self.owns, segment_values=self.values, room=room_for(len(self.peers)),
         )  # fmt: skip
         self._exchanges = [
-            Exchange(order, peer, self._own(peer, order.room), self.size, RETRY_S, uplink=uplink)
+            SegmentExchange(order, peer, self._own(peer, order.room), self.size, RETRY_S, uplink=uplink)
             for peer, uplink in zip(self.peers, self.uplinks, strict=True)
         ]
         self._up, self._down = [0.0] * len(self.peers), [0.0] * len(self.peers)

@@ -18,7 +18,7 @@ from mdl.protocol.machine import DeltaRecalled, LocalDeltaReady, Received, Send,
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalWanted, RoundClosed, RoundOpened
 from mdl.protocol.segment_messages import Lost, SegmentMessage
-from mdl.protocol.segments import Cut
+from mdl.protocol.segments import SegmentCut
 from mdl.protocol.vocabulary import TrainingReport
 from mdl.sim.mesh.search import copy_graph
 from tests.peers.roles.at_once import TrainerAtOnce
@@ -105,7 +105,7 @@ def test_of_a_result_that_another_device_has_whole_only_what_is_lacking_is_fetch
 def test_what_is_not_in_its_place_yet_is_a_gap_like_what_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "MOST_AT_ONCE", 2 * VALUES)
     known = np.arange(SIZE, dtype=np.int32)
-    result = GrowingResult(known.copy(), Cut(SIZE, VALUES, (8,)))
+    result = GrowingResult(known.copy(), SegmentCut(SIZE, VALUES, (8,)))
     result.lacking = {2}
     assert list(result.gaps()) == [(16, 24)]
     result.leave()

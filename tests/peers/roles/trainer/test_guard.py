@@ -7,7 +7,7 @@ from math import log
 import numpy as np
 import pytest
 
-from mdl.defence.limits import Limits, Seen
+from mdl.defence.limits import Limits, OwnDeltaSeen
 from mdl.defence.pieces import PieceJudge
 from mdl.defence.reputation import DOUBTED, Accusation
 from mdl.errors import RemoteProtocolError
@@ -124,14 +124,14 @@ def test_what_is_looked_at_is_told_and_not_merged_and_accuses_nobody() -> None:
     report = _report(trainer)
     (decision,) = report.hops
     assert (decision.outcome, decision.reason) == (HopOutcome.LOOKED, "")
-    assert decision.seen == Seen(pytest.approx(2.5 / log(2.0)))
+    assert decision.seen == OwnDeltaSeen(pytest.approx(2.5 / log(2.0)))
     assert (report.activity, report.holdings[0].contributors, report.accused) == (Activity.HOLDING, (ME,), ())
     assert trainer.part is not None
     np.testing.assert_array_equal(mean_of(trainer.part.holds[0]), OWN)
 
 
 def test_a_look_without_windows_tells_no_loss_and_one_of_a_device_that_does_not_judge_nothing() -> None:
-    for is_on, seen in ((True, Seen()), (False, None)):
+    for is_on, seen in ((True, OwnDeltaSeen()), (False, None)):
         trainer, merge = _receive(OWN * 10, is_look=True, is_on=is_on)
         trainer.handle(merge_deltas(merge), 5.0)
         (decision,) = _report(trainer).hops

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mdl.peers.roles.trainer import model_state
-from mdl.peers.roles.trainer.model_state import Work
+from mdl.peers.roles.trainer.model_state import TrainedWork
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import digest_of
 from mdl.protocol.machine import DeltaRecalled, PauseChanged, TrainLocally
@@ -162,7 +162,7 @@ def test_nor_of_the_first_round_of_a_sum_that_is_still_to_come(monkeypatch: pyte
 @pytest.mark.parametrize("build", [lambda: a_trainer(5, BEFORE), overlapping], ids=["by itself", "overlapping"])
 def test_what_was_rounded_off_comes_with_work_that_a_round_has_left_out(build: Callable[[], Trainer]) -> None:
     trainer = build()
-    trainer.standing.add(Work(vector(0, 0, 0, 0.5), rounded_in=(trainer.lineage, trainer.round_id)))
+    trainer.standing.add(TrainedWork(vector(0, 0, 0, 0.5), rounded_in=(trainer.lineage, trainer.round_id)))
     open_round(trainer)
     train(trainer, 2, 0, 0, 0)
     assert held_by(trainer) == [2, 0, 0, 0.5]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import RemoteProtocolError
-from mdl.peers.roles.trainer.round_state import MOST_IN_VAIN, Part, Spread
+from mdl.peers.roles.trainer.round_state import MOST_IN_VAIN, Broadcast, RoundState
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.vocabulary import Activity, Incoming
@@ -21,13 +21,13 @@ def _delta(*who: Contributor, theta: float = 1.0) -> PartialSum:
     return PartialSum(np.zeros(2, np.int32), theta, frozenset(who))
 
 
-def _part() -> Part:
+def _part() -> RoundState:
     both = frozenset([ME, ANN])
-    return Part(1, 1, both, heard_at=0.0, announced_to=both, holds={0: _delta(ME)})
+    return RoundState(1, 1, both, heard_at=0.0, announced_to=both, holds={0: _delta(ME)})
 
 
 def test_the_activity_follows_from_the_state() -> None:
-    part = Part(1, 1, frozenset([ME]), heard_at=0.0)
+    part = RoundState(1, 1, frozenset([ME]), heard_at=0.0)
     seen = [part.activity()]
     part.holds = {0: _delta(ME)}
     seen.append(part.activity())
@@ -75,7 +75,7 @@ def test_a_hop_released_before_it_was_served_is_never_served() -> None:
     [
         ({}, ""),
         ({"members": frozenset([ME])}, "the sender is no member of this round"),
-        ({"spread": Spread(staged=_delta(ME))}, "it has the round's result already"),
+        ({"spread": Broadcast(staged=_delta(ME))}, "it has the round's result already"),
         ({"holds": {}}, "nothing to merge with yet"),
         ({"given": {0: (4, ANN)}}, "its partial sum has been given away"),
         ({"incoming": HopOrdered(1, 1, 0, 4, ANN)}, "one partner at a time"),
@@ -138,7 +138,7 @@ def test_a_restarted_peer_is_no_member_any_more() -> None:
 
 def test_a_report_does_not_keep_a_delta_that_the_part_let_go() -> None:
     """Else each device that has sent holds its own delta to the end of the round, beside the result and w(t+1)."""
-    part = Part(1, 1, frozenset([Contributor("ann", 1)]))
+    part = RoundState(1, 1, frozenset([Contributor("ann", 1)]))
     part.holds[0] = PartialSum(np.ones(4, np.int32), 1.0, frozenset([Contributor("ann", 1)]))
     own = weakref.ref(part.holds[0].values)
     told = part.report_holdings()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mdl.peers.roles.trainer.model_state import Work
+from mdl.peers.roles.trainer.model_state import TrainedWork
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.grid import Vector
@@ -135,7 +135,7 @@ def test_it_comes_once_with_an_own_delta_of_earlier_work_alone(pair: Pair) -> No
     ann = pair[ANN]
     rounded = _rounded_off(ann)
     # What she has trained for round 7, on a fork that went on: both come as one sum.
-    ann.standing.add(Work(LINE * 2, ((7, ann.digest), (8, b"w7 of a fork"))))
+    ann.standing.add(TrainedWork(LINE * 2, ((7, ann.digest), (8, b"w7 of a fork"))))
     _open(pair, TRUNK, 11, ZEROS)
     assert ann.part is not None
     assert ann.part.is_empty

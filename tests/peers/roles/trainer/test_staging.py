@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from mdl.peers.roles.trainer.model_state import Standing
+from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.checksum import checksums_by_piece
 from mdl.protocol.delta import Contributor, ModelDelta, PartialSum, apply_delta, digest_of
@@ -414,14 +414,14 @@ def test_a_vote_is_not_free_while_the_order_that_follows_may_be_of_the_same_resu
 def test_a_vote_that_was_lost_before_counts_for_what_was_staged_since() -> None:
     """That was under a later term than anything forgotten: the term is on the disk."""
     lineage = (Fork(0, 1, "agent.1.1"),)
-    standing = Standing(BOB, START, history=History(lineage, ("bob",)))
+    standing = ModelState(BOB, START, history=History(lineage, ("bob",)))
     standing.note_further(1)
-    again = Standing(BOB, START, history=History(lineage, ("bob",)), ballot=standing.ballot(9))
+    again = ModelState(BOB, START, history=History(lineage, ("bob",)), ballot=standing.ballot(9))
     assert not again.votes(has_staged=False)
     again.note_staged(Staged(b"another", 1.0, (BOB,), 10, 1))
     again.note_replaced()
     assert again.recall() == Accepted("agent.1.1", 1, b"another", 10, 1)
-    started = Standing(BOB, START, history=History(lineage, ("bob",)), ballot=again.ballot(11))
+    started = ModelState(BOB, START, history=History(lineage, ("bob",)), ballot=again.ballot(11))
     assert started.recall() == again.recall()
     started.note_further(2)
     assert started.recall() is None, "it has had a later result, which others may have decided on"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mdl.peers.roles.trainer.model_state import Round, Work, add_up_counted, add_up_plain, total
+from mdl.peers.roles.trainer.model_state import Round, TrainedWork, add_up_counted, add_up_plain, total
 from mdl.protocol.vocabulary import Fork
 
 START = (Fork(0, 3, "agent.1.1"),)
@@ -13,15 +13,15 @@ ALONE = tuple((*START, Fork(number, 1, f"me.1.{number}")) for number in range(1,
 MESH = (START, 40)
 
 
-def _work(value: float, *counted: Round, rounds: tuple[Round, ...] = (), since: int = 0) -> Work:
-    return Work(np.full(2, value, np.float32), ((int(value), b""),), rounds, counted, since)
+def _work(value: float, *counted: Round, rounds: tuple[Round, ...] = (), since: int = 0) -> TrainedWork:
+    return TrainedWork(np.full(2, value, np.float32), ((int(value), b""),), rounds, counted, since)
 
 
-def _values(works: tuple[Work, ...]) -> list[float]:
+def _values(works: tuple[TrainedWork, ...]) -> list[float]:
     return sorted(float(work.values[0]) for work in works)
 
 
-def _known(works: tuple[Work, ...]) -> list[int]:
+def _known(works: tuple[TrainedWork, ...]) -> list[int]:
     return [round_id for work in works for round_id, _ in work.trained]
 
 
@@ -35,7 +35,7 @@ def test_of_a_fork_there_is_one_sum_if_the_model_is_large() -> None:
 
 @pytest.mark.parametrize("rounds", [3, 8, 40, 1000])
 def test_of_a_small_one_sums_grow_with_their_age_so_that_little_is_lost_where_a_fork_is_left(rounds: int) -> None:
-    works: tuple[Work, ...] = ()
+    works: tuple[TrainedWork, ...] = ()
     for number in range(1, rounds + 1):
         works = add_up_counted([*works, _work(1.0, (ALONE[0], number))], number + 1, is_small=True)
     spans = [(work.since, work.counted[0][1]) for work in works]
@@ -83,7 +83,7 @@ def test_of_what_was_never_given_away_there_is_one_sum() -> None:
 
 def test_of_a_long_sum_the_first_trainings_are_known_and_the_last() -> None:
     """Where it is left: a fork's first model is the others', too, if that round had the same result there."""
-    works: tuple[Work, ...] = ()
+    works: tuple[TrainedWork, ...] = ()
     for number in range(1, 41):
         works = add_up_counted([*works, _work(float(number), (ALONE[0], number))], 60, is_small=False)
     assert _known(works) == [*range(1, 9), *range(33, 41)]

@@ -11,7 +11,7 @@ from benchmarks.chain.many_rounds import draw_rounds, play_rounds
 from mdl.devices.usage import UsageKind, expected_rest_s
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
 from mdl.scheduler.policies.greedy import Greedy
-from mdl.scheduler.policies.planner import Future, Hops, Planner, draw_rest_s, roll_out
+from mdl.scheduler.policies.planner import Future, HopTimes, Planner, draw_rest_s, roll_out
 from mdl.scheduler.policies.registry import make_policy
 from mdl.scheduler.study.optimal import solve
 from mdl.scheduler.study.play import play, view_of
@@ -77,7 +77,7 @@ def test_unknown_speeds_and_ends_leave_a_legal_decision() -> None:
 
 
 def test_a_rollout_of_two_hops_takes_what_they_take() -> None:
-    hops = Hops([[1.0] * 3, [1.0] * 3, [1.0] * 3], [0.5] * 3, [3.0, 2.0, 1.0])
+    hops = HopTimes([[1.0] * 3, [1.0] * 3, [1.0] * 3], [0.5] * 3, [3.0, 2.0, 1.0])
     quiet = Future(((), (), ()), (0.0, 0.0, 0.0))
     assert roll_out(quiet, hops, (0, 2)) == pytest.approx(3.0)
     one_comes_late = Future(((), (), ()), (0.0, 0.0, 4.0))
