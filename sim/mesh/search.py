@@ -179,7 +179,7 @@ class Late(Departure, frozen=True):
     for_s: Seconds
 
 
-class CrashDuring(Departure, frozen=True):
+class CrashDuring(Departure, frozen=True, tag="Crash"):
     """The process dies once it has sent so many messages of this step, and starts again from its disk for_s later.
 
     said: 0 if it has written to its disk, and sends nothing any more.
@@ -189,11 +189,11 @@ class CrashDuring(Departure, frozen=True):
     for_s: Seconds
 
 
-class Forget(CrashDuring, frozen=True):
-    """A Crash that also loses the file with its ballot."""
+class Forget(CrashDuring, frozen=True, tag="Forget"):
+    """A crash that also loses the file with its ballot."""
 
 
-class CutDuring(Departure, frozen=True):
+class CutDuring(Departure, frozen=True, tag="Cut"):
     """The process handles this step's event, but nothing passes from or to it, from before its first answer on."""
 
     for_s: Seconds
@@ -205,7 +205,7 @@ class Sever(Departure, frozen=True):
     for_s: Seconds
 
 
-class SuspendAfter(Departure, frozen=True):
+class SuspendAfter(Departure, frozen=True, tag="Suspend"):
     """After this step the process stands still (SIGSTOP, a closed lid); events that arrive meanwhile wait for it."""
 
     for_s: Seconds
@@ -215,7 +215,8 @@ AnyDeparture: TypeAlias = Lose | Late | CrashDuring | Forget | CutDuring | Sever
 # Only the loss of a device's folder loses a ballot, so Forget is extra.
 USUAL = ("lose", "late", "crash", "cut", "sever", "suspend")
 KINDS: dict[str, type[AnyDeparture]] = {
-    kind.__name__.lower(): kind for kind in (Lose, Late, CrashDuring, Forget, CutDuring, Sever, SuspendAfter)
+    str(kind.__struct_config__.tag).lower(): kind
+    for kind in (Lose, Late, CrashDuring, Forget, CutDuring, Sever, SuspendAfter)
 }
 
 

@@ -124,10 +124,10 @@ CLOUD = """
 import sys, time, zmq
 from mdl.protocol.delta import Contributor
 from mdl.protocol.cloud_messages import LessonCurrent
-from mdl.transport.links.hub import Hub
+from mdl.transport.links.hub import CloudHub
 from mdl.transport.trust.keys import MeshKeys
 
-hub = Hub(Contributor("cloud", 1), MeshKeys.from_code(sys.argv[1]), max_bytes=32, listen_host="127.0.0.1")
+hub = CloudHub(Contributor("cloud", 1), MeshKeys.from_code(sys.argv[1]), max_bytes=32, listen_host="127.0.0.1")
 print(hub.port, flush=True)
 poller = zmq.Poller()
 for endpoint in hub.pollable():

@@ -16,9 +16,9 @@ from mdl.workers import ProcessPool, result_of
 PATIENCE_S = 60.0
 PARENT = """
 import os, sys
-from mdl.workers import Workers
+from mdl.workers import ProcessPool
 if __name__ == "__main__":
-    with Workers(1) as workers:
+    with ProcessPool(1) as workers:
         print(workers.submit(os.getpid).result(), flush=True)
         sys.stdin.read()
 """

@@ -56,14 +56,14 @@ resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
 from mdl.errors import ConfigError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.links.hub import Hub
+from mdl.transport.links.hub import CloudHub
 from mdl.transport.links.mesh_links import Links
 try:
     if "{opened}" == "Links":
         info = PeerInfo("phone", 1, Role.TRAINER, "", 0, "")
         Links(info, None, max_values=0, now=0.0, listen_host="127.0.0.1", insecure=True).close()
     else:
-        Hub(Contributor("cloud", 1), None, max_bytes=0, listen_host="127.0.0.1", insecure=True).close()
+        CloudHub(Contributor("cloud", 1), None, max_bytes=0, listen_host="127.0.0.1", insecure=True).close()
 except ConfigError as error:
     print(error)
 """
