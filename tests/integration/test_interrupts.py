@@ -106,7 +106,7 @@ main()
 # From which round on, and where: in the middle of training, of a hop, of writing the model.
 BUSY = {
     "trains": (2, "mdl.peers.edge.device:Device:_train"),
-    "aggregates": (4, "mdl.peers.roles.trainer.hops:Hops:merge", "mdl.peers.roles.trainer.hops:Hops:serve"),
+    "aggregates": (4, "mdl.peers.roles.trainer.hops:HopsHere:merge", "mdl.peers.roles.trainer.hops:HopsHere:serve"),
     "saves": (6, "mdl.peers.edge.device:Device:_save"),
 }
 
