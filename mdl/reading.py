@@ -25,6 +25,8 @@ _LONGEST_REASON = 300
 _PIECE_BYTES = 1 << 16
 # Our configurations have 2 KB, and no line of 100 characters. tomllib takes half a minute for a key of 20,000 dots.
 LARGEST_TOML_BYTES, LONGEST_TOML_LINE = 64 << 10, 4096
+# A file of sysfs tells the size of a page of memory, which has at most 64 KiB.
+_LARGEST_SYSTEM_BYTES = 64 << 10
 _KINDS = {
     stat.S_IFDIR: "folder",
     stat.S_IFIFO: "pipe",
@@ -70,6 +72,14 @@ def read_text(path: Path, largest: int, expected: str = "") -> str:
         return read_bytes(path, largest, expected).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start} is no UTF-8 text{_tell(expected)}") from None
+
+
+def read_system_line(path: Path) -> str:
+    """Read the line in a file of /sys or /proc; "" if there is none, or the driver does not tell."""
+    try:
+        return read_bytes(path, _LARGEST_SYSTEM_BYTES).decode("utf-8", "replace").strip()
+    except DataError:
+        return ""
 
 
 def read_lines(path: Path, largest: int, expected: str = "") -> Iterator[tuple[int, bytes]]:

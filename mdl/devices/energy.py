@@ -18,7 +18,7 @@ from pathlib import Path
 from mdl.bounds import MAX_JOULES, printable
 from mdl.devices.power import TRAINING_W
 from mdl.errors import DataError
-from mdl.reading import read_bytes
+from mdl.reading import read_system_line
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,6 @@ MOST_W = 10_000.0
 _LONGEST_GAP_S = 30.0
 # A counter may tell at once what it gathered before a reading.
 _SLACK_S = 1.0
-# A file of sysfs tells the size of a page of memory, which has at most 64 KiB.
-_LARGEST_BYTES = 64 << 10
 # Batteries and processors of one device: no device has as many.
 _MOST_ENTRIES = 64
 _MICRO = 1e-6
@@ -169,11 +167,11 @@ def read_battery(root: Path, now: float) -> MeterReading | None:
     power_now (µW), or current_now (µA) times voltage_now (µV), else the steps of energy_now (µWh). Drivers differ in
     the sign of a current. Raises DataError for content that is no number, and for more than any device takes.
     """
-    supplies = [path for path in _list(root / "class/power_supply") if _line(path / "scope") != "Device"]
-    batteries = [path for path in supplies if _line(path / "type") == "Battery"]
-    if any(_line(path / "online") == "1" for path in supplies if path not in batteries):
+    supplies = [path for path in _list(root / "class/power_supply") if read_system_line(path / "scope") != "Device"]
+    batteries = [path for path in supplies if read_system_line(path / "type") == "Battery"]
+    if any(read_system_line(path / "online") == "1" for path in supplies if path not in batteries):
         return None
-    states = {path: _line(path / "status") for path in batteries}
+    states = {path: read_system_line(path / "status") for path in batteries}
     draining = [path for path in batteries if states[path] == "Discharging"]
     if not draining or "Charging" in states.values():
         return None
@@ -206,7 +204,7 @@ def read_processor(root: Path, now: float) -> MeterReading | None:
     """
     counters = []
     for path in _list(root / "class/powercap"):
-        if not _PACKAGE.fullmatch(path.name) or not _line(path / "name").startswith("package-"):
+        if not _PACKAGE.fullmatch(path.name) or not read_system_line(path / "name").startswith("package-"):
             continue
         micro_j, range_micro_j = _micro(path / "energy_uj"), _micro(path / "max_energy_range_uj")
         if not micro_j or not range_micro_j:
@@ -248,17 +246,9 @@ def _list(folder: Path) -> list[Path]:
         return []
 
 
-def _line(path: Path) -> str:
-    """Return the text of a file of sysfs; "" if it is not there, or not readable."""
-    try:
-        return read_bytes(path, _LARGEST_BYTES).decode("ascii", "replace").strip()
-    except DataError:
-        return ""
-
-
 def _micro(path: Path) -> int | None:
     """Return the whole number in a file; None without a file. Raises DataError for anything else."""
-    text = _line(path)
+    text = read_system_line(path)
     if not text:
         return None
     if not _WHOLE.fullmatch(text):

@@ -17,6 +17,7 @@ import psutil
 from mdl.descriptors import RAISE_IT
 from mdl.peers.doctor.finding import Finding, fail, note, ok
 from mdl.peers.edge.small.limits import LEAST_MB, LITTLE_MB, read_memory_limit
+from mdl.reading import read_system_line
 from mdl.transport.links.descriptors import LEAST, raise_limit, share_out, tell_too_few
 
 # Bits of a Raspberry Pi's firmware (vcgencmd get_throttled): now, and since it was started.
@@ -31,7 +32,7 @@ def check_power(system: Path) -> Iterator[Finding]:
     bits = _throttled(system)
     if not alarms and bits is None:
         return
-    is_low = any(read_line(alarm) == "1" for alarm in alarms) or bool(bits and bits & _UNDER_VOLTAGE)
+    is_low = any(read_system_line(alarm) == "1" for alarm in alarms) or bool(bits and bits & _UNDER_VOLTAGE)
     supply = "use the 5.1 V supply that was made for it, and a short cable"
     if is_low:
         yield note("power", "under-voltage now: the processor is slowed down, and cards get damaged", supply)
@@ -44,16 +45,20 @@ def check_power(system: Path) -> Iterator[Finding]:
 def check_battery(system: Path) -> Iterator[Finding]:
     """Report a nearly empty battery; yield nothing without one, or on a charger."""
     for supply in sorted((system / "sys/class/power_supply").glob("*")):
-        left = read_line(supply / "capacity")
-        if read_line(supply / "type") != "Battery" or read_line(supply / "scope") == "Device" or not left.isdigit():
+        left = read_system_line(supply / "capacity")
+        if (
+            read_system_line(supply / "type") != "Battery"
+            or read_system_line(supply / "scope") == "Device"
+            or not left.isdigit()
+        ):
             continue
-        if read_line(supply / "status") == "Discharging" and int(left) < _EMPTY_PERCENT:
+        if read_system_line(supply / "status") == "Discharging" and int(left) < _EMPTY_PERCENT:
             yield note("power", f"the battery has {left} %, and is not charged", "mdl peer --when charging waits")
 
 
 def _throttled(system: Path) -> int | None:
     file = system / "sys/devices/platform/soc/soc:firmware/get_throttled"
-    text = read_line(file)
+    text = read_system_line(file)
     if not text and (command := shutil.which("vcgencmd")):
         asked = subprocess.run([command, "get_throttled"], capture_output=True, text=True, timeout=5, check=False)
         text = asked.stdout.partition("=")[2].strip()
@@ -61,14 +66,6 @@ def _throttled(system: Path) -> int | None:
         return int(text, 16)
     except ValueError:
         return None
-
-
-def read_line(file: Path) -> str:
-    """Return the line in a file of /sys or /proc; "" if there is none, or the driver does not tell."""
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
 
 
 # A Raspberry Pi takes 10 s to import torch from a cold card, an emulated one on a busy machine minutes.

@@ -22,7 +22,7 @@ from mdl.devices.gate import PauseConditions, SensorReading
 from mdl.errors import ConfigError, DataError
 from mdl.hints import did_you_mean
 from mdl.peers.edge.sampler import is_in_use, read_battery
-from mdl.reading import decode_json, read_text
+from mdl.reading import decode_json, read_system_line, read_text
 
 # Termux waits for Android to tell, on some phones 7 s; without its app for ever.
 _COMMAND_S = 15.0
@@ -120,7 +120,7 @@ class Sensors:
             return {"charging": plugged, "battery": float(told["percentage"])}
         supplies = self._root / "sys/class/power_supply"
         if supplies.is_dir():
-            return _read_supplies([path for path in supplies.iterdir() if _text(path / "scope") != "Device"])
+            return _read_supplies([path for path in supplies.iterdir() if read_system_line(path / "scope") != "Device"])
         percent, charging = read_battery()
         return {} if percent is None else {"charging": charging, "battery": percent}
 
@@ -134,7 +134,7 @@ class Sensors:
         # The size of /proc files is 0 until they are read.
         ways = _default_interfaces(routes.read_text()[:_LARGEST_BYTES])
         ways += [path.name for path in sorted(networks.iterdir()) if (path / "wireless").is_dir()]  # IPv6 alone
-        up = [name for name in ways if _text(networks / name / "operstate") in ("up", "unknown")]
+        up = [name for name in ways if read_system_line(networks / name / "operstate") in ("up", "unknown")]
         return {"wifi": bool(up) and not up[0].startswith(_MOBILE)}
 
     def _ask(self, *command: str) -> str | None:
@@ -160,12 +160,16 @@ def read_sensors_file(path: Path) -> SensorReading:
 
 
 def _read_supplies(supplies: Sequence[Path]) -> dict[str, Any]:
-    batteries = [path for path in supplies if _text(path / "type") == "Battery" and _text(path / "present") != "0"]
+    batteries = [
+        path
+        for path in supplies
+        if read_system_line(path / "type") == "Battery" and read_system_line(path / "present") != "0"
+    ]
     if not batteries:
         return {}
-    levels = [float(level) for path in batteries if (level := _text(path / "capacity"))]
-    plugged = any(_text(path / "online") == "1" for path in supplies if path not in batteries)
-    charging = any(_text(path / "status") in ("Charging", "Full") for path in batteries)
+    levels = [float(level) for path in batteries if (level := read_system_line(path / "capacity"))]
+    plugged = any(read_system_line(path / "online") == "1" for path in supplies if path not in batteries)
+    charging = any(read_system_line(path / "status") in ("Charging", "Full") for path in batteries)
     return {"charging": plugged or charging, "battery": sum(levels) / len(levels) if levels else None}
 
 
@@ -174,14 +178,6 @@ def _default_interfaces(routes: str) -> list[str]:
     rows = [line.split() for line in routes.splitlines()[1:]]
     ways = [row for row in rows if len(row) >= 8 and row[1] == row[7] == "00000000" and int(row[3], 16) & _UP]
     return [row[0] for row in sorted(ways, key=lambda row: int(row[6]))]
-
-
-def _text(path: Path) -> str:
-    """Return the line in a file of sysfs; "" if there is none. Drivers may refuse to tell (ENODEV, EINVAL)."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _run(command: Sequence[str]) -> str:
