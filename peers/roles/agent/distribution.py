@@ -237,10 +237,11 @@ class Distribution:
 
     def find_apart(self) -> list[tuple[Contributor, Contributor]]:
         """Return each contributor of which an owner lacks pieces, with that owner."""
-        here = {member.peer_id: member.contributor for member in self.recipients()}
+        recipients = self.recipients()
+        here = {member.peer_id: member.contributor for member in recipients}
         return [
             (here[name], member.contributor)
-            for member in self.recipients()
+            for member in recipients
             for name in member.report.lacking
             if name in here and name != member.peer_id
         ]

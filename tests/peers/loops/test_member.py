@@ -1,4 +1,4 @@
-"""What a member of a loop does beside its rounds."""
+"""A member of a loop counts its energy round by round."""
 
 from __future__ import annotations
 
