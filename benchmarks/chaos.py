@@ -311,6 +311,7 @@ def _processes(given: Namespace, out: Path) -> dict[str, Process]:
         name = f"peer-{index}"
         own = ["--data", given.data, "--shard", f"{index}/{given.peers}", "--name", name, "--out", str(out / name)]
         own += ["--model", given.model, "--seed", str(given.seed)]
+        own += ["--set", "training.batch_size=1"] if index <= given.slow else []
         processes[name] = Process(name, ["peer", *common, *own])
     if given.agent:
         processes[AGENT] = Process(AGENT, ["agent", *common, "--out", str(out / AGENT)])
@@ -321,6 +322,7 @@ def add_options(parser: Parser) -> None:
     add_data(parser, what="for example uci-har:PATH")
     add_model(parser)
     parser.add_argument("--peers", type=int, default=6)
+    parser.add_argument("--slow", type=int, default=0, help="so many peers train on one window at a time, for longer")
     parser.add_argument("--agent", action="store_true", help="also start a dedicated `mdl agent`")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--stops", type=int, default=50)

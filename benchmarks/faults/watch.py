@@ -275,6 +275,7 @@ def summarise(run: dict[str, Any]) -> dict[str, Any]:
         "rounds_with_two_results": check.split_rounds(),
         "rounds_with_a_device_twice": sorted(check.twice),
         "rounds_recorded": len(lines),
+        "rounds_without_somebody": sum(len(line.contributors) < len(check._folders) for line in lines.values()),
         "rounds_exact": len(check.exact),
         "rounds_inexact": sorted(check.inexact),
         "rounds_in_part": sorted(check.in_part),
