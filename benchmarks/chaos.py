@@ -42,6 +42,7 @@ _SETTINGS = (
     "training.label_smoothing=0.1",
     "round.keep_deltas=true",
 )
+_SLOW = ("training.batch_size=1", "training.learning_rate=0.0025")
 AGENT = "agent"  # a dedicated one stands by without a word
 _GAP_S = 1.0  # until the next fault, on average, once enough others are there again
 _AT_ONCE = 0.12  # share of faults that follow the one before it at once
@@ -311,7 +312,7 @@ def _processes(given: Namespace, out: Path) -> dict[str, Process]:
         name = f"peer-{index}"
         own = ["--data", given.data, "--shard", f"{index}/{given.peers}", "--name", name, "--out", str(out / name)]
         own += ["--model", given.model, "--seed", str(given.seed)]
-        own += ["--set", "training.batch_size=1"] if index <= given.slow else []
+        own += [word for each in (_SLOW if index <= given.slow else ()) for word in ("--set", each)]
         processes[name] = Process(name, ["peer", *common, *own])
     if given.agent:
         processes[AGENT] = Process(AGENT, ["agent", *common, "--out", str(out / AGENT)])
