@@ -163,7 +163,7 @@ class BusySection(Section, frozen=True):
 
     in_use: somebody is using it.
     cpu_percent: other processes take more of the processor than this.
-    battery_percent: the battery has less than this, and is not charging.
+    battery_percent: the battery has less than this, and is not charging; such a device also trains nothing.
     free_memory_mb: less than this is free, in megabytes.
     """
 

@@ -61,7 +61,11 @@ class Hours(msgspec.Struct, frozen=True):
 
 
 class PauseConditions(msgspec.Struct, frozen=True):
-    """Conditions that must hold while a device trains. file: a script's file with a `SensorReading`, "" for none."""
+    """Conditions that must hold while a device trains.
+
+    file: a script's file with a `SensorReading`, "" for none. floor_percent: least charge of a battery that nothing
+    charges (Eq. 4 of MDLdroid has it as a constraint); 0: none. Where no battery is known, there is no floor.
+    """
 
     idle: bool = False
     charging: bool = False
@@ -69,6 +73,11 @@ class PauseConditions(msgspec.Struct, frozen=True):
     battery_above: float | None = None
     hours: Hours | None = None
     file: str = ""
+    floor_percent: float = 0.0
+
+    def asks(self) -> frozenset[str]:
+        """Return the sensors to read, by the names in ASSUMED: those of conditions, and those of the floor."""
+        return self.wants() | ({"charging", "battery"} if self.floor_percent else set())
 
     def wants(self) -> frozenset[str]:
         """Return the sensors that any condition depends on, by the names in ASSUMED."""
@@ -95,6 +104,8 @@ class PauseConditions(msgspec.Struct, frozen=True):
         compared = f"{level:g} % {'<' if level != limit else 'is not above'} {limit:g} %" if is_low else ""
         if self.charging and reading.charging is False:
             return f"on battery ({compared or f'{level:g} %'})" if level is not None else "on battery"
+        if not is_low and not reading.charging and level is not None and level < self.floor_percent:
+            return f"on battery ({level:g} % < {self.floor_percent:g} %)"
         return f"{'charging' if reading.charging else 'on battery'} ({compared})" if is_low else ""
 
     def lacks(self, reading: SensorReading) -> list[str]:

@@ -107,7 +107,7 @@ def join_mesh(
 
     overrides = {"round.rounds": rounds} | mesh_overrides(join, listen, None, None, loopback, insecure)
     settings = load_settings(None, overrides, None)
-    folder, gate = home_of(out), make_gatekeeper(when or "", "")
+    folder, gate = home_of(out), make_gatekeeper(when or "")
     ours = shared.read_shared(folder, model)
     said = shared.words_of(train.read_sentences(text, author, limit), ours[1].table)
     lessons = study_settings(1, batch, "sgd", shared_rate, seed)

@@ -1,4 +1,6 @@
-"""Keeps a device to its owner's conditions (`--when`): looks at the sensors every few seconds, and holds training up.
+"""Keeps a device to its owner's conditions (`--when`) and its battery to a floor (`busy.battery_percent`).
+
+It looks at the sensors every few seconds, and holds training up.
 
 Training asks `hold` before each batch and waits there while the device may not train. So it stops within one batch of a
 look and goes on where it was. A caller that must not wait reads `forbidden_by`. A thread of its own looks, since a
@@ -14,6 +16,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
+import msgspec
+
+from mdl.config import Config
 from mdl.devices.gate import PauseConditions, SensorReading, parse_when
 from mdl.peers.edge.sensors import Sensors
 
@@ -21,6 +26,8 @@ logger = logging.getLogger("mdl")
 
 # Soon enough for a user that takes the phone up; a look at sysfs takes a millisecond.
 LOOK_EVERY_S = 2.0
+# A battery near its floor loses some tenths of a percent in that time.
+_LOOK_FOR_FLOOR_S = 30.0
 # A command of a phone may take seconds and wakes it up: the thread rests this many times as long as a look took.
 _RESTS = 10.0
 # The thread may be in the middle of a look at the end; it is a daemon.
@@ -50,6 +57,8 @@ class Gatekeeper:
         self._stopped = threading.Event()
         self._wait = wait or self._await_change
         reading = self._sensors()
+        if reading.battery_percent is None and "battery" not in reading.failed:
+            self._gate = msgspec.structs.replace(gate, floor_percent=0.0)  # nothing will ever be below it
         for line in gate.lacks(reading):
             logger.info("--when: %s", line)
         self._take(reading)
@@ -88,7 +97,9 @@ class Gatekeeper:
 
     def _look_on(self, told: Callable[[str], None]) -> None:
         rest_s = 0.0
-        while not self._stopped.wait(max(rest_s, LOOK_EVERY_S)):
+        is_floor_alone = self._gate == PauseConditions(floor_percent=self._gate.floor_percent)
+        every_s = _LOOK_FOR_FLOOR_S if is_floor_alone else LOOK_EVERY_S
+        while not self._stopped.wait(max(rest_s, every_s)):
             began_s = time.monotonic()
             if self.look():
                 told(self.forbidden_by)
@@ -102,7 +113,7 @@ class Gatekeeper:
         if now and _kind(now) != _kind(before):
             logger.info("paused: %s", now)
         elif before and not now:
-            logger.info("going on: all conditions of --when hold")
+            logger.info("going on: all conditions hold")
         return bool(now) is not bool(before)
 
     def _await_change(self) -> None:
@@ -110,10 +121,12 @@ class Gatekeeper:
             self._changed.wait_for(lambda: not self.forbidden_by or self._stopped.is_set())
 
 
-def make_gatekeeper(when: str, in_use_file: str) -> Gatekeeper:
-    """Return the gatekeeper of a `--when`; an empty one lets everything through. Raises ConfigError."""
+def make_gatekeeper(when: str, config: Config | None = None) -> Gatekeeper:
+    """Return the gatekeeper of the conditions `when` and of the battery's floor. Raises ConfigError."""
+    config = config or Config()
     gate = parse_when(when) if when else PauseConditions()
-    return Gatekeeper(gate, Sensors(gate, in_use_file))
+    gate = msgspec.structs.replace(gate, floor_percent=config.busy.battery_percent)
+    return Gatekeeper(gate, Sensors(gate, config.device.in_use_file))
 
 
 def _minute_of_day() -> float:

@@ -227,7 +227,7 @@ def run_trainer(
     from mdl.peers.edge.device import Device
 
     chosen = policy or choose_policy(config)
-    gate = make_gatekeeper(config.device.when, config.device.in_use_file)
+    gate = make_gatekeeper(config.device.when, config)
     device = Device(config, me, mesh.name, out)
     name_classes(device.description.class_names)
     device.is_paused, device.hold = lambda: bool(gate.forbidden_by), gate.hold

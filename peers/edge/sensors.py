@@ -57,7 +57,7 @@ class Sensors:
         run: Run | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._wanted = gate.wants()
+        self._wanted = gate.asks()
         self._file = Path(gate.file).expanduser() if gate.file else None
         self._in_use_file = Path(in_use_file) if in_use_file else None
         self._root = root

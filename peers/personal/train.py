@@ -162,7 +162,7 @@ def pretrain(
     sampled: words that a step scores, 0 for all. If interrupted, it leaves the model so far in `out`, and beside it the
     study that the same call goes on from.
     """
-    gate = make_gatekeeper(when, "")
+    gate = make_gatekeeper(when)
     check_writable(out)
     words, hidden, rank = size
     sentences = read_sentences(corpus, limit=limit)
@@ -205,7 +205,7 @@ def train(
 
     The last part of the text is held out for a test. Raises ConfigError if there is neither model.
     """
-    gate = make_gatekeeper(when, "")
+    gate = make_gatekeeper(when)
     began_from = start or folder / MODEL
     if start is None and not began_from.exists():
         raise ConfigError(

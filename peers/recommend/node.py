@@ -142,7 +142,7 @@ def make_device(
 
     Raises ConfigError or DataError.
     """
-    gate = make_gatekeeper(config.device.when, config.device.in_use_file)
+    gate = make_gatekeeper(config.device.when, config)
     mine = Recommendee(config.data.spec, user, out, config.seed, fresh, gate.hold)
     settings = LearnerSettings(
         studies or MANY, patience_s=config.cloud.patience_s, gives_up_s=NOBODY_S, sends_vectors=True

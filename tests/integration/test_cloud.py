@@ -200,7 +200,7 @@ def test_a_learner_trains_while_its_conditions_hold_and_ends_at_once_while_they_
     assert not (out / "personal.safetensors").exists()
     sensors.write_text('{"charging": true, "battery_percent": 80}')
     assert product.until(lambda: (out / "personal.safetensors").exists()), learner.told
-    assert "going on: all conditions of --when hold" in learner.told
+    assert "going on: all conditions hold" in learner.told
     sensors.write_text('{"charging": false, "battery_percent": 80}')
     assert product.until(lambda: "paused: on battery (80 %)" in learner.told), learner.told
     assert learner.interrupt(signal.SIGINT) < 15

@@ -220,7 +220,7 @@ def run_learner(
     studies: how many; 0: without end. fresh: sets the files in `out` aside instead of going on from them. Raises
     ConfigError or DataError.
     """
-    gate = make_gatekeeper(config.device.when, config.device.in_use_file)
+    gate = make_gatekeeper(config.device.when, config)
     student = Student(config, out, fresh, gate.hold)
     settings = LearnerSettings(studies or MANY, patience_s=config.cloud.patience_s, gives_up_s=NOBODY_S)
     kind = student.kind

@@ -14,7 +14,7 @@ import pytest
 from torch import nn
 
 from benchmarks.allowed_hours import Session, allowed_hours, play, read_sessions, train_on
-from mdl.config import TrainingSettings
+from mdl.config import BusySection, Config, TrainingSettings
 from mdl.devices.gate import PauseConditions, SensorReading, parse_when
 from mdl.errors import ConfigError
 from mdl.peers.edge.gatekeeper import LOOK_EVERY_S, Gatekeeper, make_gatekeeper
@@ -110,7 +110,7 @@ def test_a_pause_is_said_once_and_a_percent_less_is_no_news(caplog: pytest.LogCa
     assert caplog.messages == [
         "paused: on battery (42 % < 50 %)",
         "paused: charging (41 % < 50 %)",
-        "going on: all conditions of --when hold",
+        "going on: all conditions hold",
     ]
 
 
@@ -142,7 +142,29 @@ def test_a_thread_looks_and_tells_what_is_so_at_the_start() -> None:
 
 def test_no_condition_needs_no_thread_and_a_wrong_one_is_told() -> None:
     before = threading.active_count()
-    with make_gatekeeper("", "").looking(lambda reason: None):
+    with make_gatekeeper("", Config(busy=BusySection(battery_percent=0.0))).looking(lambda reason: None):
         assert threading.active_count() == before
     with pytest.raises(ConfigError, match="did you mean 'charging'"):
-        make_gatekeeper("chargin", "")
+        make_gatekeeper("chargin")
+
+
+def test_a_battery_below_its_floor_pauses_a_device_without_conditions(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    low, charging = (SensorReading(charging=on, battery_percent=4.0) for on in (False, True))
+    readings = [low, charging, low, SensorReading(charging=False, battery_percent=5.0)]
+    keeper = Gatekeeper(PauseConditions(floor_percent=5.0), lambda: readings.pop(0), lambda: 0.0)
+    assert keeper.forbidden_by == "on battery (4 % < 5 %)"
+    assert [(keeper.look(), keeper.forbidden_by) for _ in range(3)] == [
+        (True, ""),
+        (True, "on battery (4 % < 5 %)"),
+        (True, ""),
+    ]
+    assert not any("nothing here tells" in line for line in caplog.messages)
+
+
+def test_the_floor_needs_no_thread_where_no_battery_is() -> None:
+    before = threading.active_count()
+    keeper = Gatekeeper(PauseConditions(floor_percent=5.0), SensorReading, lambda: 0.0)
+    with keeper.looking(lambda reason: None):
+        assert threading.active_count() == before
+    assert not PauseConditions(floor_percent=5.0).forbids(SensorReading(failed={"battery": "no answer"}), 0.0)
