@@ -1,22 +1,22 @@
-"""Judges a network against the greedy rule and the exact optimum, on seeded scenarios. Pure."""
+"""Judges a network against the greedy rule on seeded scenarios, by the time until all have the result. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import nan, sqrt
+from math import sqrt
 from statistics import fmean, stdev
 
 import numpy as np
 
+from mdl.devices.device_state import DeviceState
 from mdl.devices.scenario import Scenario
-from mdl.scheduler.paper.problem import energy_variance
 from mdl.scheduler.policies.chain import Policy
-from mdl.scheduler.policies.fixed import FollowOrder
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, Picks
 from mdl.scheduler.study.parallel_play import finish
 from mdl.scheduler.study.play import play
 from mdl.sim.timing.batch import Batch, pack
+from mdl.sim.timing.iteration import broadcast_end_s
 from mdl.sim.timing.scenario import draw_scenario
 
 # Tuning looks at these seeds; 0 to 299 only judge.
@@ -29,35 +29,25 @@ WATCHED = (("paper", 9), ("hetero", 9), ("dynamic", 9), ("dynamic", 16))
 COMPARED = (*WATCHED, ("dying", 9), ("varied", 9))
 # Scenarios to compare on, by the name of their kind.
 Cells = Mapping[str, Sequence[Scenario]]
+_DONE, _DEAD = (list(DeviceState).index(state) for state in (DeviceState.DONE, DeviceState.DEAD))
 # Rows of a batch, so that memory stays small for large N.
 _ROWS = 100
 
 
 @dataclass(frozen=True)
 class JudgedPolicy:
-    """One policy on many scenarios, in their order. energy_variances: over the devices of each (Eq. 6), J^2.
+    """One policy on many scenarios, in their order. everywhere_s: until all live devices have the result, of each.
 
-    lost: contributions that no result holds. quits: the number of times that the paper's policy made no chain.
+    lost: contributions that no result holds.
     """
 
     name: str
-    makespans_s: tuple[float, ...]
-    energy_variances: tuple[float, ...] = ()
+    everywhere_s: tuple[float, ...]
     lost: int = 0
-    quits: int = 0
-
-    @property
-    def energy_variance(self) -> float:
-        return fmean(self.energy_variances) if self.energy_variances else nan
 
     @property
     def mean_s(self) -> float:
-        return fmean(self.makespans_s)
-
-    @property
-    def interval_s(self) -> float:
-        """Half the width of the 95 % confidence interval of the mean (normal)."""
-        return half_width(self.makespans_s)
+        return fmean(self.everywhere_s)
 
 
 def half_width(values: Sequence[float]) -> float:
@@ -66,9 +56,9 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def less_time(one: JudgedPolicy, other: JudgedPolicy) -> tuple[float, float]:
-    """Return the percent by which one's mean makespan is below the other's on the same scenarios, and half of the
-    paired 95 % interval of that (the other's mean is taken as given)."""
-    apart = [theirs - ours for ours, theirs in zip(one.makespans_s, other.makespans_s, strict=True)]
+    """Return the percent by which one's mean time is below the other's on the same scenarios, and half of the paired
+    95 % interval of that (the other's mean is taken as given)."""
+    apart = [theirs - ours for ours, theirs in zip(one.everywhere_s, other.everywhere_s, strict=True)]
     scale = 100.0 / other.mean_s
     return round(scale * fmean(apart), 2), round(scale * half_width(apart), 2)
 
@@ -114,33 +104,23 @@ def worse_cells(less: dict[str, tuple[float, float]]) -> list[str]:
 
 def judge_network(name: str, network: NumpyQ | None, scenarios: Sequence[Scenario]) -> JudgedPolicy:
     """Play all side by side; without a network by the greedy rule, as `mdl.scheduler.policies.layout` lays it out."""
-    makespans: list[float] = []
-    variances: list[float] = []
+    ends_s: list[float] = []
     lost = 0
     for first in range(0, len(scenarios), _ROWS):
         part = scenarios[first : first + _ROWS]
-        packed = pack(part)
-        outcome = finish(Batch(packed), Picks(network))
-        makespans += outcome.makespan_s.tolist()
-        variances += [
-            energy_variance(energy_j[: len(scenario.devices)])
-            for energy_j, scenario in zip(outcome.energy_j, part, strict=True)
-        ]
+        outcome = finish(Batch(pack(part)), Picks(network))
         lost += int(outcome.lost.sum())
-    return JudgedPolicy(name, tuple(makespans), tuple(variances), lost)
+        for scenario, states, end_s in zip(part, outcome.states, outcome.makespan_s.tolist(), strict=True):
+            living = np.flatnonzero(states[: len(scenario.devices)] != _DEAD).tolist()
+            holder = [index for index in living if states[index] != _DONE]
+            ends_s.append(broadcast_end_s(scenario, holder[0], living, end_s) if holder else end_s)
+    return JudgedPolicy(name, tuple(ends_s), lost)
 
 
 def judge_policy(name: str, make: Callable[[], Policy], scenarios: Sequence[Scenario]) -> JudgedPolicy:
     """Play all one by one, each with a fresh policy (some remember)."""
-    policies = [make() for _ in scenarios]
-    played = [play(scenario, policy) for scenario, policy in zip(scenarios, policies, strict=True)]
-    return JudgedPolicy(
-        name,
-        tuple(each.makespan_s for each in played),
-        tuple(energy_variance(np.array(each.energy_j)) for each in played),
-        sum(len(each.lost) for each in played),
-        sum(isinstance(policy, FollowOrder) and policy.quits for policy in policies),
-    )
+    played = [play(scenario, make()) for scenario in scenarios]
+    return JudgedPolicy(name, tuple(each.everywhere_s for each in played), sum(len(each.lost) for each in played))
 
 
 def watched_cells(count: int) -> Cells:

@@ -12,18 +12,23 @@ import numpy as np
 
 from mdl.scheduler.policies.chain_arrays import Bools, Doubles, Integers, Stand
 from mdl.scheduler.policies.qnet_numpy import MARGIN, NumpyQ, Picks, Rule
-from mdl.sim.timing.batch import Batch, pack
+from mdl.sim.timing.batch import Batch, Codes, pack
 from mdl.sim.timing.scenario import draw_scenario
 
 
 @dataclass(frozen=True)
 class BatchOutcome:
-    """Results of B iterations. makespan_s, wasted_s: (B,). energy_j: (B, N). lost: number of contributions, (B,)."""
+    """Results of B iterations.
+
+    makespan_s, wasted_s: (B,). energy_j: (B, N). lost: number of contributions, (B,). states: at the end, (B, N), codes
+    in the order of DeviceState.
+    """
 
     makespan_s: Doubles
     energy_j: Doubles
     lost: Integers
     wasted_s: Doubles
+    states: Codes
 
 
 def evaluate(q: NumpyQ | None, family: str, n: int, seeds: Iterable[int], margin: float = MARGIN) -> BatchOutcome:
@@ -35,7 +40,8 @@ def evaluate(q: NumpyQ | None, family: str, n: int, seeds: Iterable[int], margin
 def finish(batch: Batch, rule: Rule) -> BatchOutcome:
     """Play every row to its end; this uses up the batch."""
     rows, count = batch.idle().shape
-    outcome = BatchOutcome(np.zeros(rows), np.zeros((rows, count)), np.zeros(rows, dtype=np.int64), np.zeros(rows))
+    none, states = np.zeros(rows, dtype=np.int64), np.zeros((rows, count), dtype=np.int8)
+    outcome = BatchOutcome(np.zeros(rows), np.zeros((rows, count)), none, np.zeros(rows), states)
     ids, over = np.arange(rows), batch.ended()
     while True:
         if over.mean() > 0.25 or over.all():
@@ -100,3 +106,4 @@ def _note(outcome: BatchOutcome, ids: Integers, batch: Batch) -> None:
     outcome.energy_j[ids] = batch.energy_j
     outcome.lost[ids] = batch.lost.sum(axis=1)
     outcome.wasted_s[ids] = batch.wasted_s
+    outcome.states[ids] = batch.states()

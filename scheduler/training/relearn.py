@@ -120,4 +120,4 @@ def _load_or_set_aside(path: Path, told: list[str]) -> tuple[Weights, dict[str, 
 def _judge(network: Weights, held_out: Sequence[Scenario], seed: int) -> float:
     rng = np.random.default_rng([seed, 0x4E1D])
     scenarios = [vary_scenario(scenario, rng) for scenario in held_out for _ in range(_VARIANTS)]
-    return fmean(judge_network("policy", NumpyQ(network), scenarios).makespans_s)
+    return fmean(judge_network("policy", NumpyQ(network), scenarios).everywhere_s)

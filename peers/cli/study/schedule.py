@@ -106,6 +106,11 @@ def show(
         tell(f"written: {out}")
 
 
+def can_solve(n: int, family: str) -> bool:
+    """Return True if the optimum can be found for so many devices of this family."""
+    return n <= 12 and family != "dying"
+
+
 @app.command()
 def compare(
     policies: Policies = None,
@@ -128,8 +133,7 @@ def compare(
 
     if csv is not None:
         check_writable(csv)
-    can_solve = scenarios is None and n <= 12 and family != "dying"
-    names = _parse_policies(policies or ",".join([*quick_policies(can_solve), SHARES]))
+    names = _parse_policies(policies or ",".join([*quick_policies(scenarios is None and can_solve(n, family)), SHARES]))
     what, planned, drawn = draw_scenarios(family, n, count, seed_from, scenarios)
     with progress_bar() as show:
         found = compare_policies(names, what, drawn, planned, lambda played, of: show("scenarios", played, of))

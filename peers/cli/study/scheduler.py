@@ -134,36 +134,23 @@ def train(
 def evaluate(
     policy: Annotated[str, typer.Argument(help="Play this policy: a file, or a name.")],
     family: Family = "dynamic",
-    n: Annotated[int, typer.Option(help="Draw so many devices.", min=2, max=128)] = 9,
+    n: Annotated[int, typer.Option("--n", "-n", help="Devices.", min=2, max=128)] = 9,
     count: Annotated[int, typer.Option(help="Draw so many scenarios.", min=1, max=MANY)] = 300,
     seed_from: Annotated[
         int, typer.Option(help="Begin with this seed; 0 to 299 are never trained on.", min=0, max=LARGEST_SEED)
     ] = 0,
-    optimum: Annotated[bool, typer.Option(help="Compare with the exact optimum too (N up to 12).")] = True,
     csv: CsvFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Play a policy on scenarios, against the optimum.
+    """Compare a policy with the greedy rule and the optimum.
 
-    It shows the makespan with spread, also of the greedy rule.
+    Does what `mdl schedule compare --policies POLICY,greedy,optimal` does; without the optimum where it is not known.
     """
-    from mdl.files.figures import write_table
-    from mdl.peers.view.compare import describe, judge, judge_optimum, list_makespans, print_rows
-    from mdl.sim.timing.scenario import draw_scenario
+    from mdl.peers.cli.study.schedule import can_solve, compare
+    from mdl.scheduler.policies.registry import OPTIMAL
 
-    if csv is not None:
-        check_writable(csv)
-    scenarios = [draw_scenario(family, n, seed_from + number) for number in range(count)]
-    judged = [judge(policy, scenarios), judge("greedy", scenarios)]
-    if optimum and n <= 12 and family != "dying":
-        judged.append(judge_optimum(scenarios))
-    rows = [describe(each, judged) for each in judged]
-    if csv is not None:
-        write_table(csv, list_makespans(judged, scenarios))
-    if not as_json:
-        print_rows(rows, f"{family}, N = {n}, {count} scenarios from seed {seed_from}")
-    else:
-        print(json.dumps({"family": family, "n": n, "count": count, "seed_from": seed_from, "policies": rows}))
+    names = dict.fromkeys([policy, "greedy", *([OPTIMAL] if can_solve(n, family) else [])])
+    compare(",".join(names), family, n, count, seed_from, None, csv, as_json)
 
 
 def _check_beginning(variant: str, start: Path | None, resume: bool, fresh: bool) -> None:

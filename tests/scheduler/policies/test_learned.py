@@ -17,8 +17,9 @@ from mdl.devices.usage import UsageKind
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
 from mdl.scheduler.policies.fixed import Tree
 from mdl.scheduler.policies.greedy import Greedy
-from mdl.scheduler.policies.learned import Learned
-from mdl.scheduler.policies.qnet_numpy import Picks, draw_weights, save_weights
+from mdl.scheduler.policies.learned import Learned, load_shipped
+from mdl.scheduler.policies.qnet_numpy import NumpyQ, Picks, draw_weights, save_weights
+from mdl.scheduler.study.judging import judge_network
 from mdl.scheduler.study.parallel_play import finish
 from mdl.scheduler.study.play import play, view_of
 from mdl.sim.timing.batch import Batch, pack
@@ -57,6 +58,8 @@ def test_judging_side_by_side_is_playing_one_after_the_other(family: str) -> Non
         assert together.makespan_s[row] == pytest.approx(played.makespan_s, abs=1e-9)
         assert together.energy_j[row][: len(scenario.devices)] == pytest.approx(played.energy_j, abs=1e-9)
         assert together.lost[row] == len(played.lost)
+    judged = judge_network("shipped", NumpyQ(load_shipped()[0]), scenarios)
+    assert judged.everywhere_s == pytest.approx([play(each, learned).everywhere_s for each in scenarios], abs=1e-9)
 
 
 @pytest.mark.parametrize(("family", "n"), [("paper", 9), ("hetero", 9), ("dynamic", 9), ("dynamic", 16)])
