@@ -47,7 +47,7 @@ from mdl.protocol.sharing.messages import PartMessage, PartWanted, WindowsOffere
 from mdl.protocol.status_messages import MeshStatus, PageServed, StatusWanted
 from mdl.protocol.vocabulary import Message, Nonce, PeerInfo
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 
 
 class Hello(Message, frozen=True):

@@ -28,7 +28,7 @@ from mdl.peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
 from mdl.peers.roles.agent.settings import AgentSettings, TimeLimit
 from mdl.peers.roles.membership.members import Members, ReportChange, TrainerSeen
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import NOTHING_CAME, HopCancelled, HopOrdered, HopReleased
+from mdl.protocol.hop_messages import NOTHING_CAME, PUSHED_BYTES, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import Effect, Send
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import AgentMessage, BroadcastOrdered, RoundOpened, exchanging
@@ -418,8 +418,11 @@ class Aggregation:
                 held = self._ledger.holding(hop.sender, hop.segment)
                 theta = held.theta if held else 0.0
                 checksum = self._ledger.checksum(held.contributors, self._judging.is_on) if held else None
-                order = HopOrdered(term, round_id, *key, hop.sender, limits, hop.is_look, theta, checksum)
+                sender = self._members.get(hop.sender)
+                receiver = hop.receiver if sender and sender.report.size * 4 <= PUSHED_BYTES else None
+                order = HopOrdered(term, round_id, *key, hop.sender, limits, hop.is_look, theta, checksum, receiver)
                 self._orders[key] = order
+                effects += [Send(hop.sender.peer_id, order)] if receiver else []
             effects += self._repeater.say(hop.receiver, self._orders[key], now)
         return effects
 

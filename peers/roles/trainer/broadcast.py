@@ -14,6 +14,7 @@ from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.peers.roles.trainer.round_state import RoundState
 from mdl.protocol.delta import Contributor, PartialSum, check_size, digest_of_result
 from mdl.protocol.grid import Sums, Vector
+from mdl.protocol.hop_messages import PUSHED_BYTES
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
@@ -66,7 +67,8 @@ class Staging:
             self._standing.note_replaced()
         self._note_staged(part)
         if spread.staged is None and spread.parent and (ask or voice.ask_at is None):
-            voice.ask_at = now
+            is_pushed = self._standing.parameters.nbytes <= PUSHED_BYTES and not spread.gapped
+            voice.ask_at = now + (voice.retry_s if is_pushed else 0.0)
         if ask:
             voice.transfer = None  # the transfer from the parent before goes no further
         voice.has_changed = voice.has_changed or spread.report() != staged_before

@@ -20,7 +20,7 @@ from mdl.peers.roles.trainer.exchange import GappedResult, SegmentExchange
 from mdl.peers.roles.trainer.model_state import TrainedWork
 from mdl.protocol.delta import Contributor, PartialSum, digest_of_result
 from mdl.protocol.grid import Grid, Vector
-from mdl.protocol.hop_messages import HopOrdered
+from mdl.protocol.hop_messages import PUSHED_BYTES, HopOrdered
 from mdl.protocol.machine import HeldAs, RecallDelta, Send
 from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken, GlobalWanted, exchanging
 from mdl.protocol.tree import tree_children, tree_parent
@@ -250,10 +250,17 @@ class Broadcast:
         return self._ballot == (order.disputed_term, order.disputed) and self.digest != order.digest
 
     def _starts(self, now: float) -> list[Contributor]:
-        """Return the asking children to feed from now on: as many, in turn, as it takes to fill the uplink."""
+        """Return the asking children to feed from now on: as many, in turn, as it takes to fill the uplink.
+
+        A small result goes to all children at once, and none has to ask.
+        """
         assert self.order is not None
+        assert self.staged is not None
         children = [self.order.order[place] for place in tree_children(self._me, len(self.order.order))]
         strangers = sorted(self.asked.keys() - set(children))  # they follow an order that this device has not heard yet
+        if self.staged.values.nbytes <= PUSHED_BYTES and not self.order.owns:
+            known = self.fed.keys() | self.taken
+            return [child for child in children + strangers if child not in known]
         starting: list[Contributor] = []
         mine, taken_mb_s = self._link_mb_s(self.order.order[self._me]), 0.0
         for child in children + strangers:
@@ -290,7 +297,7 @@ class Broadcast:
         assert self.order is not None
         assert self.staged is not None
         contributors = tuple(sorted(self.staged.contributors))
-        wanted = self.asked[child][1]
+        wanted = self.asked[child][1] if child in self.asked else GlobalWanted(self.order.round_id)
         message = GlobalMessage(
             self.order.round_id,
             self.staged.theta,
