@@ -166,10 +166,9 @@ HEARS_THE_USER = {
     "peers/cli/use.py",
     "peers/cli/study/schedule.py",
     "peers/cli/study/sim.py",
-    "peers/edge/cloud/node.py",
-    "peers/edge/cloud/line.py",
+    "peers/edge/cloud.py",
     "peers/edge/device.py",
-    "peers/edge/small/share.py",
+    "peers/edge/share.py",
     "peers/launch/plan.py",
 }
 _RUNS_WHAT_IT_IS_TOLD = {"import_module", "__import__", "exec", "eval", "compile", "run_module", "run_path"}
@@ -296,7 +295,6 @@ def test_what_a_peer_loads_never_needs_the_learning_libraries() -> None:
         ("mdl.peers.roles.agent.agent", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
         ("mdl.peers.roles.trainer.trainer", {"torch", "zmq", "zeroconf", "psutil", "typer"}),
         ("mdl.peers.edge.node", {"torch"}),
-        ("mdl.peers.edge.small.waiting", {"torch"}),
         ("mdl.sim.mesh.driver", {"torch", "zmq", "zeroconf", "psutil"}),
         ("mdl.config", {"torch", "numpy", "zmq"}),
         ("mdl.peers.cli.main", {"torch", "numpy", "zmq", "zeroconf"}),
@@ -313,8 +311,7 @@ def test_importing_a_module_loads_nothing_heavy(module: str, heavy: set[str]) ->
 PEERS = (
     "peers.edge.node",
     "peers.edge.device",
-    "peers.edge.cloud.line",
-    "peers.edge.cloud.node",
+    "peers.edge.cloud",
     "peers.api",
     "peers.loops.member",
 )

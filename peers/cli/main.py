@@ -73,7 +73,7 @@ from mdl.transport.loglimit import FloodFilter
 if TYPE_CHECKING:
     from mdl.config import Config
     from mdl.peers.edge.node import Ended
-    from mdl.peers.edge.policy_choice import ChosenPolicy
+    from mdl.peers.edge.relearner import ChosenPolicy
     from mdl.protocol.delta import Contributor
 
 logger = logging.getLogger(__name__)
@@ -218,12 +218,9 @@ def _train_here(
     begin: tuple[bool, Path | None],
     as_json: bool,
 ) -> None:
-    from mdl.peers.edge.naming import under_a_free_name
-    from mdl.peers.edge.node import Ended, run_trainer
-    from mdl.peers.edge.small.limits import check_limit
-    from mdl.peers.edge.small.memory import set_up_heap
-    from mdl.peers.edge.small.threads import leave_a_core
-    from mdl.peers.edge.small.waiting import wait_for_others
+    from mdl.peers.edge.membership import under_a_free_name
+    from mdl.peers.edge.node import Ended, run_trainer, wait_for_others
+    from mdl.peers.edge.small import check_limit, leave_a_core, set_up_heap
     from mdl.peers.sharing.node import heeding
 
     check_limit()
@@ -303,7 +300,7 @@ def agent(
     overrides |= round_overrides(policy, exchange, compress, until, every) | web_overrides(web, web_lan, metrics_port)
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
-    from mdl.peers.edge.naming import under_a_free_name
+    from mdl.peers.edge.membership import under_a_free_name
     from mdl.peers.edge.node import run_agent
 
     chosen = choose(settings, policy)

@@ -23,7 +23,7 @@ from mdl.section import LARGEST_SEED, MANY
 
 if TYPE_CHECKING:
     from mdl.config import Config
-    from mdl.peers.edge.policy_choice import ChosenPolicy
+    from mdl.peers.edge.relearner import ChosenPolicy
     from mdl.protocol.delta import Contributor
     from mdl.transport.trust.keys import Mesh
 
@@ -248,7 +248,7 @@ def load_settings(path: Path | None, overrides: dict[str, object], assign: list[
 def choose(settings: Config, policy: str | None) -> ChosenPolicy:
     """Return the policy of this node if it leads. policy: from the command line, which alone may name a function."""
     from mdl.own import own_policy
-    from mdl.peers.edge.policy_choice import choose_policy
+    from mdl.peers.edge.relearner import choose_policy
 
     return choose_policy(settings, own_policy(policy) if policy else None)
 

@@ -11,8 +11,7 @@ from mdl.peers.doctor.finding import Finding, fail, note, ok
 from mdl.peers.doctor.machine import why_not_writable
 from mdl.peers.doctor.sight import Sight
 from mdl.peers.edge.identity import default_name
-from mdl.peers.edge.membership import KEY_VARIABLE, device_key, key_path
-from mdl.peers.edge.naming import name_here
+from mdl.peers.edge.membership import KEY_VARIABLE, device_key, key_path, name_here
 from mdl.protocol.vocabulary import Role
 from mdl.transport.discovery.interfaces import name_of
 from mdl.transport.trust.words import fingerprint

@@ -16,7 +16,7 @@ import psutil
 
 from mdl.descriptors import RAISE_IT
 from mdl.peers.doctor.finding import Finding, fail, note, ok
-from mdl.peers.edge.small.limits import LEAST_MB, LITTLE_MB, read_memory_limit
+from mdl.peers.edge.small import LEAST_MB, LITTLE_MB, read_memory_limit
 from mdl.reading import read_system_line
 from mdl.transport.links.descriptors import LEAST, raise_limit, share_out, tell_too_few
 

@@ -14,7 +14,7 @@ from mdl.config import Config, RoundSection, WebSection, save_config
 from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
 from mdl.errors import ConfigError
 from mdl.own import Own, own_data
-from mdl.peers.edge.small.limits import check_limit
+from mdl.peers.edge.small import check_limit
 from mdl.peers.roles.build import check_exchange
 from mdl.peers.web.opening import need_libraries
 from mdl.scheduler.given import check_count, is_file, policy_of

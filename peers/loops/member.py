@@ -34,12 +34,10 @@ from mdl.learning.loop import Loop
 from mdl.learning.tensors import OwnState, own_names, unwrap
 from mdl.learning.training import check_trained, model_delta
 from mdl.peers.edge.identity import claim_again, claim_identity, release_identity, state_home
-from mdl.peers.edge.loop_state import LoopState
-from mdl.peers.edge.membership import open_membership
-from mdl.peers.edge.naming import name_here, next_name
+from mdl.peers.edge.membership import name_here, next_name, open_membership
 from mdl.peers.edge.narrate import Narrator
 from mdl.peers.edge.node import METRICS, drive, record_round, start_peer
-from mdl.peers.edge.resume import DEVICE_FILES, Origin, ResumeState, keep_state, restore_state, set_aside
+from mdl.peers.edge.resume import DEVICE_FILES, LoopState, Origin, ResumeState, keep_state, restore_state, set_aside
 from mdl.peers.edge.sampler import MergeTimer, Sampler
 from mdl.peers.interrupts import interrupted_quietly
 from mdl.peers.loops.rounds import RoundDone, RoundLines, tell_on_stderr

@@ -21,7 +21,7 @@ import torch
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_packed, write_packed
 from mdl.files.kept import damaged, tell_previous
-from mdl.peers.edge.cloud.names import NAME_FILES
+from mdl.peers.edge.cloud_files import NAME_FILES
 from mdl.peers.edge.resume import set_aside
 from mdl.peers.recommend.databases import PostgresDatabase, ProfileStore, SqliteDatabase, VectorStore
 from mdl.protocol.bulk import Packed

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mdl.config import Config, ModelSection
 from mdl.errors import ConfigError
-from mdl.peers.edge.cloud.node import NOBODY_S, attend, open_hub, serve
+from mdl.peers.edge.cloud import NOBODY_S, attend, open_hub, serve
 from mdl.peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
 from mdl.peers.edge.membership import key_for_cloud
 from mdl.peers.recommend.cloud_files import RecommendFiles

@@ -14,7 +14,7 @@ import platformdirs
 import psutil
 
 from mdl.errors import ConfigError, MdlError
-from mdl.peers.edge.small.threads import choose_threads, usable_cores
+from mdl.peers.edge.small import choose_threads, usable_cores
 from mdl.peers.service.unit import LEAST_MB, PREFIX, Service, write_unit
 from mdl.writing import make_private_folder, write_bytes
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from mdl.errors import ConfigError
-from mdl.peers.edge.small.threads import VARIABLE
+from mdl.peers.edge.small import VARIABLE
 from mdl.peers.view.plain import LOG_VARIABLE
 
 # The beginning of a unit's name in `systemctl`.

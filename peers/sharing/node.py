@@ -25,8 +25,7 @@ from mdl.devices.offer import Offer
 from mdl.errors import ConfigError, MdlError, RemoteProtocolError
 from mdl.peers.edge.identity import claim_identity, known_meshes, release_identity, state_home
 from mdl.peers.edge.lifeline import stopped_by_signals
-from mdl.peers.edge.membership import keep_roster, open_membership
-from mdl.peers.edge.naming import under_a_free_name
+from mdl.peers.edge.membership import keep_roster, open_membership, under_a_free_name
 from mdl.peers.edge.node import drive, start_runtime
 from mdl.peers.roles.sharing import Giver, WindowTaker
 from mdl.peers.sharing.files import (

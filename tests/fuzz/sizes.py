@@ -527,7 +527,7 @@ def _roster(folder: Path) -> object:
 
 @_case("names: a line of 64 MB")
 def _names(folder: Path) -> object:
-    from mdl.peers.edge.cloud.names import DEVICES, open_names
+    from mdl.peers.edge.cloud_files import DEVICES, open_names
 
     _file(folder, DEVICES, b"a" * (64 << 20))
     return open_names(folder)
@@ -535,7 +535,7 @@ def _names(folder: Path) -> object:
 
 @_case("names: a gigabyte")
 def _many_names(folder: Path) -> object:
-    from mdl.peers.edge.cloud.names import DEVICES, open_names
+    from mdl.peers.edge.cloud_files import DEVICES, open_names
 
     with (folder / DEVICES).open("wb") as file:
         file.truncate(1 << 30)
@@ -570,7 +570,7 @@ def _incarnation(folder: Path) -> object:
 
 @_case("record: sensors of a gigabyte")
 def _sensors(folder: Path) -> object:
-    from mdl.peers.edge.sensors import read_sensors_file
+    from mdl.peers.edge.gatekeeper import read_sensors_file
 
     with (folder / "s.json").open("wb") as file:
         file.truncate(1 << 30)
