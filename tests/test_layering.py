@@ -22,7 +22,7 @@ INSIDE = {
     "transport": ("trust", "wire", "discovery", "datagrams", "links"),
     "scheduler": ("policies", "paper", "study", "rounds", "training", "explain"),
     "peers": (
-        *("roles", "edge", "personal", "recommend", "view", "trust", "report", "sharing", "loops", "integrations"),
+        *("roles", "edge", "personal", "recommend", "view", "trust", "sharing", "loops", "integrations"),
         *("web", "launch", "trials", "service", "doctor", "cli"),
     ),
     "peers/roles": ("membership", "trainer", "agent"),
@@ -240,7 +240,6 @@ PERSONAL = (
     "peers/personal/",
     "peers/cli/personal.py",
     "peers/cli/personal_options.py",
-    "peers/view/type_terminal.py",
 )
 # The one place where a person's model and a mesh meet. It says what it hands over; it sends nothing itself.
 PERSONAL_MEETS_MESH = "peers/cli/personal_mesh.py"

@@ -273,8 +273,8 @@ def _download(known: PublicSet, home: Path, sha256: str) -> Path:
 def _show(found: dict[str, Any]) -> None:
     from rich.text import Text
 
-    from mdl.peers.view.console import PlainConsole
     from mdl.peers.view.plain import plain_lines
+    from mdl.peers.view.terminal import PlainConsole
     from mdl.task import describe_rate
 
     console = PlainConsole()

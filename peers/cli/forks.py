@@ -32,18 +32,6 @@ def _import_all() -> None:
     """Import the modules that `mdl peer` and `mdl cloud` need."""
     import torch  # noqa: F401
 
-    import mdl.data.readers.motion
-    import mdl.learning.training
-    import mdl.peers.cli.groups
-    import mdl.peers.edge.cloud
-    import mdl.peers.edge.device
-    import mdl.peers.edge.membership
-    import mdl.peers.edge.node
-    import mdl.peers.edge.resume
-    import mdl.peers.edge.small
-    import mdl.peers.report.after
-    import mdl.peers.sharing.node  # noqa: F401
-
 
 if __name__ == "__main__":
     gc.disable()  # a tenth of the time

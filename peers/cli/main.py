@@ -250,7 +250,7 @@ def _train_here(
 def _report(ended: Ended, directory: Path) -> None:
     """Write the report of a finished run; after Ctrl-C no user wants to wait for pictures."""
     if ended.round_id and not (ended.exit_code or ended.problem):
-        from mdl.peers.report.after import report_on
+        from mdl.peers.view.report import report_on
 
         for line in report_on(directory):
             logger.info("%s", line)

@@ -334,8 +334,7 @@ def type_words(
     """
     import msgspec
 
-    from mdl.peers.personal.typing_session import run_typing
-    from mdl.peers.view.type_terminal import type_here
+    from mdl.peers.personal.typing_session import run_typing, type_here
 
     folder = home_of(out)
     session, interrupted = run_typing(folder, model, type_here, top, not every_word, rate)

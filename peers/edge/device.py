@@ -32,9 +32,9 @@ from mdl.learning.networks import plain_sizes
 from mdl.learning.tensors import OwnState, own_names
 from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, make_turn, model_delta
 from mdl.own import own_model
+from mdl.peers.edge.best import BestModel
 from mdl.peers.edge.resume import (
     DEVICE_FILES,
-    BestModel,
     LoopState,
     Origin,
     ResumeState,

@@ -19,7 +19,7 @@ from mdl.bounds import MAX_ROOM, Round, whole_number
 from mdl.errors import MdlError, StorageError, UnfinishedError
 from mdl.files.checkpoint import read_safetensors
 from mdl.files.figures import read_rounds, read_run
-from mdl.peers.edge.resume import BEST, read_best
+from mdl.peers.edge.best import BEST, read_best
 from mdl.peers.launch.processes import Child
 from mdl.peers.view.tail import LineTail
 from mdl.protocol.delta import Partial, PartialSum

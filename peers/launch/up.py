@@ -19,7 +19,7 @@ from rich.text import Text
 
 from mdl.bounds import in_utf8
 from mdl.config import Config, WebSection
-from mdl.data.windows import DataSet
+from mdl.data import DataSet
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
 from mdl.files.figures import read_rounds
 from mdl.own import Own
@@ -35,11 +35,10 @@ from mdl.peers.launch.run_directory import (
     describe_interrupt,
     remove_traces,
 )
-from mdl.peers.report.after import report_on
-from mdl.peers.view.console import PlainConsole
+from mdl.peers.view.report import report_on
 from mdl.peers.view.snapshot import SnapshotTaker
 from mdl.peers.view.tail import RoundReader
-from mdl.peers.view.terminal import describe_summary, draw_mesh, show_result
+from mdl.peers.view.terminal import PlainConsole, describe_summary, draw_mesh, show_result
 from mdl.peers.view.watch import Watcher
 from mdl.protocol.status_messages import RoundSummary
 from mdl.transport.trust.keys import Mesh, new_join_code

@@ -285,7 +285,7 @@ def _init(folder: Path) -> object:
 
 @_case("where: a model whose parts are shown")
 def _where(folder: Path) -> object:
-    from mdl.peers.view.where import _load as load_places
+    from mdl.peers.view.inference import _load_places as load_places
 
     parts = {"embed.0.weight": np.zeros((0, 9999), np.float32), "lstm.weight_hh_l0": np.zeros((0, 9999), np.float32)}
     log: Any = SimpleNamespace(places=("a", "b"))

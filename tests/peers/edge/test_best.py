@@ -13,7 +13,7 @@ from torch import nn
 from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
 from mdl.files.export import ModelDescription, export_state
 from mdl.learning.flat import FlatModel
-from mdl.peers.edge.resume import BEST, BestModel, known_by, read_best
+from mdl.peers.edge.best import BEST, BestModel, known_by, read_best
 from mdl.peers.roles.peer import Peer
 from mdl.peers.roles.run_end import UNKNOWN
 from mdl.protocol.counts import Course, ModelJudgement
