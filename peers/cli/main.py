@@ -221,7 +221,7 @@ def _train_here(
     from mdl.peers.edge.membership import under_a_free_name
     from mdl.peers.edge.node import Ended, run_trainer, wait_for_others
     from mdl.peers.edge.small import check_limit, leave_a_core, set_up_heap
-    from mdl.peers.sharing.node import heeding
+    from mdl.peers.sharing import heeding
 
     check_limit()
     set_up_heap()

@@ -489,7 +489,7 @@ def _plan(_: Path) -> object:
 
 @_case("story: a search")
 def _found(_: Path) -> object:
-    from mdl.peers.trials.explore import load_found
+    from mdl.peers.trials.campaign import load_found
 
     return load_found(b"[" * (1 << 20))
 
