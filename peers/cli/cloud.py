@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mdl.peers.cli.headings import MESH, PERSONAL
 from mdl.peers.cli.options import (
+    MESH,
+    PERSONAL,
     AsJson,
     Assign,
     Code,

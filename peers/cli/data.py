@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mdl.data.sources import source_forms
-from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.options import (
     AsJson,
+    CommandGroup,
     Interface,
     Join,
     Listen,

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.invite import AsQr, draw_qr
 from mdl.peers.cli.options import (
     AsJson,
+    CommandGroup,
     Interface,
     Join,
     Loopback,

@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import ConfigError, UnfinishedError
-from mdl.peers.cli.headings import PERSONAL, CommandGroup
-from mdl.peers.cli.options import AsJson, LogLevel, Quiet, When, finite, log_at, print_json, tell
+from mdl.peers.cli.options import (
+    PERSONAL,
+    AsJson,
+    CommandGroup,
+    LogLevel,
+    Quiet,
+    When,
+    finite,
+    log_at,
+    print_json,
+    tell,
+)
 from mdl.peers.cli.personal_options import (
     Anew,
     Author,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mdl.errors import ConfigError
-from mdl.peers.cli.headings import CommandGroup
-from mdl.peers.cli.options import AsJson, print_json, tell
+from mdl.peers.cli.options import AsJson, CommandGroup, print_json, tell
 from mdl.section import MANY
 
 if TYPE_CHECKING:

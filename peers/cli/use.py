@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from mdl.peers.cli.headings import DATA
-from mdl.peers.cli.options import AsJson, DataSpec, OwnModel, print_json, tell
+from mdl.peers.cli.options import DATA, AsJson, DataSpec, OwnModel, print_json, tell
 from mdl.section import MANY
 
 # Rounds take longer; a look opens a few files.

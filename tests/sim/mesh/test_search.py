@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import UnfinishedError
-from mdl.peers.cli.study import sim as cli_sim
+from mdl.peers.cli import sim as cli_sim
 from mdl.peers.roles.trainer import model_state
 from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.peers.trials.campaign import (

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import UnfinishedError
-from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.options import (
     AsJson,
     Code,
+    CommandGroup,
     CsvFile,
     Family,
     FirstSeed,

@@ -17,9 +17,9 @@ from msgspec.structs import replace as replace_struct
 
 from mdl.config import Exchange
 from mdl.errors import ConfigError, MdlError, UnfinishedError
-from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.options import (
     AsJson,
+    CommandGroup,
     FirstSeed,
     LogLevel,
     PlanPolicy,
