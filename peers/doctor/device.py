@@ -1,8 +1,9 @@
 """Checks of this machine and this device.
 
-Of the machine alone: what a peer needs to start, and to go on, and its power supply. Of the device: its key, its name
-and place in the mesh, its clock, and if an owner has locked it out. The model that it would bring is built in a process
-of its own, and compared with the others' models.
+Checks of the machine alone: the needs of a peer to start, and to go on, and its power supply.
+
+Checks of the device: its key, its name and place in the mesh, its clock, and if an owner has locked it out. The model
+that it would bring is built in a process of its own, and compared with the others' models.
 """
 
 from __future__ import annotations

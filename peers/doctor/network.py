@@ -1,6 +1,6 @@
 """Checks of this machine's network, and of the way to a device: its quality, and where and why a connection ends.
 
-Of this machine: the interfaces in use, multicast on them, the port.
+Checks of this machine are about the interfaces in use, multicast on them, the port.
 
 For a device that does not answer, each look returns its finding, or None: the caller then tries the next cause. If one
 sign has two causes, both are named. For one that answers, echo requests measure lost packets, lost large packets, delay

@@ -1,6 +1,6 @@
 """Many plans on many cores: `mdl sim run` draws them from seeds, `mdl sim search` goes through all of a small mesh.
 
-Of `mdl sim run`, chunks of seeds go to processes; failures come back by their seeds. `mdl sim search` is the exhaustive
+Chunks of seeds of `mdl sim run` go to processes; failures come back by their seeds. `mdl sim search` is the exhaustive
 search of `sim/mesh/search.py` with the real machines, over several processes.
 """
 
