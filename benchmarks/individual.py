@@ -35,7 +35,7 @@ from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer, model_delta
 from mdl.peers.edge.device import device_seed
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
-from mdl.peers.sharing.speed import measure_speed
+from mdl.peers.sharing import measure_speed
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.grid import Vector
 from mdl.protocol.machine import DeltaRecalled, Effect, Event, LocalDeltaReady, RecallDelta, Send, TrainLocally

@@ -25,9 +25,8 @@ from benchmarks.tool.sheet import Failed, Sheet
 from mdl.config import MeshSection
 from mdl.data import default_cache_dir, load_data
 from mdl.peers.launch.processes import Children
-from mdl.peers.view.console import PlainConsole
 from mdl.peers.view.snapshot import Told, take_snapshot
-from mdl.peers.view.terminal import draw_mesh
+from mdl.peers.view.terminal import PlainConsole, draw_mesh
 from mdl.peers.view.watch import Watcher
 from mdl.peers.web.opening import PageWanted, page_of
 from mdl.peers.web.sources import LiveMesh

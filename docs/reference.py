@@ -16,8 +16,8 @@ from msgspec.inspect import type_info as inspect_type
 from mdl import config
 from mdl.data.sources import source_forms
 from mdl.learning.built_in import MODELS
-from mdl.peers.cli.headings import COMMANDS
 from mdl.peers.cli.main import whole
+from mdl.peers.cli.options import COMMANDS
 from mdl.peers.view import snapshot
 from mdl.peers.web.prometheus import METRICS
 from mdl.protocol import (

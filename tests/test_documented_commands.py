@@ -23,7 +23,7 @@ from mdl.learning.built_in import MODELS
 from mdl.learning.networks import is_configured, parse_sizes
 from mdl.peers.cli.main import whole as root
 from mdl.peers.cli.web import with_port
-from mdl.peers.view.rounds import parse_rules, parse_wanted
+from mdl.peers.view.compare import parse_rules, parse_wanted
 from mdl.peers.view.schedule_source import draw_scenarios
 from mdl.recommend.readers import parse_log
 from mdl.scheduler.explain.watched_play import parse_policies

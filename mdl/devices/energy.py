@@ -3,7 +3,7 @@
 A battery that discharges and the board of a Raspberry Pi 5 measure the whole device; RAPL measures the processor, with
 all programs on it. The model counts this process alone: `TRAINING_W` for each second of processor time. A figure always
 goes with its source (`HOW`). A meter that tells nonsense is no meter, and that is logged once. Pure: the time is passed
-in, and so is the root of sysfs. `mdl.peers.edge.meters` asks the board.
+in, and so is the root of sysfs. `mdl.peers.edge.sampler` asks the board.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mdl.peers.cli.headings import MESH, PERSONAL
 from mdl.peers.cli.options import (
+    MESH,
+    PERSONAL,
     AsJson,
     Assign,
     Code,
@@ -169,7 +170,7 @@ def learn(
 
 def _run_cloud(settings: Config, mesh: Mesh, out: Path | None, fresh: bool, as_json: bool) -> None:
     from mdl.errors import ConfigError
-    from mdl.peers.edge.cloud.node import run_cloud
+    from mdl.peers.edge.cloud import run_cloud
 
     need_data(settings)
     if settings.cloud.store:
@@ -184,7 +185,7 @@ def _run_learner(
     settings: Config, mesh: Mesh, place: tuple[str | None, Path | None], cycles: int, fresh: bool, as_json: bool
 ) -> None:
     from mdl.cloud.progress import PERSONAL
-    from mdl.peers.edge.cloud.node import run_learner
+    from mdl.peers.edge.cloud import run_learner
     from mdl.peers.edge.identity import cloud_keys
 
     need_data(settings)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from mdl.data.sources import source_forms
-from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.options import (
     AsJson,
+    CommandGroup,
     Interface,
     Join,
     Listen,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from mdl.data.readers.catalogue import PublicSet
     from mdl.devices.offer import Offer
-    from mdl.peers.sharing.node import Meeting
+    from mdl.peers.sharing import Meeting
 
 app = CommandGroup("List, fetch, inspect and share data sets.")
 
@@ -273,8 +273,8 @@ def _download(known: PublicSet, home: Path, sha256: str) -> Path:
 def _show(found: dict[str, Any]) -> None:
     from rich.text import Text
 
-    from mdl.peers.view.console import PlainConsole
     from mdl.peers.view.plain import plain_lines
+    from mdl.peers.view.terminal import PlainConsole
     from mdl.task import describe_rate
 
     console = PlainConsole()
@@ -371,7 +371,7 @@ def share(
     from mdl.errors import ConfigError, MeshNotFoundError, UnfinishedError
     from mdl.own import own_data
     from mdl.peers.edge.membership import open_membership
-    from mdl.peers.sharing.node import Named, give
+    from mdl.peers.sharing import Named, give
 
     meeting = _meeting(mesh, name, join, listen, port, interface, loopback)
     named = Named(open_membership(meeting.keys()), split_names(devices))
@@ -421,7 +421,7 @@ def accept(
     """
     from mdl.errors import UnfinishedError
     from mdl.peers.edge.membership import open_membership
-    from mdl.peers.sharing.node import Named, delete_if_out, take
+    from mdl.peers.sharing import Named, delete_if_out, take
 
     meeting = _meeting(mesh, name, join, listen, port, interface, loopback, max_memory)
     delete_if_out(mesh)
@@ -457,8 +457,7 @@ def unshare(
     """
     from mdl.data.spec import split_names
     from mdl.errors import ConfigError, UnfinishedError
-    from mdl.peers.sharing.files import read_shares
-    from mdl.peers.sharing.node import end_shares, take_back
+    from mdl.peers.sharing import end_shares, read_shares, take_back
 
     meeting = _meeting(mesh, name, join, listen, port, interface, loopback)
     meeting.keys()
@@ -491,7 +490,7 @@ def _meeting(
     loopback: bool | None,
     max_memory: float | None = None,
 ) -> Meeting:
-    from mdl.peers.sharing.node import Meeting
+    from mdl.peers.sharing import Meeting
 
     overrides = mesh_overrides(join, listen, port, interface, loopback, None) | device_overrides(None, max_memory, None)
     return Meeting(mesh, load_settings(None, overrides, None).mesh, name)
@@ -500,7 +499,7 @@ def _meeting(
 def _offer(speed: float | None, memory_mb: float | None) -> Offer:
     from mdl.devices.offer import Offer
     from mdl.peers.edge.sampler import Sampler
-    from mdl.peers.sharing.speed import measure_speed
+    from mdl.peers.sharing import measure_speed
 
     resources = Sampler().last()
     windows_s = measure_speed() if speed is None else speed

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from mdl.peers.cli.headings import MACHINE
 from mdl.peers.cli.options import (
+    MACHINE,
     AsJson,
     Assign,
     Code,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mdl.peers.edge.small.threads import VARIABLE as THREADS_VARIABLE
+from mdl.peers.edge.small import VARIABLE as THREADS_VARIABLE
 from mdl.peers.launch.nursery import Nursery, become, share_of_threads, wait_for_a_command
 from mdl.signals import blocked
 
@@ -31,21 +31,6 @@ def begun_nursery(peers: int) -> Iterator[Nursery | None]:
 def _import_all() -> None:
     """Import the modules that `mdl peer` and `mdl cloud` need."""
     import torch  # noqa: F401
-
-    import mdl.data.readers.motion
-    import mdl.learning.training
-    import mdl.peers.cli.groups
-    import mdl.peers.edge.cloud.line
-    import mdl.peers.edge.device
-    import mdl.peers.edge.loop_state
-    import mdl.peers.edge.naming
-    import mdl.peers.edge.node
-    import mdl.peers.edge.resume
-    import mdl.peers.edge.small.memory
-    import mdl.peers.edge.small.threads
-    import mdl.peers.edge.small.waiting
-    import mdl.peers.report.after
-    import mdl.peers.sharing.node  # noqa: F401
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ import typer
 from mdl.peers.cli import cloud, doctor, invite, personal, status, use, web
 from mdl.peers.cli.data import app as data_app
 from mdl.peers.cli.data import register_sharing
-from mdl.peers.cli.headings import DATA, LOOK, MACHINE, MESH, SCHEDULE
 from mdl.peers.cli.mesh import app as mesh_app
 from mdl.peers.cli.mesh import register_owners
+from mdl.peers.cli.options import DATA, LOOK, MACHINE, MESH, SCHEDULE
+from mdl.peers.cli.schedule import app as schedule_app
+from mdl.peers.cli.scheduler import app as scheduler_app
 from mdl.peers.cli.service import app as service_app
-from mdl.peers.cli.study.schedule import app as schedule_app
-from mdl.peers.cli.study.scheduler import app as scheduler_app
-from mdl.peers.cli.study.sim import app as sim_app
-from mdl.peers.cli.study.sim import replay, search
+from mdl.peers.cli.sim import app as sim_app
+from mdl.peers.cli.sim import replay, search
 
 
 def add_to(app: typer.Typer) -> None:

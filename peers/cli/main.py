@@ -1,27 +1,42 @@
 """The command `mdl`. Each command reads its options, calls one function elsewhere, and prints; heavy imports wait.
 
 Exit codes: 0 done, 2 the user's input is wrong, 3 no mesh or peers found, 4 the run failed, 130 interrupted.
+
+A failed command is reported here, for all commands: one line on stderr, with `--json` one object on stdout, and an exit
+code. Every end of a command comes to `run_guarded` as an exception, or as the exit code it asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
+import json
 import logging
+import os
+import re
 import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mdl.peers.cli.failure import run_guarded
-from mdl.peers.cli.headings import MESH, CommandGroup
+from mdl.bounds import printable
+from mdl.descriptors import RAISE_IT
+from mdl.errors import MdlError, StorageError, UnfinishedError
+from mdl.peers import interrupts
 from mdl.peers.cli.invite import Invited, be_let_in
 from mdl.peers.cli.options import (
+    MESH,
     AsJson,
     Assign,
     CloudAt,
     Code,
+    CommandGroup,
     CompressBy,
     ConfigFile,
     DataSpec,
@@ -66,6 +81,7 @@ from mdl.peers.cli.options import (
     round_overrides,
 )
 from mdl.peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides, with_port
+from mdl.peers.interrupts import INTERRUPTED
 from mdl.peers.view.plain import log_plainly
 from mdl.section import MEMBERS
 from mdl.transport.loglimit import FloodFilter
@@ -73,10 +89,118 @@ from mdl.transport.loglimit import FloodFilter
 if TYPE_CHECKING:
     from mdl.config import Config
     from mdl.peers.edge.node import Ended
-    from mdl.peers.edge.policy_choice import ChosenPolicy
+    from mdl.peers.edge.relearner import ChosenPolicy
     from mdl.protocol.delta import Contributor
 
 logger = logging.getLogger(__name__)
+
+# The longest line that says what is wrong: paths and choices fit.
+_LONGEST = 4_000
+# Shortens a word that typer repeats: a user need not read more of an invalid value.
+_LONGEST_WORD = re.compile(r"(\S{80})\S+?(['\":.,;]*)(?=\s|$)")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """error: the line for the user.
+
+    hint: what to do next, "" if nothing helps. result: the results that exist anyway.
+    """
+
+    error: str
+    hint: str
+    exit_code: int
+    result: dict[str, object] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, object]:
+        return self.result | {"error": self.error, "hint": self.hint, "exit_code": self.exit_code}
+
+
+def run_guarded(command: Callable[[], int | None], as_json: bool) -> int:
+    """Run a command to its end; return the exit code. as_json: a failure is the last line of stdout too."""
+    try:
+        interrupts.allow()
+        failure = _run_and_catch(command)
+        interrupts.hurry()
+    except KeyboardInterrupt:  # while another failure was put into words
+        failure = _describe_code(INTERRUPTED)
+    if failure:
+        with contextlib.suppress(OSError):  # a log on a full disk
+            print(f"mdl: {failure.error}", file=sys.stderr, flush=True)
+        _print_last(json.dumps(failure.as_dict()) if as_json else "")
+    code = failure.exit_code if failure else 0
+    interrupts.end(code)
+    return code
+
+
+def _run_and_catch(command: Callable[[], int | None]) -> Failure | None:
+    try:
+        code = command() or 0
+        sys.stdout.flush()
+        return _describe_code(code) if code else None
+    except BaseException as error:  # noqa: BLE001 - nothing is further out
+        return describe_failure(error)
+
+
+def describe_failure(error: BaseException) -> Failure:
+    """Describe the end of a command in the user's words; print a traceback if only a bug can be its cause."""
+    match error:
+        case UnfinishedError():
+            return Failure(_one_line(str(error)), error.hint, error.exit_code, error.result)
+        case MdlError():
+            return Failure(_one_line(str(error)), error.hint, error.exit_code)
+        case KeyboardInterrupt() | typer.Abort():
+            return _describe_code(INTERRUPTED)
+        case OSError():
+            return _describe_refusal(error)
+        case MemoryError():
+            return Failure("out of memory", "a smaller model, batch or data set needs less", 4)
+        case SystemExit():  # typer raises it for a closed pipe; commands raise errors
+            return _describe_refusal(BrokenPipeError())
+    if hasattr(error, "format_message"):
+        return _describe_usage(error)
+    traceback.print_exception(error)
+    told = _one_line(f"{type(error).__name__}: {error}")
+    return Failure(told, "a bug in mdl: please report it with the traceback on stderr", 4)
+
+
+def _describe_code(code: int) -> Failure:
+    """Describe a command that has said all, or was interrupted."""
+    return Failure("interrupted" if code == INTERRUPTED else f"failed with code {code}", "", code)
+
+
+def _describe_usage(error: Any) -> Failure:
+    """Describe typer's own errors: an unknown command or option, an invalid value, no command."""
+    path, told = error.ctx.command_path if error.ctx else "mdl", error.format_message()
+    if told.startswith("Usage:"):  # no command was given: print the help
+        print(told, file=sys.stderr)
+        told = f"{path}: no command is given"
+    return Failure(_one_line(_LONGEST_WORD.sub(r"\1...\2", told)), f"{path} --help lists what is valid", 2)
+
+
+def _describe_refusal(error: OSError) -> Failure:
+    """Describe an unexpected refusal of the system: a full disk, a place without permission."""
+    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    reason = error.strerror or str(error) or type(error).__name__
+    if isinstance(error, BrokenPipeError):
+        return Failure("nobody reads the output any more", "", 4)
+    if error.errno == errno.EMFILE:
+        return Failure(_one_line(f"{where}{reason}"), RAISE_IT, 4)
+    told = StorageError(where, error)
+    return Failure(_one_line(f"{where}{reason}"), told.hint, told.exit_code)
+
+
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.split()), _LONGEST)
+
+
+def _print_last(text: str) -> None:
+    """Print on stdout, unless that is what failed; leave nothing there for the interpreter's end to fail on."""
+    try:
+        print(text, end="\n" if text else "", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
 
 app = CommandGroup()
 
@@ -218,13 +342,10 @@ def _train_here(
     begin: tuple[bool, Path | None],
     as_json: bool,
 ) -> None:
-    from mdl.peers.edge.naming import under_a_free_name
-    from mdl.peers.edge.node import Ended, run_trainer
-    from mdl.peers.edge.small.limits import check_limit
-    from mdl.peers.edge.small.memory import set_up_heap
-    from mdl.peers.edge.small.threads import leave_a_core
-    from mdl.peers.edge.small.waiting import wait_for_others
-    from mdl.peers.sharing.node import heeding
+    from mdl.peers.edge.membership import under_a_free_name
+    from mdl.peers.edge.node import Ended, run_trainer, wait_for_others
+    from mdl.peers.edge.small import check_limit, leave_a_core, set_up_heap
+    from mdl.peers.sharing import heeding
 
     check_limit()
     set_up_heap()
@@ -253,7 +374,7 @@ def _train_here(
 def _report(ended: Ended, directory: Path) -> None:
     """Write the report of a finished run; after Ctrl-C no user wants to wait for pictures."""
     if ended.round_id and not (ended.exit_code or ended.problem):
-        from mdl.peers.report.after import report_on
+        from mdl.peers.view.report import report_on
 
         for line in report_on(directory):
             logger.info("%s", line)
@@ -303,7 +424,7 @@ def agent(
     overrides |= round_overrides(policy, exchange, compress, until, every) | web_overrides(web, web_lan, metrics_port)
     overrides |= mesh_overrides(join, listen, port, interface, loopback, insecure)
     settings = load_settings(config, overrides, assign)
-    from mdl.peers.edge.naming import under_a_free_name
+    from mdl.peers.edge.membership import under_a_free_name
     from mdl.peers.edge.node import run_agent
 
     chosen = choose(settings, policy)
@@ -319,7 +440,7 @@ def agent(
 
 
 def main() -> None:
-    """Run the command; every end becomes one line and an exit code (`peers/cli/failure.py`)."""
+    """Run the command; every end becomes one line and an exit code (`peers/cli/main.py`)."""
     log_plainly().addFilter(FloodFilter())
     try:
         sys.exit(run_guarded(_run, as_json="--json" in sys.argv))

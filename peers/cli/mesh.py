@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.invite import AsQr, draw_qr
 from mdl.peers.cli.options import (
     AsJson,
+    CommandGroup,
     Interface,
     Join,
     Loopback,
@@ -30,7 +30,7 @@ from mdl.section import LONGEST_S
 
 if TYPE_CHECKING:
     from mdl.config import MeshSection
-    from mdl.peers.trust.ownership import Agreement
+    from mdl.peers.ownership import Agreement
     from mdl.transport.links.standing import Stated
     from mdl.transport.trust.membership import Membership
 
@@ -148,7 +148,7 @@ def members(name: MeshName, as_json: AsJson = False) -> None:
     It shows names, the words of keys, owners, and devices that are locked out.
     """
     from mdl.peers.edge.membership import open_membership
-    from mdl.peers.trust.ownership import list_members
+    from mdl.peers.ownership import list_members
     from mdl.transport.trust.keys import MeshKeys
 
     found = list_members(open_membership(MeshKeys.from_code(_code_of(name))))
@@ -177,7 +177,7 @@ def owners(
     An owner can revoke devices and change the join code.
     """
     from mdl.peers.edge.membership import open_membership
-    from mdl.peers.trust.ownership import find_device, list_members, owned, state
+    from mdl.peers.ownership import find_device, list_members, owned, state
     from mdl.transport.links.standing import Stated
     from mdl.transport.trust.keys import MeshKeys
 
@@ -215,7 +215,7 @@ def revoke(
     """
     from mdl.bounds import first_few
     from mdl.errors import ConfigError
-    from mdl.peers.trust.ownership import find_device, owned, state
+    from mdl.peers.ownership import find_device, owned, state
     from mdl.transport.links.standing import Stated
     from mdl.transport.trust.keys import MeshKeys
     from mdl.transport.trust.words import fingerprint
@@ -272,7 +272,7 @@ def rotate_code(
     """
     from mdl.bounds import first_few
     from mdl.data.spec import split_names
-    from mdl.peers.trust.ownership import change_code, owned, who_is_left_out
+    from mdl.peers.ownership import change_code, owned, who_is_left_out
     from mdl.transport.trust.keys import MeshKeys
 
     kept = split_names(keep)

@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import ConfigError, UnfinishedError
-from mdl.peers.cli.headings import PERSONAL, CommandGroup
-from mdl.peers.cli.options import AsJson, LogLevel, Quiet, When, finite, log_at, print_json, tell
+from mdl.peers.cli.options import (
+    PERSONAL,
+    AsJson,
+    CommandGroup,
+    LogLevel,
+    Quiet,
+    When,
+    finite,
+    log_at,
+    print_json,
+    tell,
+)
 from mdl.peers.cli.personal_options import (
     Anew,
     Author,
@@ -334,8 +344,7 @@ def type_words(
     """
     import msgspec
 
-    from mdl.peers.personal.typing_session import run_typing
-    from mdl.peers.view.type_terminal import type_here
+    from mdl.peers.personal.typing_session import run_typing, type_here
 
     folder = home_of(out)
     session, interrupted = run_typing(folder, model, type_here, top, not every_word, rate)

@@ -158,7 +158,7 @@ def _train_together(
     """
     from mdl.config import Config, RoundSection
     from mdl.learning.loop import Loop
-    from mdl.peers.loops.member import Member, Place, Saying
+    from mdl.peers.loops import Member, Place, Saying
     from mdl.peers.personal.shared import take_over, teach
 
     (model, described), (name, rounds, fresh), (folder, began_with) = ours, how, places

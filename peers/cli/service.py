@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mdl.errors import ConfigError
-from mdl.peers.cli.headings import CommandGroup
-from mdl.peers.cli.options import AsJson, print_json, tell
+from mdl.peers.cli.options import AsJson, CommandGroup, print_json, tell
 from mdl.section import MANY
 
 if TYPE_CHECKING:
-    from mdl.peers.service.unit import Service
+    from mdl.peers.service import Service
 
 app = CommandGroup("Run a command as a service, from boot on.")
 
@@ -61,7 +60,7 @@ def install(
 
     For example: mdl service install -- peer --mesh home --data 'csv:/home/pi/walk.csv?label=activity' --when idle
     """
-    from mdl.peers.service.systemd import install, is_system, lingers, need_systemd, plan
+    from mdl.peers.service import install, is_system, lingers, need_systemd, plan
 
     given = _check(command, context.find_root().command)
     system = _choose_system(system, only_print, run_as, memory)
@@ -99,8 +98,8 @@ def install(
 @app.command("remove")
 def remove(name: Name = None, as_json: AsJson = False) -> None:
     """End a service and remove it; its models stay."""
-    from mdl.peers.service.systemd import find_unit, need_systemd
-    from mdl.peers.service.systemd import remove as take_away
+    from mdl.peers.service import find_unit, need_systemd
+    from mdl.peers.service import remove as take_away
 
     unit = find_unit(name)
     need_systemd()
@@ -113,7 +112,7 @@ def remove(name: Name = None, as_json: AsJson = False) -> None:
 @app.command("status")
 def status(name: Name = None, as_json: AsJson = False) -> None:
     """Show the services that are installed here."""
-    from mdl.peers.service.systemd import find_unit, installed, need_systemd, state
+    from mdl.peers.service import find_unit, installed, need_systemd, state
 
     units = [find_unit(name)] if name else installed()
     need_systemd()
@@ -138,7 +137,7 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Show the log of a service."""
-    from mdl.peers.service.systemd import find_unit, need_systemd, read_log, show_log
+    from mdl.peers.service import find_unit, need_systemd, read_log, show_log
 
     unit = find_unit(name)
     need_systemd()
@@ -162,7 +161,7 @@ def _choose_system(asked: str, only_print: bool, run_as: str, memory: int | None
 
 def _write(service: Service, system: str) -> tuple[str, str]:
     """Return the text for a service manager, and what to do with it, or ""."""
-    from mdl.peers.service.unit import how_to_create, how_to_load, write_plist, write_task, write_unit
+    from mdl.peers.service import how_to_create, how_to_load, write_plist, write_task, write_unit
 
     if system == "launchd":
         return write_plist(service), how_to_load(service)

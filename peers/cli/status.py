@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from mdl.peers.cli.headings import LOOK
 from mdl.peers.cli.options import (
+    LOOK,
     AsJson,
     Code,
     Interface,

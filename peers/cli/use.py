@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from mdl.peers.cli.headings import DATA
-from mdl.peers.cli.options import AsJson, DataSpec, OwnModel, print_json, tell
+from mdl.peers.cli.options import DATA, AsJson, DataSpec, OwnModel, print_json, tell
 from mdl.section import MANY
 
 # Rounds take longer; a look opens a few files.
@@ -64,7 +63,7 @@ def predict(
     With --at it tells the place of a person at that moment.
     """
     if at is not None:
-        from mdl.peers.view.where import predict_places, show_places
+        from mdl.peers.view.inference import predict_places, show_places
 
         where = predict_places(model, data, at, limit or 20)
         print_json(where) if as_json else show_places(where)
@@ -125,7 +124,7 @@ def log(
     Nothing is sent over a network.
     """
     from mdl.peers.interrupts import handled, interrupt
-    from mdl.peers.report.log import follow_log, write_log
+    from mdl.peers.view.report import follow_log, write_log
 
     def tell_folder(folder: Path) -> None:
         shown = "tensorboard --logdir shows it" if form == "tensorboard" else "wandb sync sends it"

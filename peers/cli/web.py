@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mdl.peers.cli.headings import LOOK, OUTPUT
 from mdl.peers.cli.options import (
+    LOOK,
+    OUTPUT,
     AsJson,
     Code,
     Interface,

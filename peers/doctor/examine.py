@@ -11,10 +11,18 @@ from contextlib import nullcontext
 
 from mdl.config import Config, MeshSection
 from mdl.errors import ConfigError
-from mdl.peers.doctor.device import check_clocks, check_key, check_name, check_standing
+from mdl.peers.doctor.device import (
+    build_own_model,
+    check_clocks,
+    check_key,
+    check_machine,
+    check_name,
+    check_own_model,
+    check_standing,
+    check_torch,
+)
 from mdl.peers.doctor.finding import Finding, broken, fail
-from mdl.peers.doctor.machine import check_machine, check_torch
-from mdl.peers.doctor.mesh import check_mesh
+from mdl.peers.doctor.mesh import check_mesh, look_at_mesh
 from mdl.peers.doctor.network import (
     check_addresses,
     check_hardware,
@@ -24,8 +32,6 @@ from mdl.peers.doctor.network import (
     check_port,
     check_wifi,
 )
-from mdl.peers.doctor.own_model import build_own_model, check_own_model
-from mdl.peers.doctor.sight import look_at_mesh
 from mdl.peers.edge.identity import state_home
 from mdl.transport.trust.keys import Mesh
 

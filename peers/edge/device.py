@@ -33,9 +33,9 @@ from mdl.learning.tensors import OwnState, own_names
 from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, make_turn, model_delta
 from mdl.own import own_model
 from mdl.peers.edge.best import BestModel
-from mdl.peers.edge.loop_state import LoopState
 from mdl.peers.edge.resume import (
     DEVICE_FILES,
+    LoopState,
     Origin,
     ResumeState,
     initial_values,
@@ -44,8 +44,8 @@ from mdl.peers.edge.resume import (
     restore_state,
     set_aside,
 )
-from mdl.peers.edge.small.memory import Spare, forget_loading
-from mdl.peers.edge.small.share import load_share
+from mdl.peers.edge.share import load_share
+from mdl.peers.edge.small import Spare, forget_loading
 from mdl.peers.roles.build import TrainerStart, outer_of
 from mdl.protocol.counts import Course
 from mdl.protocol.delta import Contributor, ModelDelta

@@ -1,4 +1,4 @@
-"""The files of this user's devices in a mesh: the device key, and the roster beside the join code.
+"""The files of this user's devices in a mesh: the device key, and the roster beside the join code. And a device's name.
 
 The key is made at the first start, for this user alone. MDL_KEY gives another one: @FILE, or its 64 hexadecimal digits.
 A roster is kept beside the remembered join code. Several processes add to one file, and none removes anything.
@@ -6,6 +6,11 @@ A roster is kept beside the remembered join code. Several processes add to one f
 NAME.roster         signed statements
 NAME.roster-mark    made of them by this device's secret: they were checked before they were written, and need no check
 NAME.worked         the devices that were seen to work, for the mesh and all its runs
+
+A device takes the given name or the host's; if that is another device's, it takes one of its own.
+Two new boards are both called raspberrypi, and a replaced card keeps its host's name. A device's own name is the host's
+with words of its key behind it, such as raspberrypi-ash, so it is the same at each start. It has one word more as long
+as that name is taken, too.
 """
 
 from __future__ import annotations
@@ -17,21 +22,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_bytes
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 import platformdirs
 
 from mdl.bounds import UNREADABLE, PeerId
-from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, StorageError
+from mdl.errors import ConfigError, DataError, MdlError, NameRefusedError, RemoteProtocolError, StorageError
 from mdl.files.kept import read_sealed, seal
 from mdl.locks import wait_for_lock
-from mdl.peers.edge.identity import codes_home, known_meshes, remember_code
+from mdl.peers.edge.identity import codes_home, default_name, known_meshes, remember_code
 from mdl.readable import encode_readable
 from mdl.reading import read_bytes
-from mdl.transport.trust.keys import RUN_MARK, SECRET_BYTES, DeviceKey, MeshKeys, is_signed
+from mdl.transport.trust.keys import RUN_MARK, SECRET_BYTES, DeviceKey, Mesh, MeshKeys, is_signed
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.roster import Worked, is_stated
+from mdl.transport.trust.words import next_own_name, own_names
 from mdl.trust.statements import MAX_WORKED, AnyStatement, Key
 from mdl.writing import make_private_folder, narrow, open_private, write_bytes
 
@@ -288,3 +294,54 @@ def _alone_in(folder: Path) -> Iterator[None]:
         except TimeoutError as error:
             raise StorageError(lock, error) from error
         yield
+
+
+logger = logging.getLogger("mdl")
+
+_T = TypeVar("_T")
+
+
+def name_here(membership: Membership | None, first: str = "") -> str:
+    """Return the name that this device begins with, by what it knows of others' names and of its own.
+
+    first: used instead of the host's name.
+    """
+    host = first or default_name()
+    if membership is None:
+        return host
+    roster, device = membership.roster, membership.device.public
+    own = own_names(host, device)
+    taken = [name for name in own if (holder := roster.enrolled(name)) is not None and holder.device == device]
+    free = [
+        name
+        for name in (host, *own)
+        if all(roster.has_given_up(each.device, name) for each in roster.rivals(name, device))
+    ]
+    return (taken or free or own)[0]
+
+
+def next_name(mesh: Mesh, refused: NameRefusedError) -> str:
+    """Return the name to take in place of a refused one, and log it; "" if there is none left."""
+    assert mesh.keys is not None
+    name = next_own_name(refused.name, open_membership(mesh.keys).device.public)
+    if name:
+        told = (refused.name, mesh.shown, name)
+        logger.warning("%r is the name of another device of mesh %s: this one calls itself %r from now on", *told)
+    return name
+
+
+def under_a_free_name(mesh: Mesh, given: str | None, run: Callable[[str], _T], first: str = "") -> _T:
+    """Run as a device of this mesh; run again under the next name while the name belongs to another device.
+
+    given: the only name to take, if the user has given one. run: is given the name to take. Raises NameRefusedError if
+    no name is left.
+    """
+    if given is not None:
+        return run(given)
+    name = name_here(open_membership(mesh.keys) if mesh.keys else None, first)
+    while True:
+        try:
+            return run(name)
+        except NameRefusedError as refused:
+            if not (name := next_name(mesh, refused)):
+                raise

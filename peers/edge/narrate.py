@@ -33,7 +33,7 @@ from mdl.protocol.vocabulary import Role
 
 logger = logging.getLogger("mdl")
 
-# Marks lines about a step within a round: `peers/loops/rounds.py` leaves them out where a line a round is enough.
+# Marks lines about a step within a round: `peers/loops.py` leaves them out where a line a round is enough.
 _STEP = {"is_step": True}
 PEER_COMMAND = "mdl peer --mesh NAME (mdl mesh show NAME shows the code); if it runs already, mdl peer --join HOST:PORT"
 # If no peer is found by then, tell the user what is missing.

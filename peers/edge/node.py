@@ -1,32 +1,45 @@
-"""The composition root: the one place that knows both roles and drivers. Builds a node and drives it to its end."""
+"""The composition root: the one place that knows both roles and drivers. Builds a node and drives it to its end.
+
+It opens the port where a node listens, and scans for peers where multicast finds none.
+
+A lone peer waits without its model (`wait_for_others`): 60 MB instead of 280, until another peer of the mesh is there.
+It waits so only after all errors that can be reported now are excluded: the data is read, and a built-in model is known
+to fit it. A device that has trained before does not wait so; alone it trains on (`faults.on_partition`).
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mdl.config import Config, MeshSection
-from mdl.errors import NameRefusedError
+from mdl.data import DataSet
+from mdl.errors import ConfigError, NameRefusedError
+from mdl.files.checkpoint import ModelCache
 from mdl.files.journal import Journal
+from mdl.learning.built_in import MODELS, SHORTEST_TIME
 from mdl.peers.edge.best import known_by
 from mdl.peers.edge.gatekeeper import make_gatekeeper
 from mdl.peers.edge.identity import claim_again
-from mdl.peers.edge.lifeline import stopped_by_signals
-from mdl.peers.edge.meeting import open_links, scanning
-from mdl.peers.edge.narrate import Narrator, describe_round
-from mdl.peers.edge.policy_choice import ChosenPolicy, choose_policy
-from mdl.peers.edge.relearner import FOLDER, Relearner
+from mdl.peers.edge.lifeline import LIFELINE_VARIABLE, stopped_by_signals
+from mdl.peers.edge.membership import open_membership
+from mdl.peers.edge.narrate import PATIENCE_S, PEER_COMMAND, Narrator, describe_loneliness, describe_round
+from mdl.peers.edge.relearner import FOLDER, ChosenPolicy, Relearner, choose_policy
 from mdl.peers.edge.sampler import MergeTimer, Sampler
-from mdl.peers.edge.small.limits import check_room
+from mdl.peers.edge.share import load_share
+from mdl.peers.edge.small import Spare, check_room
 from mdl.peers.roles.build import PeerStart, build_machine, configured_start
+from mdl.peers.roles.outsiders import FirstMeeting
 from mdl.peers.roles.peer import Peer
 from mdl.peers.roles.run_end import Leaving
 from mdl.peers.roles.trainer.trainer import Trainer
@@ -43,12 +56,15 @@ from mdl.protocol.machine import (
     ResourcesSampled,
     SaveModel,
     StopRequested,
+    Tick,
 )
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vector_work import MergeDeltas
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
-from mdl.transport.discovery.interfaces import AddressWatch
+from mdl.transport.discovery.directory import Address
+from mdl.transport.discovery.interfaces import AddressWatch, host_to_listen_on, usable_interfaces
 from mdl.transport.discovery.mdns import Discovery
+from mdl.transport.discovery.scan import DEFAULT_PORT, Scan
 from mdl.transport.discovery.scopes import Interface
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.links.sockets import LinkCounts
@@ -57,10 +73,51 @@ from mdl.transport.trust.keys import Mesh
 from mdl.transport.worker import Work
 
 if TYPE_CHECKING:
-    from mdl.peers.edge.cloud.line import CloudSide
+    from mdl.peers.edge.cloud import CloudSide
     from mdl.peers.edge.resume import Begin, ResumeState
 
 logger = logging.getLogger(__name__)
+
+
+def open_links(info: PeerInfo, mesh: Mesh, section: MeshSection, max_values: int) -> Links:
+    """Open the links at the requested port; without one at DEFAULT_PORT, or at a free one if that is taken.
+
+    Observers leave DEFAULT_PORT to a peer: a firewall lets that port in, and scans look there for peers.
+    """
+
+    def at(port: int) -> Links:
+        return Links(
+            msgspec.structs.replace(info, port=port),
+            mesh.keys,
+            max_values=max_values,
+            now=time.monotonic(),
+            listen_host="127.0.0.1" if section.loopback else host_to_listen_on(section.listen),
+            join=section.join,
+            insecure=section.insecure,
+            membership=open_membership(mesh.keys) if mesh.keys else None,
+        )
+
+    if info.port or section.loopback or section.insecure or info.role is Role.OBSERVER:
+        return at(info.port)
+    try:
+        return at(DEFAULT_PORT)
+    except ConfigError:  # another peer of this machine has it; any other error occurs again at port 0
+        return at(0)
+
+
+def scanning(runtime: Runtime[Links], section: MeshSection) -> Any:
+    """Return a context that scans the usual port for members while no peer is known."""
+    if not section.scan or section.loopback or section.insecure or section.join:
+        return nullcontext()
+    links = runtime.links
+    return closing(
+        Scan(
+            usable_interfaces(section.interfaces or None),
+            lambda: not links.directory.everyone(),
+            lambda there: runtime.with_links(lambda links, now: links.greetings.try_some(there, now)),
+        )
+    )
+
 
 # One line a round of the mesh.
 METRICS = "metrics.jsonl"
@@ -223,7 +280,7 @@ def run_trainer(
     name_classes: is given the class names. gone: returns why its windows were taken back. Raises ConfigError if an
     existing state conflicts with `how`.
     """
-    from mdl.peers.edge.cloud.line import CloudSide  # imports torch, which an agent never needs
+    from mdl.peers.edge.cloud import CloudSide  # imports torch, which an agent never needs
     from mdl.peers.edge.device import Device
 
     chosen = policy or choose_policy(config)
@@ -422,3 +479,61 @@ def record_round(metrics: Journal, effect: RecordRound, relearner: Relearner | N
     logger.info("%s", describe_round(effect.summary))
     if relearner and effect.has_led:
         relearner.hear(effect.summary)
+
+
+def wait_for_others(
+    config: Config, me: Contributor, mesh: Mesh, out: Path, begins: bool
+) -> tuple[Config, Contributor] | None:
+    """Return configuration and identity to train with once a peer is there; None if the user stops waiting.
+
+    begins: with parameters of the user's, or after setting aside what is in `out`. Raises ConfigError or DataError for
+    data that cannot be trained on.
+    """
+    if not _may_wait(config, out, begins) or not _fits(load_share(config)[0]):
+        return config, me
+    Spare(0.0).give_back()
+    machine = FirstMeeting(me, config.round.policy, time.monotonic() + PATIENCE_S)
+
+    def begin_again(links: Links) -> Renewed:
+        nonlocal machine
+        machine = FirstMeeting(me, config.round.policy, time.monotonic() + PATIENCE_S)
+        return Renewed(machine, [PeerFound(known) for known in links.directory.everyone()])
+
+    info = PeerInfo(me.peer_id, me.incarnation, Role.TRAINER, "", config.mesh.port)
+
+    def observe(now: float, event: Event, effects: list[Effect]) -> None:
+        match event:
+            case PeerFound(info=info) if info is machine.met:
+                logger.info("found %s (%s) at %s:%d", info.peer_id, info.role.value, info.host, info.port)
+            case Tick():
+                logger.info("%s", describe_loneliness(mesh.shown, PEER_COMMAND))
+
+    runtime = start_runtime(machine, info, mesh, config.mesh, observe=observe, renew=begin_again)
+    logger.info("%s waits for others of mesh %s; the model is loaded when somebody is there", me.peer_id, mesh.shown)
+    with stopped_by_signals(runtime):
+        finish = drive(runtime, mesh, config.mesh)
+    if finish.exit_code:
+        return None
+    # A peer that has met this device sees another start of it.
+    return _introduced(config, machine.met), claim_again(out, me)
+
+
+def _may_wait(config: Config, out: Path, begins: bool) -> bool:
+    """Return True if it may wait: not below another process (`mdl up`), nor where torch is loaded in any case."""
+    is_plain = config.model.name in MODELS and config.training.device == "cpu" and not config.cloud.address
+    is_new = not begins and not ModelCache(out).path.exists()
+    is_free = not os.environ.get(LIFELINE_VARIABLE) and "torch" not in sys.modules
+    return is_plain and is_new and is_free and config.round.min_peers > 1 and not config.device.max_memory_mb
+
+
+def _fits(data: DataSet) -> bool:
+    is_plain = not data.is_of_images and data.shape[1] >= SHORTEST_TIME
+    return is_plain and (len(data.classes) > 1 or data.targets != "classes") and "torch" not in sys.modules
+
+
+def _introduced(config: Config, met: PeerInfo | None) -> Config:
+    """Add the address of the peer that was met; one that waited too listens elsewhere later, and greets by itself."""
+    if met is None or (met.role is Role.TRAINER and not met.schema_hash):
+        return config
+    where = Address(met.host, met.port).endpoint().removeprefix("tcp://")
+    return msgspec.structs.replace(config, mesh=msgspec.structs.replace(config.mesh, join=(*config.mesh.join, where)))

@@ -1,13 +1,4 @@
-"""Lets the scheduler go on learning beside the mesh (MDLdroid 3.3.3), in a process of its own.
-
-It learns when three conditions hold. The resource condition of the mesh differs from the one it last learned from
-(`mdl.peers.edge.condition`). Enough rounds were seen. This device is at ease: not busy, and not on its battery.
-One slot follows a closed round, or the report that shows a change while the next round trains (the first two cases of
-Fig. 5b), at the lowest priority. Nothing waits for it: orders that are due meanwhile use what was learned before (the
-third case). It rests between two slots, so learning takes a small share of one core. A device that is no longer at ease
-gives its slot up at once, and the draft stays as it was before. `mdl.scheduler.training.relearn` decides what is
-learned, and when it is taken.
-"""
+"""The policy of a node that leads: checked before the node starts, made afresh for each time in office."""
 
 from __future__ import annotations
 
@@ -19,6 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
@@ -29,6 +22,7 @@ from mdl.config import BusySection, Config
 from mdl.devices.scenario import Scenario, load_scenarios, save_scenarios
 from mdl.errors import DataError, MdlError
 from mdl.files.kept import previous_of, read_kept, read_sealed, write_kept
+from mdl.own import Own
 from mdl.peers.edge.condition import ConditionBook, DeviceCondition, MeshCondition, find_changes
 from mdl.peers.edge.lifeline import wait_for_parent
 from mdl.processes import APART, let_others_first
@@ -37,6 +31,7 @@ from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import ResourceState
 from mdl.reading import decode_json
 from mdl.scheduler.explain.recorded_round import finished_round, rebuild
+from mdl.scheduler.given import TimeBudget, check_count, describe_choice, is_file, policy_of
 from mdl.scheduler.policies.chain import Policy
 from mdl.scheduler.policies.device_book import is_busy
 from mdl.scheduler.policies.learned import DRAFT, POLICY, SEEN, Learned
@@ -290,6 +285,40 @@ def _follow_parent() -> None:
     """End with the parent: no process would take what the slot of a killed node learns."""
     wait_for_parent()
     os._exit(1)
+
+
+@dataclass(frozen=True)
+class ChosenPolicy:
+    """told: as the node's story keeps it. learns: True if it goes on learning beside the mesh (3.3.3).
+
+    make: makes a fresh policy; the directory holds what the node has re-learned.
+    """
+
+    told: str
+    make: Callable[[Path], Policy]
+    learns: bool = False
+
+
+def choose_policy(config: Config, policy: str | Own | None = None) -> ChosenPolicy:
+    """Choose the policy: `policy` of the command line, or if None the configuration's, which can name no function.
+
+    A file is read once, here. Raises ConfigError or DataError in one line for an invalid policy, and for a file that
+    cannot order as many devices as the mesh waits for.
+    """
+    name = config.round.policy if policy is None else policy
+    if name == "dqn":
+        return ChosenPolicy("dqn", lambda directory: make_own_policy(config, directory), config.round.relearn)
+    first = policy_of(name, TimeBudget(DECISION_S, time.perf_counter))
+    check_min_peers(first, config.round.min_peers, str(name))
+    is_read = isinstance(name, str) and is_file(name)
+    return ChosenPolicy(describe_choice(name), lambda _: deepcopy(first) if is_read else policy_of(name))
+
+
+def check_min_peers(policy: Policy, least: int, where: str) -> None:
+    """Raise ConfigError if the mesh begins with more devices than the policy's file can order."""
+    known = getattr(policy, "n", None)
+    if isinstance(known, int) and least > known:
+        check_count(policy, least, where)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,19 @@
-"""A command's handling of an earlier run in its directory: it goes on, or names the conflict and refuses.
+"""The state of a run in its directory: an earlier run goes on, or is refused; and what a training loop keeps.
 
 Trained state is never lost because an option changed: a state of another model, mesh or seed is refused in a line that
 names both. `--fresh` sets it aside instead of deleting it. Facts that an older version did not write down are unknown,
 and fit.
+
+`LoopState` is what a training loop keeps between rounds beside the model: optimizer, schedule, gradient scaler.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,6 +22,7 @@ from mdl.bounds import MAX_RATE_MB_S, UNREADABLE, printable, whole_number
 from mdl.errors import ConfigError, DataError, MdlError
 from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
 from mdl.files.export import find_model_file
+from mdl.files.state_file import StateFile, load_kept
 from mdl.learning.flat import FlatModel
 from mdl.peers.roles.build import TrainerStart
 from mdl.peers.roles.trainer.trainer import TrainerSettings
@@ -228,3 +231,45 @@ def set_file_aside(file: Path) -> Path:
 def _numbered(directory: Path, form: str) -> Iterable[Path]:
     yield from (directory / form.format(number) for number in range(1, _MOST_ASIDE))
     raise ConfigError(f"--fresh: {directory} has {_MOST_ASIDE - 1} states set aside; move some of them away")
+
+
+told = logging.getLogger("mdl")
+
+
+class LoopState:
+    """Saves and restores the parts of a loop. parts: objects with `state_dict` and `load_state_dict`, by name.
+
+    schema_hash: of the model they train.
+    """
+
+    def __init__(self, directory: Path, schema_hash: str, parts: Mapping[str, Any]) -> None:
+        self._directory, self._parts = directory, parts
+        self._file = StateFile(directory, schema_hash)
+
+    def keep(self, round_id: int) -> None:
+        """Keep the parts after a round's training. If the disk refuses, only the momentum is lost at a restart."""
+        try:
+            if self._parts:
+                self._file.save(round_id, {name: _described(part) for name, part in self._parts.items()})
+        except (MdlError, OSError) as error:
+            logger.warning("the state of the optimizer in round %d is not kept: %s", round_id, error)
+
+    def restore(self, round_id: int) -> None:
+        """Go on from round_id; the state of another optimizer or schedule is logged and left."""
+        kept = self._file.load(round_id) if round_id and self._parts else None
+        for name, part in self._parts.items():
+            if not kept or name not in kept:
+                continue
+            try:
+                if kept[name]["kind"] != type(part).__name__:
+                    raise ValueError(f"it was {kept[name]['kind']}, it is {type(part).__name__}")
+                load_kept(part, kept[name]["state"])
+            except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+                why = " ".join(str(error).split())[:200]
+                logger.warning("the %s starts anew, since it differs from the one of round %d: %s", name, round_id, why)
+                continue
+            told.info("the %s goes on where it was in round %d, with the rates of then", name, round_id)
+
+
+def _described(part: Any) -> dict[str, Any]:
+    return {"kind": type(part).__name__, "state": part.state_dict()}

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from mdl.errors import ConfigError
-from mdl.peers.integrations.steps import SteppedLoop, first_or_none
+from mdl.peers.api import SteppedLoop, first_or_none
 
 
 class MeshCallback(Callback):

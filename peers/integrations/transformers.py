@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from mdl.errors import ConfigError
 from mdl.learning.tensors import unwrap
-from mdl.peers.integrations.steps import SteppedLoop
+from mdl.peers.api import SteppedLoop
 
 
 class MeshCallback(TrainerCallback):

@@ -1,31 +1,232 @@
-"""Composition root of a cloud of recommenders (`mdl cloud --task recommend`) and of a device that learns with it."""
+"""Composition root of a cloud of recommenders (`mdl cloud --task recommend`) and of a device that learns with it.
+
+The cloud's slow work is here, too: keeping vectors, and learning rounds from them and its own log. Its files:
+
+    vectors.sqlite     the devices' vectors, users' profiles, and the newest lesson; or on a PostgreSQL server
+    lessons/00002.safetensors   the lesson of each version, the last of them
+    devices.txt        the owners of names
+
+A lesson's file is whole before the database names it. A file that no lesson names is of a round that did not end, and
+is written again. The log is read from the user's own file at every start and never written here.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from mdl.config import Config, ModelSection
-from mdl.errors import ConfigError
-from mdl.peers.edge.cloud.node import NOBODY_S, attend, open_hub, serve
+from mdl.errors import ConfigError, DataError, RemoteProtocolError
+from mdl.files.checkpoint import read_packed, write_packed
+from mdl.files.kept import damaged, tell_previous
+from mdl.peers.edge.cloud import NOBODY_S, attend, open_hub, serve
+from mdl.peers.edge.cloud_files import NAME_FILES
 from mdl.peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
 from mdl.peers.edge.membership import key_for_cloud
-from mdl.peers.recommend.cloud_files import RecommendFiles
-from mdl.peers.recommend.databases import read_url
+from mdl.peers.edge.resume import set_aside
+from mdl.peers.recommend.databases import PostgresDatabase, ProfileStore, SqliteDatabase, VectorStore, read_url
 from mdl.peers.recommend.device import Recommendee
 from mdl.peers.roles.cloud import TASK, CloudSettings, Collector
 from mdl.peers.roles.learner import Learner, LearnerSettings
-from mdl.protocol.cloud_work import KeepVectors, VectorsKept
+from mdl.protocol.bulk import Packed
+from mdl.protocol.cloud_work import CycleTaught, KeepVectors, TeachCycle, VectorJudged, VectorsKept
 from mdl.protocol.delta import Contributor
+from mdl.recommend.algorithm import RecommenderSettings, next_round, pretrain
 from mdl.recommend.algorithm import RecommenderSettings as Sizes
 from mdl.recommend.din import DinSettings
-from mdl.recommend.lesson import LARGEST_LESSON_BYTES
+from mdl.recommend.interactions import Interactions
+from mdl.recommend.lesson import LARGEST_LESSON_BYTES, RecommenderLesson, pack_lesson, read_lesson
+from mdl.recommend.profiles import number_profiles, tell_profiles
 from mdl.recommend.readers import read_interactions
+from mdl.recommend.vector_codec import OtherBasisError, name_basis
 from mdl.section import MANY
 from mdl.transport.links.hub import Spoke
 from mdl.transport.trust.keys import DeviceKey, MeshKeys
+
+logger = logging.getLogger("mdl")
+
+_DATABASE = "vectors.sqlite"
+_FILES = (_DATABASE, f"{_DATABASE}-wal", f"{_DATABASE}-shm", "lessons", *NAME_FILES)
+KEPT_LESSONS = 4
+
+
+class RecommendFiles:
+    """The files of such a cloud; see the module. Raises ConfigError if they are another log's.
+
+    keep and teach are called by worker threads, each by one.
+    task: the log and the sizes, in one line; a directory of another one is refused. fresh: it is set aside.
+    store: URL of a PostgreSQL server; "": SQLite.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        data: Interactions,
+        settings: RecommenderSettings,
+        seed: int,
+        task: str,
+        fresh: bool,
+        store: str = "",
+    ) -> None:
+        if fresh:
+            set_aside(directory, _FILES)
+        self._directory, self._data, self._settings, self._seed, self._task = directory, data, settings, seed, task
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()  # guards the database: a round is closed while vectors come
+        database = PostgresDatabase(store, fresh) if store else SqliteDatabase(directory / _DATABASE)
+        self._store = VectorStore(database)
+        self._lesson: RecommenderLesson | None = None
+        self._packed, self._version = b"", 0
+        if newest := self._store.newest():
+            version, file, _, made_of = newest
+            if made_of != task:
+                raise ConfigError(
+                    f"{directory} has version {version} of a cloud of {made_of}, and this is {task}: "
+                    "--fresh sets that aside and starts anew, another --out keeps both"
+                )
+            self._go_on(version, file)
+            logger.info("continuing at version %d (%s); --fresh would start anew", self._version, directory)
+        self._data = self._with_profiles(ProfileStore(database))
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def counts(self) -> dict[int, int]:
+        """Return the number of vectors that counted in each version."""
+        with self._lock:
+            return self._store.counts()
+
+    def fresh(self) -> int:
+        with self._lock:
+            return self._store.fresh(self._version)
+
+    def stop(self) -> None:
+        """End a round at its next batch; the next process does it again."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        with self._lock:
+            self._store.close()
+
+    def taught(self) -> CycleTaught | None:
+        """Return the newest lesson, from which the machine starts; None without one."""
+        return CycleTaught(self._version, {"-1": Packed(self._packed)}, {}, {}) if self._version else None
+
+    def keep(self, effect: KeepVectors) -> VectorsKept:
+        """Check all vectors, and keep those of this version."""
+        assert self._lesson is not None  # the machine takes vectors only for a lesson that was handed out
+        basis = self._lesson.cloud.basis
+        messages = [received.message for received in effect.vectors]
+        with self._lock:
+            problems = self._store.keep(messages, self._version, name_basis(basis), basis.size)
+            fresh = self._store.fresh(self._version)
+        judged = [
+            VectorJudged(received, str(problem or ""), isinstance(problem, OtherBasisError))
+            for received, problem in zip(effect.vectors, problems, strict=True)
+        ]
+        return VectorsKept(tuple(judged), fresh)
+
+    def teach(self, effect: TeachCycle) -> CycleTaught:
+        """Run Algorithm 1: the first lesson from the log alone, each later one from the vectors too.
+
+        Write all of it.
+        """
+        started, version, data = time.perf_counter(), effect.version, self._data
+        with self._lock:
+            newest = self._store.newest()
+        if newest and newest[0] >= version:  # it was written, but the server's answer was lost
+            self._read(newest[0], newest[1])
+            return self._told()
+        if self._lesson is None:
+            cloud = pretrain(data, self._settings, self._seed, self._stopped.is_set)
+        else:
+            vectors = self._vectors()
+            cloud = next_round(
+                self._lesson.cloud, vectors, data, self._settings, self._seed + version, self._stopped.is_set
+            )
+        packed, file = pack_lesson(RecommenderLesson(cloud, data.titles)), f"{version:05d}.safetensors"
+        write_packed(self._directory / "lessons" / file, packed)
+        with self._lock:
+            counted = self._store.close_round(version, file, name_basis(cloud.basis), self._task)
+        self._take(version, packed)
+        (self._directory / "lessons" / f"{version - KEPT_LESSONS:05d}.safetensors").unlink(missing_ok=True)
+        told = "version %d is ready after %.1f s: %.0f KB, %d vectors counted"
+        logger.info(told, version, time.perf_counter() - started, len(packed) / 1e3, counted)
+        return self._told()
+
+    def _with_profiles(self, store: ProfileStore) -> Interactions:
+        """Return the log with the profiles of its users, from the log or the database.
+
+        It has as many categories as the newest lesson knows.
+        """
+        if self._data.features:
+            store.keep(self._data.users, tell_profiles(self._data))
+        known = None if self._lesson is None else self._lesson.cloud.encoder.features
+        return number_profiles(self._data, store.read(self._data.users), known)
+
+    def _told(self) -> CycleTaught:
+        found = self.taught()
+        assert found is not None
+        return found
+
+    def _vectors(self) -> torch.Tensor:
+        """Return (U, size) by the users of the log, NaN for users without a vector.
+
+        Devices of users without a log here teach nothing.
+        """
+        assert self._lesson is not None
+        rows = {user: row for row, user in enumerate(self._data.users)}
+        table = np.full((len(rows), self._lesson.cloud.basis.size), np.nan, np.float32)
+        with self._lock:
+            for device, vector in self._store.read(self._version):
+                if device in rows:
+                    table[rows[device]] = vector
+        return torch.from_numpy(table)
+
+    def _go_on(self, version: int, file: str) -> None:
+        """Take the newest whole lesson.
+
+        An older one is handed out under a new number: devices know another lesson by the old one.
+        """
+        try:
+            self._read(version, file)
+            return
+        except DataError as error:
+            problem = str(error)
+        for older, name in self._store.older(version):
+            try:
+                self._read(older, name)
+            except DataError:
+                continue
+            assert self._lesson is not None
+            lost = f"it is handed out as version {version + 1}, and vectors of version {version} are asked for again"
+            tell_previous(problem, self._directory / "lessons" / name, lost)
+            self._store.hand_out_again(version + 1, name, name_basis(self._lesson.cloud.basis), self._task)
+            self._version = version + 1
+            return
+        path = self._directory / "lessons" / file
+        raise damaged(path, f"{problem}, and the database names it", "give --fresh, which sets all of it aside")
+
+    def _read(self, version: int, file: str) -> None:
+        """Read a lesson. Raises DataError if it is not whole."""
+        path = self._directory / "lessons" / file
+        packed = read_packed(path, LARGEST_LESSON_BYTES)
+        try:
+            self._take(version, packed)
+        except RemoteProtocolError as error:
+            raise DataError(f"{path}: {error}") from None
+
+    def _take(self, version: int, packed: bytes) -> None:
+        self._lesson = read_lesson(packed)
+        self._packed, self._version = packed, version
+
 
 logger = logging.getLogger("mdl")
 

@@ -2,7 +2,7 @@
 
 `FirstMeeting` says that the device is there, and ends as soon as another one is. It stands in for the trainer while
 there is nobody to train with, so that the model, and the library that computes with it, need not be loaded before
-(`peers/edge/small/waiting.py`).
+(`peers/edge/node.py`).
 
 `Observer` asks the leader for its status again and again. It trains nothing and holds nothing. Any device may be the
 agent: all are asked until one has answered, and again if that one has fallen silent. Observers that serve a page tell

@@ -1,1 +1,1 @@
-"""Views for people: the live view, watched meshes, inference."""
+"""Views for people: the live view, watched meshes, inference, the report of a run."""

@@ -15,9 +15,8 @@ from zeroconf import Error
 from mdl.config import MeshSection
 from mdl.errors import MeshNotFoundError
 from mdl.peers.edge.identity import other_runs
-from mdl.peers.view.console import PlainConsole
 from mdl.peers.view.snapshot import SnapshotTaker
-from mdl.peers.view.terminal import draw_addresses, draw_energy, draw_mesh, tell_doing
+from mdl.peers.view.terminal import PlainConsole, draw_addresses, draw_energy, draw_mesh, tell_doing
 from mdl.peers.view.watch import Watcher
 from mdl.transport.discovery.interfaces import usable_interfaces
 from mdl.transport.discovery.mdns import Survey

@@ -1,7 +1,11 @@
-"""The mesh on a terminal: devices, transfers, rounds and the curve of the score. Draws a snapshot, keeps none."""
+"""The mesh on a terminal: devices, transfers, rounds and the curve of the score. Draws a snapshot, keeps none.
+
+On its console strings are plain text: no markup, no emoji codes, no escape sequences from others.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +14,30 @@ from rich.table import Table
 from rich.text import Text
 
 from mdl.devices.energy import HOW
+from mdl.peers.view.plain import plain_lines
 from mdl.peers.view.snapshot import SHOWN, ChartPart, DevicePart, ExchangePart, FieldForm, RoundPart, Snapshot
 from mdl.protocol.counts import MEASURES, show_score, show_value
 from mdl.protocol.status_messages import RoundSummary
 from mdl.task import Targets
+
+# A file or another program takes lines of any length, and nothing of a table is cut.
+_PIPE_COLUMNS = 10_000
+
+
+class PlainConsole(Console):
+    """A plain console; see the module. Coloured output is a `Text`, or has a style.
+
+    If the output is no terminal, nothing is cut or broken into lines, unless COLUMNS sets the width.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **settings)
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = _PIPE_COLUMNS
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        return super().render_str(plain_lines(text), **settings)
+
 
 _COLOURS = {"paused": "yellow", "training": "yellow", "receiving": "magenta", "holding": "cyan", "sent": "blue"}
 _COLOURS |= {"staged": "green", "waiting": "dim", "left": "dim"}

@@ -40,7 +40,7 @@ class SnapshotSource(Protocol):
 
 
 class CycleLine(msgspec.Struct, frozen=True):
-    """One line of cycles.jsonl (`peers/edge/cloud/files.py`)."""
+    """One line of cycles.jsonl (`peers/edge/cloud_files.py`)."""
 
     version: Count
     groups: dict[str, tuple[PeerId, ...]] = {}

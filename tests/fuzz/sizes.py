@@ -285,7 +285,7 @@ def _init(folder: Path) -> object:
 
 @_case("where: a model whose parts are shown")
 def _where(folder: Path) -> object:
-    from mdl.peers.view.where import _load as load_places
+    from mdl.peers.view.inference import _load_places as load_places
 
     parts = {"embed.0.weight": np.zeros((0, 9999), np.float32), "lstm.weight_hh_l0": np.zeros((0, 9999), np.float32)}
     log: Any = SimpleNamespace(places=("a", "b"))
@@ -489,7 +489,7 @@ def _plan(_: Path) -> object:
 
 @_case("story: a search")
 def _found(_: Path) -> object:
-    from mdl.peers.trials.explore import load_found
+    from mdl.peers.trials.campaign import load_found
 
     return load_found(b"[" * (1 << 20))
 
@@ -527,7 +527,7 @@ def _roster(folder: Path) -> object:
 
 @_case("names: a line of 64 MB")
 def _names(folder: Path) -> object:
-    from mdl.peers.edge.cloud.names import DEVICES, open_names
+    from mdl.peers.edge.cloud_files import DEVICES, open_names
 
     _file(folder, DEVICES, b"a" * (64 << 20))
     return open_names(folder)
@@ -535,7 +535,7 @@ def _names(folder: Path) -> object:
 
 @_case("names: a gigabyte")
 def _many_names(folder: Path) -> object:
-    from mdl.peers.edge.cloud.names import DEVICES, open_names
+    from mdl.peers.edge.cloud_files import DEVICES, open_names
 
     with (folder / DEVICES).open("wb") as file:
         file.truncate(1 << 30)
@@ -570,7 +570,7 @@ def _incarnation(folder: Path) -> object:
 
 @_case("record: sensors of a gigabyte")
 def _sensors(folder: Path) -> object:
-    from mdl.peers.edge.sensors import read_sensors_file
+    from mdl.peers.edge.gatekeeper import read_sensors_file
 
     with (folder / "s.json").open("wb") as file:
         file.truncate(1 << 30)

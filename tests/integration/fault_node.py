@@ -24,7 +24,7 @@ from mdl.peers.edge.lifeline import stopped_by_signals
 from mdl.peers.edge.node import METRICS, drive, record_round, start_peer
 from mdl.peers.edge.resume import ResumeState
 from mdl.peers.edge.sampler import Sampler
-from mdl.peers.edge.small.memory import set_up_heap
+from mdl.peers.edge.small import set_up_heap
 from mdl.peers.roles.build import build_machine, configured_start, outer_of
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import ModelDelta

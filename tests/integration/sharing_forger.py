@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mdl.config import MeshSection
 from mdl.devices.offer import Offer
-from mdl.peers.sharing.node import Meeting, opened
+from mdl.peers.sharing import Meeting, opened
 from mdl.protocol.bulk import Packed
 from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested, Tick
 from mdl.protocol.sharing.messages import PartMessage, PartWanted, WindowsOffered, WindowsRecalled, WindowsSought

@@ -62,7 +62,7 @@ EVALUATES = """
 import os
 from mdl.peers import interrupts
 interrupts.begin()
-from mdl.peers.cli.failure import run_guarded
+from mdl.peers.cli.main import run_guarded
 raise SystemExit(run_guarded(lambda: eval("[os.kill(os.getpid(), 2), sum(range(10))]"), False))
 """
 

@@ -20,7 +20,7 @@ from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.files.export import ModelDescription, export_model, import_model
 from mdl.learning.models import build_model
 from mdl.own import own_data, own_model, own_policy
-from mdl.peers.edge.policy_choice import choose_policy
+from mdl.peers.edge.relearner import choose_policy
 
 LENET = ModelDescription("lenet", 3, 32, ("sit", "stand"), "motion", "home", 5)
 # Importing it leaves a mark; calling it leaves another.

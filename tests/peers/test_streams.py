@@ -12,8 +12,7 @@ import pytest
 from rich.table import Table
 
 from mdl.peers.streams import open_streams
-from mdl.peers.view.console import PlainConsole
-from mdl.peers.view.terminal import draw_curve
+from mdl.peers.view.terminal import PlainConsole, draw_curve
 
 NAME = "\udce9t\udcff"  # as Python reads the bytes E9 74 FF of a file's name
 

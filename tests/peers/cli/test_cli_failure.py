@@ -16,8 +16,7 @@ import pytest
 import typer
 
 from mdl.errors import ConfigError, DataError, MeshNotFoundError, UnfinishedError
-from mdl.peers.cli.failure import run_guarded
-from mdl.peers.cli.main import main, whole
+from mdl.peers.cli.main import main, run_guarded, whole
 
 # What is wrong with each command's input -> a piece of the error. A command that is new needs a line here.
 MISTAKES = {

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from mdl.peers import service as systemd
 from mdl.peers.cli import service
 from mdl.peers.cli.main import main
 from mdl.peers.edge.identity import remember_code
-from mdl.peers.service import systemd
 
 STORE = "postgresql://ann:s3cret@db.example/shop"
 

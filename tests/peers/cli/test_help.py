@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mdl.__main__ import HELP, HELP_COLUMNS
-from mdl.peers.cli import headings
+from mdl.peers.cli import options as headings
 from mdl.peers.cli.main import whole
 from mdl.scheduler.explain.what_if import _FIELDS
 from mdl.sim.timing.scenario import FAMILIES

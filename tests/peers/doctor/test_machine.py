@@ -9,9 +9,7 @@ import pytest
 
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
-from mdl.peers.doctor.examine import exit_code
-from mdl.peers.doctor.finding import Finding, Severity, fail, note, ok
-from mdl.peers.doctor.machine import (
+from mdl.peers.doctor.device import (
     check_battery,
     check_clock,
     check_descriptors,
@@ -20,8 +18,9 @@ from mdl.peers.doctor.machine import (
     check_power,
     check_torch,
 )
-from mdl.peers.doctor.mesh import with_peers
-from mdl.peers.doctor.sight import DOCTOR_PORT
+from mdl.peers.doctor.examine import exit_code
+from mdl.peers.doctor.finding import Finding, Severity, fail, note, ok
+from mdl.peers.doctor.mesh import DOCTOR_PORT, with_peers
 
 
 @pytest.mark.parametrize(

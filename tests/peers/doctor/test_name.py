@@ -7,7 +7,7 @@ from pathlib import Path
 from mdl.peers.doctor.device import check_name
 from mdl.peers.doctor.finding import Severity
 from mdl.peers.edge.identity import default_name
-from mdl.peers.edge.naming import name_here
+from mdl.peers.edge.membership import name_here
 from mdl.transport.trust.membership import Membership
 from tests.peers.doctor.test_device import KEYS, ME, OTHER, introduced, sight
 

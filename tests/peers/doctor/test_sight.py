@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.peers.doctor.sight import Clocks, Patience
+from mdl.peers.doctor.mesh import Clocks, Patience
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, new_join_code
 from mdl.transport.trust.membership import Membership

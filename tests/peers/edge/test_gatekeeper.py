@@ -17,8 +17,7 @@ from benchmarks.allowed_hours import Session, allowed_hours, play, read_sessions
 from mdl.config import BusySection, Config, TrainingSettings
 from mdl.devices.gate import PauseConditions, SensorReading, parse_when
 from mdl.errors import ConfigError
-from mdl.peers.edge.gatekeeper import LOOK_EVERY_S, Gatekeeper, make_gatekeeper
-from mdl.peers.edge.sensors import Sensors
+from mdl.peers.edge.gatekeeper import LOOK_EVERY_S, Gatekeeper, Sensors, make_gatekeeper
 
 _HEADER = (
     "device,Timestamp,level,status,usage,RAM,isInteractive,temperature,voltage,WiFi,Cellular,Hotspot,GPS,Bluetooth,"

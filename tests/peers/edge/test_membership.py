@@ -14,7 +14,7 @@ from mdl.config import MeshSection
 from mdl.errors import ConfigError
 from mdl.peers.edge import membership as kept
 from mdl.peers.edge.identity import known_meshes
-from mdl.peers.trust.ownership import change_code
+from mdl.peers.ownership import change_code
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.trust.statements import MAX_KEPT, CodeChanged

@@ -11,8 +11,8 @@ import pytest
 
 from mdl.devices.energy import BOARD, MeterReading
 from mdl.errors import DataError
-from mdl.peers.edge import meters
-from mdl.peers.edge.meters import BoardMeter, find_board, run_bounded
+from mdl.peers.edge import sampler as meters
+from mdl.peers.edge.sampler import BoardMeter, find_board, run_bounded
 
 RAILS = "VDD_CORE_A current(7)=2.0A\nVDD_CORE_V volt(15)=0.75V"
 

@@ -8,8 +8,7 @@ import pytest
 
 from mdl.errors import NameRefusedError
 from mdl.peers.edge.identity import default_name
-from mdl.peers.edge.membership import device_key
-from mdl.peers.edge.naming import name_here, under_a_free_name
+from mdl.peers.edge.membership import device_key, name_here, under_a_free_name
 from mdl.transport.trust.keys import DeviceKey, Mesh, MeshKeys, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.words import LONGEST_NAME, next_own_name, own_names

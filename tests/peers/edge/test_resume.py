@@ -19,8 +19,8 @@ from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import ModelCache, write_safetensors
 from mdl.peers.api import join
 from mdl.peers.cli.main import main
-from mdl.peers.edge.cloud.files import Catalogue, CloudFiles
-from mdl.peers.edge.cloud.node import PERSONAL, LearnerRecord, Student
+from mdl.peers.edge.cloud import PERSONAL, LearnerRecord, Student
+from mdl.peers.edge.cloud_files import Catalogue, CloudFiles
 from mdl.peers.edge.device import Device
 from mdl.peers.edge.identity import known_meshes, remember_code
 from mdl.peers.edge.resume import Origin, describe_state

@@ -12,7 +12,7 @@ import pytest
 
 from mdl.devices.gate import SensorReading, parse_when
 from mdl.errors import ConfigError, DataError
-from mdl.peers.edge.sensors import Run, Sensors, read_sensors_file
+from mdl.peers.edge.gatekeeper import Run, Sensors, read_sensors_file
 
 EVERYTHING = "idle,charging,battery>50,wifi"
 _ROUTES = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"

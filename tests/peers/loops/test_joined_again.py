@@ -10,7 +10,7 @@ from torch import nn
 
 from mdl.errors import ConfigError, MdlError
 from mdl.peers.api import join
-from mdl.peers.loops.member import Member
+from mdl.peers.loops import Member
 from mdl.transport.trust.keys import new_join_code
 
 

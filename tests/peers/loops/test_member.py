@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mdl.peers.loops.member import Member
+from mdl.peers.loops import Member
 from mdl.protocol.machine import Finish, SaveModel, StopRequested
 
 

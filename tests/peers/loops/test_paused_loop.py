@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mdl.peers.loops.member import Member
+from mdl.peers.loops import Member
 from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.machine import DeltaRecalled, LocalDeltaReady, RecallDelta, TrainingPaused, TrainLocally
 from mdl.protocol.vocabulary import TrainingReport

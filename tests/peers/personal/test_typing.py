@@ -16,8 +16,7 @@ import torch
 
 from mdl.errors import ConfigError
 from mdl.peers.personal.home import LOG, MODEL, read_record
-from mdl.peers.personal.typing_session import TypingSession, run_typing
-from mdl.peers.view.type_terminal import type_here
+from mdl.peers.personal.typing_session import TypingSession, run_typing, type_here
 from mdl.personal.online import OnlineLearner
 from mdl.personal.study import StudySettings
 from mdl.personal.words.keyboard import Keyboard

@@ -9,7 +9,7 @@ import pytest
 
 from mdl.errors import DamagedError, MdlError
 from mdl.files.checkpoint import read_packed
-from mdl.peers.recommend.cloud_files import RecommendFiles
+from mdl.peers.recommend.node import RecommendFiles
 from mdl.protocol.cloud_work import TeachCycle
 from mdl.recommend.algorithm import RecommenderSettings
 from mdl.recommend.din import DinSettings

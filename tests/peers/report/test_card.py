@@ -9,8 +9,7 @@ import pytest
 from torch import nn
 
 from mdl.files.export import ModelDescription, export_model
-from mdl.peers.report.after import _draw, report_on
-from mdl.peers.report.card import CARD, Described, make_card
+from mdl.peers.view.report import CARD, Described, _draw, make_card, report_on
 from mdl.protocol.status_messages import RoundSummary
 
 TOLD = Described(
@@ -78,7 +77,7 @@ def _run(out: Path) -> Path:
 def test_a_run_directory_gets_its_card_and_one_line_says_how_to_have_pictures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mdl.peers.report.after.find_spec", lambda name: None)
+    monkeypatch.setattr("mdl.peers.view.report.find_spec", lambda name: None)
     lines = report_on(_run(tmp_path))
     assert lines[1:] == ["no pictures of the run: pip install 'mdl[plot]' has them drawn"]
     assert "accuracy 75.0%" in (tmp_path / CARD).read_text()
@@ -100,6 +99,6 @@ def test_nothing_of_it_makes_a_run_fail(tmp_path: Path, monkeypatch: pytest.Monk
     assert report_on(tmp_path)[0].startswith("no model card: ")
     (tmp_path / "global.safetensors").write_bytes(b"torn")
     assert report_on(tmp_path)[0].startswith("no model card: ")
-    monkeypatch.setattr("mdl.peers.report.after.find_spec", lambda name: object())
+    monkeypatch.setattr("mdl.peers.view.report.find_spec", lambda name: object())
     assert _draw(tmp_path, ("sh", "-c", "echo out of paint >&2; exit 3")) == "no pictures of the run: out of paint"
     assert _draw(tmp_path, ("/no/such/program",)) == "no pictures of the run: FileNotFoundError"

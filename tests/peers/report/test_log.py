@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.peers.report.log import follow_log, scalars, write_log
+from mdl.peers.view.report import follow_log, scalars, write_log
 from mdl.protocol.status_messages import DeviceRecord, RoundSummary
 
 
@@ -119,6 +119,6 @@ def test_wandb_follows_a_run_that_has_ended(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="has no rounds"):
         write_log(tmp_path, "tensorboard")
-    monkeypatch.setattr("mdl.peers.report.log.find_spec", lambda name: None)
+    monkeypatch.setattr("mdl.peers.view.report.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"tensorboard is not installed: pip install 'mdl\[tensorboard\]'"):
         write_log(_run(tmp_path), "tensorboard")

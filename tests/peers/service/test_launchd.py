@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.peers.service.unit import Service, how_to_load, write_plist
+from mdl.peers.service import Service, how_to_load, write_plist
 
 WORDS = ("peer", "--data", 'csv:/srv/a b.csv?label="x"&columns=<a>%20\'b$HOME\\d', "--when", "é")
 SERVICE = Service("peer-home", ("/opt/mdl/bin/mdl",), WORDS, 3, 600, None, directory=Path("/Users/ann/a & b"))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import ConfigError, MdlError
-from mdl.peers.service import systemd
-from mdl.peers.service.unit import Service
+from mdl.peers import service as systemd
+from mdl.peers.service import Service
 
 WORDS = ("peer", "--mesh", "home", "--data", "motion")
 CODE = "home:k7q2-9xvd-k7q2-9xvd-k7q2"

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.peers.service.unit import Service, how_to_create, write_task
+from mdl.peers.service import Service, how_to_create, write_task
 
 WORDS = (
     "peer",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.peers.service.unit import Service, quote, write_unit
+from mdl.peers.service import Service, quote, write_unit
 
 WORDS = ("peer", "--mesh", "home", "--data", 'csv:/srv/a b.csv?label="x"&columns=a%20b$HOME\\d', "--when", "idle")
 SYSTEM = Service("peer-home", ("/usr/bin/env",), WORDS, 3, 600, "", code_file=Path("/etc/mdl/peer-home.code"))

@@ -16,8 +16,7 @@ from mdl.data.parcel import deal_windows, read_parcel, shared_file, shared_home,
 from mdl.data.readers.motion import MotionOptions, make_motion
 from mdl.devices.offer import Offer
 from mdl.errors import DataError
-from mdl.peers.sharing.files import GivenFiles, TakenFiles, delete_shared, read_shares, read_taken
-from mdl.peers.sharing.speed import measure_speed
+from mdl.peers.sharing import GivenFiles, TakenFiles, delete_shared, measure_speed, read_shares, read_taken
 from mdl.protocol.bulk import Packed
 from mdl.protocol.sharing.messages import PART_BYTES, WindowsOffered
 from mdl.protocol.sharing.work import CutWindows, DeleteShared, ForgetShare, ReadPart, StorePart

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.peers.sharing.node import Named
+from mdl.peers.sharing import Named
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.words import fingerprint
@@ -35,7 +35,7 @@ def test_words_of_a_device_that_was_never_met_are_the_first_key_that_has_them(mo
     assert (named.words_of(text), named.key_of(text)) == (words, b"")
     assert named.name_of(EVE.public) == text
     assert named.key_of(text) == EVE.public
-    monkeypatch.setattr("mdl.peers.sharing.node.fingerprint", lambda device: words)
+    monkeypatch.setattr("mdl.peers.sharing.fingerprint", lambda device: words)
     assert named.name_of(b"x" * 32) == "", "another key with the same words comes too late"
 
 

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from mdl.errors import RemoteProtocolError
-from mdl.peers.view.console import PlainConsole
 from mdl.peers.view.plain import PlainFormatter, plain_lines
+from mdl.peers.view.terminal import PlainConsole
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.mdns import describe, read_description

@@ -14,7 +14,7 @@ from mdl.cloud.progress import PERSONAL, write_personal
 from mdl.data.readers.places import PlaceOptions, read_stays
 from mdl.data.readers.visits import make_sequences
 from mdl.errors import ConfigError, DataError
-from mdl.peers.view.where import parse_moment, predict_places
+from mdl.peers.view.inference import parse_moment, predict_places
 
 DAY = 144
 

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
-from mdl.peers.cli.study.schedule import app
+from mdl.peers.cli.schedule import app
 from mdl.peers.view.snapshot import _tell_lost
-from mdl.peers.web.playing import what_if
+from mdl.peers.web.app import what_if
 from mdl.protocol.status_messages import LEFT_OUT, DeviceRecord, RoundSummary
 from mdl.scheduler.explain.device_table import close_round, tell_closed
 from mdl.scheduler.explain.recorded_round import pick_round

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mdl.errors import ConfigError
-from mdl.peers.cli.study.schedule import app
-from mdl.peers.view.rounds import parse_rules, parse_wanted
+from mdl.peers.cli.schedule import app
+from mdl.peers.view.compare import parse_rules, parse_wanted
 from mdl.scheduler.rounds.judge import LEVELS, describe_cell, judge_cell, over_reference
 from mdl.scheduler.rounds.registry import make_rule
 from mdl.scheduler.rounds.world import HORIZON_S, draw_world

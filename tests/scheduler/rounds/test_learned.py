@@ -138,7 +138,7 @@ def test_choices_that_are_possible_can_be_read_from_observations() -> None:
 
 def test_a_variant_of_rounds_does_not_resume() -> None:
     from mdl.errors import ConfigError
-    from mdl.peers.cli.study import scheduler
+    from mdl.peers.cli import scheduler
 
     with pytest.raises(ConfigError, match="--variant rounds: give either --steps"):
         raise _problem(scheduler.app, ["train", "--variant", "rounds"])

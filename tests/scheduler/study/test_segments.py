@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.errors import ConfigError
-from mdl.peers.cli.study.schedule import app
+from mdl.peers.cli.schedule import app
 from mdl.peers.view.compare import compare, describe_comparison
 from mdl.scheduler.policies.registry import SHARES, SHARES_BY, make_policy
 from mdl.scheduler.study.play import play, play_segments

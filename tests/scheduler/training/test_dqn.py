@@ -287,7 +287,7 @@ def test_rounds_of_a_mesh_are_learned_from_and_others_watched(labels: _Labels, t
 def test_without_the_learning_libraries_one_line_says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 
-    from mdl.peers.cli.study import scheduler as cli_scheduler
+    from mdl.peers.cli import scheduler as cli_scheduler
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(cli_scheduler.app, ["train", "--variant", "paper", "--steps", "10"])

@@ -14,11 +14,19 @@ import numpy as np
 import pytest
 
 from mdl.errors import UnfinishedError
-from mdl.peers.cli.study import sim as cli_sim
+from mdl.peers.cli import sim as cli_sim
 from mdl.peers.roles.trainer import model_state
 from mdl.peers.roles.trainer.model_state import ModelState
-from mdl.peers.trials.campaign import silent_machines
-from mdl.peers.trials.explore import Bound, dump_found, load_found, search_all, search_from, start_walk, tell_found
+from mdl.peers.trials.campaign import (
+    Bound,
+    dump_found,
+    load_found,
+    search_all,
+    search_from,
+    silent_machines,
+    start_walk,
+    tell_found,
+)
 from mdl.protocol.machine import Received
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
 from mdl.sim.mesh.search import (
@@ -247,7 +255,7 @@ def test_what_breaks_is_told_in_order_stored_and_stepped_again(monkeypatch: pyte
 
 
 def test_ctrl_c_ends_a_search_with_what_was_covered(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mdl.peers.trials import explore as module
+    from mdl.peers.trials import campaign as module
 
     def interrupted(*args: Any) -> Any:
         if args[1]:

@@ -35,7 +35,7 @@ from mdl.peers.roles.agent.agent import MobileAgent
 from mdl.peers.roles.membership import majority as choice_module
 from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.peers.roles.trainer.progress import Reports
-from mdl.peers.trials.explore import Bound, Found, search_all, search_from, tell_found
+from mdl.peers.trials.campaign import Bound, Found, search_all, search_from, tell_found
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vocabulary import Ballot
 from mdl.sim.mesh.search import AnyDeparture, CrashDuring

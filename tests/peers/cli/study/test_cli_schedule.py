@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from mdl.devices.scenario import Scenario, ScenarioDevice, save_scenarios
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError, DataError, MdlError, MeshNotFoundError
-from mdl.peers.cli.study.schedule import answer_all, app
+from mdl.peers.cli.schedule import answer_all, app
 from mdl.peers.trials.campaign import Campaign, silent_machines
 from mdl.peers.trials.run_plan import run_plan
 from mdl.peers.view.compare import compare, describe_comparison

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import UnfinishedError
-from mdl.peers.cli.study import sim as cli_sim
+from mdl.peers.cli import sim as cli_sim
 from mdl.peers.trials import campaign as campaign_module
 from mdl.peers.trials.campaign import Campaign, run_campaign
 from mdl.protocol.coding import CODINGS

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from mdl.devices.scenario import load_scenarios
 from mdl.errors import DataError, MdlError
-from mdl.peers.cli.study import scheduler
+from mdl.peers.cli import scheduler
 from mdl.sim.timing.scenario import draw_scenario
 from tests.peers.cli.study.test_cli_schedule import _mdl, _run, _summary
 

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 
+from mdl.peers.cli import scheduler
 from mdl.peers.cli.main import main
-from mdl.peers.cli.study import scheduler
 from mdl.protocol.status_messages import DeviceRecord, RoundSummary
 from mdl.scheduler.policies.qnet_numpy import draw_weights
 from mdl.scheduler.rounds import judge

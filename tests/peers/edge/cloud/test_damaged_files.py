@@ -15,7 +15,7 @@ import pytest
 from mdl.cloud.classroom import BASE, Cycle, TeacherPair
 from mdl.cloud.model_kinds import RecurrentKind
 from mdl.errors import DamagedError
-from mdl.peers.edge.cloud.files import CloudFiles
+from mdl.peers.edge.cloud_files import CloudFiles
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import UpdateMessage
 from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, TeachCycle

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import DamagedError, RemoteProtocolError
-from mdl.peers.edge.cloud.names import DEVICES, NAME_FILES, open_names
+from mdl.peers.edge.cloud_files import DEVICES, NAME_FILES, open_names
 from mdl.transport.trust import names as names_module
 
 ANN, BOB = bytes([1]) * 32, bytes([2]) * 32

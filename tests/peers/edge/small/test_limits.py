@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.peers.edge.small.limits import check_limit, check_room, read_memory_limit
+from mdl.peers.edge.small import check_limit, check_room, read_memory_limit
 
 MB = 1 << 20
 

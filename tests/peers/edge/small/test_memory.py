@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mdl.peers.edge.small import memory
-from mdl.peers.edge.small.memory import Spare, forget_loading, set_up_heap, untouched_files
+from mdl.peers.edge import small as memory
+from mdl.peers.edge.small import Spare, forget_loading, set_up_heap, untouched_files
 
 SMAPS = """\
 7f0000000000-7f0004000000 r--p 00000000 08:01 77  /lib/libtorch_cpu.so

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mdl.peers.edge.small import threads
-from mdl.peers.edge.small.threads import VARIABLE, board_model, choose_threads, leave_a_core
+from mdl.peers.edge import small as threads
+from mdl.peers.edge.small import VARIABLE, board_model, choose_threads, leave_a_core
 
 
 @pytest.mark.parametrize(("cores", "chosen"), [(1, 1), (2, 1), (4, 3), (8, 8)])

@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import ConfigError, UnfinishedError
-from mdl.peers.cli.headings import CommandGroup
-from mdl.peers.cli.options import MOST_PROCESSES, AsJson, CsvFile, Family, LogLevel, Quiet, finite, log_at, tell
+from mdl.peers.cli.options import (
+    MOST_PROCESSES,
+    AsJson,
+    CommandGroup,
+    CsvFile,
+    Family,
+    LogLevel,
+    Quiet,
+    finite,
+    log_at,
+    tell,
+)
 from mdl.peers.cli.progress import progress_bar
 from mdl.peers.interrupts import handled
 from mdl.section import LARGEST_SEED, MANY
@@ -146,7 +156,7 @@ def evaluate(
 
     Does what `mdl schedule compare --policies POLICY,greedy,optimal` does; without the optimum where it is not known.
     """
-    from mdl.peers.cli.study.schedule import can_solve, compare
+    from mdl.peers.cli.schedule import can_solve, compare
     from mdl.scheduler.policies.registry import OPTIMAL
 
     names = dict.fromkeys([policy, "greedy", *([OPTIMAL] if can_solve(n, family) else [])])

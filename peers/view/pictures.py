@@ -1,8 +1,8 @@
 """Pictures of a run: learning curves, the confusion of classes, and the transfers of the last round.
 
-    python -m mdl.peers.report.pictures RUN_DIRECTORY
+    python -m mdl.peers.view.pictures RUN_DIRECTORY
 
-It is a process of its own (`peers/report/after.py` starts it): a peer has no hundred megabytes to spare for matplotlib.
+It is a process of its own (`peers/view/report.py` starts it): a peer has no hundred megabytes to spare for matplotlib.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from mdl.errors import MdlError
 from mdl.files.figures import read_rounds
-from mdl.peers.report.card import model_in, read_described
+from mdl.peers.view.report import model_in, read_described
 from mdl.protocol.status_messages import RoundSummary
 from mdl.scheduler.explain.chart_svg import write_picture
 from mdl.scheduler.explain.recorded_round import chart_real, finished_round

@@ -1,10 +1,16 @@
-"""The composition root of a cloud and of a lone learner: builds the machine, and drives it."""
+"""The composition root of a cloud and of its learners, alone or in a mesh: builds the machine, and drives it.
+
+`CloudSide` is a mesh member's own line to a cloud, in a thread beside the round: the mesh's model goes up, lessons come
+down. The chain, theta and the broadcast know nothing of it. A lesson is the cloud model's answers for this device's
+windows. A round trains with it if it is there, and without it if it is not: no round ever waits for a cloud.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,34 +22,52 @@ from torch import Tensor, nn
 from mdl.bounds import Count, Round, Share
 from mdl.cloud.classroom import Classroom, suggest
 from mdl.cloud.client_update import accuracy_of, update_client
-from mdl.cloud.model_kinds import ModelKind, find_mode, kind_of
+from mdl.cloud.distillation import predict_probabilities
+from mdl.cloud.model_kinds import ModelKind, WindowKind, find_mode, kind_of
 from mdl.cloud.progress import OWN, PERSONAL, CloudProgress, read_progress, write_personal, write_progress
 from mdl.cloud.update_codec import LARGEST_LESSON_BYTES, unpack_parts
 from mdl.config import Config, ModelSection
 from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows
+from mdl.errors import ConfigError, MdlError, TrainingCancelledError
 from mdl.files.kept import previous_of, read_kept, read_sealed, with_previous, write_kept
+from mdl.learning.flat import FlatModel
+from mdl.learning.training import Teacher
 from mdl.own import own_data, own_model
-from mdl.peers.edge.cloud.files import CloudFiles
-from mdl.peers.edge.cloud.names import open_names
-from mdl.peers.edge.device import device_seed
+from mdl.peers.edge.cloud_files import CloudFiles, open_names
+from mdl.peers.edge.device import Device, device_seed
 from mdl.peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
+from mdl.peers.edge.identity import cloud_keys
 from mdl.peers.edge.lifeline import stopped_by_signals
 from mdl.peers.edge.membership import key_for_cloud
 from mdl.peers.edge.resume import Origin, refuse_to_overwrite, set_aside
-from mdl.peers.edge.small.share import load_share
+from mdl.peers.edge.share import load_share
 from mdl.peers.roles.cloud import Cloud, CloudSettings
 from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
 from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_work import StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Event, Finish, Machine, PauseChanged, StopRequested, WorkFailed
+from mdl.protocol.grid import Vector
+from mdl.protocol.machine import (
+    Effect,
+    Event,
+    Finish,
+    Machine,
+    PauseChanged,
+    SaveModel,
+    StopRequested,
+    Tick,
+    WorkFailed,
+)
 from mdl.reading import decode_json
 from mdl.section import MANY
 from mdl.transport.discovery.interfaces import host_to_listen_on
 from mdl.transport.links.hub import CloudHub, Spoke
+from mdl.transport.loglimit import LogLimit
 from mdl.transport.runtime import Renewed, Runtime
-from mdl.transport.trust.keys import MeshKeys
+from mdl.transport.trust.keys import Mesh, MeshKeys
 from mdl.transport.worker import Work, Worker
+
+logger = logging.getLogger(__name__)
 
 logger = logging.getLogger("mdl")
 
@@ -380,3 +404,136 @@ def make_kind(config: Config, data: DataSet) -> ModelKind:
 
 def _tensors(windows: Windows) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(np.array(windows.x)), torch.from_numpy(np.array(windows.y))
+
+
+# A cloud that is silent for so long is away: it answers every question, and is asked every few seconds.
+_AWAY_S = 15.0
+
+
+class CloudSide:
+    """The line to a cloud; see the module. Opens its connection at once; `close` ends it.
+
+    mesh: its name is the pupil's; a cloud with a code of its own is reached with MDL_CLOUD_CODE.
+    Raises ConfigError for an invalid address.
+    """
+
+    def __init__(self, config: Config, me: Contributor, mesh: Mesh, device: Device) -> None:
+        settings, description, model = config.cloud, device.description, own_model(config.model.name)
+        if description.meaning:
+            raise ConfigError("--cloud: a cloud teaches classes of sensor windows; this data holds something else")
+        self._settings = settings
+        self._device = device
+        self._kind = WindowKind(
+            model,
+            model,
+            description.channels,
+            description.time,
+            description.class_names,
+            description.seed,
+            description.channel_names,
+            description.rate_hz,
+            description.channel_units,
+        )
+        now, self._mesh = time.monotonic(), mesh.name
+        self._learner = Learner(mesh.name, device.schema_hash, device.summary, LearnerSettings(), now)
+        self._said_away = self._said_refused = ""
+        self._first: Vector | None = None
+        self._has_first = threading.Event()
+        self._started = now
+        self._lines = LogLimit(logger)
+        self._runtime = Runtime(
+            self._learner,
+            Spoke(
+                me,
+                cloud_keys(mesh.keys),
+                settings.address,
+                max_bytes=self._kind.largest_bytes,
+                insecure=config.mesh.insecure,
+                device=key_for_cloud(config.mesh.insecure),
+            ),
+            {StudyLesson: self._study},
+            observe=self._look,
+            renew=lambda links: Renewed(self._begin_again()),
+        )
+        self._thread = threading.Thread(target=self._run, name="mdl-cloud-side", daemon=True)
+        self._thread.start()
+
+    def warm_start(self) -> Vector | None:
+        """Return the cloud's model for a device that has none yet, float32 (P,); None if it does not come in time.
+
+        All fresh devices of a mesh get the same one; devices with and without it catch up with each other.
+        """
+        self._has_first.wait(self._settings.warm_start_s)
+        if self._first is None and self._settings.warm_start_s:
+            logger.warning("no lesson within %g s: this device starts from its own model", self._settings.warm_start_s)
+        return self._first
+
+    def join(self, work: Work) -> Work:
+        """Return the device's work; after every `upload_every` closed rounds the mesh's model goes up."""
+        save = work[SaveModel]
+
+        def save_and_offer(effect: SaveModel) -> Event | None:
+            if effect.round_id and effect.round_id % self._settings.upload_every == 0:
+                self._runtime.post(UpdateReady(effect.round_id, Packed(self._kind.encode_values(effect.parameters))))
+            return save(effect)
+
+        return {**work, SaveModel: save_and_offer}
+
+    def pause(self, paused: PauseChanged) -> None:
+        """Pause the line while the device may not work, or resume it."""
+        self._runtime.post(paused)
+
+    def close(self) -> None:
+        self._runtime.stop()
+        self._thread.join(3.0)
+
+    def sent_bytes(self) -> int:
+        return self._runtime.links.counts.sent_bytes
+
+    def _begin_again(self) -> Learner:
+        device = self._device
+        self._learner = Learner(self._mesh, device.schema_hash, device.summary, LearnerSettings(), time.monotonic())
+        return self._learner
+
+    def _run(self) -> None:
+        try:
+            self._runtime.run()
+        except Exception:  # the outermost loop of this thread: a bug in it is no reason to stop the mesh
+            logger.exception("the line to the cloud has ended; the mesh goes on without it")
+
+    def _study(self, effect: StudyLesson) -> None:
+        """Predict on this device's windows with the cloud's model; training needs nothing else of it."""
+        try:
+            teacher = self._kind.unpack(effect.model)
+        except MdlError as error:
+            text = "the cloud's lesson %d cannot be used: %s"
+            self._lines.warning(time.monotonic(), "", text, effect.lesson.version, error)
+            return
+        if self._first is None:
+            self._first = FlatModel(teacher).values().copy()
+            self._has_first.set()
+        windows = torch.from_numpy(self._device.train.x)
+        try:
+            probabilities = predict_probabilities(teacher, windows, self._settings.temperature, self._device.hold)
+        except TrainingCancelledError:
+            return  # this device ends
+        self._device.teacher = Teacher(probabilities.numpy(), self._settings.label_weight, self._settings.temperature)
+        logger.info("lesson %d of the cloud is here", effect.lesson.version)
+
+    def _look(self, now: float, event: Event, effects: Iterable[Effect]) -> None:
+        if isinstance(event, PauseChanged) and not event.reason:
+            self._started = now  # no answer was possible meanwhile
+        if isinstance(event, StopRequested) or self._learner.is_paused:
+            return
+        heard_at = max(self._learner.heard_at or self._started, self._started)
+        away = f"the cloud at {self._settings.address} does not answer; the mesh goes on without it"
+        if isinstance(event, Tick) and now - heard_at > _AWAY_S and not self._said_away:
+            self._said_away = away
+            logger.warning(away)
+        elif self._said_away and now - heard_at < _AWAY_S:
+            self._said_away = ""
+            logger.info("the %s answers again", CLOUD)
+        if self._learner.refused != self._said_refused:
+            self._said_refused = self._learner.refused
+            if self._said_refused:
+                self._lines.warning(now, "", "the cloud refused: %s", self._said_refused)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.errors import UnfinishedError
-from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.options import (
     AsJson,
     Code,
+    CommandGroup,
     CsvFile,
     Family,
     FirstSeed,
@@ -170,7 +170,7 @@ def rounds(
 
     Plays many rounds in a row. Shows the seconds to levels of progress, fairness and energy.
     """
-    from mdl.peers.view.rounds import describe_judged, judge_rules, parse_rules, parse_wanted, show_judged
+    from mdl.peers.view.compare import describe_judged, judge_rules, parse_rules, parse_wanted, show_judged
 
     names = parse_rules(rules)
     wanted = parse_wanted(family, n, size, count, seed_from, recordings is not None)
@@ -405,6 +405,6 @@ def _check_out(out: Path | None) -> None:
 
 def _console() -> Console:
     """Return a console without markup: devices and directories may have any name."""
-    from mdl.peers.view.console import PlainConsole
+    from mdl.peers.view.terminal import PlainConsole
 
     return PlainConsole()

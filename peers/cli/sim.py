@@ -17,9 +17,9 @@ from msgspec.structs import replace as replace_struct
 
 from mdl.config import Exchange
 from mdl.errors import ConfigError, MdlError, UnfinishedError
-from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.options import (
     AsJson,
+    CommandGroup,
     FirstSeed,
     LogLevel,
     PlanPolicy,
@@ -35,8 +35,7 @@ from mdl.section import MANY
 
 if TYPE_CHECKING:
     from mdl.peers.cli.progress import Show
-    from mdl.peers.trials.campaign import Campaign, Totals
-    from mdl.peers.trials.explore import Bound, Found, Searched
+    from mdl.peers.trials.campaign import Bound, Campaign, Found, Searched, Totals
     from mdl.sim.mesh.invariants import RunVerdict
     from mdl.sim.plans.fault_plan import FaultPlan
 
@@ -412,8 +411,7 @@ def search(
     if story is not None:
         _tell_found(_load_found(story), None, as_json, {})
         return
-    from mdl.peers.trials.campaign import count_cores
-    from mdl.peers.trials.explore import search_all
+    from mdl.peers.trials.campaign import count_cores, search_all
 
     check_choice("--exchange", exchange, get_args(Exchange))
     bound = _bound(peers, rounds, from_round, policy, on_partition, tuple(kinds.split(",")), agent)
@@ -435,7 +433,7 @@ def search(
 def _bound(
     peers: int, rounds: int, from_round: int, policy: str, on_partition: str, kinds: tuple[str, ...], agent: bool
 ) -> Bound:
-    from mdl.peers.trials.explore import Bound
+    from mdl.peers.trials.campaign import Bound
     from mdl.scheduler.policies.registry import POLICIES
     from mdl.sim.mesh.search import KINDS
 
@@ -449,7 +447,7 @@ def _bound(
 
 
 def _load_found(story: Path) -> Found:
-    from mdl.peers.trials.explore import load_found
+    from mdl.peers.trials.campaign import load_found
     from mdl.reading import read_bytes
 
     return load_found(read_bytes(story, _LARGEST_STORY_BYTES, "a story that `mdl sim search` saved"))
@@ -462,7 +460,7 @@ def _tell_found(found: Found, directory: Path | None, as_json: bool, told: dict[
     """
     import msgspec
 
-    from mdl.peers.trials.explore import dump_found, tell_found
+    from mdl.peers.trials.campaign import dump_found, tell_found
     from mdl.sim.mesh.story_lines import tell_story
     from mdl.writing import make_private_folder, write_bytes
 

@@ -1,1 +1,0 @@
-"""Commands to study the scheduler and the simulated mesh: `mdl schedule`, `mdl scheduler`, `mdl sim`."""

@@ -1,1 +1,0 @@
-"""The sockets, files and data of a cloud and its learners."""

@@ -1,1 +1,0 @@
-"""The report of a run beside its model: a card, and pictures."""

@@ -1,1 +1,0 @@
-"""Commands of a mesh's owners about its members."""
