@@ -14,6 +14,7 @@ import msgspec.inspect as type_info
 from msgspec.inspect import type_info as inspect_type
 
 from mdl import config
+from mdl.config import Section, ranges_of
 from mdl.data.sources import source_forms
 from mdl.learning.built_in import MODELS
 from mdl.peers.cli.headings import COMMANDS
@@ -31,7 +32,6 @@ from mdl.protocol import (
 )
 from mdl.protocol.sharing import messages as sharing_messages
 from mdl.scheduler.policies.registry import POLICIES
-from mdl.section import Section, ranges_of
 
 _MESSAGES = (
     (vocabulary, "Words that messages share"),

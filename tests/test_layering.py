@@ -263,7 +263,7 @@ def test_what_is_personal_never_meets_what_sends(folder: str) -> None:
 
 def test_a_role_knows_no_driver_and_a_driver_no_role() -> None:
     """Roles may be bounded as links are: that much of transport/ decides, too."""
-    shared = ("transport.wire.places", "transport.loglimit")
+    shared = ("transport.wire.places", "transport.limits")
     for path in _modules("peers"):
         name, names = str(path.relative_to(ROOT)), set(_imports(path))
         if name.startswith("peers/roles/"):

@@ -21,7 +21,7 @@ _REMEMBERED = MAX_MEMBERS
 # saves its story. A single device causes four at most, since each mute is twice as long as the last.
 MOST_REBUILDS, REBUILDS_S = 8, 900.0
 
-# Logged with a traceback, as often as `mdl.transport.loglimit` allows.
+# Logged with a traceback, as often as `mdl.transport.limits` allows.
 MET_BUG = "a message of %s met a bug here: that device is not heard for %.0f s, this one goes on"
 MET_BUG_AT_DOOR = "an introduction met a bug here, and is dropped"
 

@@ -41,9 +41,9 @@ from mdl.protocol.messages import Said
 from mdl.protocol.vector_work import VectorWork
 from mdl.protocol.vocabulary import PeerInfo
 from mdl.transport.barrier import MET_BUG, Barrier
+from mdl.transport.limits import LogLimit
 from mdl.transport.links.sockets import TURN, LinkCounts
 from mdl.transport.links.standing import Stated
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.story import Story
 from mdl.transport.worker import NodeWorkers, Work
 from mdl.writing import disk_s

@@ -31,7 +31,7 @@ from mdl.protocol.machine import (
     hold_recalled,
 )
 from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork, hold_own, where_it_begins
-from mdl.transport.loglimit import LogLimit
+from mdl.transport.limits import LogLimit
 
 logger = logging.getLogger(__name__)
 

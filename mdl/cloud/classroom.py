@@ -34,8 +34,8 @@ from mdl.cloud.distillation import (
 )
 from mdl.cloud.grouping import GROUP_COUNTS, can_group, group_models, model_distances
 from mdl.cloud.model_kinds import ModelKind, RecurrentKind
+from mdl.config import Section
 from mdl.errors import ConfigError, DataError
-from mdl.section import Section
 
 # The teacher of a device without a group, such as a new one.
 BASE = -1

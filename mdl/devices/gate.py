@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from mdl.bounds import Percent
-from mdl.errors import ConfigError
-from mdl.hints import did_you_mean
+from mdl.errors import ConfigError, did_you_mean
 
 GRAMMAR = "idle, charging, wifi, battery>N, hours=A-B and file:PATH, with commas between them"
 # The value that counts where a device has no such sensor.

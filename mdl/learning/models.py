@@ -11,8 +11,7 @@ import inspect
 import torch
 from torch import Tensor, nn
 
-from mdl.errors import ConfigError
-from mdl.hints import did_you_mean
+from mdl.errors import ConfigError, did_you_mean
 from mdl.learning.built_in import MODELS, SHORTEST_TIME
 from mdl.learning.networks import build_cnn, check_sizes, is_configured, parse_sizes
 from mdl.learning.targets import Numbers

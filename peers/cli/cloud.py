@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from mdl.config import MANY
 from mdl.peers.cli.headings import MESH, PERSONAL
 from mdl.peers.cli.options import (
     AsJson,
@@ -37,7 +38,6 @@ from mdl.peers.cli.options import (
     print_json,
 )
 from mdl.peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides
-from mdl.section import MANY
 
 if TYPE_CHECKING:
     from mdl.config import Config

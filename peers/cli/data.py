@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from mdl.config import LARGEST_SEED, LONGEST_S
 from mdl.data.sources import source_forms
 from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.options import (
@@ -31,7 +32,6 @@ from mdl.peers.cli.options import (
     tell,
 )
 from mdl.peers.cli.progress import progress_bar
-from mdl.section import LARGEST_SEED, LONGEST_S
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mdl.config import MEMBERS
 from mdl.peers.cli.failure import run_guarded
 from mdl.peers.cli.headings import MESH, CommandGroup
 from mdl.peers.cli.invite import Invited, be_let_in
@@ -67,8 +68,7 @@ from mdl.peers.cli.options import (
 )
 from mdl.peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides, with_port
 from mdl.peers.view.plain import log_plainly
-from mdl.section import MEMBERS
-from mdl.transport.loglimit import FloodFilter
+from mdl.transport.limits import FloodFilter
 
 if TYPE_CHECKING:
     from mdl.config import Config

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.config import MANY
 from mdl.errors import ConfigError, UnfinishedError
 from mdl.peers.cli.headings import PERSONAL, CommandGroup
 from mdl.peers.cli.options import AsJson, LogLevel, Quiet, When, finite, log_at, print_json, tell
@@ -36,7 +37,6 @@ from mdl.peers.cli.personal_options import (
     study_settings,
 )
 from mdl.peers.cli.progress import progress_bar
-from mdl.section import MANY
 
 if TYPE_CHECKING:
     from mdl.personal.words.efficiency import SuggestionScore

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import UnfinishedError
 from mdl.peers.cli.options import check_choice, finite, print_json, tell
-from mdl.section import LARGEST_SEED, MANY
 
 if TYPE_CHECKING:
     from mdl.peers.personal.train import TrainingEnded

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mdl.config import MANY
 from mdl.errors import ConfigError
 from mdl.peers.cli.headings import CommandGroup
 from mdl.peers.cli.options import AsJson, print_json, tell
-from mdl.section import MANY
 
 if TYPE_CHECKING:
     from mdl.peers.service.unit import Service

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from mdl.config import MANY
 from mdl.peers.cli.headings import DATA
 from mdl.peers.cli.options import AsJson, DataSpec, OwnModel, print_json, tell
-from mdl.section import MANY
 
 # Rounds take longer; a look opens a few files.
 _LOOK_S = 0.5

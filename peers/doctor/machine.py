@@ -14,11 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from mdl.descriptors import RAISE_IT
+from mdl.descriptors import LEAST, RAISE_IT, raise_limit, share_out, tell_too_few
 from mdl.peers.doctor.finding import Finding, fail, note, ok
 from mdl.peers.edge.small.limits import LEAST_MB, LITTLE_MB, read_memory_limit
 from mdl.reading import read_system_line
-from mdl.transport.links.descriptors import LEAST, raise_limit, share_out, tell_too_few
 
 # Bits of a Raspberry Pi's firmware (vcgencmd get_throttled): now, and since it was started.
 _UNDER_VOLTAGE, _THROTTLED, _WAS_UNDER_VOLTAGE = 0x1, 0x4, 0x10000

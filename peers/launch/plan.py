@@ -12,13 +12,13 @@ import numpy as np
 
 from mdl.config import Config, RoundSection, WebSection, save_config
 from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
+from mdl.descriptors import claim_share
 from mdl.errors import ConfigError
 from mdl.own import Own, own_data
 from mdl.peers.edge.small.limits import check_limit
 from mdl.peers.roles.build import check_exchange
 from mdl.peers.web.opening import need_libraries
 from mdl.scheduler.given import check_count, is_file, policy_of
-from mdl.transport.links.descriptors import claim_share
 from mdl.writing import make_private_folder
 
 # The default data: `mdl up` shows that all works, and says that this is synthetic.

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from mdl.config import Config, ModelSection
+from mdl.config import MANY, Config, ModelSection
 from mdl.errors import ConfigError
 from mdl.peers.edge.cloud.node import NOBODY_S, attend, open_hub, serve
 from mdl.peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
@@ -23,7 +23,6 @@ from mdl.recommend.algorithm import RecommenderSettings as Sizes
 from mdl.recommend.din import DinSettings
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES
 from mdl.recommend.readers import read_interactions
-from mdl.section import MANY
 from mdl.transport.links.hub import Spoke
 from mdl.transport.trust.keys import DeviceKey, MeshKeys
 

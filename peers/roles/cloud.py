@@ -47,7 +47,7 @@ from mdl.protocol.cloud_work import (
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested, TransferProgressed, WorkFailed
 from mdl.task import task_difference
-from mdl.transport.loglimit import LogLimit
+from mdl.transport.limits import LogLimit
 from mdl.transport.wire.places import PlacesInLine
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mdl.errors import ConfigError
-from mdl.hints import did_you_mean
+from mdl.errors import ConfigError, did_you_mean
 from mdl.peers.interrupts import handled, interrupt
 from mdl.scheduler.rounds.judge import LEVELS, Cell, RuleScore, describe_cell, judge_cell
 from mdl.scheduler.rounds.registry import make_rule

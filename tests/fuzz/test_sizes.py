@@ -35,7 +35,7 @@ LINE = "a line of its own file"  # bounded where the file is read
 COVERED: dict[str, str] = {
     "scheduler/rounds/world.py:read_phones": "phones: ",
     "mdl/readable.py:encode_readable": SELF,
-    "mdl/assignments.py:_parse_value": "the command line",
+    "mdl/config.py:_parse_value": "the command line",
     "mdl/cloud/update_codec.py:pack_parts": SELF,
     "mdl/cloud/update_codec.py:unpack_parts": "parts: ",
     "mdl/cloud/model_kinds.py:RecurrentKind.unpack": "kind: places, ",
@@ -103,7 +103,7 @@ COVERED: dict[str, str] = {
     "mdl/files/kept.py:read_sealed": "record: nested",
     "mdl/files/kept.py:_is_whole": "record: nested",
     "mdl/files/figures.py:read_rounds": "rounds: ",
-    "mdl/files/run_lock.py:owner_of": OWN,
+    "mdl/locks.py:owner_of": OWN,
     "mdl/files/state_file.py:StateFile.save": SELF,
     "mdl/files/state_file.py:StateFile._read": "cache: an optimizer",
     "mdl/files/state_file.py:_read_whole": "cache: an optimizer",

@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from mdl.bounds import MAX_MEMBERS
+from mdl.descriptors import DescriptorShare
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import NameTaken, PeerFound, PeerRevoked, Received
@@ -21,7 +22,6 @@ from mdl.protocol.round_messages import ModelMessage, ModelWanted
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import SILENT_S, Address
-from mdl.transport.links.descriptors import DescriptorShare
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.links.outbox import KNOCK_S
 from mdl.transport.links.sockets import Curve, open_dealer

@@ -30,6 +30,7 @@ from mdl.errors import ConfigError
 from mdl.transport.discovery.directory import EVERY_HOST, Address
 from mdl.transport.discovery.interfaces import hosts_on, name_of
 from mdl.transport.discovery.scopes import bare, unmapped
+from mdl.transport.limits import LogLimit
 from mdl.transport.links.sockets import (
     HANDSHAKE_MS,
     TURN,
@@ -38,7 +39,6 @@ from mdl.transport.links.sockets import (
     open_router,
     take_frames,
 )
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.trust.keys import MeshKeys
 from mdl.transport.trust.membership import Membership
 

@@ -26,9 +26,9 @@ from mdl.transport.datagrams.flow import Flow
 from mdl.transport.datagrams.packets import FLOW_ID_BYTES, KEY_BYTES, LARGEST_BYTES, Seal, flow_id_of
 from mdl.transport.discovery.directory import Address, Directory, is_loopback
 from mdl.transport.discovery.scopes import socket_address
+from mdl.transport.limits import LogLimit
 from mdl.transport.links.introducer import Introducer
 from mdl.transport.links.sockets import LinkCounts, Pollable
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.wire.bulk import Outgoing
 from mdl.transport.wire.codec import CodeTold, FlowAnswered, FlowOffered, RosterTold
 

@@ -21,6 +21,7 @@ import msgspec
 import zmq
 
 from mdl.bounds import MAX_MEMBERS
+from mdl.descriptors import DescriptorShare, claim_share
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.bulk import Bulk
 from mdl.protocol.delta import Contributor
@@ -30,7 +31,7 @@ from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
 from mdl.transport.discovery.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
 from mdl.transport.discovery.scopes import is_link_local
-from mdl.transport.links.descriptors import DescriptorShare, claim_share
+from mdl.transport.limits import LogLimit
 from mdl.transport.links.doors import Doors, end_connection, link_towards, shown_key
 from mdl.transport.links.introducer import Introducer
 from mdl.transport.links.namesakes import MAX_NAMESAKES, Mark, Namesakes
@@ -38,7 +39,6 @@ from mdl.transport.links.outbox import Outbox
 from mdl.transport.links.sockets import TURN, LinkCounts, Pollable, check_security, new_context
 from mdl.transport.links.standing import LinkStanding, News, Stated
 from mdl.transport.links.transfers import Transfers, check_frames
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.trust.keys import MeshKeys
 from mdl.transport.trust.membership import Membership, NotLetInError
 from mdl.transport.wire.bulk import Outgoing, Step

@@ -15,7 +15,7 @@ from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.checksum import checksum_of
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import ASKS, CARRIERS, PACKED, SEGMENTS, Said
-from mdl.transport.loglimit import LogLimit
+from mdl.transport.limits import LogLimit
 from mdl.transport.wire.bulk import Outgoing, OutgoingTransfers, Step, pack_segment, read_segment
 from mdl.transport.wire.codec import (
     ChunkSent,

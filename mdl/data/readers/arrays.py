@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.config import LARGEST_SEED, MANY
 from mdl.data.assemble import assemble_data, number_names
 from mdl.data.quantities import convert_channels, kept_unit, read_units
 from mdl.data.readers.archive import load_arrays
@@ -25,7 +26,6 @@ from mdl.data.windows import (
     take_windows,
 )
 from mdl.errors import ConfigError, DataError
-from mdl.section import LARGEST_SEED, MANY
 from mdl.task import Targets, is_one_rate
 
 _TEST_WORDS = ("test", "train")

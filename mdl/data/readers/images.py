@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.config import LARGEST_SEED
 from mdl.data.assemble import assemble_data, number_names
 from mdl.data.readers.archive import list_files
 from mdl.data.readers.streams import LARGEST_WINDOWS_BYTES
@@ -26,7 +27,6 @@ from mdl.data.tally import Tally
 from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, DataError
 from mdl.reading import read_bytes, shorten
-from mdl.section import LARGEST_SEED
 from mdl.writing import open_private
 
 Pixels: TypeAlias = NDArray[np.uint8]

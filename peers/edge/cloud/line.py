@@ -29,8 +29,8 @@ from mdl.protocol.cloud_work import StudyLesson, UpdateReady
 from mdl.protocol.delta import Contributor
 from mdl.protocol.grid import Vector
 from mdl.protocol.machine import Effect, Event, PauseChanged, SaveModel, StopRequested, Tick
+from mdl.transport.limits import LogLimit
 from mdl.transport.links.hub import Spoke
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.runtime import Renewed, Runtime
 from mdl.transport.trust.keys import Mesh
 from mdl.transport.worker import Work

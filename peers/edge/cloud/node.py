@@ -19,7 +19,7 @@ from mdl.cloud.client_update import accuracy_of, update_client
 from mdl.cloud.model_kinds import ModelKind, find_mode, kind_of
 from mdl.cloud.progress import OWN, PERSONAL, CloudProgress, read_progress, write_personal, write_progress
 from mdl.cloud.update_codec import LARGEST_LESSON_BYTES, unpack_parts
-from mdl.config import Config, ModelSection
+from mdl.config import MANY, Config, ModelSection
 from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows
 from mdl.files.kept import previous_of, read_kept, read_sealed, with_previous, write_kept
 from mdl.own import own_data, own_model
@@ -38,7 +38,6 @@ from mdl.protocol.cloud_work import StoreUpdate, StudyLesson, TeachCycle, Update
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, Finish, Machine, PauseChanged, StopRequested, WorkFailed
 from mdl.reading import decode_json
-from mdl.section import MANY
 from mdl.transport.discovery.interfaces import host_to_listen_on
 from mdl.transport.links.hub import CloudHub, Spoke
 from mdl.transport.runtime import Renewed, Runtime

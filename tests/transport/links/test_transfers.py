@@ -13,8 +13,8 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentTaken
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
+from mdl.transport.limits import LogLimit
 from mdl.transport.links.transfers import Transfers, check_frames
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.wire.bulk import Outgoing
 from mdl.transport.wire.codec import ChunkSent, decode, encode
 

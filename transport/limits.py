@@ -1,7 +1,8 @@
-"""Log lines about what others do, limited so that nobody can fill a disk by doing it often.
+"""Limits on what others can make this node do by asking often: the work of their requests, and lines in its log.
 
-The first lines of a kind about a peer are written as they come. One line counts the rest at the end of the period. Pure
-but for the logger: `now` is an argument, in seconds of any clock. A kind is the constant text of a line.
+A `TokenBucket` limits requests that cost this device more than they cost the sender. Of log lines, the first ones of a
+kind about a peer are written as they come, so that nobody can fill a disk. One line counts the rest at the end of the
+period. A kind is the constant text of a line. Pure but for the logger: `now` is an argument, in seconds of any clock.
 """
 
 from __future__ import annotations
@@ -9,6 +10,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable
 from dataclasses import dataclass
+from math import inf
+
+
+class TokenBucket:
+    """A token bucket: a burst at once, and so many more each second."""
+
+    def __init__(self, burst: int, a_second: float) -> None:
+        self._burst, self._a_second = burst, a_second
+        self._left, self._at = float(burst), inf
+
+    def take(self, now: float) -> bool:
+        """Take one unit and return True; return False if none is left."""
+        self._left = min(self._burst, self._left + max(now - self._at, 0.0) * self._a_second)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
 
 # Enough to see what goes wrong; later violations of the protocol rarely tell more than the first.
 LINES = 3
