@@ -21,23 +21,12 @@ from mdl.peers.cli.headings import COMMANDS
 from mdl.peers.cli.main import whole
 from mdl.peers.view import snapshot
 from mdl.peers.web.prometheus import METRICS
-from mdl.protocol import (
-    cloud_messages,
-    hop_messages,
-    messages,
-    round_messages,
-    segment_messages,
-    status_messages,
-    vocabulary,
-)
-from mdl.protocol.sharing import messages as sharing_messages
+from mdl.protocol import cloud_messages, messages, round_messages, sharing_messages, status_messages, vocabulary
 from mdl.scheduler.policies.registry import POLICIES
 
 _MESSAGES = (
     (vocabulary, "Words that messages share"),
     (round_messages, "Rounds"),
-    (hop_messages, "Hops"),
-    (segment_messages, "Segments"),
     (status_messages, "Status"),
     (messages, "Introductions"),
     (cloud_messages, "Clouds"),

@@ -18,7 +18,7 @@ LAYERS = ("mdl", "transport", "sim", "scheduler", "peers")
 FACE = ("mdl/__init__.py", "mdl/__main__.py", "mdl/gym.py")
 # And, inside each, only from folders that stand left of its own.
 INSIDE = {
-    "mdl": ("devices", "defence", "trust", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
+    "mdl": ("devices", "defence", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
     "transport": ("trust", "wire", "discovery", "datagrams", "links"),
     "scheduler": ("policies", "paper", "study", "rounds", "training", "explain"),
     "peers": (
@@ -37,7 +37,6 @@ APART = (
 PURE = (
     "mdl/defence",
     "mdl/protocol",
-    "mdl/trust",
     "mdl/devices",
     "mdl/cloud",
     "mdl/personal",

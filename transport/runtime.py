@@ -21,7 +21,6 @@ import msgspec
 import zmq
 
 from mdl.errors import MdlError, RemoteProtocolError
-from mdl.protocol.bulk import Bulk
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     Effect,
@@ -39,7 +38,7 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.messages import Said
 from mdl.protocol.vector_work import VectorWork
-from mdl.protocol.vocabulary import PeerInfo
+from mdl.protocol.vocabulary import Bulk, PeerInfo
 from mdl.transport.barrier import MET_BUG, Barrier
 from mdl.transport.limits import LogLimit
 from mdl.transport.links.sockets import TURN, LinkCounts

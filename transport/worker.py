@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from mdl.errors import LocalProtocolError, MdlError
-from mdl.protocol.cloud_work import StudyLesson, TeachCycle
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -26,6 +25,8 @@ from mdl.protocol.machine import (
     RecallDelta,
     RecordRound,
     SaveModel,
+    StudyLesson,
+    TeachCycle,
     TrainLocally,
     WorkFailed,
     hold_recalled,

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from mdl.data.readers.catalogue import PublicSet
-    from mdl.devices.offer import Offer
     from mdl.peers.sharing.node import Meeting
+    from mdl.protocol.sharing_messages import Offer
 
 app = CommandGroup("List, fetch, inspect and share data sets.")
 
@@ -498,9 +498,9 @@ def _meeting(
 
 
 def _offer(speed: float | None, memory_mb: float | None) -> Offer:
-    from mdl.devices.offer import Offer
     from mdl.peers.edge.sampler import Sampler
     from mdl.peers.sharing.speed import measure_speed
+    from mdl.protocol.sharing_messages import Offer
 
     resources = Sampler().last()
     windows_s = measure_speed() if speed is None else speed

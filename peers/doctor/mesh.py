@@ -24,6 +24,7 @@ from mdl.peers.doctor.way import (
     tell_second_port,
     tell_shut_out,
 )
+from mdl.protocol.statements import Proof
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import Address, parse_address
 from mdl.transport.discovery.mdns import Announcement
@@ -31,7 +32,6 @@ from mdl.transport.discovery.scopes import Interface, bare
 from mdl.transport.links.probe import ProbeStage, connect, endures, probe, probe_link
 from mdl.transport.links.sockets import Curve
 from mdl.transport.trust.keys import Mesh, show_name
-from mdl.trust.statements import Proof
 
 # The system gives a neighbour up that does not answer its ARP requests after 3 s.
 _PROBE_S = 3.5

@@ -20,7 +20,7 @@ from mdl.channels import tell_channels
 from mdl.config import Config
 from mdl.data import DataSet, Shard, shard_test, take_windows
 from mdl.data.watch import WatchedFolder, watched_folder
-from mdl.defence.marks import length
+from mdl.defence.judge import length
 from mdl.errors import ConfigError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache, write_safetensors

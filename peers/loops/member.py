@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 from torch import nn
 
 from mdl.config import Config
-from mdl.defence.marks import length
+from mdl.defence.judge import length
 from mdl.errors import ConfigError, MdlError, NameRefusedError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import ModelCache

@@ -24,8 +24,8 @@ from mdl.files.kept import damaged, tell_previous
 from mdl.peers.edge.cloud.names import NAME_FILES
 from mdl.peers.edge.resume import set_aside
 from mdl.peers.recommend.databases import PostgresDatabase, ProfileStore, SqliteDatabase, VectorStore
-from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_work import CycleTaught, KeepVectors, TeachCycle, VectorJudged, VectorsKept
+from mdl.protocol.machine import CycleTaught, KeepVectors, TeachCycle, VectorJudged, VectorsKept
+from mdl.protocol.vocabulary import Packed
 from mdl.recommend.algorithm import RecommenderSettings, next_round, pretrain
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES, RecommenderLesson, pack_lesson, read_lesson

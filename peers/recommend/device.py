@@ -23,9 +23,8 @@ from mdl.errors import ConfigError, DamagedError, DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_packed, write_packed
 from mdl.files.kept import read_kept, read_sealed, with_previous, write_kept
 from mdl.peers.edge.resume import set_aside
-from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_work import StudyLesson, UpdateReady
-from mdl.protocol.machine import Event
+from mdl.protocol.machine import Event, StudyLesson, UpdateReady
+from mdl.protocol.vocabulary import Packed
 from mdl.reading import decode_json
 from mdl.recommend.device_step import VectorSettings
 from mdl.recommend.interactions import Interactions, keep_users

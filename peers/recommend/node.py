@@ -17,8 +17,8 @@ from mdl.peers.recommend.databases import read_url
 from mdl.peers.recommend.device import Recommendee
 from mdl.peers.roles.cloud import TASK, CloudSettings, Collector
 from mdl.peers.roles.learner import Learner, LearnerSettings
-from mdl.protocol.cloud_work import KeepVectors, VectorsKept
 from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import KeepVectors, VectorsKept
 from mdl.recommend.algorithm import RecommenderSettings as Sizes
 from mdl.recommend.din import DinSettings
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES

@@ -15,12 +15,9 @@ import msgspec
 
 from mdl.data.parcel import deal_windows, read_parcel, shared_file, shared_home, window_bytes, write_parcel
 from mdl.data.windows import DataSet
-from mdl.devices.offer import Offer, share_out
 from mdl.errors import DataError, StorageError
 from mdl.files.kept import read_kept, read_sealed, seal, write_kept
-from mdl.protocol.bulk import Packed
-from mdl.protocol.sharing.messages import PART_BYTES, WindowsOffered
-from mdl.protocol.sharing.work import (
+from mdl.protocol.machine import (
     CutWindows,
     DeleteShared,
     ForgetShare,
@@ -31,6 +28,8 @@ from mdl.protocol.sharing.work import (
     StorePart,
     WindowsCut,
 )
+from mdl.protocol.sharing_messages import PART_BYTES, Offer, WindowsOffered, share_out
+from mdl.protocol.vocabulary import Packed
 from mdl.reading import decode_json, open_regular
 from mdl.transport.download import digest_file
 from mdl.transport.trust.words import fingerprint

@@ -21,7 +21,6 @@ from mdl.config import MeshSection
 from mdl.data.parcel import NAMES_BYTES, SHARED_RUN, find_shared, shared_file
 from mdl.data.sources import parse_spec
 from mdl.data.windows import DataSet
-from mdl.devices.offer import Offer
 from mdl.errors import ConfigError, MdlError, RemoteProtocolError
 from mdl.peers.edge.identity import claim_identity, known_meshes, release_identity, state_home
 from mdl.peers.edge.lifeline import stopped_by_signals
@@ -40,9 +39,20 @@ from mdl.peers.sharing.files import (
 )
 from mdl.peers.trust.ownership import find_device
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Effect, Event, Finish, Machine, PeerFound
-from mdl.protocol.sharing.messages import MAX_PARCEL_BYTES, PART_BYTES
-from mdl.protocol.sharing.work import CutWindows, DeleteShared, ForgetShare, ReadPart, StorePart
+from mdl.protocol.machine import (
+    CutWindows,
+    DeleteShared,
+    Effect,
+    Event,
+    Finish,
+    ForgetShare,
+    Machine,
+    PeerFound,
+    ReadPart,
+    StorePart,
+)
+from mdl.protocol.sharing_messages import MAX_PARCEL_BYTES, PART_BYTES, Offer
+from mdl.protocol.statements import DeviceRevoked, OwnerNamed
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.runtime import Renewed, Runtime
@@ -50,7 +60,6 @@ from mdl.transport.trust.keys import Mesh, MeshKeys
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.words import fingerprint, is_fingerprint
 from mdl.transport.worker import Work
-from mdl.trust.statements import DeviceRevoked, OwnerNamed
 
 logger = logging.getLogger(__name__)
 

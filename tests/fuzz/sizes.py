@@ -605,7 +605,7 @@ for _name, _content in _MESSAGES.items():
 @_case("message: a transfer of terabytes")
 def _transfer(_: Path) -> object:
     from mdl.protocol.delta import Contributor
-    from mdl.protocol.sharing.messages import PartMessage
+    from mdl.protocol.sharing_messages import PartMessage
     from mdl.transport.wire.codec import Envelope, TransferOffered
     from mdl.transport.wire.incoming import IncomingTransfers
 

@@ -34,7 +34,7 @@ OWN = "its own process"  # what mdl has said to itself, or the system says
 LINE = "a line of its own file"  # bounded where the file is read
 COVERED: dict[str, str] = {
     "scheduler/rounds/world.py:read_phones": "phones: ",
-    "mdl/readable.py:encode_readable": SELF,
+    "transport/trust/membership.py:encode_readable": SELF,
     "mdl/config.py:_parse_value": "the command line",
     "mdl/cloud/update_codec.py:pack_parts": SELF,
     "mdl/cloud/update_codec.py:unpack_parts": "parts: ",

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 from mdl.peers.roles.cloud import Cloud, CloudSettings, CloudState
-from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonCurrent, LessonWanted, UpdateOffered
-from mdl.protocol.cloud_work import CycleTaught, StoreUpdate
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested, WorkFailed
+from mdl.protocol.machine import CycleTaught, Finish, PeerFound, Received, Send, StopRequested, StoreUpdate, WorkFailed
 from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.round_messages import ModelMessage, ModelWanted
 from mdl.protocol.status_messages import StatusWanted
-from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.protocol.vocabulary import Packed, PeerInfo, Role
 from mdl.transport.barrier import FIRST_S, MOST_REBUILDS
 from mdl.transport.discovery.directory import Directory
 from mdl.transport.links.introducer import Introducer

@@ -28,10 +28,10 @@ import psutil
 from mdl.addresses import parse_host
 from mdl.bounds import printable
 from mdl.errors import ConfigError
+from mdl.protocol.statements import MAX_HOSTS
 from mdl.transport.discovery.arp import who_else_has
 from mdl.transport.discovery.directory import EVERY_HOST
 from mdl.transport.discovery.scopes import Interface, bare, is_link_local
-from mdl.trust.statements import MAX_HOSTS
 
 logger = logging.getLogger(__name__)
 

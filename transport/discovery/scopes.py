@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from mdl.addresses import parse_host
 from mdl.bounds import MAX_MEMBERS
-from mdl.trust.statements import MAX_HOSTS
+from mdl.protocol.statements import MAX_HOSTS
 
 Interface: TypeAlias = IPv4Interface | IPv6Interface
 # All addresses of all members.

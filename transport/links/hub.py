@@ -19,12 +19,11 @@ import zmq
 from mdl.bounds import MAX_MEMBERS
 from mdl.descriptors import claim_share
 from mdl.errors import ConfigError, RemoteProtocolError
-from mdl.protocol.bulk import Bulk
 from mdl.protocol.cloud_messages import PupilRefused
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event
 from mdl.protocol.messages import Said
-from mdl.protocol.vocabulary import PeerInfo
+from mdl.protocol.vocabulary import Bulk, PeerInfo
 from mdl.transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
 from mdl.transport.discovery.directory import Address, parse_address
 from mdl.transport.limits import LogLimit

@@ -23,11 +23,10 @@ import zmq
 from mdl.bounds import MAX_MEMBERS
 from mdl.descriptors import DescriptorShare, claim_share
 from mdl.errors import ConfigError, RemoteProtocolError
-from mdl.protocol.bulk import Bulk
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, NameTaken, PeerFound, PeerRevoked
 from mdl.protocol.messages import Hello, PeersKnown, Said
-from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.protocol.vocabulary import Bulk, PeerInfo, Role
 from mdl.transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
 from mdl.transport.discovery.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
 from mdl.transport.discovery.scopes import is_link_local

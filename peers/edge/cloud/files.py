@@ -36,9 +36,9 @@ from mdl.files.kept import damaged, read_sealed, seal, tell_previous
 from mdl.peers.edge.cloud.names import NAME_FILES
 from mdl.peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from mdl.peers.roles.cloud import CloudState
-from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from mdl.protocol.delta import digest_of
+from mdl.protocol.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
+from mdl.protocol.vocabulary import Packed
 from mdl.reading import decode_json
 from mdl.writing import make_private_folder, write_bytes
 

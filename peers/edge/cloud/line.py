@@ -24,11 +24,10 @@ from mdl.peers.edge.device import Device
 from mdl.peers.edge.identity import cloud_keys
 from mdl.peers.edge.membership import key_for_cloud
 from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
-from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_work import StudyLesson, UpdateReady
 from mdl.protocol.delta import Contributor
 from mdl.protocol.grid import Vector
-from mdl.protocol.machine import Effect, Event, PauseChanged, SaveModel, StopRequested, Tick
+from mdl.protocol.machine import Effect, Event, PauseChanged, SaveModel, StopRequested, StudyLesson, Tick, UpdateReady
+from mdl.protocol.vocabulary import Packed
 from mdl.transport.limits import LogLimit
 from mdl.transport.links.hub import Spoke
 from mdl.transport.runtime import Renewed, Runtime

@@ -33,10 +33,21 @@ from mdl.peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from mdl.peers.edge.small.share import load_share
 from mdl.peers.roles.cloud import Cloud, CloudSettings
 from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
-from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_work import StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Event, Finish, Machine, PauseChanged, StopRequested, WorkFailed
+from mdl.protocol.machine import (
+    Event,
+    Finish,
+    Machine,
+    PauseChanged,
+    StopRequested,
+    StoreUpdate,
+    StudyLesson,
+    TeachCycle,
+    UpdateReady,
+    UpdateStored,
+    WorkFailed,
+)
+from mdl.protocol.vocabulary import Packed
 from mdl.reading import decode_json
 from mdl.transport.discovery.interfaces import host_to_listen_on
 from mdl.transport.links.hub import CloudHub, Spoke

@@ -15,8 +15,14 @@ from mdl.peers.roles.trainer.round_state import RoundState
 from mdl.protocol.delta import Contributor, PartialSum, check_size, digest_of_result
 from mdl.protocol.grid import Sums, Vector
 from mdl.protocol.machine import Effect
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.round_messages import (
+    BroadcastOrdered,
+    GlobalMessage,
+    PieceMessage,
+    SegmentMessage,
+    SegmentsReady,
+    SegmentTaken,
+)
 from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Staged, Transfer
 

@@ -10,7 +10,7 @@ import pytest
 from mdl.errors import DamagedError, MdlError
 from mdl.files.checkpoint import read_packed
 from mdl.peers.recommend.cloud_files import RecommendFiles
-from mdl.protocol.cloud_work import TeachCycle
+from mdl.protocol.machine import TeachCycle
 from mdl.recommend.algorithm import RecommenderSettings
 from mdl.recommend.din import DinSettings
 from mdl.recommend.interactions import Feature, Interactions
