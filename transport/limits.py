@@ -1,6 +1,6 @@
 """Limits on what others can make this node do by asking often: the work of their requests, and lines in its log.
 
-A `TokenBucket` limits requests that cost this device more than they cost the sender. Of log lines, the first ones of a
+A `TokenBucket` limits requests that cost this device more than they cost the sender. The first log lines of a
 kind about a peer are written as they come, so that nobody can fill a disk. One line counts the rest at the end of the
 period. A kind is the constant text of a line. Pure but for the logger: `now` is an argument, in seconds of any clock.
 """

@@ -63,7 +63,7 @@ class PauseConditions(msgspec.Struct, frozen=True):
     """Conditions that must hold while a device trains.
 
     file: a script's file with a `SensorReading`, "" for none. floor_percent: least charge of a battery that nothing
-    charges (Eq. 4 of MDLdroid has it as a constraint); 0: none. Where no battery is known, there is no floor.
+    charges (Eq. 4 of MDLdroid has it as a constraint); 0: none. Without a known battery, there is no floor.
     """
 
     idle: bool = False

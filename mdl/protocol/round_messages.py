@@ -1,7 +1,7 @@
 """The messages between the agent and the trainers of a mesh in a round: its hops, its segments, and its result.
 
-Of a hop (MDLdroid 3.2.2) the agent orders, cancels and frees; its receiver asks its sender. In segments a delta travels
-as pieces to the segments' owners, and their results to all.
+The agent orders, cancels and frees a hop (MDLdroid 3.2.2); its receiver asks its sender. In segments a delta travels as
+pieces to the segments' owners, and their results to all.
 """
 
 from __future__ import annotations

@@ -28,10 +28,9 @@ from torch import nn
 from mdl.data import DataSet, default_cache_dir, load_data
 from mdl.data.quantities import convert_channels
 from mdl.data.readers.images import iterate_images
-from mdl.data.readers.unlabelled import read_unlabelled
+from mdl.data.readers.unlabelled import live_windows, read_unlabelled
 from mdl.data.sources import parse_spec
 from mdl.data.spec import describe_choices, read_options
-from mdl.data.tables.live import live_windows
 from mdl.data.tables.options import CsvOptions
 from mdl.errors import ConfigError, DataError
 from mdl.files.export import ModelDescription, find_model_file, import_model

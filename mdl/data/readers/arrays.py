@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.config import LARGEST_SEED, MANY
-from mdl.data.assemble import assemble_data, number_names
 from mdl.data.quantities import convert_channels, kept_unit, read_units
 from mdl.data.readers.archive import load_arrays
 from mdl.data.spec import Spec, split_names
@@ -19,8 +18,10 @@ from mdl.data.windows import (
     FASTEST_HZ,
     DataSet,
     Integers,
+    assemble_data,
     first_bad_row,
     make_windows,
+    number_names,
     number_runs,
     strata_of,
     take_windows,
