@@ -47,7 +47,7 @@ class UnfinishedError(MdlError):
 
 
 class LocalProtocolError(MdlError):
-    """We broke the rules: a bug. The process stops; `mdl.transport.barrier` handles one met in a peer's message."""
+    """We broke the rules: a bug. The process stops; `mdl.transport.limits` handles one met in a peer's message."""
 
 
 class RemoteProtocolError(MdlError):

@@ -19,7 +19,7 @@ FACE = ("mdl/__init__.py", "mdl/__main__.py", "mdl/gym.py")
 # And, inside each, only from folders that stand left of its own.
 INSIDE = {
     "mdl": ("devices", "defence", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
-    "transport": ("trust", "wire", "discovery", "datagrams", "links"),
+    "transport": ("trust", "wire", "discovery", "links"),
     "scheduler": ("policies", "paper", "study", "rounds", "training", "explain"),
     "peers": (
         *("roles", "edge", "personal", "recommend", "view", "trust", "report", "sharing", "loops", "integrations"),
@@ -43,7 +43,6 @@ PURE = (
     "mdl/recommend",
     "mdl/learning",
     "transport/wire",
-    "transport/datagrams",
     "sim",
     "scheduler/policies",
     "scheduler/paper",

@@ -39,8 +39,7 @@ from mdl.protocol.machine import (
 from mdl.protocol.messages import Said
 from mdl.protocol.vector_work import VectorWork
 from mdl.protocol.vocabulary import Bulk, PeerInfo
-from mdl.transport.barrier import MET_BUG, Barrier
-from mdl.transport.limits import LogLimit
+from mdl.transport.limits import MET_BUG, Barrier, LogLimit
 from mdl.transport.links.sockets import TURN, LinkCounts
 from mdl.transport.links.standing import Stated
 from mdl.transport.story import Story

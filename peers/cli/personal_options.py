@@ -14,7 +14,7 @@ from mdl.peers.cli.options import check_choice, finite, print_json, tell
 if TYPE_CHECKING:
     from mdl.peers.personal.train import TrainingEnded
     from mdl.personal.study import StudySettings
-    from mdl.personal.words.text_task import Batching
+    from mdl.personal.words.personalise import Batching
 
 BATCHINGS = ("shared", "exact", "buckets", "longest", "padded")
 _TEXT = "Read .txt or .jsonl (a file or folder, packed or not), a .zip of .txt, or an exported chat: CHAT?me=YOUR NAME."

@@ -26,9 +26,8 @@ from mdl.peers.doctor.way import (
 )
 from mdl.protocol.statements import Proof
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.discovery.directory import Address, parse_address
+from mdl.transport.discovery.directory import Address, Interface, bare, parse_address
 from mdl.transport.discovery.mdns import Announcement
-from mdl.transport.discovery.scopes import Interface, bare
 from mdl.transport.links.probe import ProbeStage, connect, endures, probe, probe_link
 from mdl.transport.links.sockets import Curve
 from mdl.transport.trust.keys import Mesh, show_name

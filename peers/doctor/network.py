@@ -19,12 +19,20 @@ from mdl.config import MeshSection
 from mdl.errors import ConfigError
 from mdl.peers.doctor.finding import Finding, Severity, broken, fail, note, ok
 from mdl.peers.doctor.way import tell_no_port
-from mdl.transport.discovery.arp import hear_namesake, who_else_has
-from mdl.transport.discovery.interfaces import LOOPBACK, interface_states, is_outer, name_of, of_ipv4, usable_interfaces
-from mdl.transport.discovery.reach import PORT as MDNS
-from mdl.transport.discovery.reach import Heard, Multicast, count_answers, try_multicast
-from mdl.transport.discovery.scan import DEFAULT_PORT
-from mdl.transport.discovery.scopes import Interface, with_link
+from mdl.transport.discovery.directory import Interface, with_link
+from mdl.transport.discovery.interfaces import (
+    DEFAULT_PORT,
+    LOOPBACK,
+    hear_namesake,
+    interface_states,
+    is_outer,
+    name_of,
+    of_ipv4,
+    usable_interfaces,
+    who_else_has,
+)
+from mdl.transport.links.probe import PORT as MDNS
+from mdl.transport.links.probe import Heard, Multicast, count_answers, try_multicast
 
 _MULTICAST_S, _ARP_S = 1.5, 0.6
 _TOLD = 8

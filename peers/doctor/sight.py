@@ -15,9 +15,8 @@ from mdl.peers.edge.identity import other_runs
 from mdl.peers.view.watch import Watcher
 from mdl.protocol.status_messages import MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import PeerInfo
-from mdl.transport.discovery.directory import parse_address
+from mdl.transport.discovery.directory import Interface, bare, parse_address
 from mdl.transport.discovery.mdns import Announcement, Survey
-from mdl.transport.discovery.scopes import Interface, bare
 from mdl.transport.trust.keys import Mesh
 from mdl.transport.trust.membership import Membership
 

@@ -15,13 +15,9 @@ from ipaddress import IPv4Address
 import psutil
 
 from mdl.peers.doctor.finding import Finding, fail, note, ok
-from mdl.transport.discovery.arp import remembered, who_has
-from mdl.transport.discovery.directory import Address
-from mdl.transport.discovery.interfaces import interface_states, name_of, of_ipv4
-from mdl.transport.discovery.reach import Echoes, are_taken, echo, measure_speed
-from mdl.transport.discovery.scan import DEFAULT_PORT
-from mdl.transport.discovery.scopes import Interface, socket_address
-from mdl.transport.links.probe import ProbeStage, connect
+from mdl.transport.discovery.directory import Address, Interface, socket_address
+from mdl.transport.discovery.interfaces import DEFAULT_PORT, interface_states, name_of, of_ipv4, remembered, who_has
+from mdl.transport.links.probe import Echoes, ProbeStage, are_taken, connect, echo, measure_speed
 from mdl.transport.links.sockets import local_host_towards
 
 _ARP_S, _CONNECT_S, _ECHO_S = 0.6, 1.0, 1.0

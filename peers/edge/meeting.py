@@ -12,8 +12,7 @@ from mdl.config import MeshSection
 from mdl.errors import ConfigError
 from mdl.peers.edge.membership import open_membership
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.discovery.interfaces import host_to_listen_on, usable_interfaces
-from mdl.transport.discovery.scan import DEFAULT_PORT, Scan
+from mdl.transport.discovery.interfaces import DEFAULT_PORT, Scan, host_to_listen_on, usable_interfaces
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.runtime import Runtime
 from mdl.transport.trust.keys import Mesh

@@ -47,9 +47,9 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vector_work import MergeDeltas
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
+from mdl.transport.discovery.directory import Interface
 from mdl.transport.discovery.interfaces import AddressWatch
 from mdl.transport.discovery.mdns import Discovery
-from mdl.transport.discovery.scopes import Interface
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.links.sockets import LinkCounts
 from mdl.transport.runtime import Renew, Renewed, Runtime

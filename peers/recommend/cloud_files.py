@@ -26,11 +26,16 @@ from mdl.peers.edge.resume import set_aside
 from mdl.peers.recommend.databases import PostgresDatabase, ProfileStore, SqliteDatabase, VectorStore
 from mdl.protocol.machine import CycleTaught, KeepVectors, TeachCycle, VectorJudged, VectorsKept
 from mdl.protocol.vocabulary import Packed
-from mdl.recommend.algorithm import RecommenderSettings, next_round, pretrain
-from mdl.recommend.interactions import Interactions
-from mdl.recommend.lesson import LARGEST_LESSON_BYTES, RecommenderLesson, pack_lesson, read_lesson
-from mdl.recommend.profiles import number_profiles, tell_profiles
-from mdl.recommend.vector_codec import OtherBasisError, name_basis
+from mdl.recommend.interactions import Interactions, number_profiles, tell_profiles
+from mdl.recommend.lesson import (
+    LARGEST_LESSON_BYTES,
+    OtherBasisError,
+    RecommenderLesson,
+    name_basis,
+    pack_lesson,
+    read_lesson,
+)
+from mdl.recommend.momodistill import RecommenderSettings, next_round, pretrain
 
 logger = logging.getLogger("mdl")
 

@@ -28,10 +28,19 @@ from mdl.protocol.vocabulary import Packed
 from mdl.reading import decode_json
 from mdl.recommend.device_step import VectorSettings
 from mdl.recommend.interactions import Interactions, keep_users
-from mdl.recommend.lesson import LARGEST_LESSON_BYTES, RecommenderLesson, read_lesson
-from mdl.recommend.personal import Suggestion, in_numbers_of, learn_vector, suggest
+from mdl.recommend.lesson import (
+    LARGEST_ENTRY,
+    LARGEST_LESSON_BYTES,
+    RecommenderLesson,
+    Suggestion,
+    in_numbers_of,
+    learn_vector,
+    name_basis,
+    pack_vector,
+    read_lesson,
+    suggest,
+)
 from mdl.recommend.readers import read_interactions, read_titles
-from mdl.recommend.vector_codec import LARGEST_ENTRY, name_basis, pack_vector
 
 logger = logging.getLogger("mdl")
 

@@ -19,9 +19,9 @@ from mdl.peers.roles.cloud import TASK, CloudSettings, Collector
 from mdl.peers.roles.learner import Learner, LearnerSettings
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import KeepVectors, VectorsKept
-from mdl.recommend.algorithm import RecommenderSettings as Sizes
 from mdl.recommend.din import DinSettings
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES
+from mdl.recommend.momodistill import RecommenderSettings as Sizes
 from mdl.recommend.readers import read_interactions
 from mdl.transport.links.hub import Spoke
 from mdl.transport.trust.keys import DeviceKey, MeshKeys

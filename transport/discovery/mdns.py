@@ -48,9 +48,8 @@ from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.statements import MAX_HOSTS
 from mdl.protocol.vocabulary import PeerInfo
-from mdl.transport.discovery.directory import Address
+from mdl.transport.discovery.directory import Address, Interface, bare, is_link_local
 from mdl.transport.discovery.interfaces import LOOPBACK, choose_host, usable_interfaces
-from mdl.transport.discovery.scopes import Interface, bare, is_link_local
 from mdl.transport.limits import LogLimit, TokenBucket
 from mdl.transport.trust.keys import MeshKeys
 

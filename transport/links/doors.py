@@ -27,9 +27,8 @@ import zmq
 from zmq.utils import z85
 
 from mdl.errors import ConfigError
-from mdl.transport.discovery.directory import EVERY_HOST, Address
+from mdl.transport.discovery.directory import EVERY_HOST, Address, bare, unmapped
 from mdl.transport.discovery.interfaces import hosts_on, name_of
-from mdl.transport.discovery.scopes import bare, unmapped
 from mdl.transport.limits import LogLimit
 from mdl.transport.links.sockets import (
     HANDSHAKE_MS,

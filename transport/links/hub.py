@@ -24,9 +24,8 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event
 from mdl.protocol.messages import Said
 from mdl.protocol.vocabulary import Bulk, PeerInfo
-from mdl.transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
 from mdl.transport.discovery.directory import Address, parse_address
-from mdl.transport.limits import LogLimit
+from mdl.transport.limits import MET_BUG, MET_BUG_AT_DOOR, Barrier, LogLimit
 from mdl.transport.links.doors import DOOR, TOO_MANY, Doorkeeper, ZapGate, admit_devices, host_of, shown_key
 from mdl.transport.links.sockets import (
     TURN,

@@ -115,7 +115,7 @@ class CodeTold(Message, frozen=True):
 
 
 class FlowOffered(Message, frozen=True):
-    """The peers may exchange datagrams (`mdl.transport.datagrams`). port: the sender's UDP port.
+    """The peers may exchange datagrams (`mdl.transport.wire.datagrams`). port: the sender's UDP port.
 
     flow_id, key: the other side puts the id on its datagrams, and seals them with the key.
     """
