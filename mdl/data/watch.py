@@ -1,4 +1,4 @@
-"""Recordings that go on: a folder of CSV files whose new ones join training, and a bounded sample of all windows.
+"""Recordings that go on: new files of a folder of CSV join training, and a bounded sample of all windows is kept.
 
 A file counts when nobody has written to it for a moment, and is read once. An unreadable file, or one of another kind
 than the files before, is logged and left out.

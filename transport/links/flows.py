@@ -1,4 +1,4 @@
-"""The messages of a node that go as datagrams (`mdl.transport.wire.datagrams`), and how its flows begin, beside its links.
+"""The messages of a node that go as datagrams (`mdl.transport.wire.datagrams`), and the start of its flows by links.
 
 Without encryption, on loopback alone, there are no flows. `DatagramPort` is one socket with a flow for each peer. The
 peer with the smaller name begins. It sends FlowOffered by the link, which is encrypted, with a key for what is to come
