@@ -183,7 +183,7 @@ def _run_cloud(settings: Config, mesh: Mesh, out: Path | None, fresh: bool, as_j
 def _run_learner(
     settings: Config, mesh: Mesh, place: tuple[str | None, Path | None], cycles: int, fresh: bool, as_json: bool
 ) -> None:
-    from mdl.cloud.client_update import PERSONAL
+    from mdl.cloud.progress import PERSONAL
     from mdl.peers.edge.cloud.node import run_learner
     from mdl.peers.edge.identity import cloud_keys
 

@@ -12,9 +12,9 @@ from rich.table import Table
 from safetensors.torch import save
 from torch import Tensor
 
-from mdl.cloud.client_update import PERSONAL
 from mdl.cloud.distillation import predict_probabilities
 from mdl.cloud.model_kinds import RecurrentKind
+from mdl.cloud.progress import PERSONAL
 from mdl.cloud.recurrent import RecurrentModel, recurrent_shapes
 from mdl.data.readers.places import PlaceLog, PlaceOptions, read_stays
 from mdl.data.readers.visits import WINDOW_S, WINDOWS_A_DAY, WINDOWS_AN_HOUR, Stays, ask_next

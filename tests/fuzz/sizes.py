@@ -225,7 +225,7 @@ def _study(folder: Path) -> object:
 
 @_case("own: model and origin")
 def _own(folder: Path) -> object:
-    from mdl.cloud.client_update import OWN, read_progress
+    from mdl.cloud.progress import OWN, read_progress
 
     _file(folder, OWN, SAFETENSORS["offsets of terabytes"])
     return read_progress(folder, _kinds()[1])

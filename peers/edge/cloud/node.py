@@ -15,17 +15,9 @@ from torch import Tensor, nn
 
 from mdl.bounds import Count, Round, Share
 from mdl.cloud.classroom import Classroom, suggest
-from mdl.cloud.client_update import (
-    OWN,
-    PERSONAL,
-    CloudProgress,
-    accuracy_of,
-    read_progress,
-    update_client,
-    write_personal,
-    write_progress,
-)
+from mdl.cloud.client_update import accuracy_of, update_client
 from mdl.cloud.model_kinds import ModelKind, find_mode, kind_of
+from mdl.cloud.progress import OWN, PERSONAL, CloudProgress, read_progress, write_personal, write_progress
 from mdl.cloud.update_codec import LARGEST_LESSON_BYTES, unpack_parts
 from mdl.config import MANY, Config, ModelSection
 from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows

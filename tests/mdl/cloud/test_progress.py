@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from mdl.cloud.client_update import OWN, CloudProgress, read_progress, write_progress
 from mdl.cloud.model_kinds import UPDATE_MODES, ModelKind, RecurrentKind, WindowKind
+from mdl.cloud.progress import OWN, CloudProgress, read_progress, write_progress
 from mdl.cloud.update_codec import LARGEST_LESSON_BYTES, pack_parts, unpack_parts
 from mdl.errors import DamagedError, RemoteProtocolError
 from mdl.protocol.cloud_messages import LessonMessage

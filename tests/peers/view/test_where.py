@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from mdl.cloud.client_update import PERSONAL, update_client, write_personal
+from mdl.cloud.client_update import update_client
 from mdl.cloud.distillation import DistillSettings
 from mdl.cloud.model_kinds import UPDATE_MODES, RecurrentKind
+from mdl.cloud.progress import PERSONAL, write_personal
 from mdl.data.readers.places import PlaceOptions, read_stays
 from mdl.data.readers.visits import make_sequences
 from mdl.errors import ConfigError, DataError
