@@ -42,9 +42,8 @@ from mdl.config import Config, load_config
 from mdl.errors import MdlError
 from mdl.peers.recommend.node import make_device
 from mdl.protocol.cloud_messages import UpdateTaken
-from mdl.protocol.cloud_work import StudyLesson, UpdateReady
 from mdl.protocol.delta import Contributor, digest_of
-from mdl.protocol.machine import Effect, Event, Received
+from mdl.protocol.machine import Effect, Event, Received, StudyLesson, UpdateReady
 from mdl.recommend.interactions import Interactions
 from mdl.recommend.readers import read_interactions
 from mdl.transport.runtime import Runtime

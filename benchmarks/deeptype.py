@@ -34,9 +34,10 @@ from mdl.personal.study import Study, StudySettings, Task, tune_all, tune_only
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
 from mdl.personal.words.personalise import (
     Techniques,
+    TextTask,
+    cache_text,
 )
 from mdl.personal.words.text import Text, TokenTable, encode
-from mdl.personal.words.text_task import TextTask, cache_text
 
 CLASSES, PERSONAL, HIDDEN, RANK = 20_000, 10_000, 400, 40
 # Of Table 2: hours for an epoch of 100,000 words on a Nexus 6, and MB.

@@ -31,7 +31,7 @@ from benchmarks.tool.table import show
 from mdl.peers.personal.train import Sentences, read_sentences
 from mdl.personal.study import StudySettings
 from mdl.personal.words.efficiency import Alphabet, evaluate_next_word
-from mdl.personal.words.mixture import count_ngrams, evaluate_mixture, evaluate_ngrams
+from mdl.personal.words.keyboard import count_ngrams, evaluate_mixture, evaluate_ngrams
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
 from mdl.personal.words.personalise import Techniques, begin_study, change_words, count_words, plan_words, suit_rate

@@ -26,7 +26,7 @@ from benchmarks.tool.options import Namespace, Parser, add_rounds, add_seeds
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.config import TrainingSettings
-from mdl.data.replay import Reservoir
+from mdl.data.watch import Reservoir
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model

@@ -26,8 +26,7 @@ from benchmarks.tool.table import show
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows, make_windows, take_windows
 from mdl.data.parcel import deal_windows
-from mdl.devices.offer import Offer, share_out
-from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
+from mdl.devices.energy import MERGE_W, RECEIVE_W, SEND_W
 from mdl.errors import ConfigError
 from mdl.learning.evaluation import evaluate
 from mdl.learning.flat import FlatModel
@@ -39,6 +38,7 @@ from mdl.peers.sharing import measure_speed
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.grid import Vector
 from mdl.protocol.machine import DeltaRecalled, Effect, Event, LocalDeltaReady, RecallDelta, Send, TrainLocally
+from mdl.protocol.sharing_messages import Offer, share_out
 from mdl.protocol.vocabulary import Role, TrainingReport
 from mdl.sim.mesh.accounts import Accounts
 from mdl.sim.mesh.driver import SimMesh

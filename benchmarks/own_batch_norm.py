@@ -25,11 +25,10 @@ from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.config import TrainingSettings
 from mdl.data import DataSet, Windows, default_cache_dir, load_data, take_windows
-from mdl.data.assemble import hold_out_time
+from mdl.data.windows import hold_out_time
 from mdl.learning.evaluation import evaluate
-from mdl.learning.flat import FlatModel
+from mdl.learning.flat import FlatModel, own_names
 from mdl.learning.models import build_model
-from mdl.learning.tensors import own_names
 from mdl.learning.training import LocalTrainer, model_delta
 from mdl.own import own_data, own_model
 from mdl.peers.edge.device import device_seed

@@ -34,7 +34,7 @@ from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer
 from mdl.personal.compression import FactoredLinear
 from mdl.personal.study import FeatureTask, Ids, Study, StudySettings, tune_all, tune_only
-from mdl.recommend.metapatch import Basis
+from mdl.recommend.device_step import Basis
 
 Row: TypeAlias = dict[str, float]
 

@@ -30,14 +30,13 @@ from benchmarks.tool.table import show
 from mdl.learning.flat import FlatModel
 from mdl.peers.personal.shared import TextLesson, teach
 from mdl.peers.personal.train import Sentences, read_sentences
+from mdl.personal.compression import swap_unused
 from mdl.personal.study import Study, StudySettings, tune_only
-from mdl.personal.vocabulary import swap_unused
 from mdl.personal.words.efficiency import evaluate_next_word
 from mdl.personal.words.model_file import load_next_word
 from mdl.personal.words.next_word import NextWordModel
-from mdl.personal.words.personalise import change_words, count_words, rebase, suit_rate
+from mdl.personal.words.personalise import TextTask, change_words, count_words, rebase, suit_rate
 from mdl.personal.words.text import TokenTable, encode
-from mdl.personal.words.text_task import TextTask
 
 
 @dataclass

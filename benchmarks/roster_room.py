@@ -18,10 +18,10 @@ from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.peers.edge.identity import codes_home, remember_code
 from mdl.peers.edge.membership import KEY_VARIABLE, device_key, keep_roster, open_membership
+from mdl.protocol.statements import MAX_ENROLLED, AnyStatement, Enrolled, claim_of
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, is_signed, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.roster import Roster
-from mdl.trust.statements import MAX_ENROLLED, AnyStatement, Enrolled, claim_of
 
 REVOKED = 1_000
 

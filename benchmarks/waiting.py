@@ -28,7 +28,7 @@ from benchmarks.tool.table import show
 from benchmarks.training.simulated import TrainingMesh
 from mdl.config import RoundSection, TrainingSettings
 from mdl.data import DataSet, default_cache_dir, load_data
-from mdl.devices.busy_periods import Periods, active_end_s
+from mdl.devices.usage import Periods, active_end_s
 from mdl.own import own_data
 from mdl.peers.roles.agent.settings import TimeLimit
 from mdl.peers.roles.peer import Peer

@@ -34,7 +34,7 @@ from benchmarks.tool.turns import in_turns
 from benchmarks.waiting import table
 from mdl.config import RoundSection
 from mdl.data import DataSet, default_cache_dir, load_data
-from mdl.devices.busy_periods import Periods
+from mdl.devices.usage import Periods
 from mdl.errors import ConfigError
 from mdl.files.figures import read_run
 from mdl.learning.evaluation import evaluate

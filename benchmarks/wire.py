@@ -24,9 +24,8 @@ from benchmarks.tool.spread import quartiles
 from benchmarks.tool.table import show
 from benchmarks.tool.turns import in_turns
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted
 from mdl.protocol.machine import Event, PeerFound, Received
-from mdl.protocol.segment_messages import SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.round_messages import DeltaMessage, DeltaWanted, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import segment_values
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.links.mesh_links import Links

@@ -14,30 +14,19 @@ import msgspec.inspect as type_info
 from msgspec.inspect import type_info as inspect_type
 
 from mdl import config
+from mdl.config import Section, ranges_of
 from mdl.data.sources import source_forms
 from mdl.learning.built_in import MODELS
 from mdl.peers.cli.main import whole
 from mdl.peers.cli.options import COMMANDS
 from mdl.peers.view import snapshot
 from mdl.peers.web.prometheus import METRICS
-from mdl.protocol import (
-    cloud_messages,
-    hop_messages,
-    messages,
-    round_messages,
-    segment_messages,
-    status_messages,
-    vocabulary,
-)
-from mdl.protocol.sharing import messages as sharing_messages
+from mdl.protocol import cloud_messages, messages, round_messages, sharing_messages, status_messages, vocabulary
 from mdl.scheduler.policies.registry import POLICIES
-from mdl.section import Section, ranges_of
 
 _MESSAGES = (
     (vocabulary, "Words that messages share"),
     (round_messages, "Rounds"),
-    (hop_messages, "Hops"),
-    (segment_messages, "Segments"),
     (status_messages, "Status"),
     (messages, "Introductions"),
     (cloud_messages, "Clouds"),

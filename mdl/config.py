@@ -1,26 +1,202 @@
 """Configuration: strict TOML, overridable on the command line, saved beside the results. Importing it imports no torch.
 
 An unknown key is an error that names the closest valid key; a wrong value names the key, the value and what is valid.
+`Section` is the base of every table, a struct of numbers with ranges. `EndSection` has the conditions that end a run,
+with their notation: `--until accuracy=0.93`, `--every 10m`. `put_assignment` takes `--set training.learning_rate=0.01`.
 """
 
 from __future__ import annotations
 
+import math
 import reprlib
+import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 import msgspec
 import tomli_w
 
-from mdl.assignments import put, put_assignment
 from mdl.bounds import printable
-from mdl.ends import EndSection
-from mdl.errors import ConfigError, DataError
-from mdl.hints import did_you_mean, explain
-from mdl.reading import LARGEST_TOML_BYTES, decode_toml, read_bytes
-from mdl.section import LONGEST_S, MANY, MEMBERS, Many, Range, Section, Seed
+from mdl.errors import ConfigError, DataError, did_you_mean, explain
+from mdl.reading import LARGEST_TOML_BYTES, LONGEST_TOML_LINE, decode_toml, read_bytes
+from mdl.task import Targets
 from mdl.writing import write_bytes
+
+# The limit for rounds, windows, people and the like: far beyond any run, and no sum of them leaves 64 bits.
+MANY = 1_000_000_000
+MEMBERS = 1024  # the most that a mesh may have
+# 11 days: longer than anybody waits, and a timer of 32 bits in milliseconds still holds it.
+LONGEST_S = 1_000_000
+LARGEST_SEED = 2**63 - 1  # the largest that TOML can write; every random generator takes it
+_SHOWN_DIGITS = 24  # digits of a number that an error repeats
+
+
+class Range(msgspec.Struct, frozen=True):
+    """The valid values of a number, both ends included, unless it must be above the low or below the high one.
+
+    note: the meaning of a special value.
+    """
+
+    low: float
+    high: float
+    note: str = ""
+    above: bool = False
+    below: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Return True if the value lies in the range; NaN does not."""
+        return (self.low < value or (value == self.low and not self.above)) and (
+            value < self.high or (value == self.high and not self.below)
+        )
+
+    def __str__(self) -> str:
+        low, high = "above" if self.above else "at least", "below" if self.below else "at most"
+        return f"{low} {self.low}, {high} {self.high}" + (f" ({self.note})" if self.note else "")
+
+
+Seed: TypeAlias = Annotated[int, Range(0, LARGEST_SEED)]
+Many: TypeAlias = Annotated[int, Range(1, MANY)]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every table. Every number has a `Range` in its type; ConfigError names the first one out of its range."""
+
+    table: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for name, valid in ranges_of(type(self)).items():
+            if not valid.holds(value := getattr(self, name)):
+                key = f"{self.table}.{name}".lstrip(".")
+                raise ConfigError(f"{key} is {str(value)[:_SHOWN_DIGITS]}: it must be {valid}")
+
+
+@cache
+def ranges_of(section: type[Section]) -> dict[str, Range]:
+    """Return the range of every number of a table, by its key."""
+    hints = get_type_hints(section, include_extras=True).items()
+    notes = ((name, note) for name, hint in hints for note in getattr(hint, "__metadata__", ()))
+    return {name: note for name, note in notes if isinstance(note, Range)}
+
+
+_ENDS: dict[str, tuple[str, type[int] | type[float]]] = {
+    "accuracy": ("end.accuracy", float),
+    "f1": ("end.f1", float),
+    "r2": ("end.r2", float),
+    "mae": ("end.mae", float),
+    "rounds": ("round.rounds", int),
+    "minutes": ("end.minutes", float),
+    "no-better": ("end.no_better", int),
+}
+# The ends that a model's tests decide, and the targets that each one needs.
+GOALS: dict[str, tuple[Targets, ...]] = {
+    "accuracy": ("classes",),
+    "f1": ("classes", "labels"),
+    "r2": ("numbers",),
+    "mae": ("numbers",),
+}
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class EndSection(Section, frozen=True):
+    """Conditions that end the mesh for all; the agent's device decides. Any one is enough, and so is `round.rounds`.
+
+    accuracy: of the mesh's model on the test windows of all devices, for classes only; 0: none.
+    f1: likewise, the micro F1 of labels, or the macro F1 of classes; 0: none.
+    r2: likewise, for numbers: the mean R2 over all of them; 0: none.
+    mae: likewise, for numbers: the greatest mean absolute error that any of them may have, in its unit; 0: none.
+    minutes: since the first round of this start was opened; 0: any.
+    no_better: rounds without a better model (`MEASURES`), by the training loss where no device tests; 0: any.
+    """
+
+    table: ClassVar[str] = "end"
+    accuracy: Annotated[float, Range(0, 1, "0: none")] = 0.0
+    f1: Annotated[float, Range(0, 1, "0: none")] = 0.0
+    r2: Annotated[float, Range(0, 1, "0: none")] = 0.0
+    mae: Annotated[float, Range(0, MANY, "0: none")] = 0.0
+    minutes: Annotated[float, Range(0, LONGEST_S, "0: any")] = 0.0
+    no_better: Annotated[int, Range(0, MANY, "0: any")] = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.goals or self.minutes or self.no_better)
+
+    @property
+    def goals(self) -> dict[str, float]:
+        """The test results that a model has to reach, by the names of `GOALS`."""
+        return {name: goal for name in GOALS if (goal := getattr(self, name))}
+
+    def check(self, targets: Targets, data: str) -> None:
+        """Raise ConfigError for a goal that models of such data (its name) cannot be measured by."""
+        for name in self.goals:
+            if targets not in GOALS[name]:
+                valid = " or ".join(f"{goal}=N" for goal, kinds in GOALS.items() if targets in kinds)
+                raise ConfigError(f"--until {name}: {data} has {targets}; expected {valid}, or no-better=N")
+
+
+def until_settings(texts: Iterable[str]) -> dict[str, float]:
+    """Parse any number of texts like `accuracy=0.93,no-better=5` into settings by their dotted keys.
+
+    Raises ConfigError in one line; the configuration checks the ranges.
+    """
+    parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    found: dict[str, float] = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if name not in _ENDS or not equals:
+            hint = did_you_mean(name, _ENDS, "did you mean {}? ")
+            raise ConfigError(f"--until {part[:40]!r}: {hint}expected {', '.join(f'{end}=N' for end in _ENDS)}")
+        key, kind = _ENDS[name]
+        if key in found:
+            raise ConfigError(f"--until {name} is given twice")
+        try:
+            found[key] = kind(value)
+        except ValueError:
+            whole = "a whole number" if kind is int else "a number"
+            raise ConfigError(f"--until {part[:40]!r}: {value[:24]!r} is not {whole}") from None
+    return found
+
+
+def parse_period(text: str) -> float:
+    """Return the seconds of `90s`, `10m`, `1.5h` or `1d`. Raises ConfigError."""
+    number, unit = text.strip()[:-1], text.strip()[-1:]
+    try:
+        seconds = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ConfigError(f"--every {text[:24]!r}: expected a number and its unit, for example 90s, 10m, 1.5h or 1d")
+    return seconds
+
+
+def put_assignment(values: dict[str, Any], assignment: str) -> None:
+    """Put `key=value` into nested tables. Raises ConfigError in one line for any other text."""
+    key, equals, text = assignment.partition("=")
+    if not equals:
+        raise ConfigError(f"--set {assignment!r}: expected key=value, for example training.learning_rate=0.01")
+    put(values, key.strip(), _parse_value(text.strip()))
+
+
+def put(values: dict[str, Any], key: str, value: object) -> None:
+    """Put a value at a dotted key. Raises ConfigError if a part of the key is a value already."""
+    if len(key) > LONGEST_TOML_LINE:
+        raise ConfigError(f"--set {key[:40]}...: no key has {len(key)} characters")
+    *tables, name = key.split(".")
+    for table in tables:
+        values = values.setdefault(table, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"{key}: {table} is a value, not a table")
+    values[name] = value
+
+
+def _parse_value(text: str) -> object:
+    """Return a TOML value; any other text stays a string, so that names need no quotes on a command line."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    except (RecursionError, ValueError):
+        raise ConfigError(f"--set {text[:40]}...: nested too deep, or a number of too many digits") from None
 
 
 class MeshSection(Section, frozen=True):

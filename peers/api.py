@@ -14,8 +14,7 @@ import msgspec
 import torch
 from torch import nn
 
-from mdl.config import Config, DefenceSection, MeshSection, load_config
-from mdl.ends import parse_period, until_settings
+from mdl.config import Config, DefenceSection, MeshSection, load_config, parse_period, until_settings
 from mdl.errors import ConfigError
 from mdl.files.export import ModelDescription, find_model_file, import_model
 from mdl.learning.loop import Batches, Loop, Loss, Precision, Replay

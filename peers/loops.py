@@ -24,15 +24,14 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from torch import nn
 
 from mdl.config import Config
-from mdl.defence.marks import length
+from mdl.defence.judge import length
 from mdl.errors import ConfigError, MdlError, NameRefusedError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import ModelCache
 from mdl.files.export import save_tensors
 from mdl.files.journal import Journal
-from mdl.learning.flat import FlatModel, hash_task
+from mdl.learning.flat import FlatModel, OwnState, hash_task, own_names, unwrap
 from mdl.learning.loop import Loop
-from mdl.learning.tensors import OwnState, own_names, unwrap
 from mdl.learning.training import check_trained, model_delta
 from mdl.peers.edge.identity import claim_again, claim_identity, release_identity, state_home
 from mdl.peers.edge.membership import name_here, next_name, open_membership

@@ -41,7 +41,6 @@ from mdl.data.parcel import (
 )
 from mdl.data.sources import parse_spec
 from mdl.data.windows import DataSet
-from mdl.devices.offer import Offer, share_out
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, StorageError
 from mdl.files.kept import read_kept, read_sealed, seal, write_kept
 from mdl.peers.edge.identity import claim_identity, known_meshes, release_identity, state_home
@@ -50,22 +49,26 @@ from mdl.peers.edge.membership import keep_roster, open_membership, under_a_free
 from mdl.peers.edge.node import drive, start_runtime
 from mdl.peers.ownership import find_device
 from mdl.peers.roles.sharing import Giver, WindowTaker
-from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Effect, Event, Finish, Machine, PeerFound
-from mdl.protocol.sharing.messages import MAX_PARCEL_BYTES, PART_BYTES, WindowsOffered
-from mdl.protocol.sharing.work import (
+from mdl.protocol.machine import (
     CutWindows,
     DeleteShared,
+    Effect,
+    Event,
+    Finish,
     ForgetShare,
+    Machine,
     PartRead,
     PartStored,
+    PeerFound,
     ReadPart,
     SharedDeleted,
     StorePart,
     WindowsCut,
 )
-from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.protocol.sharing_messages import MAX_PARCEL_BYTES, PART_BYTES, Offer, WindowsOffered, share_out
+from mdl.protocol.statements import DeviceRevoked, OwnerNamed
+from mdl.protocol.vocabulary import Packed, PeerInfo, Role
 from mdl.reading import decode_json, open_regular
 from mdl.transport.download import digest_file
 from mdl.transport.links.mesh_links import Links
@@ -74,7 +77,6 @@ from mdl.transport.trust.keys import Mesh, MeshKeys
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.words import fingerprint, is_fingerprint
 from mdl.transport.worker import Work
-from mdl.trust.statements import DeviceRevoked, OwnerNamed
 from mdl.writing import make_private_folder, open_private, write_bytes
 
 logger = logging.getLogger(__name__)

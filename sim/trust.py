@@ -28,12 +28,12 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, PeerFound, PeerRevoked, Received, Send, TransferProgressed
 from mdl.protocol.round_messages import BroadcastOrdered, RoundOpened
+from mdl.protocol.statements import AnyStatement, DeviceRevoked
 from mdl.protocol.vocabulary import PeerInfo
 from mdl.sim.mesh.accounts import InvariantError
 from mdl.sim.mesh.driver import CLOCK_STEP_S, SimMesh
 from mdl.sim.mesh.process import Node
 from mdl.transport.wire.codec import RosterTold
-from mdl.trust.statements import AnyStatement, DeviceRevoked
 
 if TYPE_CHECKING:
     from mdl.transport.links.standing import LinkStanding, News, Stated

@@ -18,8 +18,8 @@ LAYERS = ("mdl", "transport", "sim", "scheduler", "peers")
 FACE = ("mdl/__init__.py", "mdl/__main__.py", "mdl/gym.py")
 # And, inside each, only from folders that stand left of its own; a large module may stand for a folder.
 INSIDE = {
-    "mdl": ("devices", "defence", "trust", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
-    "transport": ("trust", "wire", "discovery", "datagrams", "links"),
+    "mdl": ("devices", "defence", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
+    "transport": ("trust", "wire", "discovery", "links"),
     "scheduler": ("policies", "paper", "study", "rounds", "training", "explain"),
     "peers": (
         *("roles", "edge", "personal", "recommend", "view", "ownership", "sharing", "loops", "integrations"),
@@ -37,14 +37,12 @@ APART = (
 PURE = (
     "mdl/defence",
     "mdl/protocol",
-    "mdl/trust",
     "mdl/devices",
     "mdl/cloud",
     "mdl/personal",
     "mdl/recommend",
     "mdl/learning",
     "transport/wire",
-    "transport/datagrams",
     "sim",
     "scheduler/policies",
     "scheduler/paper",
@@ -262,7 +260,7 @@ def test_what_is_personal_never_meets_what_sends(folder: str) -> None:
 
 def test_a_role_knows_no_driver_and_a_driver_no_role() -> None:
     """Roles may be bounded as links are: that much of transport/ decides, too."""
-    shared = ("transport.wire.places", "transport.loglimit")
+    shared = ("transport.wire.places", "transport.limits")
     for path in _modules("peers"):
         name, names = str(path.relative_to(ROOT)), set(_imports(path))
         if name.startswith("peers/roles/"):

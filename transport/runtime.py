@@ -21,7 +21,6 @@ import msgspec
 import zmq
 
 from mdl.errors import MdlError, RemoteProtocolError
-from mdl.protocol.bulk import Bulk
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     Effect,
@@ -39,11 +38,10 @@ from mdl.protocol.machine import (
 )
 from mdl.protocol.messages import Said
 from mdl.protocol.vector_work import VectorWork
-from mdl.protocol.vocabulary import PeerInfo
-from mdl.transport.barrier import MET_BUG, Barrier
+from mdl.protocol.vocabulary import Bulk, PeerInfo
+from mdl.transport.limits import MET_BUG, Barrier, LogLimit
 from mdl.transport.links.sockets import TURN, LinkCounts
 from mdl.transport.links.standing import Stated
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.story import Story
 from mdl.transport.worker import NodeWorkers, Work
 from mdl.writing import disk_s

@@ -21,9 +21,9 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from mdl.protocol.bulk import Packed
 from mdl.protocol.machine import Effect, Event, Received, Send, Tick
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentTaken
+from mdl.protocol.round_messages import PieceMessage, SegmentMessage, SegmentTaken
+from mdl.protocol.vocabulary import Packed
 from mdl.writing import write_whole
 
 # About ten minutes of a trainer that reports once a second to an agent, at some 300 bytes each.

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from mdl.errors import LocalProtocolError, MdlError
-from mdl.protocol.cloud_work import StudyLesson, TeachCycle
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -26,12 +25,14 @@ from mdl.protocol.machine import (
     RecallDelta,
     RecordRound,
     SaveModel,
+    StudyLesson,
+    TeachCycle,
     TrainLocally,
     WorkFailed,
     hold_recalled,
 )
 from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork, hold_own, where_it_begins
-from mdl.transport.loglimit import LogLimit
+from mdl.transport.limits import LogLimit
 
 logger = logging.getLogger(__name__)
 

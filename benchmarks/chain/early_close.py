@@ -6,8 +6,8 @@ from math import inf
 
 import msgspec
 
-from mdl.devices.device_state import DeviceState
 from mdl.devices.scenario import Scenario
+from mdl.devices.usage import DeviceState
 from mdl.errors import ConfigError
 from mdl.scheduler.policies.chain import Policy, Wait
 from mdl.scheduler.study.play import view_of

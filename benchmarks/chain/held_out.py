@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.phones.traces import STRETCH_GAP_S, Phone, read_phones
-from mdl.devices.busy_periods import Periods
 from mdl.devices.scenario import Scenario, ScenarioDevice
-from mdl.devices.usage import UsageKind
+from mdl.devices.usage import Periods, UsageKind
 from mdl.errors import ConfigError
 
 Draw = Callable[[int, np.random.Generator], list[tuple[UsageKind, Periods]]]

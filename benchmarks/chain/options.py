@@ -9,8 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from benchmarks.chain.early_close import play_with_quorum
-from mdl.devices.busy_periods import active_end_s, active_s
 from mdl.devices.scenario import Scenario
+from mdl.devices.usage import active_end_s, active_s
 from mdl.scheduler.policies.chain import Policy, Wait
 from mdl.scheduler.policies.registry import make_policy
 from mdl.scheduler.study.judging import half_width

@@ -2,7 +2,7 @@
 
 Figures come from what each device has told (`device.py`): a round is from the last delta ready to the result applied
 everywhere. Joules are modelled: bytes of the device's network interface at the rate of its link, with the power of
-sending and receiving of `mdl.devices.power`; beside them its seconds of processor, at the power of a full one.
+sending and receiving of `mdl.devices.energy`; beside them its seconds of processor, at the power of a full one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.links.places import Case, read_all
 from benchmarks.tool import table
-from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
+from mdl.devices.energy import MERGE_W, RECEIVE_W, SEND_W
 from mdl.peers.edge.identity import CODE_VARIABLE
 from mdl.transport.trust.keys import new_join_code
 

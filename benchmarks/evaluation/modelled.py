@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.evaluation.star import Master, Slave
-from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
+from mdl.devices.energy import MERGE_W, RECEIVE_W, SEND_W
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.grid import Vector

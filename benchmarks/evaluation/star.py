@@ -18,9 +18,8 @@ import numpy as np
 
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Vector
-from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted
 from mdl.protocol.machine import Effect, Event, Finish, LocalDeltaReady, Received, SaveModel, Send, Tick, TrainLocally
-from mdl.protocol.round_messages import GlobalMessage, GlobalWanted
+from mdl.protocol.round_messages import DeltaMessage, DeltaWanted, GlobalMessage, GlobalWanted
 from mdl.protocol.vector_work import ApplyDelta, DeltaApplied, DeltasMerged, MergeDeltas, Outer, hold_own
 
 REPEAT_S = 1.0

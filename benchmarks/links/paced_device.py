@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from mdl.config import load_config
-from mdl.devices.busy_periods import Periods, active_end_s
+from mdl.devices.usage import Periods, active_end_s
 from mdl.peers.edge import device, node
 from mdl.peers.edge.identity import CODE_VARIABLE, claim_identity
 from mdl.protocol.machine import LocalDeltaReady, SaveModel, TrainLocally

@@ -12,13 +12,11 @@ import torch
 
 from benchmarks.recommend.picture import draw
 from mdl.recommend.device_step import VectorSettings
-from mdl.recommend.din import DinSettings
+from mdl.recommend.din import DinSettings, FitSettings
 from mdl.recommend.interactions import group_by_user, keep_users
-from mdl.recommend.lesson import RecommenderLesson
+from mdl.recommend.lesson import RecommenderLesson, learn_vector, suggest
 from mdl.recommend.momodistill import MoMoDistillSettings, distill_basis, distill_model, make_cloud_model
-from mdl.recommend.personal import learn_vector, suggest
 from mdl.recommend.splits import Negatives, training_places
-from mdl.recommend.training import FitSettings
 
 _SIZES = (100, 300, 1_000, 3_000, 10_000)
 

@@ -17,11 +17,9 @@ from benchmarks.recommend.rivals.factorisation import (
     NeuralFactorisation,
 )
 from benchmarks.recommend.rivals.sasrec import SelfAttentiveRecommender, SequenceSettings, fit_sequences
-from mdl.recommend.din import Din, DinSettings
+from mdl.recommend.din import Din, DinSettings, FitSettings, fit_model, score
 from mdl.recommend.interactions import Interactions
-from mdl.recommend.metrics import ranks
-from mdl.recommend.splits import Negatives, make_test, training_places
-from mdl.recommend.training import FitSettings, fit_model, score
+from mdl.recommend.splits import Negatives, make_test, ranks, training_places
 
 # MF and its kin learn quicker than they generalise: the rate that DIN learns with.
 _RATE = 3e-3

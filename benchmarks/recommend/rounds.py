@@ -18,11 +18,10 @@ from benchmarks.recommend.picture import draw
 from benchmarks.recommend.report import difference, show, tell
 from mdl.errors import DataError
 from mdl.recommend.device_step import VectorSettings, learn_vectors
+from mdl.recommend.din import FitSettings, fit_model
 from mdl.recommend.interactions import Integers, Interactions
-from mdl.recommend.metrics import gains
 from mdl.recommend.momodistill import CloudModel, MoMoDistillSettings, distill_basis, distill_model, make_cloud_model
-from mdl.recommend.splits import Negatives, SampleEnds, make_test, training_places
-from mdl.recommend.training import FitSettings, fit_model
+from mdl.recommend.splits import Negatives, SampleEnds, gains, make_test, training_places
 
 ROUNDS = (1, 2, 4, 8)
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mdl.errors import ConfigError
-from mdl.hints import did_you_mean
+from mdl.errors import ConfigError, did_you_mean
 
 
 class Benchmark(NamedTuple):

@@ -27,8 +27,7 @@ from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, PartialSum
 from mdl.protocol.grid import Vector, grid_of, room_for
 from mdl.protocol.machine import Send
-from mdl.protocol.round_messages import BroadcastOrdered
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.round_messages import BroadcastOrdered, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import count_segments, segment_values
 from mdl.protocol.vector_work import Outer
 from mdl.scheduler.policies.segment_plan import apportion

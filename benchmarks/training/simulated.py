@@ -14,8 +14,7 @@ import numpy as np
 from benchmarks.training.attacks import ABSENT, Attack
 from mdl.config import Exchange, TrainingSettings
 from mdl.data import DataSet, split_windows, take_windows
-from mdl.defence.judge import Verdict
-from mdl.defence.marks import length
+from mdl.defence.judge import Verdict, length
 from mdl.learning.evaluation import OwnLoss, evaluate
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model

@@ -14,9 +14,9 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
+from mdl.config import Section
 from mdl.errors import ConfigError, DataError, TrainingCancelledError
-from mdl.learning.targets import soft_cross_entropy
-from mdl.section import Section
+from mdl.learning.models import soft_cross_entropy
 
 # Examples that a model only reads at once: bounds the memory of activations; more would not be quicker.
 _RUN_AT_ONCE = 512

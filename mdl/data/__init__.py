@@ -32,7 +32,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Imported late, because it imports numpy: taking a spec apart, and `mdl --help`, do without.
     if name in __all__:
-        from mdl.data import face
+        from mdl.data.readers import load
 
-        return getattr(face, name)
+        return getattr(load, name)
     raise AttributeError(f"module 'mdl.data' has no attribute {name!r}")

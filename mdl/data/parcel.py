@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from mdl.data.readers.archive import load_arrays
 from mdl.data.readers.arrays import ArrayOptions, build_data
 from mdl.data.windows import DataSet, Integers, Windows, targets_of
-from mdl.devices.offer import apportion
 from mdl.errors import ConfigError, DataError
+from mdl.protocol.sharing_messages import apportion
 from mdl.writing import write_whole
 
 # The run of a mesh in which its devices meet to share; its folder has their parcels.

@@ -13,8 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from mdl.errors import ConfigError
-from mdl.hints import did_you_mean, words_of
+from mdl.errors import ConfigError, did_you_mean, words_of
 
 _Options = TypeVar("_Options", bound=msgspec.Struct)
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from mdl.config import MEMBERS
 from mdl.data.windows import DataSet, Integers, Windows, take_windows, targets_of
 from mdl.errors import ConfigError
-from mdl.section import MEMBERS
 
 # Beyond these, shares are all but equal, or cannot be drawn.
 _LEAST_ALPHA, _MOST_ALPHA = 1e-3, 1e6

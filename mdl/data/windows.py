@@ -1,18 +1,24 @@
 """Windows of sensor data or images, their learning targets, and a data set made of training and test windows.
 
 Windows that must stay together share a group id: windows that overlap, or that come from one uninterrupted stretch. So
-no sample is ever on both sides of a split.
+no sample is ever on both sides of a split. A stream is cut into windows; one run of rows with one label, one recording
+and no gap in time is one group.
 
 The target of a window is its class, numbers (regression), or several labels that may hold (multi-label). The type of
 the array tells the kind: int64 (n,) are classes, float32 (n, k) are k numbers, uint8 (n, k) are k labels, 1 if a label
 holds. The names of classes, numbers or labels are beside it, in this order. Knows nothing of files, devices or
 models.
+
+`assemble` names the labels, numbers the groups, and keeps the test windows apart. If the source makes no choice of test
+windows, it is made here, and none overlaps a training window. The choice depends on the data and on the source's own
+`seed` option alone, never on the seed of a run. So every peer and every run of a mesh keep the same windows apart; else
+one peer would train on another's test windows.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -244,3 +250,171 @@ def _check_numbers(y: NDArray[Any], names: int, where: str) -> None:
             f"{where}: row {row} is {told}; expected finite numbers of at most {LARGEST_NUMBER:,.0f}, in another unit "
             "if need be"
         )
+
+
+# A hundred times UCI HAR. Overlapping windows repeat their rows, so a small file can make any number.
+LARGEST_WINDOWS_BYTES = 4 << 30
+
+
+def cut_runs(run: Integers, window: int, step: int) -> tuple[Integers, Integers]:
+    """Return (starts, run of each): first row of every window that lies wholly inside one run of equal numbers.
+
+    run: int64 (rows,), numbered so that neighbouring runs differ. Windows start at a run's first row.
+    """
+    edges = np.flatnonzero(np.diff(run)) + 1
+    first = np.concatenate([[0], edges])
+    last = np.concatenate([edges, [len(run)]])
+    starts = [np.arange(a, b - window + 1, step, dtype=np.int64) for a, b in zip(first, last, strict=True)]
+    joined = np.concatenate(starts) if starts else np.zeros(0, np.int64)
+    return joined, run[joined]
+
+
+def take_rows(stream: NDArray[np.floating], starts: Integers, window: int) -> Floats:
+    """Return windows (n, channels, window), float32, of a stream (rows, channels). Raises DataError if too many."""
+    size_bytes = 4 * len(starts) * stream.shape[1] * window
+    if size_bytes > LARGEST_WINDOWS_BYTES:
+        raise DataError(
+            f"{len(starts)} windows of {window} rows would take {size_bytes / 2**30:.0f} GB of memory, at most "
+            f"{LARGEST_WINDOWS_BYTES >> 30} are taken: a larger step, or shorter windows"
+        )
+    view = np.lib.stride_tricks.sliding_window_view(stream, window, axis=0)
+    return np.ascontiguousarray(view[starts], dtype=np.float32)
+
+
+def overlap_gap(window: int, step: int) -> int:
+    """Return the number of windows to drop between two windows of one run so that these share no row."""
+    return -(-window // step) - 1
+
+
+TEST_SHARE = 0.2
+# Permutations tried for one that leaves every class on both sides; a data set that defeats 100 has no such split.
+_TRIES = 100
+
+Mask = NDArray[np.bool_]
+
+
+def number_names(values: NDArray[np.generic]) -> tuple[tuple[str, ...], Integers]:
+    """Return the distinct values in order, as text, and each row's index among them."""
+    distinct, inverse = np.unique(values, return_inverse=True)
+    return tuple(str(value) for value in distinct.tolist()), inverse.reshape(-1).astype(np.int64)
+
+
+def assemble_data(
+    name: str,
+    take: Callable[[Mask, str], NDArray[np.generic]],
+    labels: tuple[tuple[str, ...], NDArray[Any]],
+    subject: NDArray[np.generic] | None,
+    recording: Integers | None,
+    group: Integers,
+    *,
+    how: str = "auto",
+    given: Mask | None = None,
+    gap: int = 0,
+    seed: int = 0,
+    description: str = "",
+    channels: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+    warnings: tuple[str, ...] = (),
+    rate_hz: float | None = None,
+    units: tuple[str, ...] = (),
+    channel_units: tuple[str, ...] = (),
+    is_converted: bool = False,
+    left_out: tuple[str, ...] = (),
+) -> DataSet:
+    """Make a data set from rows (n, channels, time) in recording order; keep a fifth for testing (`hold_out`).
+
+    take: returns the chosen rows of a side, "train" or "test"; all else has a value for each row. A class may have no
+    rows. labels: the names and the values of classes, numbers or labels. units: of the numbers. given: the rows to test
+    on, if the source names them and `how` is "auto".
+    """
+    classes, y = labels
+    subject_names, subject_ids = ((), np.zeros(len(y), np.int64)) if subject is None else number_names(subject)
+    if given is not None and how == "auto":
+        held_out, test, dropped = "given", given, np.zeros(len(y), np.bool_)
+    else:
+        held_out, test, dropped = hold_out(
+            strata_of(y), None if subject is None else subject_ids, recording, group, how=how, gap=gap, seed=seed
+        )
+    # A stretch with a cut in time becomes two groups: the gap between them has been dropped.
+    apart = group * 2 + test if held_out == "time" else group
+    sides = (("train", ~test & ~dropped), ("test", test))
+    train, tested = (make_windows(take(rows, side), y[rows], subject_ids[rows], apart[rows]) for side, rows in sides)
+    return DataSet(
+        name,
+        train,
+        tested,
+        classes,
+        held_out,
+        description=description,
+        subject_names=subject_names,
+        channels=channels,
+        notes=notes,
+        warnings=warnings,
+        rate_hz=rate_hz,
+        units=units,
+        channel_units=channel_units,
+        is_converted=is_converted,
+        left_out=left_out,
+    )
+
+
+def hold_out_keys(key: Integers, y: Integers, seed: int) -> Mask | None:
+    """Return True for test rows: a fifth of the distinct keys (subjects or recordings), at least one.
+
+    None if there is one key only, or if any choice would leave a class without training rows.
+    """
+    keys, inverse = np.unique(key, return_inverse=True)
+    if len(keys) < 2:
+        return None
+    count = max(1, round(TEST_SHARE * len(keys)))
+    rng = np.random.default_rng(seed)
+    classes = len(np.unique(y))
+    best: Mask | None = None
+    for _ in range(_TRIES):
+        chosen = np.zeros(len(keys), dtype=bool)
+        chosen[rng.permutation(len(keys))[:count]] = True
+        test = chosen[inverse]
+        if len(np.unique(y[~test])) == classes:
+            best = test if best is None else best
+            if len(np.unique(y[test])) == classes:
+                return test
+    return best
+
+
+def hold_out_time(y: Integers, group: Integers, gap: int) -> tuple[Mask, Mask]:
+    """Return (test, dropped): the last fifth in time of each class is for testing, `gap` rows before it are dropped.
+
+    Rows must be in recording order. A group with the cut in it gets the gap; `gap` rows must suffice that the rows on
+    its two sides do not overlap. Raises DataError if a class has too few rows to be cut.
+    """
+    test = np.zeros(len(y), dtype=bool)
+    dropped = np.zeros(len(y), dtype=bool)
+    for label in np.unique(y):
+        rows = np.flatnonzero(y == label)
+        cut = len(rows) - max(1, round(TEST_SHARE * len(rows)))
+        test[rows[cut:]] = True
+        near = rows[max(0, cut - gap) : cut]
+        near = near[group[near] == group[rows[cut]]]
+        dropped[near] = True
+        if cut - len(near) < 1:
+            raise DataError(f"class {label} has {len(rows)} windows in one stretch: too few to keep some for testing")
+    return test, dropped
+
+
+def hold_out(
+    y: Integers, subject: Integers | None, recording: Integers | None, group: Integers, *, how: str, gap: int, seed: int
+) -> tuple[str, Mask, Mask]:
+    """Return (how, test, dropped) by subject, else by recording, else by time; `how` forces one unless it is "auto".
+
+    Raises DataError if the forced way cannot leave every class with training rows.
+    """
+    for name, key in (("subject", subject), ("recording", recording)):
+        if how not in ("auto", name):
+            continue
+        test = None if key is None else hold_out_keys(key, y, seed)
+        if test is not None:
+            return name, test, np.zeros(len(y), dtype=bool)
+        if how == name:
+            raise DataError(f"split={name}: no {name} can be kept for testing without losing a class for training")
+    test, dropped = hold_out_time(y, group, gap)
+    return "time", test, dropped

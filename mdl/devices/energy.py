@@ -1,10 +1,4 @@
-"""Energy of a device in joules: reads a meter of the system where there is one, and models the rest.
-
-A battery that discharges and the board of a Raspberry Pi 5 measure the whole device; RAPL measures the processor, with
-all programs on it. The model counts this process alone: `TRAINING_W` for each second of processor time. A figure always
-goes with its source (`HOW`). A meter that tells nonsense is no meter, and that is logged once. Pure: the time is passed
-in, and so is the root of sysfs. `mdl.peers.edge.sampler` asks the board.
-"""
+"""Power of a device at work, in watts, on top of its owner's use."""
 
 from __future__ import annotations
 
@@ -16,11 +10,16 @@ from itertools import islice
 from pathlib import Path
 
 from mdl.bounds import MAX_JOULES, printable
-from mdl.devices.power import TRAINING_W
 from mdl.errors import DataError
 from mdl.reading import read_system_line
 
 logger = logging.getLogger(__name__)
+
+# Given: power of a device while it sends, receives and merges (on top of its owner's use).
+SEND_W, RECEIVE_W, MERGE_W = 1.0, 0.8, 1.5
+# Assumed: the power of a phone's processor at work, on top of the rest. A laptop's takes several times as much.
+TRAINING_W = 1.5
+
 
 BATTERY, BOARD, PROCESSOR, MODELLED, MIXED = "battery", "board", "processor", "modelled", "mixed"
 # Source of a figure -> how it was obtained, and what it counts.

@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from mdl.bounds import Percent
-from mdl.errors import ConfigError
-from mdl.hints import did_you_mean
+from mdl.errors import ConfigError, did_you_mean
 
 GRAMMAR = "idle, charging, wifi, battery>N, hours=A-B and file:PATH, with commas between them"
 # The value that counts where a device has no such sensor.
@@ -64,7 +63,7 @@ class PauseConditions(msgspec.Struct, frozen=True):
     """Conditions that must hold while a device trains.
 
     file: a script's file with a `SensorReading`, "" for none. floor_percent: least charge of a battery that nothing
-    charges (Eq. 4 of MDLdroid has it as a constraint); 0: none. Where no battery is known, there is no floor.
+    charges (Eq. 4 of MDLdroid has it as a constraint); 0: none. Without a known battery, there is no floor.
     """
 
     idle: bool = False

@@ -14,8 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from mdl.devices.busy_periods import Periods
-from mdl.devices.usage import UsageKind
+from mdl.devices.usage import Periods, UsageKind
 from mdl.errors import DataError
 from mdl.reading import decode_json, read_lines
 from mdl.writing import write_whole

@@ -19,9 +19,8 @@ from mdl.data.sources import names_built_in
 from mdl.data.windows import FASTEST_HZ
 from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
-from mdl.learning.flat import FlatModel
+from mdl.learning.flat import FlatModel, unwrap
 from mdl.learning.models import build_model, built_in_shapes
-from mdl.learning.tensors import unwrap
 from mdl.own import Own
 from mdl.reading import decode_json
 from mdl.task import Targets

@@ -70,7 +70,7 @@ def _evaluate_columns(module: nn.Module, x: Vector, y: NDArray[Any], stopped: Ca
     """Evaluate numbers or labels, y (n, k)."""
     import torch
 
-    from mdl.learning.targets import loss_of, to_tensor
+    from mdl.learning.models import loss_of, to_tensor
 
     find_loss, loss, found = loss_of(module, y), 0.0, np.empty(y.shape, np.float32)
     for start in range(0, len(y), _BATCH):

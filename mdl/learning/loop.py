@@ -3,7 +3,7 @@
 Gradient accumulation is a step of the optimizer every so many batches, which count alike. Mixed precision is a forward
 pass under autocast while parameters stay float32; for float16 the loss is scaled. `Replay` gives batches of a stream
 that goes on, for `mdl.join(..., data=)`: windows since the last pass join a bounded, seeded sample of all windows, in
-which each is as likely as any other (`mdl/data/replay.py`). Knows no rounds and no mesh.
+which each is as likely as any other (`mdl/data/watch.py`). Knows no rounds and no mesh.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mdl.data.replay import Reservoir
+from mdl.data.watch import Reservoir
 from mdl.errors import ConfigError, DataError
 
 Batches: TypeAlias = Iterable[tuple[Tensor, Tensor]]

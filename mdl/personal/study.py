@@ -2,27 +2,35 @@
 
 A study is a model, its learning parameters, and a task, which gives an epoch's batches and the loss of each. Batches
 follow from the seed and the epoch, so a saved study goes on at its next batch, and ends with the same parameters bit
-for bit. Knows no files and no clock: the caller decides before each batch whether it may run.
+for bit. It knows no clock: the caller decides before each batch whether it may run.
 
 The learning parameters are all, or in fine-tuning (5.4) those of the last layer only: the layers before it are a fixed
 feature extractor.
+
+On disk a study is its learned parameters, the optimizer's state, and the next batch: one safetensors file, written
+whole or not at all, with a checksum. It holds the learning parameters alone: the other layers are the global model's.
+`origin` names the study's model, text and settings; another one is refused.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
 import torch
+from blake3 import blake3
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mdl.bounds import Count
-from mdl.errors import DataError
-from mdl.learning.optimizer import Kind, Optimizer
+from mdl.errors import ConfigError, DataError
+from mdl.files.checkpoint import read_safetensors, write_safetensors
+from mdl.learning.training import Kind, Optimizer
+from mdl.reading import decode_json
 
 Ids: TypeAlias = NDArray[np.int64]
 
@@ -176,3 +184,43 @@ def tune_all(module: nn.Module) -> dict[str, nn.Parameter]:
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+class _Description(msgspec.Struct, frozen=True):
+    """progress: of the study. origin: its model, text and settings. checksum: of all tensors, hexadecimal."""
+
+    progress: StudyProgress
+    origin: str
+    checksum: str
+
+
+def save_study(path: Path, study: Study, origin: str) -> None:
+    """Write the study. Raises MdlError if the disk refuses; the former file is then still there."""
+    arrays: dict[str, NDArray[Any]] = {name: tensor.numpy() for name, tensor in study.state().items()}
+    description = _Description(study.progress, origin, _checksum(arrays))
+    write_safetensors(path, arrays, {"study": msgspec.json.encode(description).decode()})
+
+
+def load_study(path: Path, study: Study, origin: str) -> bool:
+    """Bring a new study to its saved state; return False if there was none.
+
+    Raises DataError that names the file if it is damaged, ConfigError if it is of another origin.
+    """
+    if not path.exists():
+        return False
+    arrays, metadata = read_safetensors(path)
+    description = decode_json(metadata.get("study", ""), _Description, f"{path} is no saved study")
+    if description.checksum != _checksum(arrays):
+        raise DataError(f"{path} has changed since it was written: its checksum is wrong")
+    if description.origin != origin:
+        raise ConfigError(f"{path} is of another model, text or settings: --fresh begins anew")
+    study.restore({name: torch.from_numpy(array) for name, array in arrays.items()}, description.progress)
+    return True
+
+
+def _checksum(arrays: dict[str, NDArray[Any]]) -> str:
+    found = blake3()
+    for name in sorted(arrays):
+        found.update(name.encode())
+        found.update(arrays[name].tobytes())
+    return found.hexdigest()

@@ -2,8 +2,8 @@
 
 Two drivers run the same machines: `mdl.transport.runtime` over ZeroMQ and `mdl.sim.mesh.driver` in virtual time. Slow
 work (training, evaluation, disk) is an effect; its result comes back as an event, so that a report never waits for a
-training step. Work on whole vectors stands in `mdl.protocol.vector_work`, that of the cloud in
-`mdl.protocol.cloud_work`, that of shared windows in `mdl.protocol.sharing.work`.
+training step. Work on whole vectors stands in `mdl.protocol.vector_work`. Here the work of clouds and their learners
+comes first, then that of devices that share windows, then all the rest.
 """
 
 from __future__ import annotations
@@ -13,16 +13,244 @@ from typing import Annotated, Protocol, TypeAlias
 import msgspec
 
 from mdl.bounds import Checksum, PeerId, Room, Seconds, Text, Theta
-from mdl.protocol.bulk import Bulk
-from mdl.protocol.cloud_work import CloudEffect, CloudEvent
+from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage, VectorMessage
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, PartialSum
 from mdl.protocol.grid import Vector
 from mdl.protocol.messages import Said
-from mdl.protocol.sharing.work import SharingEffect, SharingEvent
+from mdl.protocol.sharing_messages import Offer, WindowsOffered
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vector_work import Held, VectorWork, VectorWorkDone, hold_own
-from mdl.protocol.vocabulary import Ballot, History, PeerInfo, ResourceState, TrainingReport
+from mdl.protocol.vocabulary import Ballot, Bulk, History, Packed, PeerInfo, ResourceState, TrainingReport
+
+
+class UpdateReady(msgspec.Struct, frozen=True):
+    """This device has an update for the cloud.
+
+    number: of the StudyLesson that it answers.
+    update: the small model's, packed.
+    version: as in UpdateOffered.
+    group: as in UpdateOffered.
+    """
+
+    number: int
+    update: Packed
+    version: int = 0
+    group: int = -1
+
+
+class UpdateStored(msgspec.Struct, frozen=True):
+    """The cloud has an update on its disk, or has refused it.
+
+    sender: the device that it is of.
+    update: the message that carried it.
+    problem: why it was refused, in one line; "": it is kept.
+    pull_again: the device is to fetch the present lesson before it sends another.
+    """
+
+    sender: Contributor
+    update: UpdateMessage
+    problem: str = ""
+    pull_again: bool = False
+
+
+class CycleTaught(msgspec.Struct, frozen=True):
+    """The cloud has learned from its pupils, and its new lessons are on its disk.
+
+    version: of these lessons.
+    lessons: small models by the group's number in decimal, "-1" is the base.
+    groups: pupil -> the number of its group.
+    learned: pupil -> the digest of its update that is in it.
+    pairs: as lessons, each with its large model.
+    """
+
+    version: int
+    lessons: dict[str, Packed]
+    groups: dict[str, int]
+    learned: dict[str, bytes]
+    pairs: dict[str, Packed] = {}
+
+
+class StudyLesson(msgspec.Struct, frozen=True):
+    """A learner has the cloud's model: learn from it. A device by itself answers UpdateReady.
+
+    number: comes back in UpdateReady.
+    lesson: the message that carried the model.
+    model: packed.
+    """
+
+    number: int
+    lesson: LessonMessage
+    model: Packed
+
+
+class StoreUpdate(msgspec.Struct, frozen=True):
+    """The cloud has received an update: check it and keep it; answers UpdateStored.
+
+    sender: the device that it is of.
+    update: the message that carried it.
+    packed: the update itself.
+    """
+
+    sender: Contributor
+    update: UpdateMessage
+    packed: Packed
+
+
+class VectorReceived(msgspec.Struct, frozen=True):
+    """One vector that came to a cloud of recommenders.
+
+    sender: the device that it is of.
+    message: with the vector.
+    """
+
+    sender: Contributor
+    message: VectorMessage
+
+
+class KeepVectors(msgspec.Struct, frozen=True):
+    """A cloud of recommenders: check these vectors and keep them, all with one write; answers VectorsKept.
+
+    vectors: at most one a device.
+    """
+
+    vectors: tuple[VectorReceived, ...]
+
+
+class VectorJudged(msgspec.Struct, frozen=True):
+    """The outcome for a vector.
+
+    received: as it came.
+    problem: why it was refused, in one line; "": it is kept.
+    pull_again: the device is to fetch the present lesson before it sends another.
+    """
+
+    received: VectorReceived
+    problem: str = ""
+    pull_again: bool = False
+
+
+class VectorsKept(msgspec.Struct, frozen=True):
+    """Vectors are on the disk, or refused.
+
+    judged: each vector of the KeepVectors that it answers.
+    fresh: vectors on the disk that no version has learned from yet.
+    """
+
+    judged: tuple[VectorJudged, ...]
+    fresh: int
+
+
+class TeachCycle(msgspec.Struct, frozen=True):
+    """The cloud: make the next version of its lessons, from the updates on its disk; answers CycleTaught.
+
+    version: the number of that; 1: from its own data alone.
+    """
+
+    version: int
+
+
+CloudEffect: TypeAlias = StudyLesson | StoreUpdate | KeepVectors | TeachCycle
+CloudEvent: TypeAlias = UpdateReady | UpdateStored | CycleTaught | VectorsKept
+
+
+class CutWindows(msgspec.Struct, frozen=True):
+    """The giver: divide the data, write each share down, answer WindowsCut.
+
+    offers: each with the key of the device that asked, 32 bytes.
+    """
+
+    offers: tuple[tuple[bytes, Offer], ...]
+
+
+class WindowsCut(msgspec.Struct, frozen=True):
+    """The shares are on the disk.
+
+    parcels: each with the key of the device that it is for; a share without windows is not among them.
+    """
+
+    parcels: tuple[tuple[bytes, WindowsOffered], ...]
+
+
+class ReadPart(msgspec.Struct, frozen=True):
+    """The giver: read one part of a parcel, answer PartRead.
+
+    receiver: the peer that wants it.
+    sharing_id: of the parcel.
+    part: counted from 0.
+    """
+
+    receiver: str
+    sharing_id: bytes
+    part: int
+
+
+class PartRead(msgspec.Struct, frozen=True):
+    """One part of a parcel is there.
+
+    receiver: as in ReadPart.
+    sharing_id: as in ReadPart.
+    part: as in ReadPart.
+    content: its bytes.
+    """
+
+    receiver: str
+    sharing_id: bytes
+    part: int
+    content: Packed
+
+
+class ForgetShare(msgspec.Struct, frozen=True):
+    """The giver: a taker has deleted its windows; nothing is left to be told.
+
+    sharing_id: of that.
+    """
+
+    sharing_id: bytes
+
+
+class StorePart(msgspec.Struct, frozen=True):
+    """The taker: keep a part; with the last one check the whole. Answers PartStored.
+
+    offered: the parcel.
+    part: counted from 0; they come in order.
+    content: its bytes.
+    """
+
+    offered: WindowsOffered
+    part: int
+    content: Packed
+
+
+class PartStored(msgspec.Struct, frozen=True):
+    """A part is on the disk.
+
+    sharing_id: of its parcel.
+    part: as in StorePart.
+    is_whole: all of the parcel is there, and is what was announced.
+    """
+
+    sharing_id: bytes
+    part: int
+    is_whole: bool
+
+
+class DeleteShared(msgspec.Struct, frozen=True):
+    """The taker: delete the windows that it was given. Answers SharedDeleted.
+
+    reason: why, for the user.
+    """
+
+    reason: str
+
+
+class SharedDeleted(msgspec.Struct, frozen=True):
+    """The windows are deleted, and so is what was fetched so far."""
+
+
+SharingEffect: TypeAlias = CutWindows | ReadPart | ForgetShare | StorePart | DeleteShared
+SharingEvent: TypeAlias = WindowsCut | PartRead | PartStored | SharedDeleted
+
 
 # The bound holds for a story that somebody else has made, too: so many zeros are made of it.
 MAX_VECTORS = 64

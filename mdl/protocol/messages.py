@@ -23,27 +23,34 @@ from mdl.protocol.cloud_messages import (
     UpdateWanted,
     VectorMessage,
 )
-from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.round_messages import (
     AgentPresent,
     AgentResigned,
     BroadcastOrdered,
     CatchUp,
+    DeltaMessage,
+    DeltaWanted,
     GlobalMessage,
     GlobalTaken,
     GlobalWanted,
+    HopCancelled,
+    HopOrdered,
+    HopReleased,
     MemberQuarantined,
     MemberRefused,
     MeshFinished,
     ModelMessage,
     ModelWanted,
     PeerReport,
+    PieceMessage,
     RoundClosed,
     RoundOpened,
     RoundTold,
+    SegmentMessage,
+    SegmentsReady,
+    SegmentTaken,
 )
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.sharing.messages import PartMessage, PartWanted, WindowsOffered, WindowsRecalled, WindowsSought
+from mdl.protocol.sharing_messages import PartMessage, PartWanted, WindowsOffered, WindowsRecalled, WindowsSought
 from mdl.protocol.status_messages import MeshStatus, PageServed, StatusWanted
 from mdl.protocol.vocabulary import Message, Nonce, PeerInfo
 

@@ -1,24 +1,34 @@
-"""The messages between the agent and the trainers of a mesh in a round."""
+"""The messages between the agent and the trainers of a mesh in a round: its hops, its segments, and its result.
+
+The agent orders, cancels and frees a hop (MDLdroid 3.2.2); its receiver asks its sender. In segments a delta travels as
+pieces to the segments' owners, and their results to all.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from mdl.bounds import (
     MAX_HOPS,
     MAX_MEMBERS,
+    MAX_SEGMENTS,
     Bytes,
     Checksum,
     Count,
     Digest,
+    HopId,
     PeerId,
+    Place,
     RateMBs,
     Room,
     Round,
     SchemaHash,
+    Segment,
+    SegmentBits,
     SegmentCount,
+    SegmentNumber,
     SomePeerId,
     Term,
     Text,
@@ -32,7 +42,6 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.coding import Coding
 from mdl.protocol.counts import Course
 from mdl.protocol.delta import Contributor
-from mdl.protocol.segment_messages import Exchanging, Lost
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import (
     MAX_REACHED,
@@ -399,3 +408,197 @@ class ModelMessage(Message, frozen=True):
     round_id: Round
     digest: Digest
     history: History = History()
+
+
+# A decision's reason begins with this if the delta is held for poison: the agent has another device judge it, too.
+SUSPECT = "refused: suspect: "
+# A sum of at most so many bytes is sent once the agent has ordered it; a larger one once its receiver asks for it.
+PUSHED_BYTES = 1 << 20
+# A receiver's reason to give up a hop if its sender cannot be reached any more; the agent looks for another way.
+NOTHING_CAME = "nothing came"
+
+
+class HopOrdered(AgentMessage, frozen=True):
+    """To the receiver of a hop: fetch the sender's partial sum and merge it; to its sender: give it.
+
+    segment: of the model; 0 as long as a model is one.
+    hop_id: unique in the mesh: a term's own numbers.
+    sender: the process that is to be asked.
+    limits: the limits that it is judged by, if it is.
+    is_look: measure it and tell, and merge nothing of it.
+    theta: the weight that the sender has told for its partial sum; 0: not told.
+    checksum: of that sum, as its contributors have told theirs; None: not all have.
+    receiver: the process that the sender gives it to without being asked; None: the receiver asks.
+    """
+
+    segment: Segment
+    hop_id: HopId
+    sender: Contributor
+    limits: Limits = Limits()
+    is_look: bool = False
+    theta: Theta = 0.0
+    checksum: Checksum | None = None
+    receiver: Contributor | None = None
+
+
+class HopCancelled(AgentMessage, frozen=True):
+    """To the receiver of a hop: abort it unless it is merged already, and report which (docs/protocol-hops.md).
+
+    segment: as in HopOrdered.
+    hop_id: as in HopOrdered.
+    sender: as in HopOrdered, for a receiver that never heard of it.
+    """
+
+    segment: Segment
+    hop_id: HopId
+    sender: Contributor
+
+
+class HopReleased(AgentMessage, frozen=True):
+    """To the sender of a hop: it did not count, or its receiver is lost with it; hold again (docs/protocol-hops.md).
+
+    segment: as in HopOrdered.
+    hop_id: as in HopOrdered.
+    """
+
+    segment: Segment
+    hop_id: HopId
+
+
+class DeltaWanted(Message, frozen=True):
+    """Receiver to sender: ready for your partial sum. Nothing large is sent before this.
+
+    round_id: the open round.
+    attempt: the term that opened it.
+    segment: as in HopOrdered.
+    hop_id: the hop that the partial sum is given to, and to no other.
+    """
+
+    round_id: Round
+    attempt: Term
+    segment: Segment
+    hop_id: HopId
+
+
+class DeltaMessage(Message, frozen=True):
+    """Sender to receiver of a hop: the partial sum; carries values, int32, shape (P,).
+
+    round_id: the open round.
+    segment: as in HopOrdered.
+    hop_id: the hop it is given to.
+    theta: summed weight of its contributors.
+    contributors: the processes with deltas in it.
+    """
+
+    round_id: Round
+    segment: Segment
+    hop_id: HopId
+    theta: Theta
+    contributors: Contributors
+
+
+class Lost(Struct, frozen=True):
+    """A contributor that was lost in the middle of an exchange: its pieces stay where they are merged.
+
+    contributor: the process.
+    theta: the weight of its own delta.
+    place: that it had in the order at first.
+    owns: number of segments that it owned at first.
+    """
+
+    contributor: Contributor
+    theta: Theta
+    place: Place
+    owns: SegmentCount
+
+
+class Exchanging(Struct, frozen=True):
+    """The exchange that a device takes part in, and how far it has followed it.
+
+    term: of the order that it began with.
+    version: of that order.
+    lost: number of its devices that were lost since then.
+    """
+
+    term: Term
+    version: Count
+    lost: Count = 0
+
+    def is_same(self, other: Exchanging) -> bool:
+        """Return True if both began with the same order."""
+        return (self.term, self.version) == (other.term, other.version)
+
+
+class SegmentsReady(Message, frozen=True):
+    """Receiver to sender: it follows this order; send what it needs. Nothing is sent before this.
+
+    round_id: the round of the order.
+    term: of the order.
+    version: of the order.
+    has: one bit for each segment, 1 if it need not come again. It is one of this device's own that has the other's
+        piece, or one of the other's with its result here.
+    checksums: of its own delta in each segment; (): it gives none, or coded ones.
+    asks: it has not heard the checksums of the other one yet.
+    """
+
+    round_id: Round
+    term: Term
+    version: Count
+    has: SegmentBits = b""
+    checksums: Annotated[tuple[Checksum, ...], Meta(max_length=MAX_SEGMENTS)] = ()
+    asks: bool = False
+
+
+class PieceMessage(Message, frozen=True):
+    """Contributor to owner: its own delta in one segment; carries int32 sums, or coded means, of its values.
+
+    round_id: as in SegmentsReady.
+    term: as in SegmentsReady.
+    version: as in SegmentsReady.
+    segment: of the model.
+    theta: the weight of the sender's own delta.
+    start: coordinate of the first value.
+    """
+
+    round_id: Round
+    term: Term
+    version: Count
+    segment: SegmentNumber
+    theta: Theta
+    start: ValueCount = 0
+
+
+class SegmentMessage(Message, frozen=True):
+    """Owner to all: the result in one segment; carries int32 sums, or coded means, of its values.
+
+    round_id: as in SegmentsReady.
+    term: as in SegmentsReady.
+    version: as in SegmentsReady.
+    segment: of the model.
+    without: contributors with no piece in it, by their number among those that the order has lost.
+    start: coordinate of the first value.
+    """
+
+    round_id: Round
+    term: Term
+    version: Count
+    segment: SegmentNumber
+    without: Annotated[tuple[Place, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    start: ValueCount = 0
+
+
+class SegmentTaken(Message, frozen=True):
+    """Receiver to sender: the values are here; send what comes next.
+
+    round_id: as in SegmentsReady.
+    term: as in SegmentsReady.
+    version: as in SegmentsReady.
+    segment: of the model.
+    is_result: a SegmentMessage was taken; else a PieceMessage.
+    """
+
+    round_id: Round
+    term: Term
+    version: Count
+    segment: SegmentNumber
+    is_result: bool = False

@@ -1,4 +1,8 @@
-"""The cut of a delta into segments, and their owners: the same table on every device of a round."""
+"""The ways of a whole delta to all devices: its cut into segments with their owners, and the tree of the broadcast.
+
+The table of segments is the same on every device of a round. The tree is binomial (MDLdroid 3.2.3): position 0 is the
+root, early positions have most children.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,7 @@ from mdl.bounds import MAX_SEGMENTS
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor, Partial, PartialSum
 from mdl.protocol.grid import Vector
-from mdl.protocol.round_messages import BroadcastOrdered
-from mdl.protocol.segment_messages import Lost
+from mdl.protocol.round_messages import BroadcastOrdered, Lost
 from mdl.protocol.vocabulary import Partials
 
 # Limit of about so many segments: results of some go out while pieces of others come in. More cost messages.
@@ -176,3 +179,18 @@ def split_values(whole: Vector, bits: bytes, values: int) -> tuple[Vector, Vecto
     mask = mask_of(bits, values, whole.size)
     inside = np.where(mask, whole, np.float32(0.0))
     return inside, np.where(mask, np.float32(0.0), whole)
+
+
+def tree_parent(position: int) -> int | None:
+    """Return the position that feeds this one; None for the root. In round k 2^k positions have the values."""
+    return None if position == 0 else position & ~(1 << (position.bit_length() - 1))
+
+
+def tree_children(position: int, count: int) -> list[int]:
+    """Return the positions that this one feeds among `count` peers, the one with the largest subtree first."""
+    reach = 1 << position.bit_length()
+    children = []
+    while position + reach < count:
+        children.append(position + reach)
+        reach <<= 1
+    return children

@@ -1,4 +1,4 @@
-"""The parts of messages: devices, rounds, hops, models, and promises."""
+"""The parts of messages: devices, rounds, hops, models, and promises; and the load beside a message."""
 
 from __future__ import annotations
 
@@ -39,7 +39,18 @@ from mdl.bounds import (
 from mdl.defence.limits import OwnDeltaSeen
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, Partial
-from mdl.trust.statements import Proof
+from mdl.protocol.grid import Vector
+from mdl.protocol.statements import Proof
+
+
+class Packed(bytes):
+    """A model or an update of a cloud, as bytes. A type of its own, so that a story can tell its length instead."""
+
+    __slots__ = ()
+
+
+Bulk: TypeAlias = Vector | Packed
+
 
 # Busy periods of one device in one round that are kept: far more than a person would look at.
 MAX_PERIODS = 64

@@ -1,16 +1,22 @@
-"""The lesson of a cloud of recommenders: f, Theta, the encoder, and the names of items and of users' categories.
+"""The exchange of a cloud of recommenders and a device: the lesson, the vector, and the device's use of both.
 
-It is one safetensors text. A reader checks it fully before anything is built: a device takes no shape, number or name
-on trust.
+The lesson is f, Theta, the encoder, and the names of items and of users' categories: one safetensors text. A reader
+checks it fully before anything is built: a device takes no shape, number or name on trust. The vector in transit is
+sixteen bytes that name the basis it was learned with, then little-endian float32.
+
+One device has its own log in the cloud's numbers, its vector, and its suggestions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import msgspec
+import numpy as np
 import torch
+from blake3 import blake3
+from numpy.typing import NDArray
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -18,10 +24,11 @@ from mdl.cloud.update_codec import decode_tensors
 from mdl.errors import DataError, RemoteProtocolError
 from mdl.protocol.delta import LARGEST_VALUE
 from mdl.reading import decode_json
+from mdl.recommend.device_step import Basis, Junction, VectorSettings, learn_vectors, score_features
 from mdl.recommend.din import JUNCTIONS, Din, DinSettings
-from mdl.recommend.interactions import MOST_FEATURES, Feature, Name
-from mdl.recommend.metapatch import Basis, Junction
+from mdl.recommend.interactions import MOST_FEATURES, Feature, Interactions, Name, in_features_of
 from mdl.recommend.momodistill import PROFILE_SIZE, CloudModel, Encoder
+from mdl.recommend.splits import Negatives, SampleEnds, histories
 
 # A million items of 32 numbers are 128 MB; the catalogue that a device holds is far smaller.
 LARGEST_LESSON_BYTES = 64 << 20
@@ -107,3 +114,105 @@ def _fill(name: str, part: nn.Module, tensors: dict[str, Tensor]) -> None:
             raise RemoteProtocolError(f"lesson's {name}.{key} holds NaN, infinity or values beyond {LARGEST_VALUE:g}")
         state[key] = given
     part.load_state_dict(state, assign=True)
+
+
+_NAME_BYTES = 16
+# Vectors begin near U(0, u), with entries below 10, and Adam moves them by 0.02 a step.
+LARGEST_ENTRY = 1e3
+
+
+class OtherBasisError(RemoteProtocolError):
+    """The vector has another basis: neither it nor its device is at fault, but the device has to pull again."""
+
+
+def name_basis(basis: Basis) -> bytes:
+    """Return sixteen bytes of a digest of Theta."""
+    return blake3(basis.theta.detach().numpy().tobytes()).digest(_NAME_BYTES)
+
+
+def pack_vector(vector: Tensor, basis_name: bytes) -> bytes:
+    """Pack a vector: 4 bytes an entry and 16 for the basis."""
+    return basis_name + vector.detach().numpy().astype("<f4").tobytes()
+
+
+def read_vector(packed: bytes, basis_name: bytes, size: int) -> NDArray[np.float32]:
+    """Return the vector (size,).
+
+    Raises RemoteProtocolError in one line for other bytes, OtherBasisError for a vector of another basis.
+    """
+    if packed[:_NAME_BYTES] != basis_name:
+        raise OtherBasisError("the vector is of another basis than this cloud's")
+    if len(packed) != _NAME_BYTES + 4 * size:
+        raise RemoteProtocolError(f"a vector of {len(packed) - _NAME_BYTES} bytes; expected {size} float32")
+    vector = np.frombuffer(packed, "<f4", offset=_NAME_BYTES).astype(np.float32)
+    if not np.isfinite(vector).all():
+        raise RemoteProtocolError("the vector holds NaN or infinity")
+    if np.abs(vector).max() > LARGEST_ENTRY:
+        raise RemoteProtocolError(
+            f"the vector holds {np.abs(vector).max():.3g}; at most {LARGEST_ENTRY:g} can be meant"
+        )
+    return vector
+
+
+# The index of the lone user of a device.
+_ME = 0
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """An item and its score: the logit of a click."""
+
+    item: str
+    score: float
+
+
+def in_numbers_of(lesson: RecommenderLesson, own: Interactions) -> Interactions:
+    """Return a device's log with the cloud's item numbers, without items that the cloud lacks. Raises DataError.
+
+    own: of one user. Only the parts of a profile that the cloud knows by the same names count.
+    """
+    numbers = {title: number for number, title in enumerate(lesson.titles, 1)}
+    found = np.array([numbers.get(own.titles[item - 1], 0) for item in own.items], np.int64)
+    known = found > 0
+    if known.sum() < 2:
+        raise DataError(f"{known.sum()} of this device's {len(found)} interactions are with items that the cloud knows")
+    return replace(
+        in_features_of(lesson.cloud.encoder.features, own),
+        titles=lesson.titles,
+        items=found[known],
+        starts=np.array([0, known.sum()]),
+        times=None if own.times is None else own.times[known],
+    )
+
+
+def learn_vector(
+    lesson: RecommenderLesson,
+    own: Interactions,
+    former: NDArray[np.float32] | None,
+    settings: VectorSettings,
+    seed: int,
+) -> Tensor:
+    """Learn a vector (size,) by Eq. 3 from a device's latest clicks. former: the one of an earlier basis, or None."""
+    cloud = lesson.cloud
+    fits = former is not None and former.shape == (cloud.basis.size,)
+    before = torch.from_numpy(former)[None] if fits and former is not None else torch.zeros(1, cloud.basis.size)
+    start = cloud.warm_start(before, own.profiles)
+    places = SampleEnds(np.full(len(own.items) - 1, _ME), np.arange(1, len(own.items)))
+    negatives = Negatives.never_met(own)
+    return learn_vectors(cloud.model, cloud.basis, start, own, places, negatives, settings, seed)[_ME]
+
+
+@torch.no_grad()
+def suggest(lesson: RecommenderLesson, own: Interactions, vector: Tensor | None, top: int) -> list[Suggestion]:
+    """Return the items with the highest scores that this user has not met; vector None: by the cloud's model alone."""
+    cloud, end = lesson.cloud, SampleEnds(np.array([_ME]), np.array([len(own.items)]))
+    history = torch.from_numpy(histories(own, end, cloud.model.settings.history))
+    fresh = np.setdiff1d(np.arange(1, len(lesson.titles) + 1), own.items)
+    candidates = torch.from_numpy(fresh)[None]
+    features = cloud.model.features(torch.tensor([_ME]), history, candidates)
+    scores = score_features(cloud.model, cloud.basis, None if vector is None else vector[None], features)[0]
+    found = torch.topk(scores, min(top, len(fresh)))
+    return [
+        Suggestion(lesson.titles[fresh[place] - 1], float(value))
+        for value, place in zip(found.values, found.indices, strict=True)
+    ]

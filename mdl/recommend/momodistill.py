@@ -1,14 +1,15 @@
-"""MoMoDistill: the cloud learns from the devices' vectors as from features (Eq. 5 to 7, Algorithm 1).
+"""MoMoDistill: the cloud learns from the devices' vectors as from features (Eq. 5 to 7), and its side of Algorithm 1.
 
 Step 1 teaches the model: each sample's teacher is the former model, with the patches of the sample's device. Step 2
 holds that model and teaches the basis, through an encoder that evens the vectors out and uses the profile of a user
 without a vector. Devices' vectors are rows of one table: nothing is loaded for any of them, and memory is that of a
-batch.
+batch. The algorithm makes the first model and basis, and does one round after the devices' vectors have come.
 """
 
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -18,12 +19,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mdl.recommend.device_step import score_features, score_with_vectors
-from mdl.recommend.din import JUNCTIONS, Din, DinSettings
+from mdl.recommend.device_step import Basis, Junction, score_features, score_with_vectors
+from mdl.recommend.din import JUNCTIONS, Din, DinSettings, FitSettings, as_tensors, click_loss, fit, fit_model, score
 from mdl.recommend.interactions import Feature, Integers, Interactions
-from mdl.recommend.metapatch import Basis, Junction
-from mdl.recommend.splits import ItemSamples, Negatives, SampleEnds
-from mdl.recommend.training import FitSettings, as_tensors, click_loss, fit
+from mdl.recommend.splits import (
+    TEST_NEGATIVES,
+    ItemSamples,
+    Negatives,
+    SampleEnds,
+    make_test,
+    ranks,
+    top_metrics,
+    training_places,
+)
+
+logger = logging.getLogger(__name__)
 
 # Table 5: the size of a profile. W3 maps it to the size of a vector.
 PROFILE_SIZE = 8
@@ -175,3 +185,78 @@ def _learn(
         return loss_of(samples)
 
     fit(loss_in_training, parameters, data, places, negatives, settings, rng, must_end=must_end)
+
+
+class RecommenderSettings(msgspec.Struct, frozen=True):
+    """din: sizes of f. vector: entries of a device's. first: of f's pretraining. rounds: of each round after it.
+
+    patience: pretraining ends after so many epochs without a better NDCG@10 on the last items but one.
+    """
+
+    din: DinSettings = DinSettings(has_user=False)
+    vector: int = 32
+    first: FitSettings = FitSettings(epochs=40, learning_rate=3e-3, batch=1024)
+    rounds: MoMoDistillSettings = MoMoDistillSettings()
+    patience: int = 3
+
+
+def pretrain(
+    data: Interactions, settings: RecommenderSettings, seed: int, must_end: Callable[[], bool] = lambda: False
+) -> CloudModel:
+    """Learn f by Eq. 4, then Theta and the encoder by Eq. 7 from zero vectors. Everything follows from the seed."""
+    rng, negatives, places = np.random.default_rng([seed, 0]), Negatives.before(data), training_places(data)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        cloud = make_cloud_model(data, settings.din, settings.vector)
+        judge = _Judge(cloud, _tuning(data, settings, seed), settings.patience)
+        fit_model(cloud.model, data, places, negatives, settings.first, rng, judge, must_end)
+        judge.restore()
+        return distill_basis(cloud, cloud, None, data, places, negatives, settings.rounds, rng, must_end)
+
+
+def next_round(
+    cloud: CloudModel,
+    vectors: Tensor,
+    data: Interactions,
+    settings: RecommenderSettings,
+    seed: int,
+    must_end: Callable[[], bool] = lambda: False,
+) -> CloudModel:
+    """Run Eq. 5, then Eq. 7. vectors: (U, size) under this cloud's basis; rows of NaN: users without a vector."""
+    rng, negatives, places = np.random.default_rng([seed, 1]), Negatives.before(data), training_places(data)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        learned = distill_model(cloud, vectors, data, places, negatives, settings.rounds, rng, must_end)
+        return distill_basis(learned, cloud, vectors, data, places, negatives, settings.rounds, rng, must_end)
+
+
+def _tuning(data: Interactions, settings: RecommenderSettings, seed: int) -> ItemSamples | None:
+    """Return the last items but one with stored negatives; None if the log has too few items."""
+    if len(data.titles) - data.lengths.max() < TEST_NEGATIVES:
+        return None
+    return make_test(data, 2, settings.din.history, seed)
+
+
+class _Judge:
+    """Keeps the best epoch by NDCG@10, and ends the pretraining when it does not get better."""
+
+    def __init__(self, cloud: CloudModel, tuning: ItemSamples | None, patience: int) -> None:
+        self._model, self._tuning, self._patience = cloud.model, tuning, patience
+        self._best, self._waited = -1.0, 0
+        self._state: dict[str, Tensor] | None = None
+
+    def __call__(self, epoch: int, loss: float) -> bool:
+        if self._tuning is None:
+            return True
+        found = top_metrics(ranks(score(self._model, self._tuning)))
+        told = "epoch %d: loss %.4f, HitRate@10 %.1f %%, NDCG@10 %.1f %% on the last items but one"
+        logger.info(told, epoch + 1, loss, found["HR@10"], found["NDCG@10"])
+        self._waited += 1
+        if found["NDCG@10"] > self._best:
+            self._best, self._waited = found["NDCG@10"], 0
+            self._state = {name: value.clone() for name, value in self._model.state_dict().items()}
+        return self._waited < self._patience
+
+    def restore(self) -> None:
+        if self._state is not None:
+            self._model.load_state_dict(self._state)

@@ -1,7 +1,11 @@
-"""The split of a log for training and tests: leave-last-out, halves, stored negatives, and the samples of training.
+"""The test of a recommender: the split of a log into training and tests, and the quality of a ranking.
 
-A sample is a context (a user and their former items), the one item that came next and `negatives` that had not come.
-The last item of each user is the test, the one before it is for choosing settings; training ends before both (4.2.1).
+The split is leave-last-out or halves, with stored negatives. A sample is a context (a user and their former items), the
+one item that came next and `negatives` that had not come. The last item of each user is the test, the one before it is
+for choosing settings; training ends before both (4.2.1).
+
+The quality of a ranking (Eq. 8) is HitRate@K, NDCG@K and macro-AUC; ties count against us. The paper prints NDCG with
+the indicator inside the logarithm too, which would make it HitRate; log2(R + 1) is meant.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mdl.errors import DataError
 from mdl.recommend.interactions import Integers, Interactions
@@ -152,3 +157,32 @@ def batches(places: SampleEnds, size: int, rng: np.random.Generator) -> Iterator
     order = rng.permutation(len(places))
     for begin in range(0, len(order), size):
         yield places.take(order[begin : begin + size])
+
+
+Floats = NDArray[np.float64]
+
+
+def ranks(scores: NDArray[np.floating]) -> NDArray[np.int64]:
+    """Return the rank of the first candidate among all, (B,), 1 is best. scores: (B, 1 + n). NaN is worst.
+
+    An equal score of another candidate stands before it.
+    """
+    first, others = scores[:, :1], scores[:, 1:]
+    found: NDArray[np.int64] = 1 + others.shape[1] - (others < first).sum(axis=1)
+    return found
+
+
+def hits(rank: NDArray[np.int64], k: int) -> Floats:
+    """Return 1 if the item is among the first k, (B,); the mean over users is HitRate@K."""
+    return (rank <= k).astype(np.float64)
+
+
+def gains(rank: NDArray[np.int64], k: int) -> Floats:
+    """Return 1 / log2(R + 1) if the item is among the first k, else 0, (B,); the mean over users is NDCG@K."""
+    return np.where(rank <= k, 1 / np.log2(rank + 1), 0.0)
+
+
+def top_metrics(rank: NDArray[np.int64]) -> dict[str, float]:
+    """Return Table 2's five metrics, in percent."""
+    hit = {f"HR@{k}": 100 * float(hits(rank, k).mean()) for k in (1, 5, 10)}
+    return hit | {f"NDCG@{k}": 100 * float(gains(rank, k).mean()) for k in (5, 10)}

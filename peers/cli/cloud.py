@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from mdl.config import MANY
 from mdl.peers.cli.options import (
     MESH,
     PERSONAL,
@@ -38,7 +39,6 @@ from mdl.peers.cli.options import (
     print_json,
 )
 from mdl.peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides
-from mdl.section import MANY
 
 if TYPE_CHECKING:
     from mdl.config import Config

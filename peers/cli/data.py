@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from mdl.config import LARGEST_SEED, LONGEST_S
 from mdl.data.sources import source_forms
 from mdl.peers.cli.options import (
     AsJson,
@@ -31,14 +32,13 @@ from mdl.peers.cli.options import (
     tell,
 )
 from mdl.peers.cli.progress import progress_bar
-from mdl.section import LARGEST_SEED, LONGEST_S
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from mdl.data.readers.catalogue import PublicSet
-    from mdl.devices.offer import Offer
     from mdl.peers.sharing import Meeting
+    from mdl.protocol.sharing_messages import Offer
 
 app = CommandGroup("List, fetch, inspect and share data sets.")
 
@@ -497,9 +497,9 @@ def _meeting(
 
 
 def _offer(speed: float | None, memory_mb: float | None) -> Offer:
-    from mdl.devices.offer import Offer
     from mdl.peers.edge.sampler import Sampler
     from mdl.peers.sharing import measure_speed
+    from mdl.protocol.sharing_messages import Offer
 
     resources = Sampler().last()
     windows_s = measure_speed() if speed is None else speed

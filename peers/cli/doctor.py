@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from mdl.config import LONGEST_S
 from mdl.peers.cli.options import (
     MACHINE,
     AsJson,
@@ -29,7 +30,6 @@ from mdl.peers.cli.options import (
     need_data,
     print_json,
 )
-from mdl.section import LONGEST_S
 
 if TYPE_CHECKING:
     from mdl.peers.doctor.finding import Finding

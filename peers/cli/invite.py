@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.config import LONGEST_S
 from mdl.peers.cli.options import AsJson, Interface, finite, need_data, print_json, tell
-from mdl.section import LONGEST_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

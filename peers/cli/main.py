@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mdl.bounds import printable
+from mdl.config import MEMBERS
 from mdl.descriptors import RAISE_IT
 from mdl.errors import MdlError, StorageError, UnfinishedError
 from mdl.peers import interrupts
@@ -83,8 +84,7 @@ from mdl.peers.cli.options import (
 from mdl.peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides, with_port
 from mdl.peers.interrupts import INTERRUPTED
 from mdl.peers.view.plain import log_plainly
-from mdl.section import MEMBERS
-from mdl.transport.loglimit import FloodFilter
+from mdl.transport.limits import FloodFilter
 
 if TYPE_CHECKING:
     from mdl.config import Config

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.config import LONGEST_S
 from mdl.peers.cli.invite import AsQr, draw_qr
 from mdl.peers.cli.options import (
     AsJson,
@@ -26,7 +27,6 @@ from mdl.peers.cli.options import (
     print_json,
     tell,
 )
-from mdl.section import LONGEST_S
 
 if TYPE_CHECKING:
     from mdl.config import MeshSection

@@ -24,10 +24,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import CommandFunctionType
 
+from mdl.config import LARGEST_SEED, MANY
 from mdl.data.sources import source_forms
 from mdl.learning.built_in import model_forms
 from mdl.scheduler.policies.registry import name_policies
-from mdl.section import LARGEST_SEED, MANY
 
 if TYPE_CHECKING:
     from mdl.config import Config
@@ -375,7 +375,7 @@ def mesh_overrides(
 def round_overrides(
     policy: str | None, exchange: str | None, compress: str | None, until: list[str] | None, every: str | None
 ) -> dict[str, object]:
-    from mdl.ends import parse_period, until_settings
+    from mdl.config import parse_period, until_settings
 
     how: dict[str, object] = {"round.policy": policy, "round.exchange": exchange, "round.compress": compress}
     return how | {"round.every_s": parse_period(every) if every else None} | until_settings(until or [])

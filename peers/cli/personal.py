@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.config import MANY
 from mdl.errors import ConfigError, UnfinishedError
 from mdl.peers.cli.options import (
     PERSONAL,
@@ -46,7 +47,6 @@ from mdl.peers.cli.personal_options import (
     study_settings,
 )
 from mdl.peers.cli.progress import progress_bar
-from mdl.section import MANY
 
 if TYPE_CHECKING:
     from mdl.personal.words.efficiency import SuggestionScore

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.config import MANY
 from mdl.errors import UnfinishedError
 from mdl.peers.cli.options import (
     AsJson,
@@ -49,7 +50,6 @@ from mdl.peers.cli.personal_options import (
     study_settings,
 )
 from mdl.peers.cli.progress import progress_bar
-from mdl.section import MANY
 
 if TYPE_CHECKING:
     from mdl.config import Config

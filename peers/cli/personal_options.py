@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import UnfinishedError
 from mdl.peers.cli.options import check_choice, finite, print_json, tell
-from mdl.section import LARGEST_SEED, MANY
 
 if TYPE_CHECKING:
     from mdl.peers.personal.train import TrainingEnded
     from mdl.personal.study import StudySettings
-    from mdl.personal.words.text_task import Batching
+    from mdl.personal.words.personalise import Batching
 
 BATCHINGS = ("shared", "exact", "buckets", "longest", "padded")
 _TEXT = "Read .txt or .jsonl (a file or folder, packed or not), a .zip of .txt, or an exported chat: CHAT?me=YOUR NAME."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.config import LONGEST_S, MANY
 from mdl.errors import UnfinishedError
 from mdl.peers.cli.options import (
     AsJson,
@@ -26,7 +27,6 @@ from mdl.peers.cli.options import (
 )
 from mdl.peers.cli.progress import progress_bar
 from mdl.scheduler.policies.registry import OPTIMAL, SHARES, name_policies, quick_policies
-from mdl.section import LONGEST_S, MANY
 from mdl.writing import check_writable
 
 if TYPE_CHECKING:

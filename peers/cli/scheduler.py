@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import ConfigError, UnfinishedError
 from mdl.peers.cli.options import (
     MOST_PROCESSES,
@@ -27,7 +28,6 @@ from mdl.peers.cli.options import (
 )
 from mdl.peers.cli.progress import progress_bar
 from mdl.peers.interrupts import handled
-from mdl.section import LARGEST_SEED, MANY
 from mdl.writing import check_writable, save_or_rescue
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mdl.config import MANY
 from mdl.errors import ConfigError
 from mdl.peers.cli.options import AsJson, CommandGroup, print_json, tell
-from mdl.section import MANY
 
 if TYPE_CHECKING:
     from mdl.peers.service import Service

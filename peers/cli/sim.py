@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 import typer
 from msgspec.structs import replace as replace_struct
 
-from mdl.config import Exchange
+from mdl.config import MANY, Exchange
 from mdl.errors import ConfigError, MdlError, UnfinishedError
 from mdl.peers.cli.options import (
     AsJson,
@@ -31,7 +31,6 @@ from mdl.peers.cli.options import (
     tell,
 )
 from mdl.peers.cli.progress import progress_bar
-from mdl.section import MANY
 
 if TYPE_CHECKING:
     from mdl.peers.cli.progress import Show

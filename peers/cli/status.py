@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from mdl.config import LONGEST_S
 from mdl.peers.cli.options import (
     LOOK,
     AsJson,
@@ -20,7 +21,6 @@ from mdl.peers.cli.options import (
     mesh_overrides,
     print_json,
 )
-from mdl.section import LONGEST_S
 
 
 def status(

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from mdl.config import MANY
 from mdl.peers.cli.options import DATA, AsJson, DataSpec, OwnModel, print_json, tell
-from mdl.section import MANY
 
 # Rounds take longer; a look opens a few files.
 _LOOK_S = 0.5

@@ -25,7 +25,7 @@ import psutil
 
 from mdl.bounds import first_few, printable
 from mdl.config import Config
-from mdl.descriptors import RAISE_IT
+from mdl.descriptors import LEAST, RAISE_IT, raise_limit, share_out, tell_too_few
 from mdl.errors import ConfigError
 from mdl.peers.doctor.finding import Finding, fail, note, ok
 from mdl.peers.doctor.mesh import Sight
@@ -35,7 +35,6 @@ from mdl.peers.edge.small import LEAST_MB, LITTLE_MB, read_memory_limit
 from mdl.protocol.vocabulary import Role
 from mdl.reading import read_system_line
 from mdl.transport.discovery.interfaces import name_of
-from mdl.transport.links.descriptors import LEAST, raise_limit, share_out, tell_too_few
 from mdl.transport.trust.words import fingerprint
 
 # Bits of a Raspberry Pi's firmware (vcgencmd get_throttled): now, and since it was started.

@@ -33,16 +33,15 @@ from mdl.peers.doctor.network import (
 )
 from mdl.peers.edge.identity import other_runs
 from mdl.peers.view.watch import Watcher
+from mdl.protocol.statements import Proof
 from mdl.protocol.status_messages import MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.discovery.directory import Address, parse_address
+from mdl.transport.discovery.directory import Address, Interface, bare, parse_address
 from mdl.transport.discovery.mdns import Announcement, Survey
-from mdl.transport.discovery.scopes import Interface, bare
 from mdl.transport.links.probe import ProbeStage, connect, endures, probe, probe_link
 from mdl.transport.links.sockets import Curve
 from mdl.transport.trust.keys import Mesh, show_name
 from mdl.transport.trust.membership import Membership
-from mdl.trust.statements import Proof
 
 # The port of two doctors that look for each other (`--peer HOST`); nothing else listens there.
 DOCTOR_PORT = 5751

@@ -25,23 +25,33 @@ import psutil
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
 from mdl.peers.doctor.finding import Finding, Severity, broken, fail, note, ok
-from mdl.transport.discovery.arp import hear_namesake, remembered, who_else_has, who_has
-from mdl.transport.discovery.directory import Address
-from mdl.transport.discovery.interfaces import LOOPBACK, interface_states, is_outer, name_of, of_ipv4, usable_interfaces
-from mdl.transport.discovery.reach import PORT as MDNS
-from mdl.transport.discovery.reach import (
+from mdl.transport.discovery.directory import Address, Interface, socket_address, with_link
+from mdl.transport.discovery.interfaces import (
+    DEFAULT_PORT,
+    LOOPBACK,
+    hear_namesake,
+    interface_states,
+    is_outer,
+    name_of,
+    of_ipv4,
+    remembered,
+    usable_interfaces,
+    who_else_has,
+    who_has,
+)
+from mdl.transport.links.probe import PORT as MDNS
+from mdl.transport.links.probe import (
     Echoes,
     Heard,
     Multicast,
+    ProbeStage,
     are_taken,
+    connect,
     count_answers,
     echo,
     measure_speed,
     try_multicast,
 )
-from mdl.transport.discovery.scan import DEFAULT_PORT
-from mdl.transport.discovery.scopes import Interface, socket_address, with_link
-from mdl.transport.links.probe import ProbeStage, connect
 from mdl.transport.links.sockets import local_host_towards
 
 _NEIGHBOUR_S, _CONNECT_S, _ECHO_S = 0.6, 1.0, 1.0

@@ -26,7 +26,7 @@ from mdl.cloud.distillation import predict_probabilities
 from mdl.cloud.model_kinds import ModelKind, WindowKind, find_mode, kind_of
 from mdl.cloud.progress import OWN, PERSONAL, CloudProgress, read_progress, write_personal, write_progress
 from mdl.cloud.update_codec import LARGEST_LESSON_BYTES, unpack_parts
-from mdl.config import Config, ModelSection
+from mdl.config import MANY, Config, ModelSection
 from mdl.data import DataSet, Windows, default_cache_dir, donated_part, load_data, shard_test, take_windows
 from mdl.errors import ConfigError, MdlError, TrainingCancelledError
 from mdl.files.kept import previous_of, read_kept, read_sealed, with_previous, write_kept
@@ -43,8 +43,6 @@ from mdl.peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from mdl.peers.edge.share import load_share
 from mdl.peers.roles.cloud import Cloud, CloudSettings
 from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
-from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_work import StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.delta import Contributor
 from mdl.protocol.grid import Vector
 from mdl.protocol.machine import (
@@ -55,14 +53,19 @@ from mdl.protocol.machine import (
     PauseChanged,
     SaveModel,
     StopRequested,
+    StoreUpdate,
+    StudyLesson,
+    TeachCycle,
     Tick,
+    UpdateReady,
+    UpdateStored,
     WorkFailed,
 )
+from mdl.protocol.vocabulary import Packed
 from mdl.reading import decode_json
-from mdl.section import MANY
 from mdl.transport.discovery.interfaces import host_to_listen_on
+from mdl.transport.limits import LogLimit
 from mdl.transport.links.hub import CloudHub, Spoke
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.runtime import Renewed, Runtime
 from mdl.transport.trust.keys import Mesh, MeshKeys
 from mdl.transport.worker import Work, Worker

@@ -43,9 +43,9 @@ from mdl.files.journal import Journal
 from mdl.files.kept import damaged, previous_of, read_sealed, seal, tell_previous, with_previous
 from mdl.peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from mdl.peers.roles.cloud import CloudState
-from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from mdl.protocol.delta import digest_of
+from mdl.protocol.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
+from mdl.protocol.vocabulary import Packed
 from mdl.reading import decode_json, read_bytes
 from mdl.transport.trust.names import MOST_NAMES, Names
 from mdl.writing import append_line, make_private_folder, write_bytes

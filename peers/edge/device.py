@@ -20,16 +20,15 @@ from mdl.channels import tell_channels
 from mdl.config import Config
 from mdl.data import DataSet, Shard, shard_test, take_windows
 from mdl.data.watch import WatchedFolder, watched_folder
-from mdl.defence.marks import length
+from mdl.defence.judge import length
 from mdl.errors import ConfigError, TrainingCancelledError
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import CachedModel, ModelCache, write_safetensors
 from mdl.files.export import ModelDescription, export_state
 from mdl.learning.evaluation import LARGEST_TESTED, OwnLoss, evaluate
-from mdl.learning.flat import FlatModel, hash_task, older_hashes, units_meaning
+from mdl.learning.flat import FlatModel, OwnState, hash_task, older_hashes, own_names, units_meaning
 from mdl.learning.models import build_model
 from mdl.learning.networks import plain_sizes
-from mdl.learning.tensors import OwnState, own_names
 from mdl.learning.training import LocalTrainer, Teacher, check_trained, find_device, make_turn, model_delta
 from mdl.own import own_model
 from mdl.peers.edge.best import BestModel

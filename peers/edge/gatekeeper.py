@@ -30,8 +30,7 @@ import psutil
 from mdl.bounds import printable
 from mdl.config import Config
 from mdl.devices.gate import PauseConditions, SensorReading, parse_when
-from mdl.errors import ConfigError, DataError
-from mdl.hints import did_you_mean
+from mdl.errors import ConfigError, DataError, did_you_mean
 from mdl.peers.edge.sampler import is_in_use, read_battery
 from mdl.reading import decode_json, read_system_line, read_text
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import platformdirs
 
+from mdl import locks
 from mdl.bounds import MAX_INCARNATION, printable, whole_number
 from mdl.errors import ConfigError, DataError, MdlError
-from mdl.files import run_lock
 from mdl.protocol.delta import Contributor
 from mdl.reading import read_bytes, read_text
 from mdl.transport.trust.keys import RUN_MARK, MeshKeys, is_successor, name_run, parse_join_code
@@ -44,7 +44,7 @@ def claim_identity(base: Path, name: str | None, out: Path | None = None, host: 
         directory = out or base / peer_id
         try:
             make_private_folder(directory)
-            taken = not run_lock.take(directory)
+            taken = not locks.take(directory)
         except OSError as error:
             way = "--out, or XDG_STATE_HOME for all meshes, names another place"
             raise ConfigError(f"cannot write to {directory}: {error.strerror}; {way}") from None
@@ -56,7 +56,7 @@ def claim_identity(base: Path, name: str | None, out: Path | None = None, host: 
                 release_identity(directory)
                 raise
         if name is not None or out is not None:
-            who = run_lock.owner_of(directory)
+            who = locks.owner_of(directory)
             raise ConfigError(f"{directory} is used by {who}; choose another --name or --out")
     raise ConfigError(f"no free name for {host!r} in {base}")
 
@@ -73,7 +73,7 @@ def claim_again(directory: Path, me: Contributor) -> Contributor:
 
 def release_identity(directory: Path) -> None:
     """Release the name and the directory; another process may take them from now on."""
-    run_lock.let_go(directory)
+    locks.let_go(directory)
 
 
 def state_home(mesh: str) -> Path:

@@ -32,13 +32,12 @@ from mdl.errors import ConfigError, DataError, MdlError, NameRefusedError, Remot
 from mdl.files.kept import read_sealed, seal
 from mdl.locks import wait_for_lock
 from mdl.peers.edge.identity import codes_home, default_name, known_meshes, remember_code
-from mdl.readable import encode_readable
+from mdl.protocol.statements import MAX_WORKED, AnyStatement, Key
 from mdl.reading import read_bytes
 from mdl.transport.trust.keys import RUN_MARK, SECRET_BYTES, DeviceKey, Mesh, MeshKeys, is_signed
-from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.membership import Membership, encode_readable
 from mdl.transport.trust.roster import Worked, is_stated
 from mdl.transport.trust.words import next_own_name, own_names
-from mdl.trust.statements import MAX_WORKED, AnyStatement, Key
 from mdl.writing import make_private_folder, narrow, open_private, write_bytes
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from mdl.defence.judge import Verdict
 from mdl.protocol.counts import show_score
-from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import (
     Effect,
     Evaluated,
@@ -25,8 +24,14 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.round_messages import BroadcastOrdered, MemberQuarantined, ModelWanted, RoundOpened
-from mdl.protocol.segment_messages import SegmentMessage
+from mdl.protocol.round_messages import (
+    BroadcastOrdered,
+    DeltaMessage,
+    MemberQuarantined,
+    ModelWanted,
+    RoundOpened,
+    SegmentMessage,
+)
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vector_work import DeltasMerged
 from mdl.protocol.vocabulary import Role

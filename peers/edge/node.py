@@ -61,11 +61,9 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.vector_work import MergeDeltas
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
-from mdl.transport.discovery.directory import Address
-from mdl.transport.discovery.interfaces import AddressWatch, host_to_listen_on, usable_interfaces
+from mdl.transport.discovery.directory import Address, Interface
+from mdl.transport.discovery.interfaces import DEFAULT_PORT, AddressWatch, Scan, host_to_listen_on, usable_interfaces
 from mdl.transport.discovery.mdns import Discovery
-from mdl.transport.discovery.scan import DEFAULT_PORT, Scan
-from mdl.transport.discovery.scopes import Interface
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.links.sockets import LinkCounts
 from mdl.transport.runtime import Renew, Renewed, Runtime

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from mdl.errors import ConfigError
-from mdl.learning.tensors import unwrap
+from mdl.learning.flat import unwrap
 from mdl.peers.api import SteppedLoop
 
 

@@ -27,6 +27,7 @@ from rich.text import Text
 from mdl.bounds import in_utf8
 from mdl.config import Config, RoundSection, WebSection, save_config
 from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
+from mdl.descriptors import claim_share
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
 from mdl.files.figures import read_rounds
 from mdl.own import Own, own_data
@@ -51,7 +52,6 @@ from mdl.peers.view.watch import Watcher
 from mdl.peers.web.opening import need_libraries
 from mdl.protocol.status_messages import RoundSummary
 from mdl.scheduler.given import check_count, is_file, policy_of
-from mdl.transport.links.descriptors import claim_share
 from mdl.transport.trust.keys import Mesh, new_join_code
 from mdl.writing import make_private_folder, write_bytes
 

@@ -15,7 +15,7 @@ import msgspec
 import platformdirs
 
 from mdl.bounds import Bytes, Count, Seconds
-from mdl.devices.power import TRAINING_W
+from mdl.devices.energy import TRAINING_W
 from mdl.errors import DataError, MdlError, StorageError
 from mdl.files.kept import read_kept, read_sealed, with_previous, write_kept
 from mdl.personal.words.model_file import load_next_word

@@ -18,14 +18,13 @@ import numpy as np
 from blake3 import blake3
 
 from mdl.errors import ConfigError
-from mdl.learning.optimizer import Optimizer
+from mdl.learning.training import Optimizer
 from mdl.peers.personal.home import MODEL, NEXT, SHARED, prepare_folder
 from mdl.personal.study import StudySettings, check_loss, tune_all
 from mdl.personal.words.model_file import NextWordFile, load_next_word, save_next_word
 from mdl.personal.words.next_word import NextWordModel
-from mdl.personal.words.personalise import rebase, suit_rate
+from mdl.personal.words.personalise import TextTask, rebase, suit_rate
 from mdl.personal.words.text import Text, TokenTable, encode
-from mdl.personal.words.text_task import TextTask
 from mdl.writing import check_writable
 
 Shared = tuple[NextWordModel, NextWordFile]

@@ -23,15 +23,16 @@ from mdl.peers.interrupts import handled
 from mdl.peers.personal.home import MODEL, PREVIOUS, STUDY, read_record, write_record
 from mdl.peers.personal.shared import identify
 from mdl.personal.compression import count_bytes
-from mdl.personal.study import Study, StudySettings, tune_all
-from mdl.personal.study_file import load_study, save_study
+from mdl.personal.study import Study, StudySettings, load_study, save_study, tune_all
 from mdl.personal.words.corpus import NoTextError, read_lines_of
 from mdl.personal.words.efficiency import Alphabet, SuggestionScore, evaluate_next_word
-from mdl.personal.words.mixture import count_ngrams, evaluate_mixture, evaluate_ngrams
+from mdl.personal.words.keyboard import count_ngrams, evaluate_mixture, evaluate_ngrams
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
 from mdl.personal.words.personalise import (
+    Batching,
     Techniques,
+    TextTask,
     begin_study,
     change_words,
     compress_global,
@@ -40,7 +41,6 @@ from mdl.personal.words.personalise import (
     suit_rate,
 )
 from mdl.personal.words.text import Text, TokenTable, build_table, encode, split_words
-from mdl.personal.words.text_task import Batching, TextTask
 from mdl.writing import check_writable
 
 # Saving may take this share of the time: a small model is saved after each batch, a large one twice a minute.

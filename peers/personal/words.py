@@ -7,10 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mdl.errors import ConfigError
-from mdl.hints import did_you_mean
+from mdl.errors import ConfigError, did_you_mean
 from mdl.peers.personal.home import MODEL, PREVIOUS, STUDY
-from mdl.personal.vocabulary import VocabularyChange
+from mdl.personal.compression import VocabularyChange
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.personalise import change_words
 from mdl.personal.words.text import split_words

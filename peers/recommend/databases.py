@@ -31,8 +31,8 @@ from mdl.errors import ConfigError, DamagedError, DataError, MdlError, RemotePro
 from mdl.protocol.cloud_messages import VectorMessage
 from mdl.protocol.delta import digest_of
 from mdl.reading import read_bytes, shorten
-from mdl.recommend.profiles import Told
-from mdl.recommend.vector_codec import OtherBasisError, read_vector
+from mdl.recommend.interactions import Told
+from mdl.recommend.lesson import OtherBasisError, read_vector
 from mdl.writing import make_private_folder, open_private
 
 logger = logging.getLogger(__name__)

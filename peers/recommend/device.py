@@ -23,16 +23,24 @@ from mdl.errors import ConfigError, DamagedError, DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_packed, write_packed
 from mdl.files.kept import read_kept, read_sealed, with_previous, write_kept
 from mdl.peers.edge.resume import set_aside
-from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_work import StudyLesson, UpdateReady
-from mdl.protocol.machine import Event
+from mdl.protocol.machine import Event, StudyLesson, UpdateReady
+from mdl.protocol.vocabulary import Packed
 from mdl.reading import decode_json
 from mdl.recommend.device_step import VectorSettings
 from mdl.recommend.interactions import Interactions, keep_users
-from mdl.recommend.lesson import LARGEST_LESSON_BYTES, RecommenderLesson, read_lesson
-from mdl.recommend.personal import Suggestion, in_numbers_of, learn_vector, suggest
+from mdl.recommend.lesson import (
+    LARGEST_ENTRY,
+    LARGEST_LESSON_BYTES,
+    RecommenderLesson,
+    Suggestion,
+    in_numbers_of,
+    learn_vector,
+    name_basis,
+    pack_vector,
+    read_lesson,
+    suggest,
+)
 from mdl.recommend.readers import read_interactions, read_titles
-from mdl.recommend.vector_codec import LARGEST_ENTRY, name_basis, pack_vector
 
 logger = logging.getLogger("mdl")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mdl.config import Config, ModelSection
+from mdl.config import MANY, Config, ModelSection
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_packed, write_packed
 from mdl.files.kept import damaged, tell_previous
@@ -34,18 +34,22 @@ from mdl.peers.recommend.databases import PostgresDatabase, ProfileStore, Sqlite
 from mdl.peers.recommend.device import Recommendee
 from mdl.peers.roles.cloud import TASK, CloudSettings, Collector
 from mdl.peers.roles.learner import Learner, LearnerSettings
-from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_work import CycleTaught, KeepVectors, TeachCycle, VectorJudged, VectorsKept
 from mdl.protocol.delta import Contributor
-from mdl.recommend.algorithm import RecommenderSettings, next_round, pretrain
-from mdl.recommend.algorithm import RecommenderSettings as Sizes
+from mdl.protocol.machine import CycleTaught, KeepVectors, TeachCycle, VectorJudged, VectorsKept
+from mdl.protocol.vocabulary import Packed
 from mdl.recommend.din import DinSettings
-from mdl.recommend.interactions import Interactions
-from mdl.recommend.lesson import LARGEST_LESSON_BYTES, RecommenderLesson, pack_lesson, read_lesson
-from mdl.recommend.profiles import number_profiles, tell_profiles
+from mdl.recommend.interactions import Interactions, number_profiles, tell_profiles
+from mdl.recommend.lesson import (
+    LARGEST_LESSON_BYTES,
+    OtherBasisError,
+    RecommenderLesson,
+    name_basis,
+    pack_lesson,
+    read_lesson,
+)
+from mdl.recommend.momodistill import RecommenderSettings, next_round, pretrain
+from mdl.recommend.momodistill import RecommenderSettings as Sizes
 from mdl.recommend.readers import read_interactions
-from mdl.recommend.vector_codec import OtherBasisError, name_basis
-from mdl.section import MANY
 from mdl.transport.links.hub import Spoke
 from mdl.transport.trust.keys import DeviceKey, MeshKeys
 

@@ -22,7 +22,6 @@ from math import inf
 import msgspec
 
 from mdl.bounds import MAX_MEMBERS, printable
-from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.cloud_messages import (
     LessonCurrent,
     LessonMessage,
@@ -34,20 +33,28 @@ from mdl.protocol.cloud_messages import (
     UpdateWanted,
     VectorMessage,
 )
-from mdl.protocol.cloud_work import (
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import (
     CycleTaught,
+    Effect,
+    Event,
+    Finish,
     KeepVectors,
+    Received,
+    Send,
+    StopRequested,
     StoreUpdate,
     TeachCycle,
+    TransferProgressed,
     UpdateStored,
     VectorJudged,
     VectorReceived,
     VectorsKept,
+    WorkFailed,
 )
-from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested, TransferProgressed, WorkFailed
+from mdl.protocol.vocabulary import Bulk, Packed
 from mdl.task import task_difference
-from mdl.transport.loglimit import LogLimit
+from mdl.transport.limits import LogLimit
 from mdl.transport.wire.places import PlacesInLine
 
 logger = logging.getLogger(__name__)

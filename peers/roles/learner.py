@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import msgspec
 
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.cloud_messages import (
     LessonCurrent,
     LessonMessage,
@@ -25,10 +24,21 @@ from mdl.protocol.cloud_messages import (
     UpdateWanted,
     VectorMessage,
 )
-from mdl.protocol.cloud_work import StudyLesson, UpdateReady
 from mdl.protocol.delta import digest_of
-from mdl.protocol.machine import Effect, Event, Finish, PauseChanged, Received, Send, StopRequested, WorkFailed
+from mdl.protocol.machine import (
+    Effect,
+    Event,
+    Finish,
+    PauseChanged,
+    Received,
+    Send,
+    StopRequested,
+    StudyLesson,
+    UpdateReady,
+    WorkFailed,
+)
 from mdl.protocol.messages import Said
+from mdl.protocol.vocabulary import Bulk, Packed
 
 # The id of the other end of a spoke: there is nobody else.
 CLOUD = "cloud"

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mdl.bounds import MAX_MEMBERS, MAX_SECONDS, first_few
-from mdl.ends import EndSection
+from mdl.config import EndSection
 from mdl.protocol.counts import FIGURES, Course, Judgements, is_better, show_score
 from mdl.protocol.status_messages import RoundSummary
 

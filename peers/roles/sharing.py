@@ -14,42 +14,40 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mdl.devices.offer import Offer
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
+    CutWindows,
+    DeleteShared,
     Effect,
     Event,
     Finish,
+    ForgetShare,
+    PartRead,
+    PartStored,
     PeerFound,
     PeerRevoked,
+    ReadPart,
     Received,
     Send,
+    SharedDeleted,
     StopRequested,
+    StorePart,
     TransferProgressed,
+    WindowsCut,
     WorkFailed,
 )
-from mdl.protocol.sharing.messages import (
+from mdl.protocol.sharing_messages import (
     PART_BYTES,
+    Offer,
     PartMessage,
     PartWanted,
     WindowsOffered,
     WindowsRecalled,
     WindowsSought,
 )
-from mdl.protocol.sharing.messages import WindowsSought as Sought
-from mdl.protocol.sharing.work import (
-    CutWindows,
-    DeleteShared,
-    ForgetShare,
-    PartRead,
-    PartStored,
-    ReadPart,
-    SharedDeleted,
-    StorePart,
-    WindowsCut,
-)
+from mdl.protocol.sharing_messages import WindowsSought as Sought
+from mdl.protocol.vocabulary import Packed
 
 
 class Giver:

@@ -25,6 +25,7 @@ from mdl.peers.roles.agent.settings import TimeLimit
 from mdl.peers.roles.build import SEGMENT_VALUES, PeerStart, TrainerStart, build_machine, simulated_start
 from mdl.peers.roles.peer import Peer, tell_waits
 from mdl.protocol.delta import Contributor
+from mdl.protocol.statements import AnyStatement
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.sim.mesh.accounts import Accounts, InvariantError, dimensions_of
 from mdl.sim.mesh.driver import SimMesh
@@ -39,7 +40,6 @@ from mdl.transport.links.standing import LinkStanding, Stated
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, is_signed, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.roster import Roster
-from mdl.trust.statements import AnyStatement
 
 _FOUNDER = "the founder"
 

@@ -26,11 +26,11 @@ import numpy as np
 from mdl.errors import ConfigError, DataError, LocalProtocolError, RemoteProtocolError
 from mdl.own import Own
 from mdl.peers.roles.build import PeerStart, build_machine
-from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.delta import Contributor
 from mdl.protocol.grid import Vector
 from mdl.protocol.machine import Effect, Event, Received, Send, Tick
 from mdl.protocol.messages import PACKED
+from mdl.protocol.vocabulary import Bulk, Packed
 from mdl.reading import decode_json, read_bytes, shorten
 from mdl.scheduler.given import describe_choice, policy_of
 from mdl.scheduler.policies.chain import Policy

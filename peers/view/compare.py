@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mdl.devices.scenario import Scenario
-from mdl.errors import ConfigError
-from mdl.hints import did_you_mean
+from mdl.errors import ConfigError, did_you_mean
 from mdl.own import Own
 from mdl.peers.interrupts import handled, interrupt
 from mdl.scheduler.explain.watched_play import Bench, play_named

@@ -39,11 +39,10 @@ from mdl.data import DataSet, default_cache_dir, load_data
 from mdl.data.quantities import convert_channels
 from mdl.data.readers.images import iterate_images
 from mdl.data.readers.places import PlaceLog, PlaceOptions, read_stays
-from mdl.data.readers.unlabelled import read_unlabelled
+from mdl.data.readers.unlabelled import live_windows, read_unlabelled
 from mdl.data.readers.visits import WINDOW_S, WINDOWS_A_DAY, WINDOWS_AN_HOUR, Stays, ask_next
 from mdl.data.sources import parse_spec
 from mdl.data.spec import describe_choices, read_options
-from mdl.data.tables.live import live_windows
 from mdl.data.tables.options import CsvOptions
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_safetensors

@@ -23,8 +23,8 @@ from mdl.errors import ConfigError, DataError, MdlError
 from mdl.files.checkpoint import read_safetensors
 from mdl.files.export import ModelDescription, export_model, find_model_file
 from mdl.learning.evaluation import predict_logits
-from mdl.learning.targets import Numbers
-from mdl.learning.tensors import unwrap
+from mdl.learning.flat import unwrap
+from mdl.learning.models import Numbers
 from mdl.own import Own
 from mdl.peers.view.inference import load_model
 from mdl.task import Targets, describe_rate

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from mdl.devices.usage import UsageKind
-from mdl.hints import did_you_mean
+from mdl.errors import did_you_mean
 from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, DeviceView, Pair, Policy, Wait, go_around
 from mdl.scheduler.policies.registry import make_policy
 

@@ -12,9 +12,8 @@ from math import inf
 import msgspec
 from rich.table import Table
 
-from mdl.devices.busy_periods import periods_begun
 from mdl.devices.scenario import Scenario
-from mdl.devices.usage import UsageKind
+from mdl.devices.usage import UsageKind, periods_begun
 from mdl.scheduler.explain.recorded_round import RealRound
 from mdl.scheduler.rounds.participation import Close, DeviceSeen, ParticipationRule, RoundSeen
 

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from mdl.devices.device_state import DeviceState
 from mdl.devices.scenario import Scenario
+from mdl.devices.usage import DeviceState
 from mdl.errors import ConfigError
 from mdl.own import Own
 from mdl.scheduler.explain.chart import (

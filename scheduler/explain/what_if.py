@@ -15,8 +15,7 @@ from rich.text import Text
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import UsageKind
-from mdl.errors import ConfigError
-from mdl.hints import did_you_mean
+from mdl.errors import ConfigError, did_you_mean
 from mdl.own import Own
 from mdl.scheduler.explain.chart_text import choose_decimals, tell_hop
 from mdl.scheduler.explain.watched_play import Bench, play_named

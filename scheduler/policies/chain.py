@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from mdl.devices.device_state import DeviceState as DeviceState
+from mdl.devices.usage import DeviceState as DeviceState
 from mdl.devices.usage import UsageKind
 
 # Two different values are shown with as many decimals as it takes to tell them apart, from the first to the second.

@@ -15,7 +15,7 @@ from statistics import median
 
 from mdl.bounds import MAX_RATE_MB_S
 from mdl.config import BusySection
-from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
+from mdl.devices.energy import MERGE_W, RECEIVE_W, SEND_W
 from mdl.devices.usage import UsageKind
 from mdl.protocol.vocabulary import ResourceState
 

@@ -36,8 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mdl.devices import usage
-from mdl.devices.busy_periods import active_end_s
-from mdl.devices.usage import Periods, UsageKind, mean_gap_s
+from mdl.devices.usage import Periods, UsageKind, active_end_s, mean_gap_s
 from mdl.scheduler.policies.chain import ChainView, Choice, Decision, DeviceState, DeviceView, Pair, Wait
 from mdl.scheduler.policies.greedy import (
     EXPOSED_TRANSFERS,

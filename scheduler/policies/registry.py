@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
 from mdl.config import Compress
-from mdl.errors import ConfigError
-from mdl.hints import did_you_mean
+from mdl.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from mdl.scheduler.policies.chain import Policy

@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 
 from mdl.data.sources import split_options
-from mdl.errors import ConfigError
-from mdl.hints import did_you_mean
+from mdl.errors import ConfigError, did_you_mean
 from mdl.scheduler.rounds.learned import load_rounds_policy
 from mdl.scheduler.rounds.participation import Bandit, BestRatio, Bounds, CloseAfter, Half, ParticipationRule
 

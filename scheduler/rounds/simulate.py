@@ -17,10 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from mdl.devices.busy_periods import active_end_s, active_s, periods_begun
-from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
+from mdl.devices.energy import MERGE_W, RECEIVE_W, SEND_W
 from mdl.devices.scenario import Scenario, ScenarioDevice
-from mdl.devices.usage import busy_rate, expected_rest_s
+from mdl.devices.usage import active_end_s, active_s, busy_rate, expected_rest_s, periods_begun
 from mdl.errors import LocalProtocolError
 from mdl.scheduler.rounds.participation import (
     LEAST_MEMBERS,

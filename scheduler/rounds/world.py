@@ -38,11 +38,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mdl.data.readers.archive import open_text
-from mdl.devices.busy_periods import Periods, active_s, periods_begun
 from mdl.devices.scenario import MOST_DEVICES, ScenarioDevice
-from mdl.devices.usage import UsageKind, draw_busy_periods
-from mdl.errors import ConfigError, DataError
-from mdl.hints import did_you_mean
+from mdl.devices.usage import Periods, UsageKind, active_s, draw_busy_periods, periods_begun
+from mdl.errors import ConfigError, DataError, did_you_mean
 from mdl.protocol.status_messages import DeviceRecord, RoundSummary
 from mdl.sim.timing.scenario import MERGE_RANGES_MB_S, draw_scenario, draw_varied
 

@@ -9,8 +9,8 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from mdl.devices.device_state import DeviceState
 from mdl.devices.scenario import Scenario
+from mdl.devices.usage import DeviceState
 from mdl.scheduler.policies.chain import Policy
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, Picks
 from mdl.scheduler.study.parallel_play import finish

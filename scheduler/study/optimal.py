@@ -15,8 +15,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from mdl.devices.busy_periods import Periods, active_end_s
 from mdl.devices.scenario import Scenario
+from mdl.devices.usage import Periods, active_end_s
 from mdl.errors import ConfigError
 from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
 from mdl.scheduler.policies.planner import Indices, Tables, Times, earliest_ends, subset_tables

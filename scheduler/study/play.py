@@ -8,8 +8,8 @@ from typing import NamedTuple
 import msgspec
 
 from mdl.config import Compress
-from mdl.devices.device_state import DeviceState
 from mdl.devices.scenario import Scenario
+from mdl.devices.usage import DeviceState
 from mdl.errors import LocalProtocolError
 from mdl.protocol.coding import coded_size
 from mdl.scheduler.policies.chain import ChainView, DeviceView, Policy, Wait, go_around

@@ -13,7 +13,7 @@ from statistics import median, pstdev
 
 import numpy as np
 
-from mdl.devices.power import SEND_W
+from mdl.devices.energy import SEND_W
 from mdl.devices.scenario import Scenario
 from mdl.scheduler.policies.chain_arrays import BUSY_SHARE, Bools, Doubles, Integers, Stand, stand_of
 from mdl.scheduler.policies.layout import cost_to_keep, lay_out, prospects, receivers_for

@@ -23,10 +23,15 @@ from numpy.typing import NDArray
 from mdl.defence.reputation import ALTERED
 from mdl.protocol.coding import decode
 from mdl.protocol.delta import Contributor, PartialSum
-from mdl.protocol.hop_messages import DeltaMessage, HopReleased
 from mdl.protocol.machine import KeepDelta, Send
-from mdl.protocol.round_messages import BroadcastOrdered, PeerReport
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
+from mdl.protocol.round_messages import (
+    BroadcastOrdered,
+    DeltaMessage,
+    HopReleased,
+    PeerReport,
+    PieceMessage,
+    SegmentMessage,
+)
 from mdl.protocol.vocabulary import HopDecision
 from mdl.sim.mesh.accounts import Accounts, InvariantError, Model, model_at
 from mdl.sim.mesh.driver import SimMesh

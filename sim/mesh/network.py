@@ -16,15 +16,20 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 
-from mdl.devices.busy_periods import Periods, active_end_s
+from mdl.devices.usage import Periods, active_end_s
 from mdl.protocol.checksum import checksum_of
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.grid import Sums, Vector
-from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Event, Received, ResourcesSampled, Send, TransferProgressed
 from mdl.protocol.messages import DIGESTED, SEGMENTS, Said
-from mdl.protocol.round_messages import GlobalMessage, PeerReport
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady
+from mdl.protocol.round_messages import (
+    DeltaMessage,
+    GlobalMessage,
+    PeerReport,
+    PieceMessage,
+    SegmentMessage,
+    SegmentsReady,
+)
 from mdl.protocol.vocabulary import ResourceState
 
 # A late message comes up to this much later: longer than any silence or patience of a simulated process.

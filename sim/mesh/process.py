@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
-from mdl.defence.marks import length
+from mdl.defence.judge import length
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Sums, Vector
@@ -34,11 +34,11 @@ from mdl.protocol.machine import (
     hold_recalled,
 )
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp
+from mdl.protocol.statements import AnyStatement
 from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, hold_own, merge_deltas, where_it_begins
 from mdl.protocol.vocabulary import Ballot, HopDecision, Lineage, PeerInfo, ResourceState, Staged, TrainingReport
 from mdl.sim.mesh.accounts import Accounts
 from mdl.sim.plans.fault_plan import DISK_FORGETS_S
-from mdl.trust.statements import AnyStatement
 
 T = TypeVar("T")
 

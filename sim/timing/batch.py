@@ -19,10 +19,9 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from mdl.devices.busy_periods import Periods
-from mdl.devices.device_state import DeviceState
-from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
+from mdl.devices.energy import MERGE_W, RECEIVE_W, SEND_W
 from mdl.devices.scenario import Scenario
+from mdl.devices.usage import DeviceState, Periods
 from mdl.errors import LocalProtocolError
 
 Doubles = npt.NDArray[np.float64]

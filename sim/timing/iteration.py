@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from mdl.devices.busy_periods import Periods, active_end_s, active_s, periods_begun
-from mdl.devices.device_state import DeviceState
-from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
+from mdl.devices.energy import MERGE_W, RECEIVE_W, SEND_W
 from mdl.devices.scenario import Scenario, ScenarioDevice
+from mdl.devices.usage import DeviceState, Periods, active_end_s, active_s, periods_begun
 from mdl.errors import LocalProtocolError
-from mdl.protocol.tree import tree_children
+from mdl.protocol.segments import tree_children
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mdl.devices.busy_periods import Periods
-from mdl.devices.power import MERGE_W, RECEIVE_W, SEND_W
+from mdl.devices.energy import MERGE_W, RECEIVE_W, SEND_W
 from mdl.devices.scenario import Scenario, ScenarioDevice
-from mdl.devices.usage import UsageKind, draw_busy_periods
-from mdl.errors import ConfigError
-from mdl.hints import did_you_mean
+from mdl.devices.usage import Periods, UsageKind, draw_busy_periods
+from mdl.errors import ConfigError, did_you_mean
 
 # Class 0 is the fastest. Shares and links are given, and so are the outer two merge ranges; the two between follow
 # the ratio of CPU benchmark medians of phones cut into the same shares (CPU float test: 1 : 0.53 : 0.14 : 0.08).

@@ -10,7 +10,7 @@ from benchmarks.evaluation.target import judge
 from benchmarks.links.places import parse_case
 from benchmarks.mdldroid import Kept
 from benchmarks.tool.sheet import Sheet
-from mdl.devices.power import RECEIVE_W, SEND_W
+from mdl.devices.energy import RECEIVE_W, SEND_W
 
 
 def told(ready, applied, sent, received, extra):

@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.evaluation.modelled import BATTERY_MAH, TRAIN_W, Phone, battery_percent, play
 from benchmarks.evaluation.sequential import add_up, merge
-from mdl.devices.power import RECEIVE_W, SEND_W
+from mdl.devices.energy import RECEIVE_W, SEND_W
 
 PHONE = Phone(windows_s=100.0, link_mb_s=1.0)
 VALUES = 250_000  # a second on the link

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.evaluation.star import LOST_S, MOST_FETCHED, Master, Slave
 from mdl.protocol.delta import Contributor, ModelDelta
-from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted
 from mdl.protocol.machine import Finish, LocalDeltaReady, Received, SaveModel, Send, Tick, TrainLocally
+from mdl.protocol.round_messages import DeltaMessage, DeltaWanted
 from mdl.protocol.vector_work import ApplyDelta, MergeDeltas, apply_result, merge_deltas
 from mdl.protocol.vocabulary import TrainingReport
 from tests.peers.roles.at_once import sum_of

@@ -38,26 +38,26 @@ from mdl.peers.edge.resume import Origin, restore_state
 from mdl.peers.trials.run_plan import run_plan
 from mdl.peers.trials.story_file import RecordedStory, load_story, replay_story, save_stories, tell_entries
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import SEGMENTS, Said
+from mdl.protocol.round_messages import DeltaMessage
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
+from mdl.protocol.statements import AnyStatement
 from mdl.protocol.vocabulary import Ballot, Counted, Fork, History, LineagePoint, PeerInfo, Role
 from mdl.sim.plans.draw_plan import draw_plan
 from mdl.sim.plans.fault_plan import dump_plan, load_plan
 from mdl.sim.timing.scenario import draw_scenario
 from mdl.transport.discovery.directory import Directory, parse_address
 from mdl.transport.discovery.mdns import describe, read_description
+from mdl.transport.limits import LogLimit
 from mdl.transport.links.roster_talk import RosterTalk
 from mdl.transport.links.transfers import Transfers, check_frames
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code, parse_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.roster import Roster
 from mdl.transport.wire.bulk import MAX_OUTGOING
 from mdl.transport.wire.codec import CHUNK_BYTES, Body, ChunkSent, RosterTold, decode, encode
 from mdl.transport.wire.incoming import MAX_INCOMING
-from mdl.trust.statements import AnyStatement
 from tests.fuzz.hostile import Hostile, damage, forced, info_of, revocation
 from tests.fuzz.machines import MeshCase, Misbehaved
 

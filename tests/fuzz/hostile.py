@@ -16,8 +16,8 @@ import msgspec
 from msgspec import inspect
 
 from mdl.errors import ConfigError
+from mdl.protocol.statements import DeviceRevoked
 from mdl.transport.trust.membership import Membership
-from mdl.trust.statements import DeviceRevoked
 
 # Values of one field that are remembered from real traffic.
 _SEEN = 64

@@ -26,11 +26,10 @@ from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
 from mdl.peers.roles.outsiders import Observer
 from mdl.peers.view.snapshot import Told, take_snapshot
 from mdl.peers.view.terminal import describe_summary, draw_mesh
-from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.grid import Vector
 from mdl.protocol.machine import (
+    CycleTaught,
     Effect,
     Event,
     Finish,
@@ -39,13 +38,18 @@ from mdl.protocol.machine import (
     Received,
     RecordRound,
     Send,
+    StoreUpdate,
+    StudyLesson,
+    TeachCycle,
     Tick,
     TransferProgressed,
+    UpdateReady,
+    UpdateStored,
     WorkFailed,
 )
 from mdl.protocol.messages import CARRIERS, PACKED, SEGMENTS, Said
 from mdl.protocol.round_messages import AgentMessage
-from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.protocol.vocabulary import Packed, PeerInfo, Role
 from mdl.sim.mesh.accounts import Accounts
 from mdl.sim.mesh.driver import SimMesh
 from mdl.sim.mesh.network import Network

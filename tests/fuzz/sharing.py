@@ -6,23 +6,26 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from mdl.devices.offer import Offer
 from mdl.peers.roles.sharing import Giver, WindowTaker
-from mdl.protocol.bulk import Packed
-from mdl.protocol.machine import Effect, Event, PeerFound, Received, Send, WorkFailed
-from mdl.protocol.sharing.messages import PART_BYTES, PartMessage, WindowsOffered, WindowsRecalled
-from mdl.protocol.sharing.work import (
+from mdl.protocol.machine import (
     CutWindows,
     DeleteShared,
+    Effect,
+    Event,
     PartRead,
     PartStored,
+    PeerFound,
     ReadPart,
+    Received,
+    Send,
     SharedDeleted,
     StorePart,
     WindowsCut,
+    WorkFailed,
 )
-from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.trust.statements import Enrolled, Proof
+from mdl.protocol.sharing_messages import PART_BYTES, Offer, PartMessage, WindowsOffered, WindowsRecalled
+from mdl.protocol.statements import Enrolled, Proof
+from mdl.protocol.vocabulary import Packed, PeerInfo, Role
 from tests.fuzz.machines import Checked, Misbehaved, _Alone, _kinds_from
 
 # Peers by the key of their device: ann is named, bob may still have windows of an earlier sharing.

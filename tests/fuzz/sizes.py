@@ -170,7 +170,7 @@ def _window_update(_: Path) -> object:
 
 @_case("vector: another length")
 def _vector(_: Path) -> object:
-    from mdl.recommend.vector_codec import read_vector
+    from mdl.recommend.lesson import read_vector
 
     return read_vector(bytes(16) + bytes(1 << 20), bytes(16), 4)
 
@@ -217,7 +217,7 @@ CASES["words: a million words"] = lambda folder: _next_word(folder, _words(class
 
 @_case("study: tensors of another shape")
 def _study(folder: Path) -> object:
-    from mdl.personal.study_file import load_study
+    from mdl.personal.study import load_study
 
     study: Any = SimpleNamespace(restore=lambda *_: None)
     return load_study(_file(folder, "s.safetensors", SAFETENSORS["a tensor of terabytes"]), study, "")
@@ -605,7 +605,7 @@ for _name, _content in _MESSAGES.items():
 @_case("message: a transfer of terabytes")
 def _transfer(_: Path) -> object:
     from mdl.protocol.delta import Contributor
-    from mdl.protocol.sharing.messages import PartMessage
+    from mdl.protocol.sharing_messages import PartMessage
     from mdl.transport.wire.codec import Envelope, TransferOffered
     from mdl.transport.wire.incoming import IncomingTransfers
 

@@ -13,12 +13,12 @@ from typing import Any
 from mdl.errors import MdlError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import PeersKnown
+from mdl.protocol.statements import MAX_STATEMENTS, AnyStatement, CodeChanged, DeviceRevoked, Enrolled, OwnerNamed
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.links.standing import LinkStanding
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.wire.codec import RosterTold, decode, encode
-from mdl.trust.statements import MAX_STATEMENTS, AnyStatement, CodeChanged, DeviceRevoked, Enrolled, OwnerNamed
 from tests.fuzz.hostile import Hostile, info_of, revocation
 from tests.fuzz.machines import Misbehaved
 

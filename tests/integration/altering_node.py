@@ -10,9 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fault_node
 
 from mdl.peers.roles.trainer.exchange import SegmentExchange
-from mdl.protocol.hop_messages import DeltaMessage
-from mdl.protocol.round_messages import GlobalMessage
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
+from mdl.protocol.round_messages import DeltaMessage, GlobalMessage, PieceMessage, SegmentMessage
 from mdl.transport.links.transfers import Transfers
 
 OLD = {}  # kind of message -> the values of the first one

@@ -46,8 +46,7 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.round_messages import BroadcastOrdered, PeerReport
-from mdl.protocol.segment_messages import SegmentMessage
+from mdl.protocol.round_messages import BroadcastOrdered, PeerReport, SegmentMessage
 from mdl.protocol.segments import SMALLEST_SEGMENT_BYTES, mask_of
 from mdl.protocol.vocabulary import History, TrainingReport
 from mdl.transport.trust.keys import Mesh

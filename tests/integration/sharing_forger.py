@@ -4,11 +4,10 @@ import sys
 from pathlib import Path
 
 from mdl.config import MeshSection
-from mdl.devices.offer import Offer
 from mdl.peers.sharing import Meeting, opened
-from mdl.protocol.bulk import Packed
 from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested, Tick
-from mdl.protocol.sharing.messages import PartMessage, PartWanted, WindowsOffered, WindowsRecalled, WindowsSought
+from mdl.protocol.sharing_messages import Offer, PartMessage, PartWanted, WindowsOffered, WindowsRecalled, WindowsSought
+from mdl.protocol.vocabulary import Packed
 
 EVERY_S = 0.3
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
+from mdl.protocol.round_messages import PieceMessage, SegmentMessage
 from tests.integration.altering_node import WAYS
 from tests.integration.test_faults import HERE, Mesh
 

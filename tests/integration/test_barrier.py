@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 
 from mdl.peers.roles.cloud import Cloud, CloudSettings, CloudState
-from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonCurrent, LessonWanted, UpdateOffered
-from mdl.protocol.cloud_work import CycleTaught, StoreUpdate
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Finish, PeerFound, Received, Send, StopRequested, WorkFailed
+from mdl.protocol.machine import CycleTaught, Finish, PeerFound, Received, Send, StopRequested, StoreUpdate, WorkFailed
 from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.round_messages import ModelMessage, ModelWanted
 from mdl.protocol.status_messages import StatusWanted
-from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.barrier import FIRST_S, MOST_REBUILDS
+from mdl.protocol.vocabulary import Packed, PeerInfo, Role
 from mdl.transport.discovery.directory import Directory
+from mdl.transport.limits import FIRST_S, MOST_REBUILDS
 from mdl.transport.links.introducer import Introducer
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.links.roster_talk import RosterTalk
@@ -303,10 +301,10 @@ def test_messages_of_those_who_are_out_are_not_refused_but_unheard(mesh, keys):
 
 # In one of three processes: what p3 says meets a bug once, after the handler has done its work.
 BROKEN = """
-import mdl.transport.barrier
+import mdl.transport.limits
 from mdl.peers.roles.peer import Peer
 
-mdl.transport.barrier.FIRST_S = 1.0
+mdl.transport.limits.FIRST_S = 1.0
 hear, met = Peer._hear, []
 
 

@@ -16,7 +16,6 @@ from mdl.peers.roles.build import TrainerStart, build_machine, configured_start
 from mdl.peers.roles.trainer.trainer import TrainerSettings
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
-from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import (
     DeltaRecalled,
     Evaluate,
@@ -31,8 +30,7 @@ from mdl.protocol.machine import (
     Send,
     TrainLocally,
 )
-from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
-from mdl.protocol.segment_messages import SegmentMessage
+from mdl.protocol.round_messages import BroadcastOrdered, DeltaMessage, RoundClosed, SegmentMessage
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role, TrainingReport
 from mdl.sim.mesh.accounts import Accounts
 from mdl.sim.mesh.driver import SimMesh

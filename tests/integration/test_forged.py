@@ -21,6 +21,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import CARRIERS, SEGMENTS, Hello, PeersKnown, Said
 from mdl.protocol.round_messages import AgentMessage, AgentPresent, MeshFinished, PeerReport
+from mdl.protocol.statements import DeviceRevoked, OwnerNamed
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import Address
 from mdl.transport.links.sockets import Curve, open_dealer
@@ -28,7 +29,6 @@ from mdl.transport.links.standing import LinkStanding
 from mdl.transport.trust.keys import new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.wire.codec import Body, ChunkSent, CodeTold, RosterTold, TransferOffered, encode
-from mdl.trust.statements import DeviceRevoked, OwnerNamed
 from tests.fuzz.hostile import Hostile, info_of
 from tests.integration import test_contract as contract
 from tests.mdl.protocol.test_messages import MESSAGES

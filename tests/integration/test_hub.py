@@ -7,10 +7,10 @@ import pytest
 import zmq
 
 from mdl.errors import ConfigError
-from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonCurrent, LessonMessage, LessonWanted, UpdateMessage
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
+from mdl.protocol.vocabulary import Packed
 from mdl.transport.links.hub import CloudHub, Spoke
 from mdl.transport.trust.keys import DeviceKey
 from mdl.transport.trust.names import Names

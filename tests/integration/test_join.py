@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 import mdl
 from mdl.errors import ConfigError
-from mdl.transport.loglimit import LINES_OF_A_TEXT
+from mdl.transport.limits import LINES_OF_A_TEXT
 from mdl.transport.trust.keys import new_join_code
 from tests.integration import product
 

@@ -13,15 +13,16 @@ import pytest
 import zmq
 
 from mdl.bounds import MAX_MEMBERS
+from mdl.descriptors import DescriptorShare
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import NameTaken, PeerFound, PeerRevoked, Received
 from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.round_messages import ModelMessage, ModelWanted
+from mdl.protocol.statements import Proof
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import SILENT_S, Address
-from mdl.transport.links.descriptors import DescriptorShare
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.links.outbox import KNOCK_S
 from mdl.transport.links.sockets import Curve, open_dealer
@@ -32,7 +33,6 @@ from mdl.transport.trust.roster import MAX_NAMES
 from mdl.transport.wire.bulk import Outgoing
 from mdl.transport.wire.codec import CHUNK_BYTES, MAX_FRAME_BYTES, RosterTold, TransferOffered, encode
 from mdl.transport.wire.places import MAX_TRIES
-from mdl.trust.statements import Proof
 from tests.fuzz.hostile import forced
 from tests.integration.conftest import device_of, signed
 

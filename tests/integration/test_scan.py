@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mdl.transport.discovery.scan import WAIT_S
+from mdl.transport.discovery.interfaces import WAIT_S
 from mdl.transport.trust.keys import new_join_code
 from tests.integration import lan
 from tests.integration.test_bad_links import NODE

@@ -10,7 +10,7 @@ import zmq
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import PeerFound, Received
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentTaken
+from mdl.protocol.round_messages import PieceMessage, SegmentMessage, SegmentTaken
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES
 from mdl.protocol.status_messages import StatusWanted
 from mdl.transport.wire.codec import encode

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from safetensors import safe_open
 
-from mdl.transport.links.descriptors import NEEDED
+from mdl.descriptors import NEEDED
 from mdl.transport.trust.keys import new_join_code
 from tests.integration import product
 

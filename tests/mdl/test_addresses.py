@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from mdl.trust.statements import Enrolled, Proof
+from mdl.protocol.statements import Enrolled, Proof
 
 ENROLLED = Enrolled(bytes(32), "ann", bytes(32))
 

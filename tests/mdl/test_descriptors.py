@@ -14,7 +14,7 @@ from mdl.files.ballot import BallotFile
 from mdl.protocol.vocabulary import Ballot
 from mdl.reading import read_bytes
 from mdl.writing import write_bytes
-from mdl.transport.links.descriptors import raise_limit
+from mdl.descriptors import raise_limit
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
 limit = raise_limit()

@@ -8,36 +8,26 @@ import msgspec
 import pytest
 
 from mdl import config
-from mdl.devices import offer
 from mdl.protocol import (
     cloud_messages,
-    cloud_work,
-    hop_messages,
     machine,
     messages,
     round_messages,
-    segment_messages,
+    sharing_messages,
+    statements,
     status_messages,
     vocabulary,
 )
-from mdl.protocol.sharing import messages as sharing_messages
-from mdl.protocol.sharing import work as sharing_work
-from mdl.trust import statements
 
 MODULES = (
     config,
     cloud_messages,
-    cloud_work,
-    hop_messages,
     machine,
     messages,
     round_messages,
-    segment_messages,
     status_messages,
     vocabulary,
-    offer,
     sharing_messages,
-    sharing_work,
     statements,
 )
 STRUCTS = [

@@ -2,8 +2,7 @@
 
 import pytest
 
-from mdl.config import load_config
-from mdl.ends import EndSection, parse_period, until_settings
+from mdl.config import EndSection, load_config, parse_period, until_settings
 from mdl.errors import ConfigError
 from mdl.task import Targets
 

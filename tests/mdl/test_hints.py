@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import mdl
-from mdl.hints import did_you_mean
+from mdl.errors import did_you_mean
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_nobody_else_looks_for_close_names() -> None:
             for node in ast.walk(ast.parse(path.read_text()))
         )
     ]
-    assert lookers == ["hints.py"]
+    assert lookers == ["errors.py"]

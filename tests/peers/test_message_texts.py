@@ -26,14 +26,13 @@ from mdl.peers.web.prometheus import make_metrics
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import Hello, PeersKnown
+from mdl.protocol.statements import Proof
 from mdl.protocol.status_messages import MeshStatus
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.task import task_difference
-from mdl.transport.discovery.directory import address_of, is_loopback
+from mdl.transport.discovery.directory import Scopes, address_of, is_link_local, is_loopback
 from mdl.transport.discovery.interfaces import LOOPBACK, choose_host
-from mdl.transport.discovery.scopes import Scopes, is_link_local
 from mdl.transport.wire.codec import Envelope, decode, encode
-from mdl.trust.statements import Proof
 from tests.fuzz.hostile import Hostile, forced, info_of
 from tests.transport.wire.test_codec import BODIES, ME, PROVEN
 

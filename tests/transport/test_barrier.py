@@ -2,7 +2,7 @@
 
 import pytest
 
-from mdl.transport.barrier import FIRST_S, LONGEST_S, MOST_REBUILDS, REBUILDS_S, Barrier
+from mdl.transport.limits import FIRST_S, LONGEST_S, MOST_REBUILDS, REBUILDS_S, Barrier
 
 
 def test_a_device_is_out_twice_as_long_each_time_and_never_for_more_than_a_day() -> None:

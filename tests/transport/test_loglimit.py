@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from mdl.transport.loglimit import LINES, LINES_OF_A_TEXT, MAX_KEYS, PERIOD_S, FloodFilter, LogLimit
+from mdl.transport.limits import LINES, LINES_OF_A_TEXT, MAX_KEYS, PERIOD_S, FloodFilter, LogLimit
 
 logger = logging.getLogger("somebody")
 TEXT = "message refused: %s"

@@ -11,13 +11,22 @@ import pytest
 
 from mdl.errors import DataError
 from mdl.peers.trials.story_file import load_story, tell_entries
-from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
-from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, UpdateReady
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Effect, Event, Received, Send, StopRequested, Tick
-from mdl.protocol.round_messages import ModelMessage
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentTaken
+from mdl.protocol.machine import (
+    CycleTaught,
+    Effect,
+    Event,
+    Received,
+    Send,
+    StopRequested,
+    StoreUpdate,
+    StudyLesson,
+    Tick,
+    UpdateReady,
+)
+from mdl.protocol.round_messages import ModelMessage, PieceMessage, SegmentMessage, SegmentTaken
+from mdl.protocol.vocabulary import Packed
 from mdl.transport.story import Story
 
 ANN = Contributor("ann", 1)

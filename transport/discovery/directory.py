@@ -2,7 +2,19 @@
 
 An introduced peer is not alive yet: only messages tell that. A peer's own word about itself (mDNS with its proof, or
 its Hello) counts more than an introduction by others. A higher incarnation counts more than a lower one, unless it is
-silent and the lower one still speaks: a data directory was copied, and the copy has left. Pure: `now` is an argument.
+silent and the lower one still speaks: a data directory was copied, and the copy has left.
+
+`Scopes` knows the link of this machine that each link-local address of IPv6 is on (RFC 4007). fe80::1 can be on any
+link, and each machine numbers its own links. So this machine adds the link when it dials, and no address that is told
+to others names one.
+
+Namesakes are other processes with this node's peer id: its data directory was copied to a second device. Each side
+greets the other once, with a challenge. The other returns a mark that only the very same device can make, and each
+start of it makes another one. A message alone proves no namesake: somebody may replay an old one of this device
+from where it listened then. The machine decides which of the two goes on. The other members have dropped the earlier
+start's messages since they heard of the later one (docs/protocol-hops.md, fault rule 4). So it says Hello to all of
+them for a while, as a sign of life. An announcement of this node's own last start, which has ended, costs one
+unanswered Hello. Pure, but for `socket_address`: `now` is an argument.
 """
 
 from __future__ import annotations
@@ -10,12 +22,17 @@ from __future__ import annotations
 import math
 import re
 import socket
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Interface
+from typing import TypeAlias
 
 from mdl.addresses import parse_host
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
+from mdl.protocol.statements import MAX_HOSTS
 from mdl.protocol.vocabulary import PeerInfo
 
 # The first greetings come quickly, for a peer that starts at the same time as its neighbour; later ones cost nothing.
@@ -76,7 +93,7 @@ def parse_address(text: str, key: str = "join") -> Address:
 def address_of(info: PeerInfo) -> Address:
     """Return the address that a peer says it listens at. Raises RemoteProtocolError unless it is an IP address.
 
-    The link of that address at the peer does not matter here (`mdl.transport.discovery.scopes`).
+    The link of that address at the peer does not matter here (`mdl.transport.discovery.directory`).
     """
     try:
         host = parse_host(info.host)
@@ -276,3 +293,195 @@ class Greetings:
 
     def deadline(self) -> float | None:
         return min((greeting.due_at for greeting in self._greetings.values()), default=None)
+
+
+Interface: TypeAlias = IPv4Interface | IPv6Interface
+# All addresses of all members.
+_REMEMBERED = MAX_MEMBERS * MAX_HOSTS
+_MAPPED = "::ffff:"
+
+
+def bare(host: str) -> str:
+    """Return the address as others may hear it: without a link."""
+    return host.partition("%")[0]
+
+
+def is_link_local(host: str) -> bool:
+    """Return True if this IP address needs a link: fe80::/10."""
+    address = parse_host(host)
+    return address.version == 6 and address.is_link_local
+
+
+def links_of(own: Iterable[Interface]) -> list[str]:
+    """Return the names of the links that these addresses of ours are on, of IPv6 alone."""
+    return [each.scope_id for each in own if isinstance(each, IPv6Interface) and each.scope_id]
+
+
+def with_link(own: Interface) -> str:
+    """Return an address of ours as this machine takes it."""
+    return f"{own.ip}%{own.scope_id}" if isinstance(own, IPv6Interface) and own.scope_id else str(own.ip)
+
+
+def unmapped(host: str) -> str:
+    """Return an IPv4 address without the prefix that a socket for both kinds adds."""
+    return host[len(_MAPPED) :] if host.startswith(_MAPPED) and "." in host else host
+
+
+def socket_address(family: int, host: str, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
+    """Return the address for a socket of this family. Raises OSError for a link that is gone."""
+    if family == socket.AF_INET:
+        return host, port
+    if ":" not in host:
+        return f"{_MAPPED}{host}", port, 0, 0
+    address, _, link = host.partition("%")
+    return address, port, 0, int(link) if link.isdigit() else socket.if_nametoindex(link) if link else 0
+
+
+class Scopes:
+    """The links of link-local addresses. own: this machine's addresses.
+
+    An address never heard of on a link is looked for on the first of this machine's links.
+    """
+
+    def __init__(self, own: Iterable[Interface] = ()) -> None:
+        self._links: OrderedDict[str, str] = OrderedDict()
+        self._first = ""
+        self.move(own)
+
+    def move(self, own: Iterable[Interface]) -> None:
+        """Use these addresses as this machine's from now on."""
+        self._first = next(iter(links_of(own)), "")
+
+    def note(self, host: str) -> str:
+        """Return the bare address, and remember its link if it names one."""
+        address, _, link = host.partition("%")
+        if link:
+            self._links[address] = link
+            self._links.move_to_end(address)
+            if len(self._links) > _REMEMBERED:
+                self._links.popitem(last=False)
+        return address
+
+    def follow(self, host: str, other: str) -> None:
+        """Note that the peer at `other` tells of `host`: it is on the same link, unless it was heard of on another."""
+        if host not in self._links and is_link_local(host) and other in self._links:
+            self.note(f"{host}%{self._links[other]}")
+
+    def dial(self, host: str) -> str:
+        """Return the address as this machine dials it."""
+        if "%" in host or not is_link_local(host):
+            return host
+        link = self._links.get(host, self._first)
+        return f"{host}%{link}" if link else host
+
+
+# Namesakes that are remembered; a copy that is started again and again counts each time.
+MAX_NAMESAKES = 16
+# An address that does not answer for this long has no peer.
+GREETING_S = 10.0
+# Signs of life come often until a later namesake that left has been silent for long enough, with some to spare for a
+# slow exit. Then they come seldom, for peers that were suspended or cut off meanwhile.
+SIGN_EVERY_S = SIGN_PAUSE_S + 0.2
+OFTEN_S = 2 * SILENT_S + SIGNS * SIGN_EVERY_S
+SELDOM_S = 15.0
+LASTING_S = 300.0
+# Makes a start's mark: challenge, incarnation of the start -> at most 16 bytes.
+Mark: TypeAlias = Callable[[bytes, int], bytes]
+
+
+class Namesakes:
+    """See the module. me: this node. draw: returns a number that nobody can guess, at most 16 bytes."""
+
+    def __init__(self, me: Contributor, draw: Callable[[], bytes], mark: Mark) -> None:
+        self._me = me
+        self._mark = mark
+        self._draw = draw
+        self._challenges: dict[Address, bytes] = {}
+        self._addresses: dict[int, Address] = {}
+        self._proven: deque[int] = deque(maxlen=MAX_NAMESAKES)
+        self._greeted: dict[Address, float] = {}
+        self._signs_since: float | None = None
+        self._sign_at = 0.0
+
+    def meet(self, info: PeerInfo, now: float) -> bool:
+        """Note a peer with this node's id; return True if it is to be greeted: once per incarnation and address."""
+        address = address_of(info)
+        if info.incarnation == self._me.incarnation or self._addresses.get(info.incarnation) == address:
+            return False
+        if info.incarnation not in self._addresses and len(self._addresses) >= MAX_NAMESAKES:
+            del self._addresses[next(iter(self._addresses))]
+        self._addresses[info.incarnation] = address
+        self._begin_signs(info.incarnation, now)
+        return self._greet(address, now)
+
+    def hear(self, sender: Contributor, now: float) -> None:
+        """Note a message in this node's name: its sender may be alive."""
+        self._begin_signs(sender.incarnation, now)
+
+    def prove(self, sender: Contributor, answer: bytes) -> bool:
+        """Return True, once, if `answer` is this start's mark of a challenge that was sent."""
+        right = {self._mark(challenge, sender.incarnation) for challenge in self._challenges.values()}
+        if answer not in right or sender.incarnation in self._proven:
+            return False
+        self._proven.append(sender.incarnation)
+        return True
+
+    def answer(self, challenge: bytes) -> bytes:
+        """Return this start's mark of a challenge that another one has sent."""
+        return self._mark(challenge, self._me.incarnation)
+
+    def challenge(self, address: Address) -> bytes:
+        """Return the challenge of the greeting under way; empty if there is none."""
+        return self._challenges.get(address, b"")
+
+    def answers(self, address: Address, now: float) -> tuple[bool, bytes]:
+        """Return True if a challenge from there is to be answered, and a challenge to send if none was sent lately."""
+        if address in self._greeted:
+            return True, b""
+        return self._greet(address, now), self.challenge(address)
+
+    def address(self, other: Contributor) -> str:
+        """Return HOST:PORT, or "" if it is unknown."""
+        address = self._addresses.get(other.incarnation)
+        return address.endpoint().removeprefix("tcp://") if address else ""
+
+    def unanswered(self, now: float) -> list[Address]:
+        """Return the addresses at which a greeting is over, each once."""
+        over = [address for address, greeted_at in self._greeted.items() if now - greeted_at >= GREETING_S]
+        for address in over:
+            del self._greeted[address], self._challenges[address]
+        return over
+
+    def greeted(self) -> list[Address]:
+        """Return the addresses to which a greeting may still be on its way."""
+        return list(self._greeted)
+
+    def is_sign_due(self, now: float) -> bool:
+        """Return True if this node is to send a sign of life to all peers now; each call moves the next time on."""
+        if self._signs_since is None or now < self._sign_at:
+            return False
+        lasted_s = now - self._signs_since
+        self._sign_at = now + (SIGN_EVERY_S if lasted_s < OFTEN_S else SELDOM_S)
+        if lasted_s >= LASTING_S:
+            self._signs_since = None
+        return True
+
+    def deadline(self) -> float | None:
+        times = [greeted_at + GREETING_S for greeted_at in self._greeted.values()]
+        if self._signs_since is not None:
+            times.append(self._sign_at)
+        return min(times, default=None)
+
+    def _greet(self, address: Address, now: float) -> bool:
+        if address not in self._greeted and len(self._greeted) >= MAX_NAMESAKES:
+            return False
+        self._greeted[address] = now
+        self._challenges.setdefault(address, self._draw())
+        return True
+
+    def _begin_signs(self, incarnation: int, now: float) -> None:
+        """Begin signs of life for a later start, present or recent. No peer drops our messages for an earlier one."""
+        if incarnation > self._me.incarnation:
+            if self._signs_since is None:
+                self._sign_at = now
+            self._signs_since = now

@@ -1,4 +1,4 @@
-"""The network interfaces of a machine on which a mesh is looked for, and a watch on their addresses.
+"""The network interfaces of a machine on which a mesh is looked for, a watch on their addresses, and a scan of subnets.
 
 An interface must be up and carry an IPv4 address, or a link-local one of IPv6, which any link with IPv6 has. The one
 with the default route comes first. The inner networks of containers and virtual machines (and links to them) are left
@@ -7,6 +7,14 @@ out unless they are asked for by name.
 Addresses change: a laptop changes its Wi-Fi, a lease runs out, a cable is pulled. Connections from an address that is
 gone are dead, and the others look for this node at the old one. So the watch tells the links and the announcements at
 once, and the user in one line.
+
+Hardware addresses of IPv4 addresses are found by an ARP probe (RFC 5227), for root, on Linux. An address that two
+machines have, of either kind, makes a switch or a neighbour send frames to the wrong one.
+
+If multicast is blocked, a scan greets the hosts of the own subnet that have the usual port open. It runs once, if
+nobody was found for WAIT_S: AT_A_TIME hosts a second, at most MOST_HOSTS. It opens and closes a connection, and sends
+nothing: a host that answers a greeting after that has shown by the mesh's keys that it is a member. Peers listen at
+DEFAULT_PORT unless they are told otherwise or it is taken.
 """
 
 from __future__ import annotations
@@ -15,11 +23,13 @@ import contextlib
 import errno
 import ipaddress
 import logging
+import selectors
 import socket
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from ipaddress import IPv4Interface, IPv6Interface
+from collections.abc import Callable, Collection, Iterable, Sequence
+from ipaddress import IPv4Interface, IPv4Network, IPv6Interface
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +38,121 @@ import psutil
 from mdl.addresses import parse_host
 from mdl.bounds import printable
 from mdl.errors import ConfigError
-from mdl.transport.discovery.arp import who_else_has
-from mdl.transport.discovery.directory import EVERY_HOST
-from mdl.transport.discovery.scopes import Interface, bare, is_link_local
-from mdl.trust.statements import MAX_HOSTS
+from mdl.protocol.statements import MAX_HOSTS
+from mdl.transport.discovery.directory import EVERY_HOST, Address, Interface, bare, is_link_local
 
 logger = logging.getLogger(__name__)
+
+_ETHERNET, _ARP, _IPV4 = 1, 0x0806, 0x0800
+_REQUEST, _REPLY = 1, 2
+_PACKET = struct.Struct("!HHBBH6s4s6s4s")
+_HEADER_BYTES = 14
+_EVERYBODY = b"\xff" * 6
+_PROBES = 2
+# Frames that came in, to us or to others, as a packet socket marks them (packet(7)).
+_CAME_IN = range(4)
+_EVERY_KIND = 0x0003
+_IPV4_SENDER, _ARP_SENDER = slice(26, 30), slice(28, 32)
+_TABLE = Path("/proc/net/arp")
+_COMPLETE, _PERMANENT = 0x2, 0x4
+
+
+def who_else_has(host: str, interface: str, wait_s: float) -> str | None:
+    """Return the hardware address of another machine with this address; None if there is none, or it is unknown."""
+    # A second interface in the same network answers for the first.
+    return who_has(host, interface, wait_s, _hardware_addresses(psutil.net_if_addrs()))
+
+
+def who_has(host: str, interface: str, wait_s: float, but: Collection[bytes] = ()) -> str | None:
+    """Return the hardware address that answers for `host` on this interface; None if none does, or it is unknown.
+
+    but: hardware addresses with answers that do not count.
+    """
+    own = next(iter(_hardware_addresses([interface])), None)
+    if own is None:
+        return None
+    try:
+        found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ARP))
+    except PermissionError:
+        return None
+    address = socket.inet_aton(host)
+    probe = _PACKET.pack(_ETHERNET, _IPV4, 6, 4, _REQUEST, own, bytes(4), bytes(6), address)
+    with found:
+        try:
+            found.bind((interface, _ARP))
+            for _ in range(_PROBES):
+                found.send(_EVERYBODY + own + struct.pack("!H", _ARP) + probe)
+                if (other := _hear(found, address, but, wait_s / _PROBES)) is not None:
+                    return other.hex(":")
+        except OSError:  # an interface without hardware addresses, or one that is gone
+            return None
+    return None
+
+
+def remembered(host: str) -> tuple[str, bool] | None:
+    """Return the hardware address that the system has for a host, and True if somebody has set it permanently."""
+    with contextlib.suppress(OSError):
+        for line in _TABLE.read_text().splitlines()[1:]:
+            words = line.split()
+            if len(words) >= 4 and words[0] == host and int(words[2], 16) & _COMPLETE:
+                return words[3], bool(int(words[2], 16) & _PERMANENT)
+    return None
+
+
+def hear_namesake(interface: str, wait_s: float) -> str | None:
+    """Return the IPv4 address of another machine with this interface's hardware address, if heard in this time."""
+    own = next(iter(_hardware_addresses([interface])), None)
+    if own is None:
+        return None
+    ours = {
+        socket.inet_aton(each.address) for found in psutil.net_if_addrs().values() for each in found if _is_v4(each)
+    }
+    try:
+        found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_EVERY_KIND))
+    except PermissionError:
+        return None
+    give_up_at = time.monotonic() + wait_s
+    with found, contextlib.suppress(OSError):  # the interface is gone, or nothing more was heard
+        found.bind((interface, _EVERY_KIND))
+        while (left_s := give_up_at - time.monotonic()) > 0:
+            found.settimeout(left_s)
+            packet, (_, kind, came, _, sender) = found.recvfrom(64)
+            if came not in _CAME_IN or sender != own or kind not in (_IPV4, _ARP):
+                continue
+            host = packet[_IPV4_SENDER if kind == _IPV4 else _ARP_SENDER]
+            if len(host) == 4 and any(host) and host not in ours:  # ours: a switch has sent our own frame back
+                return socket.inet_ntoa(host)
+    return None
+
+
+def _is_v4(address: Any) -> bool:
+    return bool(address.family == socket.AF_INET)
+
+
+def _hear(found: socket.socket, address: bytes, ours: Collection[bytes], wait_s: float) -> bytes | None:
+    give_up_at = time.monotonic() + wait_s
+    while (left_s := give_up_at - time.monotonic()) > 0:
+        found.settimeout(left_s)
+        try:
+            packet = found.recv(2_048)[_HEADER_BYTES:]
+        except TimeoutError:
+            return None
+        if len(packet) < _PACKET.size:
+            continue
+        _, _, _, _, operation, sender, sender_host, _, _ = _PACKET.unpack_from(packet)
+        if operation == _REPLY and sender_host == address and sender not in ours:
+            return bytes(sender)
+    return None
+
+
+def _hardware_addresses(interfaces: Iterable[str]) -> set[bytes]:
+    family = getattr(socket, "AF_PACKET", None)
+    found, told = psutil.net_if_addrs(), set()
+    for each in (each for name in interfaces for each in found.get(name, ()) if each.family == family):
+        with contextlib.suppress(ValueError):
+            told.add(bytes.fromhex(each.address.replace(":", "")))
+    return {address for address in told if len(address) == 6 and any(address)}
+
 
 _INNER = ("docker", "veth", "br-", "virbr", "podman", "cni", "lxc", "vmnet", "vboxnet")
 # A documentation address (RFC 5737): the route to it tells the interface of the default route.
@@ -288,3 +407,107 @@ def _hosts(interfaces: Sequence[Interface]) -> frozenset[str]:
 def _describe(interfaces: Sequence[Interface]) -> str:
     """Return the addresses that people know: IPv6 only if there is nothing else."""
     return ", ".join(str(each.ip) for each in of_ipv4(interfaces) or interfaces) or "none"
+
+
+DEFAULT_PORT = 7300
+# mDNS finds a peer within 2 s, or not at all.
+WAIT_S = 5.0
+# A home's network of 254 hosts takes 5 s; few enough at a time that no router takes it for an attack.
+AT_A_TIME, TRY_S = 50, 1.0
+# A /22, the largest that homes and halls have; of a larger network only the part around this device.
+MOST_HOSTS, _SMALLEST_PREFIX = 1022, 22
+# Networks of homes, halls and labs (RFC 1918), and without a router (RFC 3927). Nobody should try others' addresses.
+_PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16")))
+# Another program may have the port; members that answer tell of the further ones.
+MOST_FOUND = 8
+_UNDER_WAY = frozenset((0, errno.EINPROGRESS))
+
+
+def hosts_near(own: Sequence[Interface]) -> list[str]:
+    """Return the other hosts of the private IPv4 networks that this device is on, at most MOST_HOSTS.
+
+    An IPv6 link has 2^64 addresses, too many to try.
+    """
+    own = of_ipv4(own)
+    mine = {interface.ip for interface in own}
+    found: dict[str, None] = {}
+    for interface in own:
+        around = interface.network
+        if around.prefixlen < _SMALLEST_PREFIX:
+            around = IPv4Network((interface.ip, _SMALLEST_PREFIX), strict=False)
+        if any(interface.ip in network for network in _PRIVATE):
+            found |= {str(host): None for host in around.hosts() if host not in mine}
+    return list(found)[:MOST_HOSTS]
+
+
+class Scan:
+    """The scan's thread.
+
+    is_alone: returns True if nobody was found otherwise. found: called from another thread with the addresses that have
+    the port open.
+    """
+
+    def __init__(
+        self,
+        own: Sequence[Interface],
+        is_alone: Callable[[], bool],
+        found: Callable[[list[Address]], None],
+        port: int = DEFAULT_PORT,
+        wait_s: float = WAIT_S,
+    ) -> None:
+        self._own, self._is_alone, self._found, self._port, self._wait_s = own, is_alone, found, port, wait_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="mdl-scan", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join(2 * TRY_S)
+
+    def _look(self) -> None:
+        hosts = hosts_near(self._own)
+        if not hosts or self._ended.wait(self._wait_s) or not self._is_alone():
+            return
+        logger.warning("nobody was found by multicast: looking at port %d of %d addresses", self._port, len(hosts))
+        count = 0
+        for start in range(0, len(hosts), AT_A_TIME):
+            began = time.monotonic()
+            there = self._try_some(hosts[start : start + AT_A_TIME])[: MOST_FOUND - count]
+            count += len(there)
+            if there:
+                self._found(there)
+            if count >= MOST_FOUND or self._ended.wait(max(0.0, began + TRY_S - time.monotonic())):
+                return
+
+    def _try_some(self, hosts: list[str]) -> list[Address]:
+        """Return the addresses of those hosts that accept a connection within TRY_S."""
+        there: list[Address] = []
+        with selectors.DefaultSelector() as waiting:
+            try:
+                for host in hosts:
+                    self._begin(host, waiting)
+                until = time.monotonic() + TRY_S
+                while waiting.get_map() and (left_s := until - time.monotonic()) > 0 and not self._ended.is_set():
+                    for key, _ in waiting.select(left_s):
+                        tried = key.fileobj
+                        assert isinstance(tried, socket.socket)
+                        waiting.unregister(tried)
+                        if tried.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                            there.append(Address(key.data, self._port))
+                        tried.close()
+            finally:
+                for key in list(waiting.get_map().values()):
+                    assert isinstance(key.fileobj, socket.socket)
+                    key.fileobj.close()
+        return there
+
+    def _begin(self, host: str, waiting: selectors.BaseSelector) -> None:
+        try:
+            tried = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        except OSError:  # no descriptor left: this host is not looked at
+            return
+        tried.setblocking(False)
+        if tried.connect_ex((host, self._port)) in _UNDER_WAY:
+            waiting.register(tried, selectors.EVENT_WRITE, host)
+        else:
+            tried.close()

@@ -44,16 +44,14 @@ from zeroconf import (
 )
 
 from mdl.bounds import MAX_MEMBERS, UNREADABLE, printable
-from mdl.budget import TokenBucket
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from mdl.protocol.messages import PROTOCOL_VERSION
+from mdl.protocol.statements import MAX_HOSTS
 from mdl.protocol.vocabulary import PeerInfo
-from mdl.transport.discovery.directory import Address
+from mdl.transport.discovery.directory import Address, Interface, bare, is_link_local
 from mdl.transport.discovery.interfaces import LOOPBACK, choose_host, usable_interfaces
-from mdl.transport.discovery.scopes import Interface, bare, is_link_local
-from mdl.transport.loglimit import LogLimit
+from mdl.transport.limits import LogLimit, TokenBucket
 from mdl.transport.trust.keys import MeshKeys
-from mdl.trust.statements import MAX_HOSTS
 
 logger = logging.getLogger(__name__)
 

@@ -27,9 +27,9 @@ import zmq
 from zmq.utils import z85
 
 from mdl.errors import ConfigError
-from mdl.transport.discovery.directory import EVERY_HOST, Address
+from mdl.transport.discovery.directory import EVERY_HOST, Address, bare, unmapped
 from mdl.transport.discovery.interfaces import hosts_on, name_of
-from mdl.transport.discovery.scopes import bare, unmapped
+from mdl.transport.limits import LogLimit
 from mdl.transport.links.sockets import (
     HANDSHAKE_MS,
     TURN,
@@ -38,7 +38,6 @@ from mdl.transport.links.sockets import (
     open_router,
     take_frames,
 )
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.trust.keys import MeshKeys
 from mdl.transport.trust.membership import Membership
 

@@ -1,4 +1,4 @@
-"""The messages of a node that go as datagrams (`mdl.transport.datagrams`), and how its flows begin, beside its links.
+"""The messages of a node that go as datagrams (`mdl.transport.wire.datagrams`), and the start of its flows by links.
 
 Without encryption, on loopback alone, there are no flows. `DatagramPort` is one socket with a flow for each peer. The
 peer with the smaller name begins. It sends FlowOffered by the link, which is encrypted, with a key for what is to come
@@ -22,15 +22,13 @@ import zmq
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event
-from mdl.transport.datagrams.flow import Flow
-from mdl.transport.datagrams.packets import FLOW_ID_BYTES, KEY_BYTES, LARGEST_BYTES, Seal, flow_id_of
-from mdl.transport.discovery.directory import Address, Directory, is_loopback
-from mdl.transport.discovery.scopes import socket_address
+from mdl.transport.discovery.directory import Address, Directory, is_loopback, socket_address
+from mdl.transport.limits import LogLimit
 from mdl.transport.links.introducer import Introducer
 from mdl.transport.links.sockets import LinkCounts, Pollable
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.wire.bulk import Outgoing
 from mdl.transport.wire.codec import CodeTold, FlowAnswered, FlowOffered, RosterTold
+from mdl.transport.wire.datagrams import FLOW_ID_BYTES, KEY_BYTES, LARGEST_BYTES, Flow, Seal, flow_id_of
 
 # A message as the doors give it, and True if it came by the door.
 Come: TypeAlias = tuple[list[zmq.Frame], bool]

@@ -17,16 +17,15 @@ from secrets import token_bytes
 import zmq
 
 from mdl.bounds import MAX_MEMBERS
+from mdl.descriptors import claim_share
 from mdl.errors import ConfigError, RemoteProtocolError
-from mdl.protocol.bulk import Bulk
 from mdl.protocol.cloud_messages import PupilRefused
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event
 from mdl.protocol.messages import Said
-from mdl.protocol.vocabulary import PeerInfo
-from mdl.transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
+from mdl.protocol.vocabulary import Bulk, PeerInfo
 from mdl.transport.discovery.directory import Address, parse_address
-from mdl.transport.links.descriptors import claim_share
+from mdl.transport.limits import MET_BUG, MET_BUG_AT_DOOR, Barrier, LogLimit
 from mdl.transport.links.doors import DOOR, TOO_MANY, Doorkeeper, ZapGate, admit_devices, host_of, shown_key
 from mdl.transport.links.sockets import (
     TURN,
@@ -40,7 +39,6 @@ from mdl.transport.links.sockets import (
 )
 from mdl.transport.links.standing import Stated
 from mdl.transport.links.transfers import Transfers, check_frames
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.trust.keys import SECRET_BYTES, DeviceKey, MeshKeys
 from mdl.transport.trust.names import Names, NameTakenError
 from mdl.transport.wire.bulk import Outgoing, Step

@@ -14,9 +14,8 @@ from zmq.utils import z85
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo
-from mdl.transport.discovery.directory import EVERY_HOST, Address, address_of, is_loopback
+from mdl.transport.discovery.directory import EVERY_HOST, Address, Interface, Scopes, address_of, is_loopback
 from mdl.transport.discovery.interfaces import choose_host, near_hosts, networks_near, own_hosts
-from mdl.transport.discovery.scopes import Interface, Scopes
 from mdl.transport.links.roster_talk import RosterTalk
 from mdl.transport.links.sockets import Curve, local_host_towards
 from mdl.transport.trust.membership import Membership

@@ -14,10 +14,9 @@ import struct
 import time
 from collections.abc import Callable
 
-from mdl.budget import TokenBucket
 from mdl.errors import MeshNotFoundError, RemoteProtocolError
 from mdl.transport.discovery.directory import Address
-from mdl.transport.loglimit import LogLimit
+from mdl.transport.limits import LogLimit, TokenBucket
 from mdl.transport.trust.invitation import MAX_FRAME_BYTES, TRIES_OF_ONE, Invitation, Joining
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ messages. Each device shows its own key there, and a message counts as the word 
 the peer has told all that it knows of the members (`mdl.transport.links.roster_talk`). A node greets each peer that it
 learns of, and answers a greeting with all the peers it knows. That is enough: of two peers that greet a third, the
 later one hears of the earlier. A peer with this node's own name is greeted too, once, so that both know
-(`transport/links/namesakes.py`). A machine sees only `Received` for whole messages, `PeerFound`, `NameTaken`,
+(`transport/discovery/directory.py`). A machine sees only `Received` for whole messages, `PeerFound`, `NameTaken`,
 `PeerRevoked` and `TransferProgressed`. Not thread-safe: one thread owns a node's links. Knows no roles.
 """
 
@@ -21,24 +21,31 @@ import msgspec
 import zmq
 
 from mdl.bounds import MAX_MEMBERS
+from mdl.descriptors import DescriptorShare, claim_share
 from mdl.errors import ConfigError, RemoteProtocolError
-from mdl.protocol.bulk import Bulk
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Event, NameTaken, PeerFound, PeerRevoked
 from mdl.protocol.messages import Hello, PeersKnown, Said
-from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.barrier import MET_BUG, MET_BUG_AT_DOOR, Barrier
-from mdl.transport.discovery.directory import Address, Directory, Greetings, address_of, is_loopback, parse_address
-from mdl.transport.discovery.scopes import is_link_local
-from mdl.transport.links.descriptors import DescriptorShare, claim_share
+from mdl.protocol.vocabulary import Bulk, PeerInfo, Role
+from mdl.transport.discovery.directory import (
+    MAX_NAMESAKES,
+    Address,
+    Directory,
+    Greetings,
+    Mark,
+    Namesakes,
+    address_of,
+    is_link_local,
+    is_loopback,
+    parse_address,
+)
+from mdl.transport.limits import MET_BUG, MET_BUG_AT_DOOR, Barrier, LogLimit
 from mdl.transport.links.doors import Doors, end_connection, link_towards, shown_key
 from mdl.transport.links.introducer import Introducer
-from mdl.transport.links.namesakes import MAX_NAMESAKES, Mark, Namesakes
 from mdl.transport.links.outbox import Outbox
 from mdl.transport.links.sockets import TURN, LinkCounts, Pollable, check_security, new_context
 from mdl.transport.links.standing import LinkStanding, News, Stated
 from mdl.transport.links.transfers import Transfers, check_frames
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.trust.keys import MeshKeys
 from mdl.transport.trust.membership import Membership, NotLetInError
 from mdl.transport.wire.bulk import Outgoing, Step

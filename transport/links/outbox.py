@@ -20,10 +20,10 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import Hello, PeersKnown
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import Address, Directory, address_of
+from mdl.transport.limits import LogLimit
 from mdl.transport.links.flows import Flows
 from mdl.transport.links.introducer import Introducer
 from mdl.transport.links.sockets import Curve, LinkCounts, is_passing, open_dealer
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.wire.bulk import Outgoing
 from mdl.transport.wire.codec import Body, RosterTold, encode
 from mdl.transport.wire.places import Calls

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.budget import TokenBucket
 from mdl.errors import ForgedError, RemoteProtocolError
+from mdl.protocol.statements import MAX_ENROLLED, MAX_KEPT, STATEMENTS_A_MESSAGE, AnyStatement, CodeChanged
+from mdl.transport.limits import TokenBucket
 from mdl.transport.trust.roster import Roster
 from mdl.transport.wire.codec import RosterTold
-from mdl.trust.statements import MAX_ENROLLED, MAX_KEPT, STATEMENTS_A_MESSAGE, AnyStatement, CodeChanged
 
 # A roster of up to so many statements is told at once: some 8 KB. Devices of a home never ask.
 _AT_ONCE = 32

@@ -15,8 +15,7 @@ from typing import TypeAlias
 import zmq
 
 from mdl.errors import ConfigError
-from mdl.transport.discovery.directory import Address, is_loopback
-from mdl.transport.discovery.scopes import bare, socket_address
+from mdl.transport.discovery.directory import Address, bare, is_loopback, socket_address
 from mdl.transport.trust.keys import MeshKeys
 from mdl.transport.wire.codec import MAX_FRAME_BYTES
 

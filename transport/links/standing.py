@@ -14,6 +14,7 @@ import msgspec
 
 from mdl.errors import ConfigError, ForgedError, RemoteProtocolError
 from mdl.protocol.messages import Hello, PeersKnown
+from mdl.protocol.statements import AnyStatement, Enrolled
 from mdl.protocol.status_messages import PageServed, StatusWanted
 from mdl.protocol.vocabulary import PeerInfo
 from mdl.transport.links.doors import ALLOWED, DOOR, LATER, REFUSED
@@ -23,7 +24,6 @@ from mdl.transport.trust.membership import Membership, NotLetInError
 from mdl.transport.trust.words import fingerprint
 from mdl.transport.wire.bulk import Outgoing
 from mdl.transport.wire.codec import FLOW_MESSAGES, Body, CodeTold, RosterTold
-from mdl.trust.statements import AnyStatement, Enrolled
 
 logger = logging.getLogger(__name__)
 

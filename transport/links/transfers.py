@@ -11,11 +11,11 @@ import numpy as np
 import zmq
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.checksum import checksum_of
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import ASKS, CARRIERS, PACKED, SEGMENTS, Said
-from mdl.transport.loglimit import LogLimit
+from mdl.protocol.vocabulary import Bulk, Packed
+from mdl.transport.limits import LogLimit
 from mdl.transport.wire.bulk import Outgoing, OutgoingTransfers, Step, pack_segment, read_segment
 from mdl.transport.wire.codec import (
     ChunkSent,

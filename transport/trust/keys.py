@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from zmq.utils import z85
 
 from mdl.errors import ConfigError
+from mdl.protocol.statements import Proof
 from mdl.protocol.vocabulary import PeerInfo
-from mdl.trust.statements import Proof
 
 _ALPHABET = "23456789abcdefghijkmnpqrstuvwxyz"
 _RANDOM_CHARACTERS = 19

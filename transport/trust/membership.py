@@ -1,7 +1,8 @@
 """This device's membership of a mesh: it signs the introduction of its peer, and checks those of others.
 
 Observers, which only look, belong to a device of the mesh too, but are in no roster: they are let in for as long as
-this process remembers them. Pure but for the keys that it holds.
+this process remembers them. Own output is checked against the bounds of its readers before a byte of it leaves. Pure
+but for the keys that it holds.
 """
 
 from __future__ import annotations
@@ -9,18 +10,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Sequence
 from secrets import token_bytes
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from zmq.utils import z85
 
+from mdl.bounds import UNREADABLE
 from mdl.errors import ConfigError, ForgedError, RemoteProtocolError
-from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.readable import encode_readable
-from mdl.transport.trust.keys import DeviceKey, MeshKeys, is_signed, where_claim
-from mdl.transport.trust.roster import Check, Roster, Worked
-from mdl.transport.trust.words import fingerprint
-from mdl.trust.statements import (
+from mdl.protocol.statements import (
     MAX_CHANGE,
     MAX_ENROLLED,
     MAX_HOSTS,
@@ -34,6 +31,21 @@ from mdl.trust.statements import (
     Proof,
     claim_of,
 )
+from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, is_signed, where_claim
+from mdl.transport.trust.roster import Check, Roster, Worked
+from mdl.transport.trust.words import fingerprint
+
+
+def encode_readable(value: object, kind: Any, what: str) -> bytes:
+    """Encode a value as MessagePack that a reader of `kind` accepts. Raises ConfigError naming `what` otherwise."""
+    encoded = msgspec.msgpack.encode(value)
+    try:
+        msgspec.msgpack.decode(encoded, type=kind)
+    except UNREADABLE as error:
+        raise ConfigError(f"{what} could not be read again ({error}): nothing was changed") from None
+    return encoded
+
 
 # Observers that are remembered: more than the pages and terminals that look at one mesh.
 MAX_VISITORS = 64

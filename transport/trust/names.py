@@ -11,8 +11,8 @@ import ipaddress
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from mdl.budget import TokenBucket
 from mdl.errors import RemoteProtocolError
+from mdl.transport.limits import TokenBucket
 
 # Some 300 bytes of memory each: a holder of the code takes no more, with as many keys as it likes.
 MOST_NAMES = 1 << 20

@@ -43,9 +43,7 @@ import msgspec
 
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ForgedError, RemoteProtocolError
-from mdl.transport.trust.keys import MeshKeys, is_signed
-from mdl.transport.trust.words import own_names
-from mdl.trust.statements import (
+from mdl.protocol.statements import (
     MAX_CHANGES,
     MAX_ENROLLED,
     MAX_LOWER_CHANGES,
@@ -59,6 +57,8 @@ from mdl.trust.statements import (
     OwnerNamed,
     claim_of,
 )
+from mdl.transport.trust.keys import MeshKeys, is_signed
+from mdl.transport.trust.words import own_names
 
 # Peers that one device may be: `mdl up` has so many on one machine, and nobody becomes a majority by many names.
 MAX_NAMES = 64

@@ -27,11 +27,11 @@ from typing import TypeAlias
 import numpy as np
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.protocol.bulk import Bulk
 from mdl.protocol.delta import Contributor
 from mdl.protocol.grid import Vector
 from mdl.protocol.machine import Received, TransferProgressed
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
+from mdl.protocol.vocabulary import Bulk
 from mdl.transport.wire.codec import (
     CHUNK_BYTES,
     MAX_STREAMS,

@@ -16,14 +16,13 @@ from mdl.bounds import MAX_HEADER_BYTES, MAX_VALUES, UNREADABLE, Bytes, Count, T
 from mdl.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.messages import PROTOCOL_VERSION, Said
-from mdl.protocol.round_messages import GlobalMessage, ModelMessage
+from mdl.protocol.round_messages import DeltaMessage, GlobalMessage, ModelMessage
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
-from mdl.protocol.sharing.messages import PartMessage
+from mdl.protocol.sharing_messages import PartMessage
+from mdl.protocol.statements import CodeHash, Statements
 from mdl.protocol.vocabulary import Message
 from mdl.transport.trust.keys import parse_join_code
-from mdl.trust.statements import CodeHash, Statements
 
 # A quarter of a second on a 10 Mbit/s link: short enough to see progress, long enough that Python is not the limit.
 CHUNK_BYTES = 1 << 18
@@ -116,7 +115,7 @@ class CodeTold(Message, frozen=True):
 
 
 class FlowOffered(Message, frozen=True):
-    """The peers may exchange datagrams (`mdl.transport.datagrams`). port: the sender's UDP port.
+    """The peers may exchange datagrams (`mdl.transport.wire.datagrams`). port: the sender's UDP port.
 
     flow_id, key: the other side puts the id on its datagrams, and seals them with the key.
     """

@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.bulk import Bulk, Packed
 from mdl.protocol.checksum import add_up, checksum_of
 from mdl.protocol.delta import Contributor, check_values, new_hash
 from mdl.protocol.machine import Received, TransferProgressed
 from mdl.protocol.messages import DIGESTED, PACKED
 from mdl.protocol.round_messages import ModelMessage
+from mdl.protocol.vocabulary import Bulk, Packed
 from mdl.transport.wire.bulk import EXPIRY_S, RETRY_S, WINDOW_BYTES, Outgoing, Rhythm, Step, TransferPace, window_bytes
 from mdl.transport.wire.codec import (
     CHUNK_BYTES,

@@ -15,13 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mdl.recommend.device_step import score_features
-from mdl.recommend.din import Din
+from mdl.recommend.device_step import Basis, score_features
+from mdl.recommend.din import Din, FitSettings, as_tensors, click_loss, fit
 from mdl.recommend.interactions import Interactions
-from mdl.recommend.metapatch import Basis
 from mdl.recommend.momodistill import CloudModel
 from mdl.recommend.splits import ItemSamples, Negatives, SampleEnds
-from mdl.recommend.training import FitSettings, as_tensors, click_loss, fit
 
 
 class Generator(nn.Module):

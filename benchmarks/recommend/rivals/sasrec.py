@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mdl.recommend.din import click_loss
 from mdl.recommend.interactions import Integers, Interactions
 from mdl.recommend.splits import Negatives
-from mdl.recommend.training import click_loss
 
 
 class SelfAttentiveRecommender(nn.Module):

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.assemble import assemble_data, number_names
+from mdl.config import LARGEST_SEED, MANY
 from mdl.data.quantities import convert_channels, kept_unit, read_units
 from mdl.data.readers.archive import load_arrays
 from mdl.data.spec import Spec, split_names
@@ -18,14 +18,15 @@ from mdl.data.windows import (
     FASTEST_HZ,
     DataSet,
     Integers,
+    assemble_data,
     first_bad_row,
     make_windows,
+    number_names,
     number_runs,
     strata_of,
     take_windows,
 )
 from mdl.errors import ConfigError, DataError
-from mdl.section import LARGEST_SEED, MANY
 from mdl.task import Targets, is_one_rate
 
 _TEST_WORDS = ("test", "train")

@@ -20,15 +20,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.assemble import assemble_data
 from mdl.data.readers.archive import list_tables
-from mdl.data.readers.streams import LARGEST_WINDOWS_BYTES, overlap_gap
 from mdl.data.spec import split_names
-from mdl.data.tables.names import below_sides, find_sides
 from mdl.data.tables.options import CsvOptions
 from mdl.data.tables.recordings import TABLES, list_recordings
 from mdl.data.tables.streams import Streams, read_streams
-from mdl.data.windows import DataSet, Floats, Integers
+from mdl.data.tables.stretches import below_sides, find_sides
+from mdl.data.windows import LARGEST_WINDOWS_BYTES, DataSet, Floats, Integers, assemble_data, overlap_gap
 from mdl.errors import DataError
 from mdl.writing import open_private
 

@@ -1,4 +1,4 @@
-"""`load_data`: one line of text in, windows out; text files are parsed only once."""
+"""`load_data`: one line of text in, windows out; text files are parsed once. `mdl.data` hands on the names here."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 
 from mdl.bounds import in_utf8
 from mdl.data.cache import load_cached
-from mdl.data.describe import suspect_channels, suspect_targets
+from mdl.data.describe import describe_data, measure_channels, suspect_channels, suspect_targets
 from mdl.data.readers.arrays import call_own
+from mdl.data.readers.catalogue import default_cache_dir
 from mdl.data.sources import FACTORY, SOURCES, parse_spec
-from mdl.data.windows import DataSet, check_data
+from mdl.data.split import Shard, donated_part, parse_shard, private_part, shard_test, split_windows
+from mdl.data.windows import DataSet, Windows, check_data, make_windows, take_windows
 from mdl.errors import ConfigError, DataError
 from mdl.own import Own
 
@@ -81,3 +83,23 @@ def _with_warnings(data: DataSet) -> DataSet:
         *suspect_targets(data.train.y, data.test.y, data.classes),
     )
     return replace(data, warnings=(*data.warnings, *found))
+
+
+__all__ = [
+    "DataSet",
+    "Shard",
+    "Windows",
+    "check_data",
+    "default_cache_dir",
+    "describe_data",
+    "donated_part",
+    "load_data",
+    "make_windows",
+    "measure_channels",
+    "parse_shard",
+    "private_part",
+    "read_data",
+    "shard_test",
+    "split_windows",
+    "take_windows",
+]

@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.config import LARGEST_SEED
 from mdl.data.readers.uci_har import CHANNELS, UNITS
 from mdl.data.windows import DataSet, make_windows, take_windows
 from mdl.errors import ConfigError
-from mdl.section import LARGEST_SEED
 
 ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "lying")
 RATE_HZ = 50

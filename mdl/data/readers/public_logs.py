@@ -34,8 +34,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.data.readers.archive import open_members
-from mdl.data.readers.streams import cut_runs, take_rows
-from mdl.data.windows import DataSet, Floats, Integers, Windows, make_windows, number_runs, take_windows
+from mdl.data.windows import (
+    DataSet,
+    Floats,
+    Integers,
+    Windows,
+    cut_runs,
+    make_windows,
+    number_runs,
+    take_rows,
+    take_windows,
+)
 from mdl.errors import DataError
 
 _PIECE_BYTES = 4 << 20

@@ -25,10 +25,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.readers.archive import check_numbers, load_arrays, open_members, unpack_text
-from mdl.data.readers.streams import cut_runs, take_rows
-from mdl.data.readers.text import parse_table
-from mdl.data.windows import DataSet, Floats, Integers, make_windows, number_runs, take_windows
+from mdl.data.readers.archive import check_numbers, load_arrays, open_members, parse_table, unpack_text
+from mdl.data.windows import DataSet, Floats, Integers, cut_runs, make_windows, number_runs, take_rows, take_windows
 from mdl.errors import DataError
 
 CLASSES = ("rest", "fist", "wrist flexion", "wrist extension", "radial deviation", "ulnar deviation")

@@ -17,8 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.data.readers.archive import ArchiveFiles, check_numbers, load_arrays, open_members
-from mdl.data.readers.text import parse_table
+from mdl.data.readers.archive import ArchiveFiles, check_numbers, load_arrays, open_members, parse_table
 from mdl.data.windows import DataSet, Floats, Integers, make_windows
 from mdl.errors import DataError
 

@@ -18,9 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from mdl.personal.words.next_word import NextWordModel
+from mdl.personal.words.next_word import NextWordModel, shared_rows
 from mdl.personal.words.pieces import Pieces, cut_pieces, iterate_pieces
-from mdl.personal.words.prefix import shared_rows
 from mdl.personal.words.text import LONGEST_WORD, UNKNOWN, Ids, Text, TokenTable
 
 Scores: TypeAlias = NDArray[np.float32]

@@ -28,10 +28,19 @@ from mdl.peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
 from mdl.peers.roles.agent.settings import AgentSettings, TimeLimit
 from mdl.peers.roles.membership.members import Members, ReportChange, TrainerSeen
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import NOTHING_CAME, PUSHED_BYTES, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import Effect, Send
 from mdl.protocol.messages import Said
-from mdl.protocol.round_messages import AgentMessage, BroadcastOrdered, RoundOpened, exchanging
+from mdl.protocol.round_messages import (
+    NOTHING_CAME,
+    PUSHED_BYTES,
+    AgentMessage,
+    BroadcastOrdered,
+    HopCancelled,
+    HopOrdered,
+    HopReleased,
+    RoundOpened,
+    exchanging,
+)
 from mdl.protocol.status_messages import LEFT_OUT
 from mdl.protocol.vocabulary import Activity, Holding, ResourceState
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Policy, Wait, go_around

@@ -24,9 +24,8 @@ from mdl.peers.roles.membership.members import (
     voters,
 )
 from mdl.protocol.delta import Contributor
-from mdl.protocol.round_messages import BroadcastOrdered, exchanging
-from mdl.protocol.segment_messages import Lost
-from mdl.protocol.tree import tree_children, tree_parent
+from mdl.protocol.round_messages import BroadcastOrdered, Lost, exchanging
+from mdl.protocol.segments import tree_children, tree_parent
 from mdl.protocol.vocabulary import Contributors, Holding, Partials, Staged
 from mdl.scheduler.policies.segment_plan import SegmentPlan
 

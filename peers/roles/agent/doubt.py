@@ -3,7 +3,7 @@
 In an inspected round several devices look at each own delta before anything is merged (`Looks`). A receiver of a
 partial sum sees too few to tell a lie from other data, and may lie itself. A look is a hop that its receiver aborts
 once it has measured what came: nothing is merged, and the sender holds again. w(t) draws the judges of each device, so
-that nobody chooses its own; `mdl/defence/inspection.py` decides by their words.
+that nobody chooses its own; `mdl/defence/limits.py` decides by their words.
 
 A device that merges before it gives shows no more than a mean of several, in which a lie of its own is not seen. So it
 gives first in the next round, to those that were judged in this one (`JudgedDevices`).
@@ -20,12 +20,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from mdl.defence.inspection import FEWEST, Word, find_odd
-from mdl.defence.limits import Limits, MeshKnowledge, greatest_length
+from mdl.defence.limits import FEWEST, Limits, MeshKnowledge, Word, find_odd, greatest_length
 from mdl.defence.reputation import accusers_needed
 from mdl.peers.roles.agent.ledger import LOOKED, MERGED, Hop, RoundLedger
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import SUSPECT
+from mdl.protocol.round_messages import SUSPECT
 from mdl.protocol.vocabulary import Holding, Staged
 
 logger = logging.getLogger(__name__)

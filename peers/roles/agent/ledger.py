@@ -17,8 +17,7 @@ from typing import TypeVar
 from mdl.peers.roles.membership.members import ReportChange
 from mdl.protocol.checksum import add_up
 from mdl.protocol.delta import THETA_ROUNDING, Contributor
-from mdl.protocol.hop_messages import SUSPECT
-from mdl.protocol.round_messages import PeerReport
+from mdl.protocol.round_messages import SUSPECT, PeerReport
 from mdl.protocol.vocabulary import MAX_PERIODS, Holding, HopDecision, HopOutcome
 
 HopKey = tuple[int, int]  # segment, hop

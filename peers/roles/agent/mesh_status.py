@@ -8,7 +8,6 @@ from typing import Protocol
 import msgspec
 
 from mdl.bounds import MAX_HEADER_BYTES, first_few, printable
-from mdl.budget import TokenBucket
 from mdl.peers.roles.agent.aggregation import Attendance
 from mdl.peers.roles.agent.conductor import AGGREGATING, BROADCASTING, GATHERING, Conductor, Phase
 from mdl.peers.roles.agent.ledger import RoundLedger
@@ -18,6 +17,7 @@ from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import RoundTold
 from mdl.protocol.status_messages import MAX_CUTS, MemberStatus, MeshStatus, RoundSummary
 from mdl.protocol.vocabulary import Lineage
+from mdl.transport.limits import TokenBucket
 
 # Room around a message: the version, and its speaker: an id of at most 64 characters and a number.
 _ENVELOPE_BYTES = 256

@@ -6,8 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from mdl.config import BusySection, Exchange, Rule
-from mdl.ends import EndSection
+from mdl.config import BusySection, EndSection, Exchange, Rule
 from mdl.peers.roles.membership.members import AVOID_S
 from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor

@@ -14,10 +14,16 @@ from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.peers.roles.trainer.round_state import RoundState
 from mdl.protocol.delta import Contributor, PartialSum, check_size, digest_of_result
 from mdl.protocol.grid import Sums, Vector
-from mdl.protocol.hop_messages import PUSHED_BYTES
 from mdl.protocol.machine import Effect
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.round_messages import (
+    PUSHED_BYTES,
+    BroadcastOrdered,
+    GlobalMessage,
+    PieceMessage,
+    SegmentMessage,
+    SegmentsReady,
+    SegmentTaken,
+)
 from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Staged, Transfer
 

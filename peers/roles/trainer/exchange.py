@@ -33,8 +33,15 @@ from mdl.protocol.coding import RoundedOff, coded_size, decode
 from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum, check_size, check_values, pair_aggregate
 from mdl.protocol.grid import Grid, Sums, Vector, check_sums
 from mdl.protocol.machine import Send
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalWanted
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.round_messages import (
+    BroadcastOrdered,
+    GlobalMessage,
+    GlobalWanted,
+    PieceMessage,
+    SegmentMessage,
+    SegmentsReady,
+    SegmentTaken,
+)
 from mdl.protocol.segments import SegmentCut, has_bit, partials_of, places_of, to_bits
 from mdl.protocol.vocabulary import Partials
 

@@ -16,10 +16,8 @@ import msgspec
 import numpy as np
 
 from mdl.bounds import MAX_LOSS, printable, within
-from mdl.defence.judge import ALONE
+from mdl.defence.judge import ALONE, Marks, PieceJudge, draw_places, length
 from mdl.defence.limits import Limits, OwnDeltaSeen
-from mdl.defence.marks import Marks, draw_places, length
-from mdl.defence.pieces import PieceJudge
 from mdl.defence.reputation import Accusation, Suspects
 from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.protocol.delta import Contributor, PartialSum

@@ -17,8 +17,8 @@ from mdl.peers.roles.trainer.guard import DeltaGuard, Voice
 from mdl.peers.roles.trainer.round_state import RoundState
 from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum
 from mdl.protocol.grid import Vector
-from mdl.protocol.hop_messages import NOTHING_CAME, SUSPECT, DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
 from mdl.protocol.machine import Effect, Send
+from mdl.protocol.round_messages import NOTHING_CAME, SUSPECT, DeltaMessage, DeltaWanted, HopCancelled, HopOrdered
 from mdl.protocol.vector_work import DeltasMerged, MergeDeltas
 from mdl.protocol.vocabulary import HopDecision, HopOutcome
 

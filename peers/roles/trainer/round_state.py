@@ -20,10 +20,17 @@ from mdl.peers.roles.trainer.exchange import GappedResult, SegmentExchange
 from mdl.peers.roles.trainer.model_state import TrainedWork
 from mdl.protocol.delta import Contributor, PartialSum, digest_of_result
 from mdl.protocol.grid import Grid, Vector
-from mdl.protocol.hop_messages import PUSHED_BYTES, HopOrdered
 from mdl.protocol.machine import HeldAs, RecallDelta, Send
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalTaken, GlobalWanted, exchanging
-from mdl.protocol.tree import tree_children, tree_parent
+from mdl.protocol.round_messages import (
+    PUSHED_BYTES,
+    BroadcastOrdered,
+    GlobalMessage,
+    GlobalTaken,
+    GlobalWanted,
+    HopOrdered,
+    exchanging,
+)
+from mdl.protocol.segments import tree_children, tree_parent
 from mdl.protocol.vector_work import DeltaHashed, HashDelta
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, Incoming, Staged
 

@@ -25,7 +25,6 @@ from mdl.peers.roles.trainer.progress import Reports, RoundProgress
 from mdl.peers.roles.trainer.round_state import RoundState
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Vector
-from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -49,20 +48,28 @@ from mdl.protocol.round_messages import (
     AgentMessage,
     BroadcastOrdered,
     CatchUp,
+    DeltaMessage,
+    DeltaWanted,
     GlobalMessage,
     GlobalTaken,
     GlobalWanted,
+    HopCancelled,
+    HopOrdered,
+    HopReleased,
     MemberQuarantined,
     MemberRefused,
     MeshFinished,
     ModelMessage,
     ModelWanted,
     PeerReport,
+    PieceMessage,
     RoundClosed,
     RoundOpened,
     RoundTold,
+    SegmentMessage,
+    SegmentsReady,
+    SegmentTaken,
 )
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.vector_work import DeltaApplied, DeltaHashed, DeltasMerged, Outer
 from mdl.protocol.vocabulary import Ballot, History, Lineage, Transfer
 

@@ -16,6 +16,7 @@ from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.messages import CARRIERS, PACKED, PROTOCOL_VERSION, SEGMENTS, Hello, PeersKnown, Said
 from mdl.protocol.round_messages import AgentPresent
+from mdl.protocol.statements import MAX_HOSTS, AnyStatement, CodeChanged, DeviceRevoked, Enrolled, Proof, claim_of
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.trust.keys import code_hash, new_join_code, where_claim
 from mdl.transport.trust.membership import Membership
@@ -34,7 +35,6 @@ from mdl.transport.wire.codec import (
     TransferOffered,
     decode,
 )
-from mdl.trust.statements import MAX_HOSTS, AnyStatement, CodeChanged, DeviceRevoked, Enrolled, Proof, claim_of
 from tests.fuzz.conversations.process import Process
 from tests.fuzz.conversations.scenes import (
     CODE_HOLDER,

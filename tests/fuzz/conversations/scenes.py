@@ -17,17 +17,25 @@ from unittest import mock
 import msgspec
 import numpy as np
 
-from mdl.devices.offer import Offer
 from mdl.errors import ConfigError
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
 from mdl.peers.roles.cloud import TASK, Cloud, CloudSettings, CloudState, Collector
 from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
 from mdl.peers.roles.outsiders import Observer
 from mdl.peers.roles.sharing import Giver, WindowTaker
-from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_work import (
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import (
+    CutWindows,
     CycleTaught,
+    DeleteShared,
+    Effect,
+    Event,
     KeepVectors,
+    PartRead,
+    PartStored,
+    ReadPart,
+    SharedDeleted,
+    StorePart,
     StoreUpdate,
     StudyLesson,
     TeachCycle,
@@ -35,21 +43,11 @@ from mdl.protocol.cloud_work import (
     UpdateStored,
     VectorJudged,
     VectorsKept,
-)
-from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Effect, Event, WorkFailed
-from mdl.protocol.sharing.messages import PART_BYTES, WindowsOffered
-from mdl.protocol.sharing.work import (
-    CutWindows,
-    DeleteShared,
-    PartRead,
-    PartStored,
-    ReadPart,
-    SharedDeleted,
-    StorePart,
     WindowsCut,
+    WorkFailed,
 )
-from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.protocol.sharing_messages import PART_BYTES, Offer, WindowsOffered
+from mdl.protocol.vocabulary import Packed, PeerInfo, Role
 from mdl.sim.mesh.invariants import MOST_DELTAS, count_vectors
 from mdl.sim.mesh.process import Disk
 from mdl.transport.links.doors import ALLOWED, LINKS

@@ -12,9 +12,9 @@ import pytest
 
 from mdl.peers.roles.agent.ledger import RoundLedger
 from mdl.peers.roles.membership.members import Members
+from mdl.protocol import statements
 from mdl.protocol.delta import Contributor
 from mdl.transport.links import mesh_links
-from mdl.trust import statements
 from tests.fuzz.conversations.run import SHARES, Failure, replay, run_case, shrink
 from tests.fuzz.conversations.scenes import CODE_HOLDER, MEMBER
 from tests.fuzz.machines import be_quiet

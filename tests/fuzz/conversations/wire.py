@@ -21,8 +21,8 @@ from unittest import mock
 import zmq
 from zmq.utils import z85
 
+from mdl.transport.discovery.directory import socket_address
 from mdl.transport.discovery.interfaces import LOOPBACK
-from mdl.transport.discovery.scopes import socket_address
 from mdl.transport.links import flows, hub, introducer, mesh_links
 from mdl.transport.links.doors import ALLOWED, ZAP_ADDRESS
 

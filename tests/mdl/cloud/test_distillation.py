@@ -22,7 +22,7 @@ from mdl.cloud.distillation import (
     train_student,
 )
 from mdl.errors import ConfigError, DataError
-from mdl.learning.targets import soft_cross_entropy
+from mdl.learning.models import soft_cross_entropy
 
 HALF = DistillSettings(label_weight=0.5)
 

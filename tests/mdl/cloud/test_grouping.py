@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from mdl.cloud.grouping import Matrix, group_models, model_distances, preference_range, propagate_affinity
+from mdl.cloud.classroom import Matrix, group_models, model_distances, preference_range, propagate_affinity
 from mdl.errors import ConfigError, DataError
 
 

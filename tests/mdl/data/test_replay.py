@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mdl.data.replay import Reservoir
+from mdl.data.watch import Reservoir
 from mdl.errors import DataError
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mdl.bounds import MAX_LOSS
-from mdl.defence.inspection import Word, find_odd
+from mdl.defence.limits import Word, find_odd
 
 DEVICES, JUDGES = 10, 5
 

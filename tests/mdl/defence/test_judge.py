@@ -7,9 +7,18 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from mdl.defence.judge import Verdict, judge, most_length, without_clipping
+from mdl.defence.judge import (
+    MOST_PLACES,
+    Marks,
+    Verdict,
+    cosine,
+    draw_places,
+    judge,
+    length,
+    most_length,
+    without_clipping,
+)
 from mdl.defence.limits import Limits
-from mdl.defence.marks import MOST_PLACES, Marks, cosine, draw_places, length
 
 IID = Limits(length=2.0)
 

@@ -16,6 +16,7 @@ from mdl.devices.energy import (
     MIXED,
     MODELLED,
     PROCESSOR,
+    TRAINING_W,
     Counter,
     EnergyCount,
     MeterReading,
@@ -24,7 +25,6 @@ from mdl.devices.energy import (
     read_battery,
     read_processor,
 )
-from mdl.devices.power import TRAINING_W
 from mdl.errors import DataError
 
 # As Raspberry Pi OS prints it: numbers of their own, EXT5V and BATT without a current.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.devices.offer import LEAST_BATTERY_PERCENT, Offer, apportion, share_out
+from mdl.protocol.sharing_messages import LEAST_BATTERY_PERCENT, Offer, apportion, share_out
 
 OFFERS = st.builds(
     Offer,

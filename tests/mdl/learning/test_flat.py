@@ -10,9 +10,8 @@ from torch import nn
 from mdl.config import TrainingSettings
 from mdl.errors import ConfigError, LocalProtocolError
 from mdl.learning.evaluation import evaluate
-from mdl.learning.flat import FlatModel
+from mdl.learning.flat import FlatModel, own_names
 from mdl.learning.models import build_model
-from mdl.learning.tensors import own_names
 from mdl.learning.training import LocalTrainer
 
 RNG = np.random.default_rng(5)

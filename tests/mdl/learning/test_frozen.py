@@ -9,7 +9,7 @@ from torch import nn
 
 from mdl.errors import ConfigError
 from mdl.learning.flat import FlatModel
-from mdl.learning.targets import Numbers
+from mdl.learning.models import Numbers
 from mdl.protocol.grid import Vector
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from mdl.errors import ConfigError
 from mdl.learning.flat import FlatModel
-from mdl.learning.optimizer import FlatOptimizer
+from mdl.learning.training import FlatOptimizer
 
 
 def _make_module() -> nn.Module:

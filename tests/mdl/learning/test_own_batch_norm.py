@@ -11,9 +11,8 @@ from torch import nn
 from mdl.config import TrainingSettings
 from mdl.errors import ConfigError
 from mdl.learning.evaluation import evaluate
-from mdl.learning.flat import FlatModel
+from mdl.learning.flat import FlatModel, OwnState, own_names
 from mdl.learning.models import build_model
-from mdl.learning.tensors import OwnState, own_names
 from mdl.learning.training import LocalTrainer, model_delta
 
 SETTINGS = TrainingSettings(learning_rate=0.01, schedule="constant", batch_size=16, seed=1)

@@ -10,8 +10,7 @@ from mdl.config import TrainingSettings
 from mdl.data.windows import to_input
 from mdl.learning.evaluation import OwnLoss, evaluate, predict_logits
 from mdl.learning.flat import FlatModel
-from mdl.learning.models import build_model, built_in_shapes
-from mdl.learning.targets import Numbers, loss_of
+from mdl.learning.models import Numbers, build_model, built_in_shapes, loss_of
 from mdl.learning.training import LocalTrainer
 from mdl.own import Own
 

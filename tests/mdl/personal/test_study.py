@@ -12,10 +12,8 @@ from torch import Tensor
 
 from benchmarks.deeptype import BASELINE, COMBINED
 from mdl.errors import ConfigError, DataError
-from mdl.personal.study import Study, StudyProgress, StudySettings, tune_all
-from mdl.personal.study_file import load_study, save_study
-from mdl.personal.words.personalise import Techniques, begin_study
-from mdl.personal.words.text_task import TextTask
+from mdl.personal.study import Study, StudyProgress, StudySettings, load_study, save_study, tune_all
+from mdl.personal.words.personalise import Techniques, TextTask, begin_study
 from tests.mdl.personal.words.examples import invented_text, small_model
 
 SETTINGS = StudySettings(epochs=2, batch=16, learning_rate=2.0)

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from mdl.personal.compression import factor_embedding, factor_linear
-from mdl.personal.vocabulary import keep_all, keep_used, swap_unused, take_rows
+from mdl.personal.compression import factor_embedding, factor_linear, keep_all, keep_used, swap_unused, take_rows
 
 NAMES = ("the", "of", "tea", "milk", "ox", "yew")
 

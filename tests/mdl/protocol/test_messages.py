@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.bounds import MAX_MEMBERS, MAX_TEXT
-from mdl.devices.offer import Offer
 from mdl.protocol.cloud_messages import (
     LessonMessage,
     LessonWanted,
@@ -21,7 +20,6 @@ from mdl.protocol.cloud_messages import (
 )
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import DeltaMessage, HopOrdered
 from mdl.protocol.messages import CARRIERS, Hello, PeersKnown, Said
 from mdl.protocol.round_messages import (
     AgentMessage,
@@ -29,13 +27,19 @@ from mdl.protocol.round_messages import (
     AgentResigned,
     BroadcastOrdered,
     CatchUp,
+    DeltaMessage,
+    HopOrdered,
     MemberRefused,
     ModelMessage,
     PeerReport,
+    PieceMessage,
     RoundOpened,
+    SegmentMessage,
+    SegmentsReady,
+    SegmentTaken,
 )
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
-from mdl.protocol.sharing.messages import PartMessage, PartWanted, WindowsOffered, WindowsRecalled, WindowsSought
+from mdl.protocol.sharing_messages import Offer, PartMessage, PartWanted, WindowsOffered, WindowsRecalled, WindowsSought
+from mdl.protocol.statements import Enrolled, Proof
 from mdl.protocol.status_messages import PageServed
 from mdl.protocol.vocabulary import (
     MAX_FORKS,
@@ -56,7 +60,6 @@ from mdl.protocol.vocabulary import (
     TrainingReport,
     Transfer,
 )
-from mdl.trust.statements import Enrolled, Proof
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 2)
 FORKS = (Fork(0, 2, "ann.1.7"), Fork(4, 1, "bob.2.70007"))

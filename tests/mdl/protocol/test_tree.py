@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.protocol.tree import tree_children, tree_parent
+from mdl.protocol.segments import tree_children, tree_parent
 
 COUNTS = st.integers(1, 300)
 

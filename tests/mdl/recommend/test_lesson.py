@@ -11,9 +11,16 @@ from mdl.errors import RemoteProtocolError
 from mdl.protocol.cloud_messages import VectorMessage
 from mdl.protocol.delta import Contributor
 from mdl.recommend.din import DinSettings
-from mdl.recommend.lesson import RecommenderLesson, pack_lesson, read_lesson
+from mdl.recommend.lesson import (
+    OtherBasisError,
+    RecommenderLesson,
+    name_basis,
+    pack_lesson,
+    pack_vector,
+    read_lesson,
+    read_vector,
+)
 from mdl.recommend.momodistill import make_cloud_model
-from mdl.recommend.vector_codec import OtherBasisError, name_basis, pack_vector, read_vector
 from mdl.transport.wire.codec import encode
 from tests.mdl.recommend.logs import small_log
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from mdl.errors import ConfigError
 from mdl.learning.models import build_model
-from mdl.recommend.metapatch import Basis, Junction, patch, patched
+from mdl.recommend.device_step import Basis, Junction, patch, patched
 
 
 def _model() -> nn.Sequential:

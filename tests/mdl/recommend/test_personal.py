@@ -7,15 +7,11 @@ import pytest
 import torch
 
 from mdl.errors import DataError
-from mdl.recommend.algorithm import RecommenderSettings, next_round, pretrain
 from mdl.recommend.device_step import VectorSettings
-from mdl.recommend.din import DinSettings
-from mdl.recommend.interactions import group_by_user, keep_users
-from mdl.recommend.lesson import RecommenderLesson
-from mdl.recommend.momodistill import MoMoDistillSettings
-from mdl.recommend.personal import in_numbers_of, learn_vector, suggest
-from mdl.recommend.profiles import number_profiles
-from mdl.recommend.training import FitSettings
+from mdl.recommend.din import DinSettings, FitSettings
+from mdl.recommend.interactions import group_by_user, keep_users, number_profiles
+from mdl.recommend.lesson import RecommenderLesson, in_numbers_of, learn_vector, suggest
+from mdl.recommend.momodistill import MoMoDistillSettings, RecommenderSettings, next_round, pretrain
 from tests.mdl.recommend.logs import small_log
 
 QUICK = FitSettings(epochs=2, batch=32, history=5)

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from mdl.cloud.recurrent import parse_size
-from mdl.config import Config, load_config
+from mdl.config import Config, Section, load_config, ranges_of
 from mdl.data.readers.arrays import ArrayOptions
 from mdl.data.readers.csv_streams import CsvOptions
 from mdl.data.readers.motion import MotionOptions
@@ -23,7 +23,6 @@ from mdl.data.split import parse_shard, split_windows
 from mdl.data.windows import Windows
 from mdl.errors import ConfigError
 from mdl.peers.cli.main import add_groups, app, main
-from mdl.section import Section, ranges_of
 from mdl.transport.discovery.directory import parse_address
 
 # What a command needs besides the number.

@@ -14,7 +14,7 @@ from mdl.config import MeshSection
 from mdl.peers.doctor import network
 from mdl.peers.doctor.finding import Severity
 from mdl.transport.discovery import interfaces
-from mdl.transport.discovery.reach import Heard, Multicast
+from mdl.transport.links.probe import Heard, Multicast
 
 Address = namedtuple("Address", "family address netmask")
 State = namedtuple("State", "isup")

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mdl.config import CloudSection, Config, DataSection, RoundSection, TrainingSettings
-from mdl.ends import EndSection
+from mdl.config import CloudSection, Config, DataSection, EndSection, RoundSection, TrainingSettings
 from mdl.errors import ConfigError, DataError, TrainingCancelledError
 from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
 from mdl.files.export import read_description

@@ -14,9 +14,16 @@ from mdl.peers.edge.resume import Origin, describe_state
 from mdl.peers.roles.trainer.trainer import TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of, pair_aggregate
 from mdl.protocol.grid import Vector
-from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopOrdered
 from mdl.protocol.machine import Effect, Event, LocalDeltaReady, Received, SaveModel
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened
+from mdl.protocol.round_messages import (
+    BroadcastOrdered,
+    DeltaMessage,
+    DeltaWanted,
+    GlobalMessage,
+    HopOrdered,
+    RoundClosed,
+    RoundOpened,
+)
 from mdl.protocol.vocabulary import TrainingReport
 from mdl.transport.story import Story
 from tests.peers.roles.at_once import TrainerAtOnce, name_of, on_way, sum_of

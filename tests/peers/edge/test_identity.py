@@ -18,8 +18,8 @@ import numpy as np
 import psutil
 import pytest
 
+from mdl import locks
 from mdl.errors import ConfigError
-from mdl.files import run_lock
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.peers.edge.identity import (
     CODE_VARIABLE,
@@ -72,8 +72,8 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(variable, str(tmp_path / "home"))
     monkeypatch.delenv(CODE_VARIABLE, raising=False)
     yield
-    for path in list(run_lock._held):
-        run_lock.let_go(path.parent)
+    for path in list(locks._held):
+        locks.let_go(path.parent)
 
 
 def test_rule_4_every_start_has_a_higher_incarnation(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_of_many_that_start_at_the_same_moment_one_has_it(tmp_path: Path) -> Non
 
     def claim() -> None:
         begin.wait()
-        won.append(run_lock.take(tmp_path))
+        won.append(locks.take(tmp_path))
 
     threads = [threading.Thread(target=claim) for _ in range(8)]
     for thread in threads:
@@ -202,12 +202,12 @@ def test_where_a_disk_has_no_locks_a_device_starts_all_the_same(
 def test_who_has_opened_a_file_that_was_removed_meanwhile_has_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run_lock.take(tmp_path)
+    assert locks.take(tmp_path)
     opened = open_private(tmp_path / "pid", "ab")
-    run_lock.let_go(tmp_path)
+    locks.let_go(tmp_path)
     opening = iter([opened])
-    monkeypatch.setattr(run_lock, "open_private", lambda *how: next(opening, None) or open_private(*how))
-    assert run_lock.take(tmp_path)
+    monkeypatch.setattr(locks, "open_private", lambda *how: next(opening, None) or open_private(*how))
+    assert locks.take(tmp_path)
     assert opened.closed
     assert (tmp_path / "pid").exists()
 

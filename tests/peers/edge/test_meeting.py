@@ -11,7 +11,7 @@ from mdl.config import MeshSection
 from mdl.errors import ConfigError
 from mdl.peers.edge import node as meeting
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.discovery.scan import DEFAULT_PORT
+from mdl.transport.discovery.interfaces import DEFAULT_PORT
 from mdl.transport.trust.keys import Mesh
 
 MESH: Any = SimpleNamespace(name="home", keys=None)

@@ -15,9 +15,9 @@ from mdl.errors import ConfigError
 from mdl.peers.edge import membership as kept
 from mdl.peers.edge.identity import known_meshes
 from mdl.peers.ownership import change_code
+from mdl.protocol.statements import MAX_KEPT, CodeChanged
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
-from mdl.trust.statements import MAX_KEPT, CodeChanged
 
 THIEF = DeviceKey.of(b"t" * 32)
 

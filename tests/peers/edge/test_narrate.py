@@ -10,7 +10,6 @@ import pytest
 
 from mdl.peers.edge.narrate import Narrator
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import (
     Effect,
     Event,
@@ -23,8 +22,14 @@ from mdl.protocol.machine import (
     TrainLocally,
     TransferProgressed,
 )
-from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, ModelWanted, RoundOpened
-from mdl.protocol.segment_messages import SegmentMessage
+from mdl.protocol.round_messages import (
+    BroadcastOrdered,
+    CatchUp,
+    DeltaMessage,
+    ModelWanted,
+    RoundOpened,
+    SegmentMessage,
+)
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 
 ANN, BOB = Contributor("ann", 1), Contributor("bob", 1)

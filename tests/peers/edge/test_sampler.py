@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mdl.config import BusySection, DeviceSection
-from mdl.devices.power import TRAINING_W
+from mdl.devices.energy import TRAINING_W
 from mdl.errors import ConfigError
 from mdl.peers.edge.sampler import BatteryBudget, MergeTimer, Sampler
 from mdl.protocol.delta import Contributor, PartialSum, pair_aggregate

@@ -17,8 +17,7 @@ from mdl.files.checkpoint import read_safetensors
 from mdl.peers.cli.main import add_groups, app
 from mdl.peers.personal.home import MODEL, PERSONAL_FILES, PREVIOUS, STUDY, describe, forget, read_record
 from mdl.peers.personal.train import StudyRun, assess, pretrain, split_sentences
-from mdl.personal.study import StudySettings
-from mdl.personal.study_file import load_study
+from mdl.personal.study import StudySettings, load_study
 from mdl.personal.words.model_file import load_next_word
 from mdl.personal.words.personalise import Techniques, begin_study
 from tests.mdl.personal.words.examples import invent, invented_text, small_model

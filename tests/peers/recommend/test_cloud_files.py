@@ -10,14 +10,11 @@ import pytest
 from mdl.errors import DamagedError, MdlError
 from mdl.files.checkpoint import read_packed
 from mdl.peers.recommend.node import RecommendFiles
-from mdl.protocol.cloud_work import TeachCycle
-from mdl.recommend.algorithm import RecommenderSettings
-from mdl.recommend.din import DinSettings
-from mdl.recommend.interactions import Feature, Interactions
+from mdl.protocol.machine import TeachCycle
+from mdl.recommend.din import DinSettings, FitSettings
+from mdl.recommend.interactions import Feature, Interactions, number_profiles
 from mdl.recommend.lesson import LARGEST_LESSON_BYTES, RecommenderLesson, read_lesson
-from mdl.recommend.momodistill import MoMoDistillSettings
-from mdl.recommend.profiles import number_profiles
-from mdl.recommend.training import FitSettings
+from mdl.recommend.momodistill import MoMoDistillSettings, RecommenderSettings
 from tests.mdl.recommend.logs import small_log
 
 FEW = FitSettings(epochs=1, batch=64, history=5)

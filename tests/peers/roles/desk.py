@@ -10,9 +10,8 @@ from mdl.peers.roles.agent.agent import MobileAgent
 from mdl.peers.roles.agent.settings import AgentSettings
 from mdl.peers.roles.run_end import RunKnowledge
 from mdl.protocol.delta import Contributor, Partial
-from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Effect, Event, Finish, Received, RecordRound, Send
-from mdl.protocol.round_messages import BroadcastOrdered, PeerReport, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, HopOrdered, PeerReport, RoundOpened
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, Staged
 from mdl.scheduler.policies.registry import make_policy

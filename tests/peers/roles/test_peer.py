@@ -18,7 +18,6 @@ from mdl.peers.roles.peer import Peer
 from mdl.peers.roles.trainer.trainer import TrainerSettings
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta
-from mdl.protocol.hop_messages import DeltaMessage, HopOrdered
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -43,7 +42,9 @@ from mdl.protocol.round_messages import (
     AgentMessage,
     AgentPresent,
     AgentResigned,
+    DeltaMessage,
     GlobalMessage,
+    HopOrdered,
     MemberRefused,
     MeshFinished,
     PeerReport,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mdl.ends import EndSection
+from mdl.config import EndSection
 from mdl.peers.roles.agent.agent import MobileAgent
 from mdl.peers.roles.agent.conductor import Phase
 from mdl.peers.roles.agent.settings import AgentSettings

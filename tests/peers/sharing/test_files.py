@@ -14,12 +14,11 @@ import pytest
 from mdl.data import take_windows
 from mdl.data.parcel import deal_windows, read_parcel, shared_file, shared_home, write_parcel
 from mdl.data.readers.motion import MotionOptions, make_motion
-from mdl.devices.offer import Offer
 from mdl.errors import DataError
 from mdl.peers.sharing import GivenFiles, TakenFiles, delete_shared, measure_speed, read_shares, read_taken
-from mdl.protocol.bulk import Packed
-from mdl.protocol.sharing.messages import PART_BYTES, WindowsOffered
-from mdl.protocol.sharing.work import CutWindows, DeleteShared, ForgetShare, ReadPart, StorePart
+from mdl.protocol.machine import CutWindows, DeleteShared, ForgetShare, ReadPart, StorePart
+from mdl.protocol.sharing_messages import PART_BYTES, Offer, WindowsOffered
+from mdl.protocol.vocabulary import Packed
 from mdl.transport.trust.words import fingerprint
 
 DATA = make_motion(MotionOptions(people=8, test_people=2, windows=150), 0)

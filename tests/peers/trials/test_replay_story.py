@@ -16,9 +16,9 @@ from mdl.peers.roles.trainer.hops import HopsHere
 from mdl.peers.trials.campaign import Campaign, silent_machines
 from mdl.peers.trials.run_plan import run_plan, tell_plan
 from mdl.peers.trials.story_file import load_story, read_event, replay_story, save_stories, tell_entries
-from mdl.protocol.bulk import Packed
-from mdl.protocol.cloud_work import CycleTaught
 from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import CycleTaught
+from mdl.protocol.vocabulary import Packed
 from mdl.scheduler.given import describe_choice
 from mdl.scheduler.policies.registry import make_policy
 from mdl.sim.plans.draw_plan import draw_plan

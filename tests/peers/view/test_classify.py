@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from mdl.data.tables.live import live_windows
+from mdl.data.readers.unlabelled import live_windows
 from mdl.data.tables.options import CsvOptions
 from mdl.files.export import ModelDescription, export_model, import_model
 from mdl.learning.evaluation import predict_logits

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from mdl.devices.power import MERGE_W
+from mdl.devices.energy import MERGE_W
 from mdl.errors import LocalProtocolError
 from mdl.scheduler.rounds.participation import FRESH, TOGETHER, Close, Decision, RoundSeen, WaitFor
 from mdl.scheduler.rounds.registry import RULES, make_rule

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdl.devices.busy_periods import Periods
 from mdl.devices.scenario import Scenario, ScenarioDevice
+from mdl.devices.usage import Periods
 from mdl.errors import ConfigError
 from mdl.scheduler.policies.chain import ChainView, Decision, DeviceState, Pair, Wait
 from mdl.scheduler.policies.fixed import Fifo

@@ -9,18 +9,21 @@ import pytest
 from mdl.config import Exchange
 from mdl.peers.roles.peer import Peer
 from mdl.peers.trials import run_plan as trials
-from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopOrdered
 from mdl.protocol.machine import Effect, Received
 from mdl.protocol.round_messages import (
     AgentPresent,
     BroadcastOrdered,
+    DeltaMessage,
+    DeltaWanted,
     GlobalMessage,
     GlobalWanted,
+    HopOrdered,
     PeerReport,
+    PieceMessage,
     RoundClosed,
     RoundOpened,
+    SegmentMessage,
 )
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
 from mdl.sim.mesh.driver import SimMesh
 from mdl.sim.mesh.injector import Injector
 from mdl.sim.plans.fault_plan import FaultPlan

@@ -29,10 +29,8 @@ from mdl.peers.trials.run_plan import build_mesh, run_guarded, run_plan
 from mdl.protocol.coding import Coding, RoundedOff
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Vector
-from mdl.protocol.hop_messages import DeltaWanted, HopOrdered
 from mdl.protocol.machine import HeldAs, RecallDelta, Send
-from mdl.protocol.round_messages import BroadcastOrdered
-from mdl.protocol.segment_messages import PieceMessage
+from mdl.protocol.round_messages import BroadcastOrdered, DeltaWanted, HopOrdered, PieceMessage
 from mdl.protocol.vector_work import hash_delta
 from mdl.protocol.vocabulary import Holding
 from mdl.sim.mesh.invariants import RunVerdict

@@ -35,9 +35,16 @@ from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.peers.trials.campaign import silent_machines
 from mdl.peers.trials.run_plan import run_guarded, run_plan
 from mdl.protocol.delta import Contributor, PartialSum, digest_of, pair_aggregate
-from mdl.protocol.hop_messages import HopOrdered, HopReleased
 from mdl.protocol.machine import Effect, LocalDeltaReady, Received
-from mdl.protocol.round_messages import AgentPresent, BroadcastOrdered, GlobalMessage, PeerReport, RoundOpened
+from mdl.protocol.round_messages import (
+    AgentPresent,
+    BroadcastOrdered,
+    GlobalMessage,
+    HopOrdered,
+    HopReleased,
+    PeerReport,
+    RoundOpened,
+)
 from mdl.protocol.vector_work import merge_deltas
 from mdl.protocol.vocabulary import Activity, Ballot, Fork, History, Holding, Staged
 from mdl.scheduler.policies.registry import make_policy

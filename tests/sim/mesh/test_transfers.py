@@ -8,8 +8,7 @@ import pytest
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import Event, Received, Send, TransferProgressed
 from mdl.protocol.messages import Said
-from mdl.protocol.round_messages import GlobalMessage
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage
+from mdl.protocol.round_messages import GlobalMessage, PieceMessage, SegmentMessage
 from mdl.protocol.vocabulary import ResourceState
 from mdl.sim.mesh.network import Network, SimulatedTransfers
 

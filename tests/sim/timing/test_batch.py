@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mdl.devices.device_state import DeviceState
+from mdl.devices.usage import DeviceState
 from mdl.errors import LocalProtocolError
 from mdl.sim.timing.batch import Batch, pack
 from mdl.sim.timing.iteration import Iteration

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mdl.devices.busy_periods import active_end_s, active_s
-from mdl.devices.device_state import DeviceState
 from mdl.devices.scenario import Scenario, ScenarioDevice, load_scenarios, save_scenarios
+from mdl.devices.usage import DeviceState, active_end_s, active_s
 from mdl.errors import ConfigError, DataError, LocalProtocolError
 from mdl.scheduler.policies.chain import ChainView, Decision, Pair, Wait
 from mdl.scheduler.policies.registry import make_policy

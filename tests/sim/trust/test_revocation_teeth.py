@@ -12,6 +12,7 @@ from mdl.peers.roles.peer import Peer
 from mdl.peers.trials.campaign import Campaign, silent_machines
 from mdl.peers.trials.run_plan import run_guarded
 from mdl.protocol.machine import PeerRevoked
+from mdl.protocol.statements import AnyStatement
 from mdl.sim.mesh.invariants import RunVerdict
 from mdl.sim.plans.fault_plan import FaultPlan
 from mdl.sim.trust import Desk, SimulatedGate
@@ -19,7 +20,6 @@ from mdl.transport.links.roster_talk import RosterTalk
 from mdl.transport.links.standing import LinkStanding, News
 from mdl.transport.trust.roster import Roster
 from mdl.transport.wire.codec import RosterTold
-from mdl.trust.statements import AnyStatement
 
 _SEEDS = 1000
 _LIMIT_S = 30.0

@@ -8,8 +8,21 @@ from math import inf
 import pytest
 
 from mdl.errors import RemoteProtocolError
-from mdl.transport.datagrams.flow import MOST_AHEAD, MOST_WAITING, PROBES, SMALL, STAY_S, VALUES, Receiving
-from mdl.transport.datagrams.packets import FRAGMENT_BYTES, Data, Probe, Seal, read, write
+from mdl.transport.wire.datagrams import (
+    FRAGMENT_BYTES,
+    MOST_AHEAD,
+    MOST_WAITING,
+    PROBES,
+    SMALL,
+    STAY_S,
+    VALUES,
+    Data,
+    Probe,
+    Receiving,
+    Seal,
+    read,
+    write,
+)
 from tests.transport.datagrams.way import Way
 
 DELTA = random.Random(1).randbytes(400_000)

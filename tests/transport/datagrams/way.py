@@ -3,8 +3,7 @@
 import heapq
 import itertools
 
-from mdl.transport.datagrams.flow import Flow
-from mdl.transport.datagrams.packets import Seal
+from mdl.transport.wire.datagrams import Flow, Seal
 
 
 class Way:

@@ -9,6 +9,7 @@ import pytest
 from mdl.bounds import MAX_MEMBERS
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
+from mdl.protocol.statements import Enrolled, Proof
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import (
     KEEP_GREETING_S,
@@ -24,7 +25,6 @@ from mdl.transport.discovery.directory import (
     address_of,
     parse_address,
 )
-from mdl.trust.statements import Enrolled, Proof
 from tests.fuzz.hostile import forced
 
 

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from mdl.transport.discovery.arp import who_else_has
 from mdl.transport.discovery.directory import Address
-from mdl.transport.discovery.reach import are_taken, echo, measure_speed
+from mdl.transport.discovery.interfaces import who_else_has
+from mdl.transport.links.probe import are_taken, echo, measure_speed
 
 WAIT_S = 5.0
 

@@ -6,9 +6,9 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 import pytest
 
-from mdl.transport.discovery import scan as scan_module
+from mdl.transport.discovery import interfaces as scan_module
 from mdl.transport.discovery.directory import FIRST_GREETING_S, TRIED_S, Address, Greetings
-from mdl.transport.discovery.scan import MOST_FOUND, MOST_HOSTS, Scan, hosts_near
+from mdl.transport.discovery.interfaces import MOST_FOUND, MOST_HOSTS, Scan, hosts_near
 
 
 def test_all_other_hosts_of_a_homes_network_are_near():

@@ -7,9 +7,9 @@ from ipaddress import IPv4Interface, IPv6Interface
 
 import pytest
 
-from mdl.transport.discovery import interfaces, scopes
+from mdl.transport.discovery import directory, interfaces
+from mdl.transport.discovery.directory import Scopes, bare, is_link_local, links_of, socket_address, unmapped, with_link
 from mdl.transport.discovery.interfaces import choose_host, every_host, of_ipv4
-from mdl.transport.discovery.scopes import Scopes, bare, is_link_local, links_of, socket_address, unmapped, with_link
 
 CABLE, WIFI = (IPv6Interface(f"fe80::{number}%{name}/64") for number, name in ((1, "eth0"), (2, "wlan0")))
 LEASE = IPv4Interface("192.168.1.20/24")
@@ -49,7 +49,7 @@ def test_who_tells_of_another_one_is_on_the_same_link() -> None:
 
 
 def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scopes, "_REMEMBERED", 2)
+    monkeypatch.setattr(directory, "_REMEMBERED", 2)
     known = Scopes()
     for number in range(3):
         known.note(f"fe80::{number}%eth0")
@@ -90,7 +90,7 @@ def test_a_socket_for_both_kinds_takes_both() -> None:
     ],
 )
 def test_the_nearest_address_is_chosen_that_this_machine_can_dial(
-    own: list[scopes.Interface], is_on_link: bool, chosen: str
+    own: list[directory.Interface], is_on_link: bool, chosen: str
 ) -> None:
     assert choose_host([PEER, "192.168.1.9", "127.0.0.1"], own, is_on_link) == chosen
 

@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.descriptors import SPARE
-from mdl.transport.links.descriptors import LEAST, MOST_HALF_OPEN, NEEDED, OF_A_PEER, RESERVED, WANTED, share_out
+from mdl.descriptors import LEAST, MOST_HALF_OPEN, NEEDED, OF_A_PEER, RESERVED, SPARE, WANTED, share_out
 
 
 @pytest.mark.parametrize("limit", [0, 64, LEAST, 128, 256, 1024, 4096, WANTED, 1 << 20])
@@ -39,7 +38,7 @@ def test_the_soft_limit_is_raised_as_far_as_need_goes_and_stays_below_the_hard_o
     code = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-from mdl.transport.links.descriptors import raise_limit
+from mdl.descriptors import raise_limit
 print(raise_limit(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

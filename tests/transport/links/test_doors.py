@@ -14,6 +14,7 @@ import zmq
 from zmq.utils import z85
 
 from mdl.transport.discovery.directory import Address
+from mdl.transport.limits import LogLimit
 from mdl.transport.links import doors as doors_module
 from mdl.transport.links.doors import (
     ALLOWED,
@@ -29,7 +30,6 @@ from mdl.transport.links.doors import (
     answer,
 )
 from mdl.transport.links.sockets import HANDSHAKE_MS, open_router
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.trust.keys import MeshKeys, new_join_code
 
 ENEMY, FRIEND = ("192.0.2.66", "1"), ("192.0.2.7", "1")

@@ -7,10 +7,10 @@ import socket
 import pytest
 
 from mdl.protocol.delta import Contributor
-from mdl.transport.datagrams.flow import SURE_S
 from mdl.transport.discovery.directory import Address
 from mdl.transport.links.doors import shown_key
 from mdl.transport.links.flows import ANEW_S, GIVEN_UP_S, MOST_FLOWS, DatagramPort
+from mdl.transport.wire.datagrams import SURE_S
 
 KEYS = bytes([1]) * 32, bytes([2]) * 32
 A, B = Contributor("a", 1), Contributor("b", 1)

@@ -7,8 +7,16 @@ import pytest
 
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.discovery.directory import SIGN_PAUSE_S, SIGNS, SILENT_S, Address
-from mdl.transport.links.namesakes import GREETING_S, LASTING_S, MAX_NAMESAKES, Namesakes
+from mdl.transport.discovery.directory import (
+    GREETING_S,
+    LASTING_S,
+    MAX_NAMESAKES,
+    SIGN_PAUSE_S,
+    SIGNS,
+    SILENT_S,
+    Address,
+    Namesakes,
+)
 
 ME = Contributor("a", 5)
 

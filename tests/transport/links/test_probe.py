@@ -12,11 +12,11 @@ import zmq
 
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import Address
+from mdl.transport.limits import LogLimit
 from mdl.transport.links.doors import ALLOWED, LINKS, REFUSED, ZapGate
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.links.probe import ProbeStage, probe, probe_link
 from mdl.transport.links.sockets import Curve, new_context, open_router
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.trust.keys import DeviceKey, Mesh, MeshKeys, new_join_code
 
 WAIT_S = 5.0

@@ -8,6 +8,7 @@ from zmq.utils import z85
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.round_messages import ModelWanted
+from mdl.protocol.statements import AnyStatement
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.links.doors import ALLOWED, DOOR, LATER, LINKS, REFUSED
@@ -15,7 +16,6 @@ from mdl.transport.links.standing import NEW_S, LinkStanding, Stated
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, code_hash, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership, NotLetInError
 from mdl.transport.wire.codec import CodeTold, FlowOffered, RosterTold
-from mdl.trust.statements import AnyStatement
 
 FOUNDER, ANN, BOB, CLEO = (DeviceKey.of(bytes([at]) * 32) for at in range(4))
 CODE, NEW_CODE = (new_join_code("home", bytes([at]) * 19, founder_mark(FOUNDER.public)) for at in (1, 2))

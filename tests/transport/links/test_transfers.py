@@ -11,10 +11,10 @@ from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.checksum import checksum_of
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentTaken
+from mdl.protocol.round_messages import PieceMessage, SegmentMessage, SegmentTaken
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES
+from mdl.transport.limits import LogLimit
 from mdl.transport.links.transfers import Transfers, check_frames
-from mdl.transport.loglimit import LogLimit
 from mdl.transport.wire.bulk import Outgoing
 from mdl.transport.wire.codec import ChunkSent, decode, encode
 

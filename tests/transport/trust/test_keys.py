@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.errors import ConfigError
+from mdl.protocol.statements import Enrolled, OwnerNamed, Proof, claim_of
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.trust.keys import (
     DeviceKey,
@@ -28,7 +29,6 @@ from mdl.transport.trust.keys import (
     show_name,
     where_claim,
 )
-from mdl.trust.statements import Enrolled, OwnerNamed, Proof, claim_of
 
 CODE = new_join_code("home", bytes(range(40, 59)))
 CHARACTERS = "23456789abcdefghijkmnpqrstuvwxyz"

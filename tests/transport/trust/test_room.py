@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from mdl.bounds import MAX_HEADER_BYTES, MAX_MEMBERS
 from mdl.errors import ConfigError, MdlError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
-from mdl.transport.links.roster_talk import RosterTalk
-from mdl.transport.trust import roster as roster_module
-from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
-from mdl.transport.trust.membership import Membership
-from mdl.transport.trust.roster import Roster, Worked
-from mdl.transport.wire.codec import decode, encode
-from mdl.trust.statements import (
+from mdl.protocol.statements import (
     MAX_CHANGE,
     MAX_CHANGES,
     MAX_ENROLLED,
@@ -31,6 +25,12 @@ from mdl.trust.statements import (
     Enrolled,
     OwnerNamed,
 )
+from mdl.transport.links.roster_talk import RosterTalk
+from mdl.transport.trust import roster as roster_module
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.membership import Membership
+from mdl.transport.trust.roster import Roster, Worked
+from mdl.transport.wire.codec import decode, encode
 
 FOUNDER, ANN, BOB, CLEO = DEVICES = [DeviceKey.of(bytes([at]) * 32) for at in range(4)]
 KEYS, NEW = (MeshKeys.from_code(new_join_code("home", bytes([at]) * 19, founder_mark(FOUNDER.public))) for at in (1, 2))

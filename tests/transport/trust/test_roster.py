@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.statements import AnyStatement, CodeChanged, DeviceRevoked, Enrolled, OwnerNamed, claim_of
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, code_hash, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.roster import MAX_NAMES, Roster
-from mdl.trust.statements import AnyStatement, CodeChanged, DeviceRevoked, Enrolled, OwnerNamed, claim_of
 
 FOUNDER, ANN, BOB, CLEO, DAN = DEVICES = [DeviceKey.of(bytes([at]) * 32) for at in range(5)]
 MARK = founder_mark(FOUNDER.public)

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from mdl.bounds import MAX_HEADER_BYTES
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage
 from mdl.protocol.delta import Contributor, digest_of
-from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Received, TransferProgressed
-from mdl.protocol.round_messages import GlobalMessage, ModelMessage
+from mdl.protocol.round_messages import DeltaMessage, GlobalMessage, ModelMessage
 from mdl.protocol.segments import LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES
+from mdl.protocol.vocabulary import Packed
 from mdl.transport.links.sockets import BULK_QUEUE, RECEIVE_QUEUE
 from mdl.transport.wire.bulk import (
     CHUNK_S,

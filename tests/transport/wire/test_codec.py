@@ -8,8 +8,18 @@ from hypothesis import strategies as st
 from mdl.bounds import MAX_HEADER_BYTES, MAX_MEMBERS
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.messages import PROTOCOL_VERSION, Hello, PeersKnown
+from mdl.protocol.round_messages import DeltaMessage
+from mdl.protocol.statements import (
+    MAX_HOSTS,
+    MAX_KEPT,
+    STATEMENTS_A_MESSAGE,
+    CodeChanged,
+    DeviceRevoked,
+    Enrolled,
+    OwnerNamed,
+    Proof,
+)
 from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.wire.codec import (
@@ -22,16 +32,6 @@ from mdl.transport.wire.codec import (
     TransferOffered,
     decode,
     encode,
-)
-from mdl.trust.statements import (
-    MAX_HOSTS,
-    MAX_KEPT,
-    STATEMENTS_A_MESSAGE,
-    CodeChanged,
-    DeviceRevoked,
-    Enrolled,
-    OwnerNamed,
-    Proof,
 )
 from tests.fuzz.hostile import forced
 

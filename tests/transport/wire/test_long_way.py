@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import DeltaMessage
 from mdl.protocol.machine import Received
+from mdl.protocol.round_messages import DeltaMessage
 from mdl.transport.wire.bulk import LONG_S, Outgoing, OutgoingTransfers
 from mdl.transport.wire.codec import (
     MAX_STREAMS,

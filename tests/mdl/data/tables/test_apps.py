@@ -10,8 +10,8 @@ import pytest
 
 from mdl.data import read_data
 from mdl.data.quantities import G_MS2
+from mdl.data.readers.unlabelled import live_windows
 from mdl.data.tables.apps import APPS
-from mdl.data.tables.live import live_windows
 from mdl.data.tables.options import CsvOptions
 from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, DataError

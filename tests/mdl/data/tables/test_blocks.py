@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from mdl.data.readers import archive
 from mdl.data.readers.csv_streams import CsvOptions, read_csv
-from mdl.data.tables import kept, rows
+from mdl.data.tables import recordings, rows
 from mdl.data.tables.blocks import Block, Cells, read_instants, take_apart
 from mdl.data.tables.dialect import Dialect, is_nothing, parse_line
 from mdl.data.tables.recordings import look_at_recording, read_table
 from mdl.data.tables.rows import read_rows, to_numbers
-from mdl.data.tables.times import _iso_seconds
+from mdl.data.tables.streams import _iso_seconds
 from mdl.errors import MdlError
 from tests.mdl.data.tables.polluted import NOTHING, ODD_NUMBERS, draw_file
 
@@ -237,7 +237,7 @@ def test_a_cell_of_kept_rows_is_told_as_it_was_written(
     opened = count_reads(monkeypatch)
     dropped = read(str(file), CsvOptions(label="activity", window=8, missing="drop"))
     assert len(opened) == reads
-    monkeypatch.setattr(kept, "_LARGEST_BYTES", 0)
+    monkeypatch.setattr(recordings, "_LARGEST_BYTES", 0)
     assert read(str(file), options) == once
     assert read(str(file), CsvOptions(label="activity", window=8, missing="drop")) == dropped
     assert len(opened) == reads + 4
@@ -251,7 +251,7 @@ def test_a_full_disk_costs_a_second_reading(tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     opened = count_reads(monkeypatch)
-    monkeypatch.setattr(kept.pa.ipc, "new_stream", refuse)
+    monkeypatch.setattr(recordings.pa.ipc, "new_stream", refuse)
     assert read(str(file), options) == once
     assert len(opened) == 2
 

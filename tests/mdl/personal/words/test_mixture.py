@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mdl.personal.words.efficiency import Alphabet, efficiency, evaluate_next_word
-from mdl.personal.words.mixture import Ngrams, RecentWords, count_ngrams, evaluate_mixture, evaluate_ngrams, mix
+from mdl.personal.words.keyboard import Ngrams, RecentWords, count_ngrams, evaluate_mixture, evaluate_ngrams, mix
 from mdl.personal.words.text import UNKNOWN, Speller, TokenTable, build_table, encode
 from tests.mdl.personal.words.examples import invent, invented_text, needed_by, small_model
 

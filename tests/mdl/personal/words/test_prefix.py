@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from mdl.personal.study import Study, StudySettings, tune_all
-from mdl.personal.words.next_word import NextWordModel
-from mdl.personal.words.pieces import collate, collate_pieces, cut_pieces, list_samples
-from mdl.personal.words.prefix import (
+from mdl.personal.words.next_word import (
+    NextWordModel,
     StepRows,
     count_once,
     draw_classes,
@@ -22,7 +21,8 @@ from mdl.personal.words.prefix import (
     sampled_loss,
     shared_rows,
 )
-from mdl.personal.words.text_task import TextTask
+from mdl.personal.words.personalise import TextTask
+from mdl.personal.words.pieces import collate, collate_pieces, cut_pieces, list_samples
 from tests.mdl.personal.words.examples import invented_text, small_model
 
 

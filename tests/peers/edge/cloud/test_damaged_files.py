@@ -16,10 +16,10 @@ from mdl.cloud.classroom import BASE, Cycle, TeacherPair
 from mdl.cloud.model_kinds import RecurrentKind
 from mdl.errors import DamagedError
 from mdl.peers.edge.cloud_files import CloudFiles
-from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import UpdateMessage
-from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, TeachCycle
 from mdl.protocol.delta import Contributor, digest_of
+from mdl.protocol.machine import CycleTaught, StoreUpdate, TeachCycle
+from mdl.protocol.vocabulary import Packed
 
 KIND = RecurrentKind(("home", "work"), "1-1", "1-2")
 

@@ -10,9 +10,18 @@ import pytest
 from mdl.peers.roles.agent.conductor import Phase
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import Finish, Received, Send, StopRequested, Tick
-from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, MemberRefused, MeshFinished, RoundClosed, RoundOpened
+from mdl.protocol.round_messages import (
+    BroadcastOrdered,
+    CatchUp,
+    HopCancelled,
+    HopOrdered,
+    HopReleased,
+    MemberRefused,
+    MeshFinished,
+    RoundClosed,
+    RoundOpened,
+)
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import (
     Activity,

@@ -11,9 +11,17 @@ from mdl.peers.roles.agent.conductor import Phase
 from mdl.peers.roles.agent.settings import AgentSettings
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import HopCancelled, HopReleased
 from mdl.protocol.machine import Finish, StopRequested
-from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, MeshFinished, PeerReport, RoundClosed, RoundOpened
+from mdl.protocol.round_messages import (
+    BroadcastOrdered,
+    CatchUp,
+    HopCancelled,
+    HopReleased,
+    MeshFinished,
+    PeerReport,
+    RoundClosed,
+    RoundOpened,
+)
 from mdl.protocol.vocabulary import (
     MAX_FORKS,
     Activity,

@@ -13,7 +13,7 @@ from mdl.peers.roles.agent.ledger import RoundLedger
 from mdl.peers.roles.membership.members import Members
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
-from mdl.protocol.tree import tree_children, tree_parent
+from mdl.protocol.segments import tree_children, tree_parent
 from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, ResourceState
 from mdl.scheduler.policies.chain import DeviceState
 

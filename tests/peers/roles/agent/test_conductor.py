@@ -9,9 +9,8 @@ import pytest
 
 from mdl.peers.roles.agent.conductor import Phase
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Tick
-from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, RoundClosed, RoundOpened
+from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, HopOrdered, RoundClosed, RoundOpened
 from mdl.protocol.vocabulary import Activity, Fork, HopDecision, HopOutcome, Lineage, Transfer
 from tests.peers.roles.desk import FRESH, A, B, C, D, Desk
 

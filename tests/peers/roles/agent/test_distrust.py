@@ -9,9 +9,8 @@ import pytest
 from mdl.defence.reputation import HALF_LIFE, Accusation
 from mdl.peers.roles.agent.conductor import Phase
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import SUSPECT, HopOrdered
 from mdl.protocol.machine import Received
-from mdl.protocol.round_messages import BroadcastOrdered, MemberQuarantined, RoundOpened
+from mdl.protocol.round_messages import SUSPECT, BroadcastOrdered, HopOrdered, MemberQuarantined, RoundOpened
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Activity, HopDecision, HopOutcome
 from tests.peers.roles.desk import FRESH, A, B, C, D, Desk

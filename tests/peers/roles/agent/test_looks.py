@@ -10,8 +10,7 @@ from mdl.defence.limits import LONGER, OwnDeltaSeen
 from mdl.peers.roles.agent.conductor import Phase
 from mdl.peers.roles.agent.doubt import EVERY, JudgedDevices
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import HopOrdered, HopReleased
-from mdl.protocol.round_messages import MemberQuarantined, RoundOpened
+from mdl.protocol.round_messages import HopOrdered, HopReleased, MemberQuarantined, RoundOpened
 from mdl.protocol.vocabulary import HopDecision, HopOutcome, TrainingReport
 from tests.peers.roles.desk import A, B, C, D, Desk
 

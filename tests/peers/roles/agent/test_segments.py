@@ -9,10 +9,8 @@ from mdl.defence.reputation import DIFFERS, Accusation
 from mdl.peers.roles.agent.agent import MobileAgent
 from mdl.peers.roles.agent.conductor import Phase
 from mdl.protocol.delta import Contributor, Partial
-from mdl.protocol.hop_messages import HopOrdered
 from mdl.protocol.machine import Received
-from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed, RoundOpened
-from mdl.protocol.segment_messages import Exchanging, Lost
+from mdl.protocol.round_messages import BroadcastOrdered, Exchanging, HopOrdered, Lost, RoundClosed, RoundOpened
 from mdl.protocol.status_messages import MeshStatus, StatusWanted
 from mdl.protocol.vocabulary import Activity, Staged, Transfer
 from mdl.scheduler.policies.registry import make_policy

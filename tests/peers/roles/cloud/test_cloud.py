@@ -10,7 +10,6 @@ import pytest
 
 from mdl.peers.roles.cloud import MAX_PUPILS, Cloud, CloudSettings, CloudState
 from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
-from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import (
     LessonCurrent,
     LessonMessage,
@@ -21,9 +20,9 @@ from mdl.protocol.cloud_messages import (
     UpdateTaken,
     UpdateWanted,
 )
-from mdl.protocol.cloud_work import CycleTaught, StoreUpdate, StudyLesson, TeachCycle, UpdateReady, UpdateStored
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import (
+    CycleTaught,
     Effect,
     Event,
     Finish,
@@ -31,10 +30,16 @@ from mdl.protocol.machine import (
     Received,
     Send,
     StopRequested,
+    StoreUpdate,
+    StudyLesson,
+    TeachCycle,
     Tick,
     TransferProgressed,
+    UpdateReady,
+    UpdateStored,
     WorkFailed,
 )
+from mdl.protocol.vocabulary import Packed
 
 ANN, BOB, CAT = (Contributor(name, 1) for name in ("ann", "bob", "cat"))
 BASE = Packed(b"base!")  # bytes are of any length

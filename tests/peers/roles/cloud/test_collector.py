@@ -8,7 +8,6 @@ import pytest
 
 from mdl.peers.roles.cloud import TASK, CloudSettings, Collector
 from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
-from mdl.protocol.bulk import Packed
 from mdl.protocol.cloud_messages import (
     LessonCurrent,
     LessonMessage,
@@ -17,17 +16,25 @@ from mdl.protocol.cloud_messages import (
     UpdateTaken,
     VectorMessage,
 )
-from mdl.protocol.cloud_work import (
+from mdl.protocol.delta import Contributor
+from mdl.protocol.machine import (
     CycleTaught,
+    Effect,
+    Event,
+    Finish,
     KeepVectors,
+    Received,
+    Send,
+    StopRequested,
     StudyLesson,
     TeachCycle,
+    Tick,
     UpdateReady,
     VectorJudged,
     VectorsKept,
+    WorkFailed,
 )
-from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Effect, Event, Finish, Received, Send, StopRequested, Tick, WorkFailed
+from mdl.protocol.vocabulary import Packed
 
 ANN, BOB, CAT = (Contributor(name, 1) for name in ("ann", "bob", "cat"))
 LESSON = Packed(b"lesson 1")

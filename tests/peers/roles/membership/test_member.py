@@ -12,8 +12,7 @@ from mdl.defence.reputation import Accusation
 from mdl.peers.roles.membership.members import Members, ReportChange
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor
-from mdl.protocol.round_messages import PeerReport
-from mdl.protocol.segment_messages import Exchanging
+from mdl.protocol.round_messages import Exchanging, PeerReport
 from mdl.protocol.vocabulary import (
     Accepted,
     Activity,

@@ -8,10 +8,9 @@ from mdl.peers.roles.agent.conductor import Phase
 from mdl.peers.roles.agent.distribution import around_cuts, order_broadcast
 from mdl.peers.roles.membership.members import AT_MOST, AVOID_S, Members, Reach
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import HopOrdered
-from mdl.protocol.round_messages import BroadcastOrdered, CatchUp
+from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, HopOrdered
+from mdl.protocol.segments import tree_parent
 from mdl.protocol.status_messages import MAX_CUTS
-from mdl.protocol.tree import tree_parent
 from mdl.protocol.vocabulary import HopDecision, HopOutcome, Transfer
 from tests.peers.roles.desk import A, B, C, Desk
 

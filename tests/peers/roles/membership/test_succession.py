@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from mdl.peers.roles.membership.members import Members, TrainerSeen
 from mdl.peers.roles.membership.succession import Succession, SuccessionSettings, outranks
 from mdl.protocol.delta import Contributor
-from mdl.protocol.hop_messages import HopReleased
-from mdl.protocol.round_messages import AgentPresent, PeerReport
+from mdl.protocol.round_messages import AgentPresent, HopReleased, PeerReport
 from mdl.protocol.vocabulary import Activity, Fork, Lineage, ResourceState
 
 ME, ANN, BOB, CAT = (Contributor(name, 1) for name in ("me", "ann", "bob", "cat"))

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.devices.offer import Offer
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.sharing import Giver
-from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Effect, Finish, PeerFound, PeerRevoked, Received, Send, StopRequested, Tick, WorkFailed
-from mdl.protocol.sharing.messages import (
+from mdl.protocol.machine import (
+    CutWindows,
+    Effect,
+    Finish,
+    ForgetShare,
+    PartRead,
+    PeerFound,
+    PeerRevoked,
+    ReadPart,
+    Received,
+    Send,
+    StopRequested,
+    Tick,
+    WindowsCut,
+    WorkFailed,
+)
+from mdl.protocol.sharing_messages import (
     PART_BYTES,
+    Offer,
     PartMessage,
     PartWanted,
     WindowsOffered,
     WindowsRecalled,
     WindowsSought,
 )
-from mdl.protocol.sharing.work import CutWindows, ForgetShare, PartRead, ReadPart, WindowsCut
-from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.trust.statements import Enrolled, Proof
+from mdl.protocol.statements import Enrolled, Proof
+from mdl.protocol.vocabulary import Packed, PeerInfo, Role
 
 ME = Contributor("phone", 1)
 WATCH, TABLET, EVE = b"w" * 32, b"t" * 32, b"e" * 32

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.devices.offer import Offer
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.sharing import ASK_S, WindowTaker
-from mdl.protocol.bulk import Packed
 from mdl.protocol.delta import Contributor
-from mdl.protocol.machine import Effect, Finish, PeerFound, PeerRevoked, Received, Send, StopRequested, Tick
+from mdl.protocol.machine import (
+    DeleteShared,
+    Effect,
+    Finish,
+    PartStored,
+    PeerFound,
+    PeerRevoked,
+    Received,
+    Send,
+    SharedDeleted,
+    StopRequested,
+    StorePart,
+    Tick,
+)
 from mdl.protocol.messages import Said
-from mdl.protocol.sharing.messages import (
+from mdl.protocol.sharing_messages import (
     PART_BYTES,
+    Offer,
     PartMessage,
     PartWanted,
     WindowsOffered,
     WindowsRecalled,
     WindowsSought,
 )
-from mdl.protocol.sharing.work import DeleteShared, PartStored, SharedDeleted, StorePart
-from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.trust.statements import Enrolled, Proof
+from mdl.protocol.statements import Enrolled, Proof
+from mdl.protocol.vocabulary import Packed, PeerInfo, Role
 
 ME = Contributor("watch", 1)
 PHONE, EVE = b"p" * 32, b"e" * 32

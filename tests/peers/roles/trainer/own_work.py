@@ -7,13 +7,15 @@ import numpy as np
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.grid import Vector, room_for
-from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopOrdered
 from mdl.protocol.machine import DeltaRecalled, Effect, LocalDeltaReady, RecallDelta, Received, Send
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import (
     BroadcastOrdered,
     CatchUp,
+    DeltaMessage,
+    DeltaWanted,
     GlobalMessage,
+    HopOrdered,
     ModelMessage,
     ModelWanted,
     RoundClosed,

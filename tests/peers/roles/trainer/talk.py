@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from mdl.peers.roles.trainer.exchange import SegmentExchange
-from mdl.protocol.bulk import Bulk
 from mdl.protocol.checksum import checksum_of
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Send
-from mdl.protocol.segment_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.round_messages import PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.vocabulary import Bulk
 
 
 def hear(

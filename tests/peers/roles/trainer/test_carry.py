@@ -11,7 +11,6 @@ from mdl.peers.roles.trainer.progress import RoundProgress
 from mdl.peers.roles.trainer.round_state import RoundState
 from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.protocol.delta import Contributor, ModelDelta, apply_delta, digest_of
-from mdl.protocol.hop_messages import DeltaWanted
 from mdl.protocol.machine import (
     DeltaRecalled,
     Evaluate,
@@ -24,6 +23,7 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import (
     BroadcastOrdered,
     CatchUp,
+    DeltaWanted,
     ModelMessage,
     ModelWanted,
     RoundClosed,

@@ -17,8 +17,14 @@ from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Sums, Vector, grid_of, room_for, share_of
 from mdl.protocol.machine import Send
-from mdl.protocol.round_messages import BroadcastOrdered
-from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.round_messages import (
+    BroadcastOrdered,
+    Lost,
+    PieceMessage,
+    SegmentMessage,
+    SegmentsReady,
+    SegmentTaken,
+)
 from mdl.protocol.segments import mask_of, places_of
 from mdl.sim.mesh.search import copy_graph
 from tests.peers.roles.at_once import mean_of, on_way, sum_of

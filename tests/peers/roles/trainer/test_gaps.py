@@ -16,8 +16,15 @@ from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.grid import Vector
 from mdl.protocol.machine import DeltaRecalled, LocalDeltaReady, Received, Send, Tick
 from mdl.protocol.messages import Said
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalWanted, RoundClosed, RoundOpened
-from mdl.protocol.segment_messages import Lost, SegmentMessage
+from mdl.protocol.round_messages import (
+    BroadcastOrdered,
+    GlobalMessage,
+    GlobalWanted,
+    Lost,
+    RoundClosed,
+    RoundOpened,
+    SegmentMessage,
+)
 from mdl.protocol.segments import SegmentCut
 from mdl.protocol.vocabulary import TrainingReport
 from mdl.sim.mesh.search import copy_graph

@@ -7,17 +7,16 @@ from math import log
 import numpy as np
 import pytest
 
+from mdl.defence.judge import PieceJudge
 from mdl.defence.limits import Limits, OwnDeltaSeen
-from mdl.defence.pieces import PieceJudge
 from mdl.defence.reputation import DOUBTED, Accusation
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.guard import Defence
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.grid import Vector
-from mdl.protocol.hop_messages import SUSPECT, DeltaMessage, HopOrdered
 from mdl.protocol.machine import LocalDeltaReady, Received
-from mdl.protocol.round_messages import MemberQuarantined, PeerReport, RoundOpened
+from mdl.protocol.round_messages import SUSPECT, DeltaMessage, HopOrdered, MemberQuarantined, PeerReport, RoundOpened
 from mdl.protocol.vector_work import MergeDeltas, merge_deltas
 from mdl.protocol.vocabulary import Activity, HopOutcome, TrainingReport
 from tests.peers.roles.at_once import mean_of, on_way

@@ -7,7 +7,6 @@ import pytest
 
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
-from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted
 from mdl.protocol.machine import (
     Evaluate,
     Event,
@@ -19,7 +18,14 @@ from mdl.protocol.machine import (
     TrainingPaused,
     TrainLocally,
 )
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, RoundClosed, RoundOpened
+from mdl.protocol.round_messages import (
+    BroadcastOrdered,
+    DeltaMessage,
+    DeltaWanted,
+    GlobalMessage,
+    RoundClosed,
+    RoundOpened,
+)
 from mdl.protocol.vocabulary import Activity, TrainingReport
 from tests.peers.roles.at_once import TrainerAtOnce, as_sent, name_of, sum_of
 

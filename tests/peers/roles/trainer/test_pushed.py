@@ -10,9 +10,17 @@ import pytest
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
 from mdl.peers.roles.trainer.trainer import TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
-from mdl.protocol.hop_messages import PUSHED_BYTES, DeltaMessage, DeltaWanted, HopOrdered
 from mdl.protocol.machine import Effect, LocalDeltaReady, Received, Send, Tick
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, GlobalWanted, RoundOpened
+from mdl.protocol.round_messages import (
+    PUSHED_BYTES,
+    BroadcastOrdered,
+    DeltaMessage,
+    DeltaWanted,
+    GlobalMessage,
+    GlobalWanted,
+    HopOrdered,
+    RoundOpened,
+)
 from mdl.protocol.vector_work import MergeDeltas
 from mdl.protocol.vocabulary import Activity, Role, TrainingReport
 from mdl.sim.mesh import driver, process

@@ -10,7 +10,7 @@ import pytest
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.round_state import MOST_IN_VAIN, Broadcast, RoundState
 from mdl.protocol.delta import Contributor, PartialSum
-from mdl.protocol.hop_messages import HopOrdered
+from mdl.protocol.round_messages import HopOrdered
 from mdl.protocol.vocabulary import Activity, Incoming
 
 ME, ANN, EVE = (Contributor(name, 1) for name in ("me", "ann", "eve"))

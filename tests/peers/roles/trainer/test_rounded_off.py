@@ -9,9 +9,17 @@ from mdl.peers.roles.trainer.model_state import TrainedWork
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.grid import Vector
-from mdl.protocol.hop_messages import DeltaMessage, HopOrdered
 from mdl.protocol.machine import DeltaRecalled, Event, LocalDeltaReady, RecallDelta, Received, Send
-from mdl.protocol.round_messages import BroadcastOrdered, CatchUp, GlobalMessage, ModelMessage, RoundClosed, RoundOpened
+from mdl.protocol.round_messages import (
+    BroadcastOrdered,
+    CatchUp,
+    DeltaMessage,
+    GlobalMessage,
+    HopOrdered,
+    ModelMessage,
+    RoundClosed,
+    RoundOpened,
+)
 from mdl.protocol.vocabulary import Fork, History, Lineage, TrainingReport
 from tests.peers.roles.at_once import TrainerAtOnce, as_sent, mean_of, name_of, on_way, sum_of
 

@@ -13,7 +13,6 @@ from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.checksum import checksums_by_piece
 from mdl.protocol.delta import Contributor, ModelDelta, PartialSum, apply_delta, digest_of
 from mdl.protocol.grid import Vector
-from mdl.protocol.hop_messages import DeltaWanted, HopOrdered
 from mdl.protocol.machine import (
     DeltaRecalled,
     Event,
@@ -27,8 +26,20 @@ from mdl.protocol.machine import (
     TrainLocally,
     hold_recalled,
 )
-from mdl.protocol.round_messages import BroadcastOrdered, GlobalMessage, ModelWanted, RoundClosed, RoundOpened
-from mdl.protocol.segment_messages import Lost, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
+from mdl.protocol.round_messages import (
+    BroadcastOrdered,
+    DeltaWanted,
+    GlobalMessage,
+    HopOrdered,
+    Lost,
+    ModelWanted,
+    PieceMessage,
+    RoundClosed,
+    RoundOpened,
+    SegmentMessage,
+    SegmentsReady,
+    SegmentTaken,
+)
 from mdl.protocol.vocabulary import Accepted, Ballot, Fork, History, Lineage, Staged, TrainingReport
 from tests.peers.roles.at_once import TrainerAtOnce, mean_of, on_way, sum_of
 

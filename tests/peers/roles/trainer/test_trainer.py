@@ -15,7 +15,6 @@ from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, PartialSum, apply_delta, digest_of
 from mdl.protocol.grid import Vector, share_of
-from mdl.protocol.hop_messages import DeltaMessage, DeltaWanted, HopCancelled, HopOrdered, HopReleased
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -40,9 +39,14 @@ from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import (
     BroadcastOrdered,
     CatchUp,
+    DeltaMessage,
+    DeltaWanted,
     GlobalMessage,
     GlobalTaken,
     GlobalWanted,
+    HopCancelled,
+    HopOrdered,
+    HopReleased,
     MemberRefused,
     MeshFinished,
     ModelMessage,

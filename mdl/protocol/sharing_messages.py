@@ -1,20 +1,23 @@
-"""A device's offer to train, and its share of another device's windows. Pure.
+"""The messages of one person's devices about windows that one of them shares (MDLdroid 1, the individual model). Pure.
 
-One person's devices share data (MDLdroid 1, the individual model), so that all train equally long: windows follow speed
-and power, up to the memory that is offered. Shares are disjoint and together the whole; windows that no other device
-takes stay in place.
+The device that has the data is the giver, one that accepts some of it a taker. The taker asks, and says all of what it
+has each time; the giver answers only devices with a key that its user has named.
+
+All train equally long: windows follow the speed and power that a device offers, up to its memory. Shares are disjoint
+and together the whole; windows that no other device takes stay in place.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from mdl.bounds import Bytes, Percent
+from mdl.bounds import Bytes, Count, Percent
+from mdl.protocol.vocabulary import Message
 
 # On battery a device takes half of what it would take on its charger, and less the emptier it is.
 ON_BATTERY = 0.5
@@ -91,3 +94,76 @@ def apportion(total: int, weights: Sequence[float]) -> list[int]:
 def _divide(total: int, weights: Sequence[float]) -> list[float]:
     whole = math.fsum(weights)
     return [total * weight / whole for weight in weights]
+
+
+# Bytes of a parcel that travel at once: a small device holds them in memory, and a broken link costs as many.
+PART_BYTES = 4 << 20
+# Far more than a person's recordings; a device's disk and memory are bounded by what its user offers.
+MAX_PARCEL_BYTES = 1 << 36
+
+SharingId: TypeAlias = Annotated[bytes, Meta(min_length=16, max_length=16)]
+SomeSharingId: TypeAlias = Annotated[bytes, Meta(max_length=16)]
+ParcelDigest: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
+ParcelBytes: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_PARCEL_BYTES)]
+PartNumber: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_PARCEL_BYTES // PART_BYTES)]
+
+
+class WindowsSought(Message, frozen=True):
+    """A taker to the device that it accepts windows from, again and again; tells what it offers and what it has.
+
+    offer: the measure of its share.
+    held: the sharing of the windows that it has, or is fetching; empty: none.
+    is_whole: it has all of them.
+    """
+
+    offer: Offer
+    held: SomeSharingId = b""
+    is_whole: bool = False
+
+
+class WindowsOffered(Message, frozen=True):
+    """The giver to a taker: its share is there to be fetched.
+
+    sharing_id: drawn for this taker and this sharing.
+    size_bytes: of the parcel.
+    digest: SHA-256 of it.
+    train: training windows in it.
+    test: test windows in it.
+    """
+
+    sharing_id: SharingId
+    size_bytes: ParcelBytes
+    digest: ParcelDigest
+    train: Count
+    test: Count
+
+
+class PartWanted(Message, frozen=True):
+    """A taker to the giver: send PART_BYTES of the parcel from part * PART_BYTES on.
+
+    sharing_id: as it was offered.
+    part: counted from 0.
+    """
+
+    sharing_id: SharingId
+    part: PartNumber
+
+
+class PartMessage(Message, frozen=True):
+    """The giver to a taker: that part; carries its bytes.
+
+    sharing_id: as it was offered.
+    part: as it was wanted.
+    """
+
+    sharing_id: SharingId
+    part: PartNumber
+
+
+class WindowsRecalled(Message, frozen=True):
+    """The giver to a taker: the sharing has ended; delete what you have of it.
+
+    sharing_id: of what is to be deleted.
+    """
+
+    sharing_id: SharingId

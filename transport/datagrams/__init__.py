@@ -1,1 +1,0 @@
-"""Messages in datagrams: they replace a link where TCP waits longer than the way takes."""
