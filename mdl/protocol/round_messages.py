@@ -412,14 +412,12 @@ class ModelMessage(Message, frozen=True):
 
 # A decision's reason begins with this if the delta is held for poison: the agent has another device judge it, too.
 SUSPECT = "refused: suspect: "
-# A sum of at most so many bytes is sent once the agent has ordered it; a larger one once its receiver asks for it.
-PUSHED_BYTES = 1 << 20
 # A receiver's reason to give up a hop if its sender cannot be reached any more; the agent looks for another way.
 NOTHING_CAME = "nothing came"
 
 
 class HopOrdered(AgentMessage, frozen=True):
-    """To the receiver of a hop: fetch the sender's partial sum and merge it; to its sender: give it.
+    """To the receiver of a hop: fetch the sender's partial sum and merge it.
 
     segment: of the model; 0 as long as a model is one.
     hop_id: unique in the mesh: a term's own numbers.
@@ -428,7 +426,6 @@ class HopOrdered(AgentMessage, frozen=True):
     is_look: measure it and tell, and merge nothing of it.
     theta: the weight that the sender has told for its partial sum; 0: not told.
     checksum: of that sum, as its contributors have told theirs; None: not all have.
-    receiver: the process that the sender gives it to without being asked; None: the receiver asks.
     """
 
     segment: Segment
@@ -438,7 +435,6 @@ class HopOrdered(AgentMessage, frozen=True):
     is_look: bool = False
     theta: Theta = 0.0
     checksum: Checksum | None = None
-    receiver: Contributor | None = None
 
 
 class HopCancelled(AgentMessage, frozen=True):
@@ -466,7 +462,7 @@ class HopReleased(AgentMessage, frozen=True):
 
 
 class DeltaWanted(Message, frozen=True):
-    """Receiver to sender: ready for your partial sum. Nothing large is sent before this.
+    """Receiver to sender: ready for your partial sum. Nothing is sent before this.
 
     round_id: the open round.
     attempt: the term that opened it.

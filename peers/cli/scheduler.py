@@ -154,7 +154,7 @@ def evaluate(
 ) -> None:
     """Compare a policy with the greedy rule and the optimum.
 
-    Does what `mdl schedule compare --policies POLICY,greedy,optimal` does; without the optimum where it is not known.
+    Does what `mdl schedule compare` does for any policies. The optimum is left out where it is not known.
     """
     from mdl.peers.cli.schedule import can_solve, compare
     from mdl.scheduler.policies.registry import OPTIMAL

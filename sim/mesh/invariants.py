@@ -126,9 +126,6 @@ class Invariants:
         """
         message = send.message
         if message.__class__ is DeltaMessage:
-            holder = node.holder
-            if holder is not None and holder.part is not None and message.contributors == (node.contributor,):
-                self._check_hold(node, holder, holder.part.holds[0])  # it may have been made in this very event
             check_given(node, message, self.seen[node])
         elif message.__class__ is HopReleased and node.keeper is not None:
             check_freed(mesh, node.keeper, send.receiver, message)

@@ -32,7 +32,6 @@ from mdl.protocol.machine import Effect, Send
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import (
     NOTHING_CAME,
-    PUSHED_BYTES,
     AgentMessage,
     BroadcastOrdered,
     HopCancelled,
@@ -427,11 +426,8 @@ class Aggregation:
                 held = self._ledger.holding(hop.sender, hop.segment)
                 theta = held.theta if held else 0.0
                 checksum = self._ledger.checksum(held.contributors, self._judging.is_on) if held else None
-                sender = self._members.get(hop.sender)
-                receiver = hop.receiver if sender and sender.report.size * 4 <= PUSHED_BYTES else None
-                order = HopOrdered(term, round_id, *key, hop.sender, limits, hop.is_look, theta, checksum, receiver)
+                order = HopOrdered(term, round_id, *key, hop.sender, limits, hop.is_look, theta, checksum)
                 self._orders[key] = order
-                effects += [Send(hop.sender.peer_id, order)] if receiver else []
             effects += self._repeater.say(hop.receiver, self._orders[key], now)
         return effects
 

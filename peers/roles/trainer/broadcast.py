@@ -16,7 +16,6 @@ from mdl.protocol.delta import Contributor, PartialSum, check_size, digest_of_re
 from mdl.protocol.grid import Sums, Vector
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import (
-    PUSHED_BYTES,
     BroadcastOrdered,
     GlobalMessage,
     PieceMessage,
@@ -73,8 +72,7 @@ class Staging:
             self._standing.note_replaced()
         self._note_staged(part)
         if spread.staged is None and spread.parent and (ask or voice.ask_at is None):
-            is_pushed = self._standing.parameters.nbytes <= PUSHED_BYTES and not spread.gapped
-            voice.ask_at = now + (voice.retry_s if is_pushed else 0.0)
+            voice.ask_at = now
         if ask:
             voice.transfer = None  # the transfer from the parent before goes no further
         voice.has_changed = voice.has_changed or spread.report() != staged_before

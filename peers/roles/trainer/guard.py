@@ -45,9 +45,9 @@ class Voice:
     has_changed: bool = True
     report_at: float = 0.0
 
-    def want(self, now: float, in_s: float = 0.0) -> None:
-        """Ask for something else, in so many seconds: the transfer of what was wanted before goes no further."""
-        self.ask_at, self.transfer = now + in_s, None
+    def want(self, now: float) -> None:
+        """Ask for something else at once: the transfer of what was wanted before goes no further."""
+        self.ask_at, self.transfer = now, None
 
     def stop_asking(self) -> None:
         self.ask_at = None

@@ -47,15 +47,8 @@ class HopsHere:
             return [*part.recall()]
         part.incoming, part.incoming_since, part.heard_at, part.is_merging = order, now, now, False
         part.spread.exchange = None  # the agent has given it up; the own delta is merged into another one from here on
-        self._voice.want(now, 0.0 if order.receiver is None else self._voice.retry_s)
+        self._voice.want(now)
         return []
-
-    def give(self, part: RoundState, order: HopOrdered) -> list[Effect]:
-        """Give the partial sum at the agent's order (as sender): it is small, so its receiver need not ask for it."""
-        if order.receiver is None:
-            return []
-        wanted = DeltaWanted(part.round_id, part.attempt, order.segment, order.hop_id)
-        return self.serve(part, order.receiver, wanted)
 
     def ask(self, part: RoundState, order: HopOrdered, now: float) -> list[Effect]:
         """Ask for the partial sum again (as receiver), as long as it may still come."""

@@ -402,8 +402,8 @@ class RoundProgress:
 
     def take_recalled(self, recalled: DeltaRecalled, now: float) -> list[Effect]:
         """Take a recalled own delta: its round went on without it, or a result had taken its place."""
+        self._voice.has_changed = True
         goal, parts = self._reports.taken.goal, (self.part, self._catching_up.missed)
-        self._voice.has_changed |= self.part is not None
         asking = [part for part in parts if part and part.is_recalling and part.round_id == recalled.round_id]
         if not asking:
             return self._own.take_recalled(recalled, self.part, goal)

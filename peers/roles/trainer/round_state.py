@@ -22,7 +22,6 @@ from mdl.protocol.delta import Contributor, PartialSum, digest_of_result
 from mdl.protocol.grid import Grid, Vector
 from mdl.protocol.machine import HeldAs, RecallDelta, Send
 from mdl.protocol.round_messages import (
-    PUSHED_BYTES,
     BroadcastOrdered,
     GlobalMessage,
     GlobalTaken,
@@ -257,17 +256,10 @@ class Broadcast:
         return self._ballot == (order.disputed_term, order.disputed) and self.digest != order.digest
 
     def _starts(self, now: float) -> list[Contributor]:
-        """Return the asking children to feed from now on: as many, in turn, as it takes to fill the uplink.
-
-        A small result goes to all children at once, and none has to ask.
-        """
+        """Return the asking children to feed from now on: as many, in turn, as it takes to fill the uplink."""
         assert self.order is not None
-        assert self.staged is not None
         children = [self.order.order[place] for place in tree_children(self._me, len(self.order.order))]
         strangers = sorted(self.asked.keys() - set(children))  # they follow an order that this device has not heard yet
-        if self.staged.values.nbytes <= PUSHED_BYTES and not self.order.owns:
-            known = self.fed.keys() | self.taken
-            return [child for child in children + strangers if child not in known]
         starting: list[Contributor] = []
         mine, taken_mb_s = self._link_mb_s(self.order.order[self._me]), 0.0
         for child in children + strangers:
@@ -304,7 +296,7 @@ class Broadcast:
         assert self.order is not None
         assert self.staged is not None
         contributors = tuple(sorted(self.staged.contributors))
-        wanted = self.asked[child][1] if child in self.asked else GlobalWanted(self.order.round_id)
+        wanted = self.asked[child][1]
         message = GlobalMessage(
             self.order.round_id,
             self.staged.theta,

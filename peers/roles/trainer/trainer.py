@@ -303,8 +303,7 @@ class Trainer:
         part = self.part
         if part and message.round_id == part.round_id:
             if type(message) is HopOrdered:
-                is_sender = message.sender == self.me
-                return self._hops.give(part, message) if is_sender else self._hops.fetch(part, message, now)
+                return self._hops.fetch(part, message, now)
             elif type(message) is RoundClosed:
                 if part.spread.staged and part.spread.digest == message.digest:
                     return self._progress.apply(part)
@@ -330,8 +329,6 @@ class Trainer:
             return part is not None and part.is_receiving(order.segment, order.hop_id)
         if type(order) is BroadcastOrdered:
             return part is not None and part.spread.staged is None and part.spread.order == order
-        if type(order) is RoundClosed:
-            return self._progress.is_applying
         return type(order) is RoundTold or (type(order) is CatchUp and self.catching_up_to == order)
 
     def _hear(self, event: Received, now: float) -> list[Effect]:
