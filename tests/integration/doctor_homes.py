@@ -68,7 +68,9 @@ def dead_second_card(case):
     """Wi-Fi and a cable in one network; the cable's port in the switch is dead, and the system prefers it."""
     case.without_ipv6()
     ip(f"-n {case.net.switch} link add w{case.host} type veth peer name eth1 netns {case.name}")
-    ip(f"-n {case.net.switch} link set w{case.host} up")  # in no bridge: nothing gets on
+    # In no bridge: nothing gets on. With IPv6, this end itself would ask for routers now and then.
+    run(f"ip netns exec {case.net.switch} sysctl -qw net.ipv6.conf.w{case.host}.disable_ipv6=1")
+    ip(f"-n {case.net.switch} link set w{case.host} up")
     ip(f"-n {case.name} addr add 10.213.0.{case.host + 120}/24 dev eth1 metric 10")
     ip(f"-n {case.name} link set eth1 up")
     ip(f"-n {case.name} route del 10.213.0.0/24 dev eth0")

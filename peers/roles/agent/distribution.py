@@ -275,7 +275,7 @@ class Distribution:
         others = [
             member
             for member in self.recipients()
-            if member.contributor not in contributors and not member.report.away and not self.has_staged(member)
+            if member.contributor not in contributors and not member.report.away and not self.has(member)
             if not member.device.link_mb_s or member.device.link_mb_s < slowest_mb_s
         ]
         self.later = frozenset(member.contributor for member in others)
