@@ -220,7 +220,8 @@ class Gatekeeper:
 
     forbidden_by: the conditions that did not hold at the last look, in words; "" if it may train.
     minute: minute of the local day, 0..1440. wait: replaces the wait for the thread's next look.
-    The constructor looks once and logs the sensors that are missing.
+    The first look logs the sensors that are missing. With conditions the constructor takes it; for the battery's floor
+    alone the thread does, so that a device starts while a slow sensor answers.
     """
 
     def __init__(
@@ -237,16 +238,21 @@ class Gatekeeper:
         self._changed = threading.Condition()
         self._stopped = threading.Event()
         self._wait = wait or self._await_change
-        reading = self._sensors()
-        if reading.battery_percent is None and "battery" not in reading.failed:
-            self._gate = msgspec.structs.replace(gate, floor_percent=0.0)  # nothing will ever be below it
-        for line in gate.lacks(reading):
-            logger.info("--when: %s", line)
-        self._take(reading)
+        self._is_floor_alone = gate == PauseConditions(floor_percent=gate.floor_percent)
+        if not self._is_floor_alone:
+            self._look_first()
 
     def look(self) -> bool:
         """Ask the sensors. Return True if the answer to "may it train" has changed."""
         return self._take(self._sensors())
+
+    def _look_first(self) -> bool:
+        reading = self._sensors()
+        for line in self._gate.lacks(reading):
+            logger.info("--when: %s", line)
+        if reading.battery_percent is None and "battery" not in reading.failed:
+            self._gate = msgspec.structs.replace(self._gate, floor_percent=0.0)  # nothing will ever be below it
+        return self._take(reading)
 
     def hold(self) -> bool:
         """Wait as long as the device may not train. Return True if it is to stop instead."""
@@ -277,9 +283,11 @@ class Gatekeeper:
             thread.join(_END_S)
 
     def _look_on(self, told: Callable[[str], None]) -> None:
-        rest_s = 0.0
-        is_floor_alone = self._gate == PauseConditions(floor_percent=self._gate.floor_percent)
-        every_s = _LOOK_FOR_FLOOR_S if is_floor_alone else LOOK_EVERY_S
+        if self._is_floor_alone and self._look_first():
+            told(self.forbidden_by)
+        if self._gate == PauseConditions():
+            return
+        rest_s, every_s = 0.0, _LOOK_FOR_FLOOR_S if self._is_floor_alone else LOOK_EVERY_S
         while not self._stopped.wait(max(rest_s, every_s)):
             began_s = time.monotonic()
             if self.look():

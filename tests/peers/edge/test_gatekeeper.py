@@ -152,18 +152,43 @@ def test_a_battery_below_its_floor_pauses_a_device_without_conditions(caplog: py
     low, charging = (SensorReading(charging=on, battery_percent=4.0) for on in (False, True))
     readings = [low, charging, low, SensorReading(charging=False, battery_percent=5.0)]
     keeper = Gatekeeper(PauseConditions(floor_percent=5.0), lambda: readings.pop(0), lambda: 0.0)
-    assert keeper.forbidden_by == "on battery (4 % < 5 %)"
-    assert [(keeper.look(), keeper.forbidden_by) for _ in range(3)] == [
+    said = "on battery (4 % < 5 %)"
+    assert [(keeper.look(), keeper.forbidden_by) for _ in range(4)] == [
+        (True, said),
         (True, ""),
-        (True, "on battery (4 % < 5 %)"),
+        (True, said),
         (True, ""),
     ]
     assert not any("nothing here tells" in line for line in caplog.messages)
 
 
-def test_the_floor_needs_no_thread_where_no_battery_is() -> None:
-    before = threading.active_count()
-    keeper = Gatekeeper(PauseConditions(floor_percent=5.0), SensorReading, lambda: 0.0)
-    with keeper.looking(lambda reason: None):
-        assert threading.active_count() == before
+def test_a_device_starts_while_a_slow_sensor_answers_for_the_floor() -> None:
+    answers, told = threading.Event(), threading.Event()
+
+    def ask() -> SensorReading:
+        answers.wait(10.0)
+        return SensorReading(charging=False, battery_percent=4.0)
+
+    keeper = Gatekeeper(PauseConditions(floor_percent=5.0), ask, lambda: 0.0)
+    with keeper.looking(lambda reason: told.set()):
+        assert not keeper.forbidden_by
+        answers.set()
+        assert told.wait(10.0)
+        assert keeper.forbidden_by == "on battery (4 % < 5 %)"
+
+
+def test_the_floor_is_looked_at_once_where_no_battery_is() -> None:
+    asked = threading.Event()
+    before = {*threading.enumerate()}
+
+    def ask() -> SensorReading:
+        assert not asked.is_set()
+        asked.set()
+        return SensorReading()
+
+    with Gatekeeper(PauseConditions(floor_percent=5.0), ask, lambda: 0.0).looking(lambda reason: None):
+        for thread in {*threading.enumerate()} - before:
+            thread.join(10.0)
+            assert not thread.is_alive()
+    assert asked.is_set()
     assert not PauseConditions(floor_percent=5.0).forbids(SensorReading(failed={"battery": "no answer"}), 0.0)
