@@ -235,6 +235,40 @@ class DeltasMerged(msgspec.Struct, frozen=True):
     is_altered: bool = False
 
 
+class CountChecksums(msgspec.Struct, frozen=True):
+    """Count the checksums of an own delta that no training's worker has counted; answers ChecksumsCounted.
+
+    round_id: that it is given to.
+    attempt: at that round.
+    values: int32 (P,), not changed before the answer.
+    """
+
+    round_id: int
+    attempt: int
+    values: Sums
+
+    @property
+    def size_bytes(self) -> int:
+        return self.values.nbytes
+
+
+class ChecksumsCounted(msgspec.Struct, frozen=True):
+    """An own delta has its checksums.
+
+    round_id: of the CountChecksums that it answers.
+    attempt: likewise.
+    checksums: of its pieces (`mdl/protocol/checksum.py`).
+    """
+
+    round_id: int
+    attempt: int
+    checksums: Annotated[tuple[Checksum, ...], msgspec.Meta(max_length=MAX_SEGMENTS)]
+
+
+def count_checksums(effect: CountChecksums) -> ChecksumsCounted:
+    return ChecksumsCounted(effect.round_id, effect.attempt, checksums_by_piece(effect.values))
+
+
 def hash_delta(effect: HashDelta) -> DeltaHashed:
     is_altered = _is_altered(effect.checksum, effect.values)
     return DeltaHashed(effect.round_id, effect.term, effect.version, digest_of(effect.values), is_altered)
@@ -367,11 +401,12 @@ def sum_up(values: Vector, earlier: Sequence[Vector]) -> Vector:
     return values + sum(earlier[1:], start=earlier[0]) if earlier else values
 
 
-VectorWork: TypeAlias = HashDelta | ApplyDelta | MergeDeltas
-VectorWorkDone: TypeAlias = DeltaHashed | DeltaApplied | DeltasMerged
+VectorWork: TypeAlias = HashDelta | CountChecksums | ApplyDelta | MergeDeltas
+VectorWorkDone: TypeAlias = DeltaHashed | ChecksumsCounted | DeltaApplied | DeltasMerged
 # The function by which any driver does each of them; it may take as long as it takes.
 VECTOR_WORK: Mapping[type[Any], Callable[[Any], VectorWorkDone]] = {
     HashDelta: hash_delta,
+    CountChecksums: count_checksums,
     ApplyDelta: apply_result,
     MergeDeltas: merge_deltas,
 }

@@ -18,6 +18,7 @@ import msgspec
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor
+from mdl.protocol.grid import Sums
 from mdl.protocol.machine import (
     Effect,
     Event,
@@ -34,11 +35,11 @@ from mdl.protocol.machine import (
     Tick,
     TransferProgressed,
 )
-from mdl.protocol.messages import SUMMED
+from mdl.protocol.messages import SUMMED, Said
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from mdl.sim.mesh.accounts import Accounts, InvariantError
-from mdl.sim.mesh.network import Network, SimulatedTransfers, with_checksum, without_checksums
+from mdl.sim.mesh.network import Network, SimulatedTransfers, with_checksum, with_checksums_of, without_checksums
 from mdl.sim.mesh.process import BACKLOG, Disk, Node, as_delivered, begin_work, note_delivered
 
 
@@ -146,6 +147,7 @@ class SimMesh:
         self.two_faced: dict[str, tuple[frozenset[str], float]] = {}
         self.alters: set[str] = set()
         self.hides: set[str] = set()
+        self._lied_about: dict[str, tuple[object, Sums]] = {}  # peer id -> its part in a round, its own delta
         self.liars: set[str] = set()
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
@@ -417,6 +419,20 @@ class SimMesh:
             self._send(node, send)
             watch.said(node, send)
 
+    def _as_told(self, node: Node, message: Said) -> Said:
+        """Return the message as this device says it: a liar tells checksums that fit its lie, or none."""
+        if node.peer_id in self.hides:
+            return without_checksums(message)
+        if (times := self.lies.get(node.peer_id)) is None:
+            return message
+        part = node.holder.part if node.holder else None
+        seen, own = self._lied_about.get(node.peer_id, (None, None))
+        held = part.holds.get(0) if part is not None and part is not seen else None
+        if held and held.contributors == {node.contributor}:
+            own = held.values.copy()
+            self._lied_about[node.peer_id] = part, own
+        return message if own is None else with_checksums_of(message, own, times)
+
     def _send(self, node: Node, send: Send) -> None:
         if self.gate is not None and not self.gate.passes(node, send):
             return
@@ -433,8 +449,7 @@ class SimMesh:
             return
         arrivals = self.network.deliver(node.peer_id, receiver, 0, self.now)
         if arrivals:
-            message = without_checksums(send.message) if node.peer_id in self.hides else send.message
-            event = Received(node.contributor, message)
+            event = Received(node.contributor, self._as_told(node, send.message))
             for arrival in arrivals:
                 self._count += 1
                 heapq.heappush(self._queue, (arrival, self._count, receiver, event))

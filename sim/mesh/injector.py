@@ -150,7 +150,6 @@ class Injector(Watch):
                 mesh.gate.revoke(by, peer, heeds)
             case Lie(peer=peer, times=times, for_s=for_s):
                 mesh.lies[peer] = times
-                mesh.hides.add(peer)
                 mesh.liars.add(peer)
                 mesh.at(mesh.now + for_s, partial(self._end_lie, peer))
             case TwoFaced(peer=peer, to=to, more=more, for_s=for_s):

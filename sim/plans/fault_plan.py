@@ -172,7 +172,7 @@ class Revoke(Fault, frozen=True):
 
 
 class Lie(Fault, frozen=True):
-    """This device gives its own partial sums and pieces multiplied by so much, and hides its checksums."""
+    """This device gives its sums and pieces multiplied by so much, and tells the checksums of such an own delta."""
 
     peer: str
     times: Annotated[float, Meta(ge=-1e6, le=1e6)]

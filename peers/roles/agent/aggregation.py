@@ -474,7 +474,9 @@ class Aggregation:
     def _mend(self, now: float) -> list[Effect]:
         """Mend what a fault left behind: senders that must hold again, hops that their receiver has to decide."""
         term, round_id = self._ledger.term, self._ledger.round_id
-        for peer, reason in (self._ledger.lose_the_unable() | self._opinion.condemn()).items():
+        untold = self._ledger.untold() if self._settings.coding == "none" else ()  # coded pieces have none
+        unable = dict.fromkeys(untold, "it does not tell the checksum of its delta")
+        for peer, reason in (unable | self._ledger.lose_the_unable() | self._opinion.condemn()).items():
             self._ledger.lose(peer, reason)
             logger.warning("round %d goes on without %s: %s", round_id, peer.peer_id, reason)
         effects: list[Effect] = []

@@ -188,6 +188,11 @@ class RoundLedger:
         return [member for member, held in self.held().items() if held.sent_hop is None and member not in carried]
 
     @remembered
+    def untold(self) -> list[Contributor]:
+        """Return the live members that hold a partial sum, and do not tell the checksum of their own delta."""
+        return [member for member in self.held() if self.reports[member].checksum is None]
+
+    @remembered
     def aborted(self) -> list[Hop]:
         return [hop for hop in self.hops.values() if hop.state is ABORTED]
 

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from mdl.defence.reputation import ALTERED
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.guard import DeltaGuard
-from mdl.protocol.checksum import add_up, checksums_by_segment
+from mdl.protocol.checksum import add_up, checksums_by_segment, piece_values
 from mdl.protocol.coding import RoundedOff, coded_size, decode
 from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum, check_size, check_values, pair_aggregate
 from mdl.protocol.grid import Grid, Sums, Vector, check_sums
@@ -365,13 +365,15 @@ class SegmentExchange:
         if self._own and self._own.room != order.room:
             raise RemoteProtocolError(f"an exchange on a grid with room {order.room}, not {self._own.room}")
         self.is_in_place = is_in_place and self._own is not None and order.coding == "none"
-        self.lacks_own = self._goes_on = self._is_refused = self._is_untold = False
+        self.lacks_own = self._goes_on = self._is_refused = False
         self.uplink = uplink or Uplink()
         self.uplink.begin()
         self._me, self._grid = me, grid
         self._guard = guard
         self._retry_s, self._most_under_way = retry_s, most_under_way
         self._follow(order, size)
+        # Coded pieces are no sums; segments that are not made of whole pieces have no checksums of their own.
+        self._is_checkable = order.coding == "none" and order.segment_values % piece_values(size) == 0
         is_exact = self._own is not None and order.coding == "none"
         self._checksums = checksums_by_segment(checksums, size, order.segment_values) if is_exact else ()
         self._told = {me: self._checksums}
@@ -398,7 +400,7 @@ class SegmentExchange:
     @property
     def is_unchecked(self) -> bool:
         """True while some values could not be checked as they came."""
-        return bool(self._unchecked) or self._is_untold
+        return bool(self._unchecked) or not self._is_checkable
 
     @property
     def is_checked(self) -> bool:
@@ -488,6 +490,8 @@ class SegmentExchange:
             return []
         if message.checksums and len(message.checksums) != self._cut.segments:
             raise RemoteProtocolError(f"{len(message.checksums)} checksums of {self._cut.segments} segments")
+        if self._is_checkable and sender in self._contributors and not message.checksums:
+            raise RemoteProtocolError(f"{sender.peer_id} does not tell the checksums of its delta")
         if sender not in self._told:
             self._told[sender] = message.checksums
             self._look_again()
@@ -592,22 +596,18 @@ class SegmentExchange:
     def _is_altered(self, message: PieceMessage | SegmentMessage, giver: Contributor, checksum: int) -> bool | None:
         """Return True if these values are not the sum that they should be, by their checksum.
 
-        None: that is not known before other contributors tell their checksums. If one of them tells none, parts cannot
-        be checked. Neither can coded ones.
+        None: that is not known before other contributors tell their checksums.
         """
         summed = frozenset((giver,))
         lost: tuple[Contributor, ...] = ()
         if isinstance(message, SegmentMessage):
             summed = self._contributors
             lost = tuple(each.contributor for n, each in enumerate(self.order.lost) if n not in message.without)
-        if self.order.coding != "none" or any(peer not in self._told for peer in lost):
+        if not self._is_checkable or any(peer not in self._told for peer in lost):
             return False
         if not self._told.keys() >= summed:
             return None
         told, start = [self._told[peer] for peer in (*summed, *lost)], self._cut.bounds(message.segment).start
-        if not all(told):
-            self._is_untold = True
-            return False
         return (message.start, checksum) != (start, add_up(each[message.segment] for each in told))
 
     def _accuse_of_altering(self, giver: Contributor) -> str:

@@ -38,7 +38,7 @@ from mdl.protocol.machine import (
     RecallDelta,
     TrainLocally,
 )
-from mdl.protocol.vector_work import Held, hold_own
+from mdl.protocol.vector_work import ChecksumsCounted, CountChecksums, Held, hold_own
 from mdl.protocol.vocabulary import Lineage, TrainingReport
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class OwnWork:
                 part.is_empty, part.clipped, here = before.is_empty, before.clipped, (lineage, before.round_id)
                 part.works = tuple(work.given_in(here) for work in before.works)
                 part.fresh = before.fresh.given_in(here) if before.fresh else None
-                return []  # no result takes its place (`trained_from`): it may be on its way still
+                return self._count(part)  # no result takes its place (`trained_from`): it may be on its way still
             effects = self.give_back(before, standing.parameters, lineage)
             if before.is_empty:
                 return effects + self._hold_nothing(part)
@@ -177,7 +177,9 @@ class OwnWork:
             part.holds = {0: recalled.held.sum}
             return
         if recalled.values is not None:
+            told = part.checksums
             self._put_on_grid(part, recalled.values, [])
+            part.checksums = told
             return
         logger.warning("round %d: its own delta is not known any longer", part.round_id)
         part.holds, part.fresh, part.spread.exchange = {}, None, None
@@ -321,8 +323,20 @@ class OwnWork:
         if not part.is_empty:
             part.fresh = fresh
         self._put_on_grid(part, fresh.values, earlier, made)
-        own = part.holds[0]
-        return [KeepDelta(part.round_id, "own", replace(own, values=own.values.copy()))] if self._keeps else []
+        own, count = part.holds[0], self._count(part)
+        return count + [KeepDelta(part.round_id, "own", replace(own, values=own.values.copy()))] * self._keeps
+
+    def _count(self, part: RoundState) -> list[Effect]:
+        """Ask for the checksums of the own delta, if they are not there: until then it is not ready to be given."""
+        part.is_counting = not part.checksums
+        return [CountChecksums(part.round_id, part.attempt, part.holds[0].values)] if part.is_counting else []
+
+    def take_counted(self, counted: ChecksumsCounted, part: RoundState | None) -> bool:
+        """Take the checksums of the own delta; return True if it is ready now."""
+        if part is None or not part.is_counting or (part.round_id, part.attempt) != (counted.round_id, counted.attempt):
+            return False
+        part.checksums, part.is_counting = counted.checksums, False
+        return True
 
     def _put_on_grid(
         self, part: RoundState, fresh: Vector, earlier: Sequence[Vector], made: _Made | None = None

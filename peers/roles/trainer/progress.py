@@ -49,7 +49,7 @@ from mdl.protocol.round_messages import (
     RoundOpened,
     exchanging,
 )
-from mdl.protocol.vector_work import ApplyDelta, DeltaApplied
+from mdl.protocol.vector_work import ApplyDelta, ChecksumsCounted, DeltaApplied
 from mdl.protocol.vocabulary import Activity, History, Lineage, ResourceState, RoundEvaluation, TrainingReport
 
 logger = logging.getLogger(__name__)
@@ -399,6 +399,9 @@ class RoundProgress:
     def take_trained(self, ready: LocalDeltaReady) -> list[Effect]:
         self._voice.has_changed = True
         return self._own.take_trained(ready, self.part, self._catching_up.missed, self._reports.taken.goal)
+
+    def take_counted(self, counted: ChecksumsCounted) -> None:
+        self._voice.has_changed |= self._own.take_counted(counted, self.part)
 
     def take_recalled(self, recalled: DeltaRecalled, now: float) -> list[Effect]:
         """Take a recalled own delta: its round went on without it, or a result had taken its place."""

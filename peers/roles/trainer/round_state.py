@@ -355,7 +355,8 @@ class RoundState:
     """State of one device in one round. holds: segment -> partial sum, kept after it has been given away.
 
     room: of the round's grid. grid: that grid, once the own delta is on it. clipped: the part of the own delta that its
-    share of the sum has cut off; None: nothing. checksums: of the own delta's pieces; (): not known.
+    share of the sum has cut off; None: nothing. checksums: of the own delta's pieces; (): not known. is_counting: they
+    are being counted; until then nobody hears of the own delta.
 
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
     given: segment -> the hop that took it, and its receiver. fresh: work trained for it, without its values where the
@@ -377,6 +378,7 @@ class RoundState:
     grid: Grid | None = None
     clipped: Vector | None = None
     checksums: tuple[int, ...] = ()
+    is_counting: bool = False
     holds: dict[int, PartialSum] = field(default_factory=dict)
     fresh: TrainedWork | None = None
     works: tuple[TrainedWork, ...] = ()
@@ -400,11 +402,16 @@ class RoundState:
     def activity(self) -> Activity:
         if self.spread.staged:
             return _STAGED
-        if not self.holds:
+        if not self.is_ready:
             return _TRAINING
         if self.incoming:
             return _RECEIVING
         return _SENT if len(self.given) == len(self.holds) else _HOLDING
+
+    @property
+    def is_ready(self) -> bool:
+        """True once it holds a partial sum that may be given: its own delta has its checksums."""
+        return bool(self.holds) and not self.is_counting
 
     def is_member(self, peer: Contributor, round_id: int) -> bool:
         """Return True if a message of this peer and round belongs here.
@@ -430,7 +437,7 @@ class RoundState:
     @property
     def may_lend(self) -> bool:
         """True if a result may take the own delta's place: it was not given away, and can be had again."""
-        return self.trained_from is not None and not (self.given or self.released)
+        return self.trained_from is not None and self.is_ready and not (self.given or self.released)
 
     def recall(self) -> list[RecallDelta]:
         """Ask for the own delta again, once."""
@@ -450,7 +457,7 @@ class RoundState:
             return "the sender is no member of this round"
         if self.spread.has_result:
             return "it has the round's result already"
-        if order.segment not in self.holds:
+        if order.segment not in self.holds or not self.is_ready:
             return "nothing to merge with yet"
         if order.segment in self.given:
             return "its partial sum has been given away"
@@ -461,6 +468,8 @@ class RoundState:
     def give(self, segment: int, hop_id: int, receiver: Contributor) -> bool:
         """Commit the partial sum to this hop. Return False if it is not free, or the hop was released."""
         if (segment, hop_id) in self.released or segment not in self.holds or self.incoming or self.spread.has_result:
+            return False
+        if self.is_counting:
             return False
         if self.in_vain.get(receiver, 0) >= MOST_IN_VAIN:
             return False  # this receiver asks for hops that nobody has ordered
@@ -490,7 +499,7 @@ class RoundState:
 
     def report_holdings(self) -> tuple[Holding, ...]:
         """Return each segment's holding: theta, contributors, hop. The last answer is reused while it is right."""
-        if not self.holds:
+        if not self.is_ready:
             return ()
         first = self.holds.get(0)
         contributors, given, told = self._told

@@ -70,7 +70,7 @@ from mdl.protocol.round_messages import (
     SegmentsReady,
     SegmentTaken,
 )
-from mdl.protocol.vector_work import DeltaApplied, DeltaHashed, DeltasMerged, Outer
+from mdl.protocol.vector_work import ChecksumsCounted, DeltaApplied, DeltaHashed, DeltasMerged, Outer
 from mdl.protocol.vocabulary import Ballot, History, Lineage, Transfer
 
 logger = logging.getLogger(__name__)
@@ -272,6 +272,8 @@ class Trainer:
                 return self._progress.pause(reason)
             case TrainingPaused(round_id=round_id):
                 return self._progress.give_up_training(round_id)
+            case ChecksumsCounted():
+                self._progress.take_counted(event)
             case DeltaHashed():
                 return self._staging.take_name(self.part, event, now)
             case DeltasMerged():

@@ -17,7 +17,7 @@ from mdl.protocol.vocabulary import Activity, Holding, HopDecision, HopOutcome, 
 from mdl.scheduler.policies.registry import make_policy
 
 A, B, C, D = (Contributor(name, 1) for name in "abcd")
-FRESH = PeerReport(0, 1, 0, b"w0", "schema", "lenet", 10, Activity.WAITING, 0, agent="agent")
+FRESH = PeerReport(0, 1, 0, b"w0", "schema", "lenet", 10, Activity.WAITING, 0, agent="agent", checksum=0)
 
 
 class Desk:

@@ -166,7 +166,7 @@ _PLAN, _FETCH, _IS_RESULT = Aggregation._plan_segments, HopsHere.fetch, Broadcas
 # mutation -> (where, name, the seed that catches it)
 MUTATIONS: dict[Callable[..., Any], tuple[Any, str, int]] = {
     _a_piece_that_comes_twice_counts_twice: (SegmentExchange, "take_piece", 22),
-    _another_ballots_segments_are_taken: (Staging, "hear_segment", 630),
+    _another_ballots_segments_are_taken: (Staging, "hear_segment", 350),
     _an_owner_does_not_wait_for_all: (SegmentExchange, "_finish", 22),
     _a_lost_device_stays_in_the_plan: (Aggregation, "_plan_segments", 9),
     _who_lacks_one_segment_stages: (SegmentExchange, "is_whole", 22),

@@ -20,9 +20,10 @@ _LIAR = "p0"
 def _plan(
     seed: int, to: tuple[str, ...], peers: int = 4, level: str = "none", exchange: Exchange = "shares", rounds: int = 5
 ) -> FaultPlan:
+    """It tells no checksums: nobody has to where pieces are coded."""
     drawn = draw_plan(seed, peers, rounds, level, has_agent=True, exchange=exchange)
     lie = TwoFaced(at_s=0.0, peer=_LIAR, to=to, more=0.5, for_s=2.0 * rounds)
-    return replace(drawn, faults=(lie, *drawn.faults))
+    return replace(drawn, faults=(lie, *drawn.faults), compress="int8")
 
 
 def _run(plan: FaultPlan) -> tuple[RunVerdict, SimMesh]:
@@ -62,6 +63,19 @@ def test_among_other_faults_no_mesh_is_stuck_and_what_is_applied_is_the_mean(
 def test_of_two_devices_that_differ_the_round_is_that_of_the_first_and_both_hear_of_it() -> None:
     _, mesh = _run(_plan(1, ("p1",), peers=2))
     assert any(_LIAR in told for summary in mesh.rounds for told in summary.doubts)
+
+
+@pytest.mark.parametrize("exchange", ["shares", "chain"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_device_that_tells_no_checksums_where_nothing_is_coded_is_in_no_round(seed: int, exchange: Exchange) -> None:
+    verdict, mesh = _run(replace(_plan(seed, ("p2",), exchange=exchange), compress="none"))
+    assert not verdict.kind, verdict.problem
+    assert len(mesh.rounds) >= 5
+    lied = [summary for summary in mesh.rounds if _LIAR in summary.lost]
+    assert lied
+    told = {device.lost for summary in lied for device in summary.devices if device.peer_id == _LIAR}
+    assert told == {"it does not tell the checksum of its delta"}
+    assert all(_LIAR not in summary.contributors for summary in lied)
 
 
 def test_the_plan_survives_its_file() -> None:

@@ -36,7 +36,7 @@ RETRY_S = 0.5
 ROOM = room_for(3.0)
 # A segment of a sum, whatever its values are.
 ONES = np.ones(VALUES, np.int32).view(np.float32)
-_READY = SegmentsReady(3, 7, 1)
+_READY = SegmentsReady(3, 7, 1, checksums=(0,) * 13)
 
 
 def _order(
@@ -413,7 +413,7 @@ def test_windows_and_the_speed_of_a_link_are_of_bytes_that_travel() -> None:
         own, grid = _own(order, peers[0], 1.0, size), grid_of(np.zeros(size, np.float32), order.room)
         exchange = SegmentExchange(order, peers[0], own, size, RETRY_S, grid=grid)
         exchange.begin()
-        _, *sends = exchange.hear_ready(peers[1], _READY, 0.0)
+        _, *sends = exchange.hear_ready(peers[1], SegmentsReady(3, 7, 1, checksums=(0,) * 40), 0.0)
         under_way[coding] = sum(send.values.nbytes for send in sends if isinstance(send.values, np.ndarray))
         for segment in range(40):
             exchange.hear_taken(peers[1], SegmentTaken(3, 7, 1, segment), 0.05 * segment)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mdl.peers.roles.trainer.exchange import SegmentExchange, Uplink
+from mdl.protocol.checksum import checksums_by_piece
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import room_for
 from mdl.protocol.machine import Send
@@ -61,8 +62,11 @@ class Links:
             link_mb_s=self.told, owns=self.owns, segment_values=self.values, room=room_for(len(self.peers)),
         )  # fmt: skip
         self._exchanges = [
-            SegmentExchange(order, peer, self._own(peer, order.room), self.size, RETRY_S, uplink=uplink)
+            SegmentExchange(
+                order, peer, own, self.size, RETRY_S, uplink=uplink, checksums=checksums_by_piece(own.values)
+            )
             for peer, uplink in zip(self.peers, self.uplinks, strict=True)
+            for own in (self._own(peer, order.room),)
         ]
         self._up, self._down = [0.0] * len(self.peers), [0.0] * len(self.peers)
         self._passing: list[_Passing] = []

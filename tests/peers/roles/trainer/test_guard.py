@@ -17,7 +17,7 @@ from mdl.protocol.delta import Contributor, ModelDelta, digest_of
 from mdl.protocol.grid import Vector
 from mdl.protocol.machine import LocalDeltaReady, Received
 from mdl.protocol.round_messages import SUSPECT, DeltaMessage, HopOrdered, MemberQuarantined, PeerReport, RoundOpened
-from mdl.protocol.vector_work import MergeDeltas, merge_deltas
+from mdl.protocol.vector_work import CountChecksums, MergeDeltas, count_checksums, merge_deltas
 from mdl.protocol.vocabulary import Activity, HopOutcome, TrainingReport
 from tests.peers.roles.at_once import mean_of, on_way
 
@@ -44,7 +44,11 @@ def _receive(
     """A device that holds its own delta, and what it asks its worker when these values have come."""
     trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(defence=Defence(is_on, tests, clips=clips)))
     trainer.handle(Received(AGENT, OPENED), 1.0)
-    trainer.handle(LocalDeltaReady(1, ModelDelta(OWN, 1.0, frozenset([ME])), TrainingReport(0.5, 100, 1.0)), 2.0)
+    (count,) = trainer.handle(
+        LocalDeltaReady(1, ModelDelta(OWN, 1.0, frozenset([ME])), TrainingReport(0.5, 100, 1.0)), 2.0
+    )
+    assert isinstance(count, CountChecksums)
+    trainer.handle(count_checksums(count), 2.1)
     trainer.handle(Received(AGENT, HopOrdered(1, 1, 0, 10, ANN, limits, is_look)), 3.0)
     who = contributors or (ANN,)
     theta = float(len(who))

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
-from mdl.protocol.checksum import checksums_by_piece
+from mdl.protocol.checksum import checksum_of, checksums_by_piece
 from mdl.protocol.delta import Contributor, ModelDelta, PartialSum, apply_delta, digest_of
 from mdl.protocol.grid import Vector
 from mdl.protocol.machine import (
@@ -154,7 +155,7 @@ def test_the_next_model_leaves_alone_what_is_on_its_way_to_a_device_that_was_los
         order, version=2, began=1, order=(ANN, BOB), theta=2.0, contributors=(ANN, BOB), owns=(4, 0), lost=lost
     )
     ann.handle(Received(AGENT, on), 2.0)
-    ann.handle(Received(BOB, SegmentsReady(1, 9, 2)), 2.1)
+    ann.handle(Received(BOB, SegmentsReady(1, 9, 2, checksums=(0,) * 4)), 2.1)
     for segment in range(4):
         ann.handle(Received(BOB, SegmentTaken(1, 9, 2, segment, True)), 2.2)
     spread = ann.part.spread
@@ -293,7 +294,7 @@ def test_what_is_on_its_way_when_the_round_is_opened_anew_stays_as_it_was(lineag
         ann.handle(
             DeltaRecalled(1, np.linspace(0.0, 1.0, SIZE, dtype=np.float32)), 1.2
         )  # beside the result from here on
-        ask = SegmentsReady(1, 9, 2)
+        ask = SegmentsReady(1, 9, 2, checksums=(0,) * 4)
     sends = ann.handle(Received(BOB, ask), 1.5)
     given = [effect.values for effect in sends if isinstance(effect, Send) and isinstance(effect.values, np.ndarray)]
     before = [values.copy() for values in given]
@@ -312,13 +313,17 @@ def test_who_hears_late_that_the_round_was_opened_has_the_segments_that_came_bef
     for segment, owner in enumerate((ANN, ANN, BOB, BOB)):
         if segment == 3:
             trainer.handle(Received(AGENT, RoundOpened(9, 1, trainer.digest, everybody, 9)), 2.0)
-        trainer.handle(Received(owner, SegmentMessage(1, 9, 1, segment), values), 2.1)
+        message = SegmentMessage(1, 9, 1, segment, start=segment * SIZE // 4)
+        trainer.handle(Received(owner, message, values), 2.1)
     assert trainer.part is not None
     assert trainer.part.spread.staged is None  # nobody has told checksums
     asks = [effect.message for effect in trainer.handle(Tick(), 9.0) if isinstance(effect, Send)]
     assert [message.asks for message in asks if isinstance(message, SegmentsReady)] == [True, True]
-    for owner in (ANN, BOB):
-        trainer.handle(Received(owner, SegmentsReady(1, 9, 1)), 9.1)
+    told = tuple(checksum_of(values.view(np.int32), start) for start in range(0, SIZE, SIZE // 4))
+    with pytest.raises(RemoteProtocolError, match="ann does not tell the checksums of its delta"):
+        trainer.handle(Received(ANN, SegmentsReady(1, 9, 1)), 9.1)
+    for owner, checksums in ((ANN, told), (BOB, (0,) * 4)):
+        trainer.handle(Received(owner, SegmentsReady(1, 9, 1, checksums=checksums)), 9.1)
     assert trainer.part.spread.staged is not None
 
 

@@ -59,10 +59,12 @@ from mdl.protocol.round_messages import (
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vector_work import (
     ApplyDelta,
+    CountChecksums,
     DeltaApplied,
     HashDelta,
     MergeDeltas,
     apply_result,
+    count_checksums,
     hash_delta,
     merge_deltas,
 )
@@ -636,18 +638,27 @@ def test_a_staged_result_that_does_not_lead_to_where_the_mesh_stands_is_not_appl
 def test_a_receiver_merges_beside_its_loop_and_decides_when_that_is_done() -> None:
     trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings())
     _say(trainer, OPENED, 1.0)
-    trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
+    (count,) = trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
+    assert isinstance(count, CountChecksums)
+    assert (_report(trainer).activity, _report(trainer).holdings) == (Activity.TRAINING, ())  # not without a checksum
+    _say(trainer, msgspec.structs.replace(HOP, hop_id=9), 2.1)
+    assert [decision.outcome for decision in _report(trainer).hops] == [HopOutcome.ABORTED]
+    trainer.handle(count_checksums(msgspec.structs.replace(count, attempt=7)), 2.2)  # of another attempt's own delta
+    assert _report(trainer).holdings == ()
+    trainer.handle(count_checksums(count), 2.3)
+    assert _report(trainer).checksum is not None
+    assert len(_report(trainer).holdings) == 1
     _say(trainer, HOP, 3.0)
     delta = DeltaMessage(1, 0, 10, 1.0, (ANN,))
     (merge,) = _say(trainer, delta, 4.0, ANN, on_way((3, 3, 3, 3)))
     assert isinstance(merge, MergeDeltas)
     assert _say(trainer, delta, 4.1, ANN, on_way((3, 3, 3, 3))) == []  # once
-    assert (_report(trainer).incoming, _report(trainer).hops) == (Incoming(0, 10, ANN), ())
+    assert (_report(trainer).incoming, len(_report(trainer).hops)) == (Incoming(0, 10, ANN), 1)
     assert _sent(trainer.handle(Tick(), 9.0)) == []  # nothing more is asked for
     trainer.handle(merge_deltas(merge), 9.1)
     assert trainer.part is not None
     assert mean_of(trainer.part.holds[0]).tolist() == [2, 2, 2, 2]
-    assert [decision.outcome for decision in _report(trainer).hops] == [HopOutcome.MERGED]
+    assert [decision.outcome for decision in _report(trainer).hops] == [HopOutcome.ABORTED, HopOutcome.MERGED]
     trainer.handle(merge_deltas(merge), 9.2)
     assert trainer.part.holds[0].theta == 2.0
 
@@ -655,7 +666,9 @@ def test_a_receiver_merges_beside_its_loop_and_decides_when_that_is_done() -> No
 def test_a_hop_that_is_cancelled_while_it_merges_stays_cancelled() -> None:
     trainer = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings())
     _say(trainer, OPENED, 1.0)
-    trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
+    (count,) = trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
+    assert isinstance(count, CountChecksums)
+    trainer.handle(count_checksums(count), 2.1)
     _say(trainer, HOP, 3.0)
     (merge,) = _say(trainer, DeltaMessage(1, 0, 10, 1.0, (ANN,)), 4.0, ANN, on_way((3, 3, 3, 3)))
     _say(trainer, HopCancelled(1, 1, 0, 10, ANN), 4.1)
