@@ -49,9 +49,10 @@ def test_by_hops(tmp_path, way):
         assert first <= 3
 
 
-def test_a_load_in_others_names_is_in_no_round(tmp_path):
+@pytest.mark.parametrize("way", ["other contributors of a load", "tells no checksum"])
+def test_a_device_is_in_no_round(tmp_path, way):
     with Mesh(tmp_path, None, VALUES, round__exchange="chain", **SETTINGS) as mesh:
-        _start(mesh, "other contributors of a load", "p2")
+        _start(mesh, way, "p2")
         for count in (1, 2, 3):
             mesh.wait_for(lambda name, line, count=count: name == "p1" and line.get("global", 0) >= count)
         mesh.check()
