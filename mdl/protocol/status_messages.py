@@ -137,6 +137,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
     size: values of the model, P; 0 in lines of older versions.
     doubts: in words, what devices hold against each other.
     agent: peer id of the device that led it; "" in lines of older versions.
+    clipped: peer id -> values of its delta beyond their share of the sum, if there are any.
     """
 
     round: Round
@@ -164,6 +165,13 @@ class RoundSummary(msgspec.Struct, frozen=True):
     size: ValueCount = 0
     doubts: Cuts = ()
     agent: SomePeerId = ""
+    clipped: Annotated[dict[PeerId, ValueCount], Meta(max_length=MAX_MEMBERS)] = {}
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What is to be noticed of the round, in words."""
+        clipped = (f"{values:,} of {self.size:,} values of {who} clipped" for who, values in self.clipped.items())
+        return *self.cuts, *self.doubts, *clipped
 
     @property
     def targets(self) -> Targets:

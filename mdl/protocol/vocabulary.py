@@ -344,6 +344,7 @@ class TrainingReport(msgspec.Struct, frozen=True):
     seconds: it took.
     theta: the weight that this device's own delta starts with.
     length: of that delta, Euclidean; 0.0: not known.
+    clipped: values of that delta beyond their share of the sum; the rest of them comes with the next delta.
     """
 
     loss: Loss
@@ -351,6 +352,7 @@ class TrainingReport(msgspec.Struct, frozen=True):
     seconds: Seconds
     theta: Theta = 1.0
     length: Length = 0.0
+    clipped: ValueCount = 0
 
 
 class RoundEvaluation(msgspec.Struct, frozen=True):

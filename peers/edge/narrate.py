@@ -220,8 +220,7 @@ def describe_round(summary: RoundSummary) -> str:
     if summary.lost:
         parts.append(f"without {', '.join(summary.tell_lost())}")
     parts += [
-        *summary.cuts,
-        *summary.doubts,
+        *summary.notices,
         *(f"{who} in quarantine ({why})" for who, why in summary.quarantined.items()),
     ]
     return ", ".join(parts)

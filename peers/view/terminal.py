@@ -141,9 +141,8 @@ def describe_summary(summary: RoundSummary) -> str:
         accuracy = f" {show_score(summary.targets, summary.score)}"
     loss = "" if summary.loss is None else f" loss {summary.loss:.3f}"
     lost = f" without: {', '.join(summary.tell_lost())}" if summary.lost else ""
-    notices = (*summary.cuts, *summary.doubts)
-    cuts = f" ({'; '.join(notices)})" if notices else ""
-    return f"round {summary.round:>3} {summary.total_s:6.2f} s{loss}{accuracy}  {hops}{lost}{cuts}"
+    notices = f" ({'; '.join(summary.notices)})" if summary.notices else ""
+    return f"round {summary.round:>3} {summary.total_s:6.2f} s{loss}{accuracy}  {hops}{lost}{notices}"
 
 
 def draw_curve(values: Sequence[float]) -> str:

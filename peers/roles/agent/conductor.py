@@ -267,7 +267,7 @@ class Conductor:
         elif distribution.is_refused():
             holders = [member for member in recipients if distribution.has(member)]
             others = [member for member in recipients if member not in holders]
-            if has_quorum(self._opened.base, voters(others)):  # else only these can still end the round, if they mend it
+            if has_quorum(self._opened.base, voters(others)):  # else the round needs these
                 return self._leave_the_staged_behind(holders, now, "others refuse its result")
         if distribution.leave_the_stalled_behind(recipients, now):
             self.progressed_at = now  # at most twice a device

@@ -79,6 +79,11 @@ def summarise_round(
         partial={each.contributor.peer_id: round(share_counted(each, size), 6) for each in partial},
         size=size,
         agent=agent,
+        clipped={
+            peer.peer_id: report.training.clipped
+            for peer, report in sorted(ledger.reports.items())
+            if peer in result.contributors and report.training and report.training.clipped
+        },
     )
 
 

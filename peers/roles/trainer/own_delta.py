@@ -323,6 +323,8 @@ class OwnWork:
         if not part.is_empty:
             part.fresh = fresh
         self._put_on_grid(part, fresh.values, earlier, made)
+        if self.training and made:
+            self.training = replace(self.training, clipped=made.held.clipped_values)
         own, count = part.holds[0], self._count(part)
         return count + [KeepDelta(part.round_id, "own", replace(own, values=own.values.copy()))] * self._keeps
 

@@ -361,10 +361,13 @@ def test_a_round_is_recorded_with_theta_hops_bytes_and_the_summed_evaluations() 
     for peer in (A, B):
         desk.stage(peer, A, B)
     counts = (Evaluation((3, 1), (1, 0), (0, 1), 0.5, 5), Evaluation((0, 4), (1, 0), (0, 1), 0.5, 5))
+    desk.report(A, training=TrainingReport(0.4, 10, 1.0, clipped=3))
     for peer, evaluation in zip((A, B), counts, strict=True):
         report = RoundEvaluation(1, evaluation)
         desk.apply(peer, training=TrainingReport(0.4, 10, 1.0), evaluation=report)
     (summary,) = desk.recorded
+    assert summary.clipped == {"a": 3}
+    assert "3 of 10 values of a clipped" in summary.notices
     assert (summary.round, summary.theta, summary.contributors) == (1, 2.0, ("a", "b"))
     assert len(summary.hops) == 1
     assert summary.bytes == 40 + 40

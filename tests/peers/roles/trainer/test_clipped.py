@@ -6,17 +6,24 @@ import logging
 
 import pytest
 
+from mdl.protocol.delta import ModelDelta
+from mdl.protocol.machine import LocalDeltaReady, TrainLocally
+from mdl.protocol.vector_work import hold_own
+from mdl.protocol.vocabulary import TrainingReport
 from tests.peers.roles.trainer.own_work import (
     ANN,
     BEFORE,
     BOB,
+    ME,
     MEMBERS,
+    ROOM,
     a_trainer,
     carry_of,
     close_round,
     held_by,
     open_round,
     train,
+    vector,
 )
 
 
@@ -33,6 +40,18 @@ def test_the_rest_comes_with_the_next_delta_and_the_log_says_so(caplog: pytest.L
     assert held_by(trainer) == [pytest.approx(12.5, rel=2e-6), 0.0, pytest.approx(-1.0, rel=2e-5), 0.0]
     close_round(trainer, MEMBERS, 0.0, 0.0, 0.0, 0.0)
     assert carry_of(trainer) is None
+
+
+def test_the_report_tells_how_many_values_were_clipped() -> None:
+    trainer = a_trainer(5, BEFORE)
+    (work,) = open_round(trainer)
+    assert isinstance(work, TrainLocally)
+    delta = ModelDelta(vector(20.0, 1.0, -9.0, 0.0), 1.0, frozenset([ME]))
+    held = hold_own(work.parameters, delta, ROOM)
+    trainer.handle(LocalDeltaReady(6, delta, TrainingReport(0.5, 8, 1.0), held), 2.0)
+    report = trainer.report(1, "agent", 3.0)
+    assert report.training is not None
+    assert report.training.clipped == 2
 
 
 def test_a_round_that_does_not_count_the_delta_gives_all_of_it_back() -> None:
