@@ -169,7 +169,7 @@ class RoundSummary(msgspec.Struct, frozen=True):
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What is to be noticed of the round, in words."""
+        """Cuts, doubts and clipped values, in words."""
         clipped = (f"{values:,} of {self.size:,} values of {who} clipped" for who, values in self.clipped.items())
         return *self.cuts, *self.doubts, *clipped
 
