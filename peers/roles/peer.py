@@ -472,7 +472,7 @@ def _tell_trainer(trainer: Trainer, now: float) -> str:
     else:
         told.append(f"{part.activity().value} in round {part.round_id}")
         told += [f"hop {order.hop_id} from {order.sender.peer_id} comes in"] if (order := part.incoming) else []
-    if not standing.votes(part is not None and part.spread.staged is not None):
+    if not standing.votes(part is not None and part.broadcast.staged is not None):
         told.append("has no vote")
     if wish := _tell_wish(trainer):
         told.append(f"asks for {wish}")
@@ -486,8 +486,8 @@ def _tell_wish(trainer: Trainer) -> str:
         return f"the model of round {wanted.round_id} from {wanted.source.peer_id}"
     if part and part.incoming:
         return f"the delta of hop {part.incoming.hop_id} from {part.incoming.sender.peer_id}"
-    if part and part.spread.parent and part.spread.staged is None:
-        return f"the result of round {part.round_id} from {part.spread.parent.peer_id}"
+    if part and part.broadcast.parent and part.broadcast.staged is None:
+        return f"the result of round {part.round_id} from {part.broadcast.parent.peer_id}"
     return ""
 
 

@@ -101,9 +101,9 @@ class Invariants:
                     seen.released = frozenset(part.released)
                 if part.decisions:
                     self._check_decisions(node, part, seen)
-                spread = part.spread
-                if spread.staged is not seen.staged or spread.order is not seen.order:
-                    seen.staged, seen.order = spread.staged, spread.order
+                broadcast = part.broadcast
+                if broadcast.staged is not seen.staged or broadcast.order is not seen.order:
+                    seen.staged, seen.order = broadcast.staged, broadcast.order
                     self._check_spread(mesh, node, holder, part)
         if keeper is not None:
             self._check_keeper(mesh, node, keeper, seen)
@@ -147,7 +147,7 @@ class Invariants:
     def _check_segment(self, node: Node, message: PieceMessage | SegmentMessage, values: Any) -> None:
         holder = node.holder
         part = holder.part if holder else None
-        exchange = part.spread.exchange if part else None
+        exchange = part.broadcast.exchange if part else None
         if holder is None or exchange is None:
             return
         order = exchange.order
@@ -166,8 +166,8 @@ class Invariants:
         """Check a new order or a new result: there is room for both, and a ballot has one value."""
         if (count := count_vectors(part)) > MOST_DELTAS:
             raise InvariantError("memory", f"{node.peer_id} holds {count} deltas")
-        spread = part.spread
-        staged, result, order = spread.report(), spread.staged, spread.order
+        broadcast = part.broadcast
+        staged, result, order = broadcast.report(), broadcast.staged, broadcast.order
         if staged is None or result is None or order is None:
             return
         ballot = (holder.lineage, part.round_id, staged.term, staged.version)
@@ -349,8 +349,8 @@ def held_by(part: HeldRound | None) -> PartialSum | None:
 
 def count_vectors(part: HeldRound) -> int:
     """Count the different vectors of partial sums and results that a part of a round keeps alive."""
-    spread, exchange = part.spread, part.spread.exchange
-    kept = *part.holds.values(), spread.staged, exchange.result if exchange else None, spread.gapped
+    broadcast, exchange = part.broadcast, part.broadcast.exchange
+    kept = *part.holds.values(), broadcast.staged, exchange.result if exchange else None, broadcast.gapped
     return len({id(each.values) for each in kept if each is not None})
 
 

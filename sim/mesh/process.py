@@ -98,7 +98,7 @@ class HeldRound(Protocol):
     round_id: int
     attempt: int
     holds: dict[int, PartialSum]
-    spread: HeldBroadcast
+    broadcast: HeldBroadcast
     members: Collection[Contributor]
     given: dict[int, tuple[int, Contributor]]
     released: set[tuple[int, int]]

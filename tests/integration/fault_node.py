@@ -150,7 +150,7 @@ class Teller:
     def tell_segments(self):
         """Of a round in segments: each order, and when another quarter is here."""
         part = self.machine.trainer.part if self.machine.trainer else None
-        exchange = part.spread.exchange if part else None
+        exchange = part.broadcast.exchange if part else None
         if exchange is None:
             return
         quarters = 4 * exchange.result.received_bytes // exchange.result.values.nbytes

@@ -55,38 +55,43 @@ class Staging:
 
     def take_place(self, part: RoundState, order: BroadcastOrdered, now: float) -> list[Effect]:
         """Fetch the result from the parent that the order names, or give it to the children."""
-        spread, voice = part.spread, self._voice
-        if spread.is_outdated(order) or spread.is_forgetful(order):
+        broadcast, voice = part.broadcast, self._voice
+        if broadcast.is_outdated(order) or broadcast.is_forgetful(order):
             return []
         if hop := part.incoming:
-            if spread.order == order:
+            if broadcast.order == order:
                 return []  # a late copy: the root of this order was lost, and aggregating goes on
             self._hops.abort(part, hop, now, "the round has its result already")
-        staged_before, is_new = spread.report(), spread.order != order
-        exchange, hold = spread.exchange, None if part.lacks_own else part.holds.get(0)
-        ask = spread.follow(order, self._me, hold, now)
+        staged_before, is_new = broadcast.report(), broadcast.order != order
+        exchange, hold = broadcast.exchange, None if part.lacks_own else part.holds.get(0)
+        ask = broadcast.follow(order, self._me, hold, now)
         effects: list[Effect] = []
-        if exchange and exchange.is_in_place and spread.exchange is not exchange:
+        if exchange and exchange.is_in_place and broadcast.exchange is not exchange:
             part.is_spent, effects = True, [*part.recall()]
-        if staged_before and spread.staged is None and self._replaces(order, staged_before):
+        if staged_before and broadcast.staged is None and self._replaces(order, staged_before):
             self._standing.note_replaced()
         self._note_staged(part)
-        if spread.staged is None and spread.parent and (ask or voice.ask_at is None):
+        if broadcast.staged is None and broadcast.parent and (ask or voice.ask_at is None):
             voice.ask_at = now
         if ask:
             voice.transfer = None  # the transfer from the parent before goes no further
-        voice.has_changed = voice.has_changed or spread.report() != staged_before
-        if is_new and order.owns and spread.staged is None:
+        voice.has_changed = voice.has_changed or broadcast.report() != staged_before
+        if is_new and order.owns and broadcast.staged is None:
             return effects + self._begin_exchange(part, order, now)
-        return [*effects, *spread.name(spread.made), *(spread.confirm() if is_new else ()), *spread.feed(now)]
+        return [
+            *effects,
+            *broadcast.name(broadcast.made),
+            *(broadcast.confirm() if is_new else ()),
+            *broadcast.feed(now),
+        ]
 
     def take_own(self, part: RoundState, now: float) -> list[Effect]:
         """Take back the own delta after a result had taken its place: an exchange that waits goes on, or begins."""
-        spread, own = part.spread, part.holds[0]
-        if exchange := spread.exchange:
+        broadcast, own = part.broadcast, part.holds[0]
+        if exchange := broadcast.exchange:
             return [*exchange.take_own(own), *self._name_if_whole(part, exchange)]
-        order = spread.order
-        if order is None or not order.owns or spread.has_result:
+        order = broadcast.order
+        if order is None or not order.owns or broadcast.has_result:
             return []
         return self._begin_exchange(part, order, now)
 
@@ -94,17 +99,17 @@ class Staging:
         """Stage the mean that this digest names. Raises RemoteProtocolError if it is not the one ordered."""
         if part is None or part.round_id != named.round_id:
             return []
-        gapped = part.spread.gapped
-        if part.spread.take_name(named, now):
+        gapped = part.broadcast.gapped
+        if part.broadcast.take_name(named, now):
             self._voice.want(now)
-        if part.spread.staged is None:
+        if part.broadcast.staged is None:
             return []
         if gapped and gapped.odd:  # known only now that the values are those of the digest
             differs = f"{DIFFERS}its part of round {part.round_id}'s result is not what most devices have"
             self._guard.accuse(sorted(gapped.odd), differs)
         self._note_staged(part)
         self._voice.transfer, self._voice.has_changed = None, True
-        return [*part.spread.confirm(), *part.spread.feed(now)]
+        return [*part.broadcast.confirm(), *part.broadcast.feed(now)]
 
     def take_result(
         self,
@@ -120,41 +125,41 @@ class Staging:
 
         digest, checksum: of the values.
         """
-        if part is None or message.round_id != part.round_id or not part.spread.check(sender, message):
+        if part is None or message.round_id != part.round_id or not part.broadcast.check(sender, message):
             return []
         sums = values.view(np.int32)
         if message.stop:
             return [*self._fill_gap(part, message, sums, now)]
         check_size(sums, self._standing.parameters.size)
-        assert part.spread.order is not None
-        if part.spread.order.checksum not in (None, checksum):
+        assert part.broadcast.order is not None
+        if part.broadcast.order.checksum not in (None, checksum):
             altered = f"{ALTERED_RESULT}{part.round_id}"
-            if part.spread.is_of_order(message):
+            if part.broadcast.is_of_order(message):
                 self._guard.accuse([sender], altered)
             raise RemoteProtocolError(altered)
-        room = part.spread.order.room
+        room = part.broadcast.order.room
         result = PartialSum(sums, message.theta, frozenset(message.contributors), room, message.partial)
         try:
-            part.spread.stage(result, digest_of_result(digest, result), now)
+            part.broadcast.stage(result, digest_of_result(digest, result), now)
         except RemoteProtocolError:
-            if part.spread.is_of_order(message):
+            if part.broadcast.is_of_order(message):
                 self._guard.accuse([sender], f"{DIFFERS}what it gives is not the result of round {part.round_id}")
             raise
         self._note_staged(part)
         self._voice.ask_at = self._voice.transfer = None
         self._voice.has_changed = True
-        return [*part.spread.confirm(), *part.spread.feed(now)]
+        return [*part.broadcast.confirm(), *part.broadcast.feed(now)]
 
     def _fill_gap(self, part: RoundState, message: GlobalMessage, values: Sums, now: float) -> list[HashDelta]:
         """Fill a gap that an exchange has left. After the last one the digest tells if it is the result."""
-        gapped, order = part.spread.gapped, part.spread.order
+        gapped, order = part.broadcast.gapped, part.broadcast.order
         if gapped is None or order is None or not gapped.fill(message, values):
             return []
         self._voice.want(now)
         if gapped.gaps:
             return []
         contributors = frozenset(message.contributors)
-        return part.spread.name(PartialSum(gapped.values, message.theta, contributors, order.room, message.partial))
+        return part.broadcast.name(PartialSum(gapped.values, message.theta, contributors, order.room, message.partial))
 
     def hear_segment(
         self,
@@ -169,7 +174,7 @@ class Staging:
 
         checksum: of the values.
         """
-        exchange = part.spread.exchange if part else None
+        exchange = part.broadcast.exchange if part else None
         if part is None or exchange is None or message.round_id != part.round_id:
             return []
         if (message.term, message.version) != (exchange.order.term, exchange.order.version):
@@ -197,7 +202,7 @@ class Staging:
         return [*exchange.on_time(now), *self._name_if_whole(part, exchange)]
 
     def _begin_exchange(self, part: RoundState, order: BroadcastOrdered, now: float) -> list[Effect]:
-        exchange, size = part.spread.exchange, self._standing.parameters.size
+        exchange, size = part.broadcast.exchange, self._standing.parameters.size
         if part.is_spent:
             return []  # it begins when the own delta is here again
         self._voice.ask_at = now + self._voice.retry_s
@@ -211,25 +216,25 @@ class Staging:
         if order.coding != "none":
             part.checksums = ()  # the result is not the sum of the own deltas then; reports tell none from here on
         # The own delta is not lent while pieces of an exchange that was left may still be read from it, on their way.
-        retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges and part.spread.is_handed_on()
+        retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges and part.broadcast.is_handed_on()
         needs_grid = order.coding != "none" or guard.judges
         grid = self._standing.grid(order.room) if needs_grid else None
         exchange = SegmentExchange(
             order, self._me, own, size, retry_s, most, self.uplink, guard, lends, grid, part.checksums
         )
-        part.spread.exchange = exchange
+        part.broadcast.exchange = exchange
         return [*exchange.begin(), *self._name_if_whole(part, exchange)]
 
     def _name_if_whole(self, part: RoundState, exchange: SegmentExchange) -> list[HashDelta]:
         if (
             not (exchange.is_whole and exchange.is_checked)
-            or part.spread.has_result
-            or exchange.order != part.spread.order
+            or part.broadcast.has_result
+            or exchange.order != part.broadcast.order
         ):
             return []  # the last case: an order that goes on with it has been refused
         order, partial = exchange.order, exchange.partial
         contributors = frozenset(order.contributors)
-        return part.spread.name(PartialSum(exchange.result.values, order.theta, contributors, order.room, partial))
+        return part.broadcast.name(PartialSum(exchange.result.values, order.theta, contributors, order.room, partial))
 
     def _replaces(self, order: BroadcastOrdered, staged: Staged) -> bool:
         """Return True if an order is of another result: it names one, or a later agent, which asked a quorum, gives it.
@@ -240,8 +245,8 @@ class Staging:
 
     def _note_staged(self, part: RoundState) -> None:
         """Note the staged result: it may be closed from here on, whatever this device hears of it."""
-        if (exchange := part.spread.exchange) and exchange.uplink.mb_s:
+        if (exchange := part.broadcast.exchange) and exchange.uplink.mb_s:
             self._voice.link_mb_s = min(exchange.uplink.mb_s, MAX_RATE_MB_S)
-        if (staged := part.spread.report()) and part.spread.order:
-            self.staged_term = part.spread.order.term
+        if (staged := part.broadcast.report()) and part.broadcast.order:
+            self.staged_term = part.broadcast.order.term
             self._standing.note_staged(staged)

@@ -46,7 +46,9 @@ class HopsHere:
         if part.lacks_own:
             return [*part.recall()]
         part.incoming, part.incoming_since, part.heard_at, part.is_merging = order, now, now, False
-        part.spread.exchange = None  # the agent has given it up; the own delta is merged into another one from here on
+        part.broadcast.exchange = (
+            None  # the agent has given it up; the own delta is merged into another one from here on
+        )
         self._voice.want(now)
         return []
 
@@ -61,7 +63,7 @@ class HopsHere:
         """Give the partial sum to this hop (as sender), and to no other until it is released. See also `fetch`."""
         if part is None or part.attempt != wanted.attempt or not part.is_member(receiver, wanted.round_id):
             return []
-        if part.lacks_own and not part.spread.has_result:
+        if part.lacks_own and not part.broadcast.has_result:
             return [*part.recall()]
         if not part.give(wanted.segment, wanted.hop_id, receiver):
             return []

@@ -168,7 +168,7 @@ class OwnWork:
 
     def resume(self, part: RoundState | None, goal: int) -> list[Effect]:
         """Train for the open round, if a pause has kept that back."""
-        return [] if part is None or part.spread.staged else self._go_on(part, goal)
+        return [] if part is None or part.broadcast.staged else self._go_on(part, goal)
 
     def take_again(self, part: RoundState, recalled: DeltaRecalled) -> None:
         """Take back the own delta after a result had taken its place; without values it cannot be had again."""
@@ -182,7 +182,7 @@ class OwnWork:
             part.checksums = told
             return
         logger.warning("round %d: its own delta is not known any longer", part.round_id)
-        part.holds, part.fresh, part.spread.exchange = {}, None, None
+        part.holds, part.fresh, part.broadcast.exchange = {}, None, None
 
     def take_recalled(self, recalled: DeltaRecalled, part: RoundState | None, goal: int) -> list[Effect]:
         """Take work that was merged away, and is computed again."""

@@ -101,7 +101,7 @@ class CatchingUp:
             return Way.STAY
         if same_model and has_in_common(standing.lineage, target.lineage, target.round_id):
             return Way.RENAME
-        staged = part.spread.staged if part and part.round_id == target.round_id else None
+        staged = part.broadcast.staged if part and part.round_id == target.round_id else None
         # If no device's model changes, results of other contributors have the same digest.
         if same_lineage and staged and base_of(staged) == target.base:
             return Way.APPLY  # if that gives the model that it should: see Progress.apply
@@ -213,7 +213,7 @@ class Reports:
         term, agent: the ones that this device obeys.
         """
         standing, voice = self._standing, self._voice
-        has_staged = part is not None and part.spread.staged is not None
+        has_staged = part is not None and part.broadcast.staged is not None
         self._sequence += 1
         voice.has_changed, voice.report_at = False, now + voice.report_s
         # In steps: Python makes a dictionary of more than 15 names of one call, which costs more than all the rest.
@@ -264,7 +264,7 @@ class Reports:
 
 
 def _add_round(report: PeerReport, part: RoundState) -> PeerReport:
-    exchange = part.spread.exchange
+    exchange = part.broadcast.exchange
     return replace(
         report,
         open_term=part.attempt,
@@ -273,7 +273,7 @@ def _add_round(report: PeerReport, part: RoundState) -> PeerReport:
         incoming=part.report_incoming(),
         holdings=part.report_holdings(),
         hops=tuple(part.decisions.values()),
-        staged=part.spread.report(),
+        staged=part.broadcast.report(),
         exchange=exchanging(exchange.order) if exchange else None,
         checksum=add_up(part.checksums) if part.checksums else None,
         lacking=exchange.lacking() if exchange and not exchange.is_whole else (),
@@ -370,8 +370,8 @@ class RoundProgress:
             standing.share()
         self.part = RoundState(opened.round_id, opened.attempt, members, now, opened.term, members, opened.room)
         self._reports.note_entry(opened.round_id, opened.attempt)
-        if before and not before.attempt and lineage == opened.lineage and before.spread.stays(opened.term):
-            self.part.spread = before.spread  # it came in by a broadcast, and only now hears of the round
+        if before and not before.attempt and lineage == opened.lineage and before.broadcast.stays(opened.term):
+            self.part.broadcast = before.broadcast  # it came in by a broadcast, and only now hears of the round
         else:
             self._voice.ask_at = self._voice.transfer = None
         return self._own.begin(self.part, before, lineage, self._reports.taken.goal)
@@ -412,7 +412,7 @@ class RoundProgress:
             return self._own.take_recalled(recalled, self.part, goal)
         self._own.take_again(asking[0], recalled)
         if asking[0] is not self.part:
-            asking[0].spread.exchange = None
+            asking[0].broadcast.exchange = None
             return []
         return self._staging.take_own(self.part, now) if self.part.holds else self._own.resume(self.part, goal)
 
@@ -437,13 +437,13 @@ class RoundProgress:
 
         target: the place that w(t + 1) must match, if nothing else is known; without it the result is decided.
         """
-        result, exchange = part.spread.staged, part.spread.exchange
+        result, exchange = part.broadcast.staged, part.broadcast.exchange
         assert result is not None
         if self._applying:
             return []
         self._applying = _Applying(part, result, exchange.rounded if exchange else None, target)
         in_place = target is None and not self._keeps and self._is_free(part, result)
-        part.is_spent, part.spread.exchange = part.lacks_own, None
+        part.is_spent, part.broadcast.exchange = part.lacks_own, None
         self._guard.note_global(result)
         if target is None and self._me in result.contributors and self.standing.is_settled():
             part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
@@ -452,7 +452,7 @@ class RoundProgress:
     def _is_free(self, part: RoundState, result: PartialSum) -> bool:
         """Return True if an applied result's values are free: not on their way, nor this device's own delta."""
         own = part.own_hold(self._me)
-        return part.spread.is_handed_on() and (own is None or own.values is not result.values)
+        return part.broadcast.is_handed_on() and (own is None or own.values is not result.values)
 
     def take_applied(self, applied: DeltaApplied, now: float) -> list[Effect]:
         """Take over w(t + 1); if it is not the target's model, fetch that instead."""

@@ -394,13 +394,13 @@ class RoundState:
     incoming_since: float = 0.0
     is_merging: bool = False
     theirs: frozenset[Contributor] = frozenset()
-    spread: Broadcast = field(default_factory=Broadcast)
+    broadcast: Broadcast = field(default_factory=Broadcast)
     # The last report, after the contributors and the gift that it is about. It names no delta: that would stay in
     # memory.
     _told: tuple[frozenset[Contributor] | None, object, tuple[Holding, ...]] = (None, None, ())
 
     def activity(self) -> Activity:
-        if self.spread.staged:
+        if self.broadcast.staged:
             return _STAGED
         if not self.is_ready:
             return _TRAINING
@@ -432,7 +432,7 @@ class RoundState:
     @property
     def lacks_own(self) -> bool:
         """True if a result has the own delta's place by now, or may have it at any moment."""
-        return self.is_spent or (self.spread.exchange is not None and self.spread.exchange.is_in_place)
+        return self.is_spent or (self.broadcast.exchange is not None and self.broadcast.exchange.is_in_place)
 
     @property
     def may_lend(self) -> bool:
@@ -455,7 +455,7 @@ class RoundState:
         """Return the reason why this device cannot be the receiver of a hop now; empty if it can."""
         if order.sender not in self.members:
             return "the sender is no member of this round"
-        if self.spread.has_result:
+        if self.broadcast.has_result:
             return "it has the round's result already"
         if order.segment not in self.holds or not self.is_ready:
             return "nothing to merge with yet"
@@ -467,7 +467,12 @@ class RoundState:
 
     def give(self, segment: int, hop_id: int, receiver: Contributor) -> bool:
         """Commit the partial sum to this hop. Return False if it is not free, or the hop was released."""
-        if (segment, hop_id) in self.released or segment not in self.holds or self.incoming or self.spread.has_result:
+        if (
+            (segment, hop_id) in self.released
+            or segment not in self.holds
+            or self.incoming
+            or self.broadcast.has_result
+        ):
             return False
         if self.is_counting:
             return False

@@ -215,7 +215,7 @@ class Trainer:
     @property
     def exchange(self) -> BroadcastOrdered | None:
         """The order of the exchange in segments that this device takes part in."""
-        exchange = self.part.spread.exchange if self.part else None
+        exchange = self.part.broadcast.exchange if self.part else None
         return exchange.order if exchange else None
 
     @property
@@ -307,7 +307,7 @@ class Trainer:
             if type(message) is HopOrdered:
                 return self._hops.fetch(part, message, now)
             elif type(message) is RoundClosed:
-                if part.spread.staged and part.spread.digest == message.digest:
+                if part.broadcast.staged and part.broadcast.digest == message.digest:
                     return self._progress.apply(part)
             elif type(message) is HopReleased:
                 part.release(message.segment, message.hop_id)
@@ -330,7 +330,7 @@ class Trainer:
         if type(order) is HopOrdered:
             return part is not None and part.is_receiving(order.segment, order.hop_id)
         if type(order) is BroadcastOrdered:
-            return part is not None and part.spread.staged is None and part.spread.order == order
+            return part is not None and part.broadcast.staged is None and part.broadcast.order == order
         return type(order) is RoundTold or (type(order) is CatchUp and self.catching_up_to == order)
 
     def _hear(self, event: Received, now: float) -> list[Effect]:
@@ -341,9 +341,9 @@ class Trainer:
             if self.part is None or self.part.round_id != message.round_id or self._progress.is_applying:
                 return []
             if isinstance(message, GlobalTaken):
-                return [*self.part.spread.note_taken(sender, now)]
+                return [*self.part.broadcast.note_taken(sender, now)]
             message.check(self.parameters.size)
-            return [*self.part.spread.serve(sender, message, now)]
+            return [*self.part.broadcast.serve(sender, message, now)]
         if type(message) in _SEGMENTED:
             values, checksum = segment_of(event), event.checksum
             return self._staging.hear_segment(self.part, sender, message, values, checksum, now)  # type: ignore[arg-type]
@@ -368,9 +368,9 @@ class Trainer:
             return [Send(wanted.source.peer_id, ModelWanted(wanted.round_id))]
         if part and part.incoming and not part.is_merging:
             return self._hops.ask(part, part.incoming, now)
-        if part and part.spread.exchange:
-            return self._staging.say_again(part, part.spread.exchange, now)
-        asks = part.spread.ask() if part else []
+        if part and part.broadcast.exchange:
+            return self._staging.say_again(part, part.broadcast.exchange, now)
+        asks = part.broadcast.ask() if part else []
         if not asks:
             self.voice.stop_asking()
         return [*asks]

@@ -46,7 +46,7 @@ def test_a_device_whose_ballot_is_refused_while_it_applies_a_round_says_nothing_
     assert isinstance(staged[0], SaveBallot)
     assert bob.trainer is not None
     assert bob.trainer.part is not None
-    closed = RoundClosed(9, 1, bob.trainer.part.spread.digest)
+    closed = RoundClosed(9, 1, bob.trainer.part.broadcast.digest)
     assert any(type(effect) is ApplyDelta for effect in bob.handle(Received(ANN, closed), 0.4))
     assert isinstance(bob.handle(Received(ANN, AgentPresent(99, 0, LINEAGE, True)), 0.41)[0], SaveBallot)
     if is_refused:

@@ -53,7 +53,7 @@ def _a_piece_that_comes_twice_counts_twice(self: SegmentExchange, sender: Any, m
 def _another_ballots_segments_are_taken(
     self: Staging, part: Any, sender: Any, message: Any, values: Any, checksum: int, now: float
 ) -> Any:
-    if part and (exchange := part.spread.exchange):
+    if part and (exchange := part.broadcast.exchange):
         order = exchange.order
         message = msgspec.structs.replace(message, term=order.term, version=order.version)
     return _HEAR(self, part, sender, message, values, None, now)  # type: ignore[arg-type]  # checksums find it, too
@@ -79,9 +79,9 @@ def _pieces_come_from_whatever_is_held(self: RoundState, me: Contributor) -> Par
 
 
 def _segments_go_on_after_a_hop_was_fetched(self: HopsHere, part: RoundState, order: HopOrdered, now: float) -> None:
-    exchange = part.spread.exchange
+    exchange = part.broadcast.exchange
     _FETCH(self, part, order, now)
-    part.spread.exchange = exchange
+    part.broadcast.exchange = exchange
 
 
 def _a_restarted_process_counts_as_its_former(self: SegmentExchange, sender: Any, *rest: Any) -> Any:
@@ -211,18 +211,18 @@ def _hops() -> HopsHere:
 def _check_that_a_hop_waits_for_the_own_delta() -> None:
     both = frozenset([_ME, _OTHER])
     part = RoundState(1, 1, both, announced_to=both, holds={0: _DELTA}, trained_from=_ZEROS)
-    part.spread.exchange = _exchange(is_in_place=True)
+    part.broadcast.exchange = _exchange(is_in_place=True)
     wanted = DeltaWanted(1, 1, 0, 1)
     assert _hops().serve(part, _OTHER, wanted) == [RecallDelta(1, _ZEROS, held_as=HeldAs(1.0, _ME, 0))]
-    part.spread.exchange.take_own(_DELTA)
+    part.broadcast.exchange.take_own(_DELTA)
     assert [type(effect) for effect in _hops().serve(part, _OTHER, wanted)] == [Send]
 
 
 def _check_that_a_hop_ends_the_exchange() -> None:
     part = RoundState(1, 1, frozenset([_ME, _OTHER]), holds={0: _DELTA})
-    part.spread.exchange = _exchange()
+    part.broadcast.exchange = _exchange()
     _hops().fetch(part, HopOrdered(1, 1, 0, 1, _OTHER), 0.0)
-    assert part.spread.exchange is None
+    assert part.broadcast.exchange is None
 
 
 def _check_that_losses_cost_no_plan() -> None:
@@ -261,15 +261,15 @@ def _check_that_a_standstill_costs_segments() -> None:
 
 
 def _check_that_a_new_plan_makes_a_new_result() -> None:
-    spread = Broadcast()
+    broadcast = Broadcast()
     order = BroadcastOrdered(1, 1, b"", 1, (_ME, _OTHER), 2.0, (_ME, _OTHER))
     result = sum_of([0.0, 0.0], [_ME, _OTHER])
-    spread.follow(order, _ME, result, 0.0)
-    (named,) = map(hash_delta, spread.name(spread.made))
-    spread.take_name(named, 0.0)
-    assert spread.staged
-    spread.follow(msgspec.structs.replace(order, version=2, owns=(2, 0), segment_values=1), _ME, None, 0.0)
-    assert spread.staged is None
+    broadcast.follow(order, _ME, result, 0.0)
+    (named,) = map(hash_delta, broadcast.name(broadcast.made))
+    broadcast.take_name(named, 0.0)
+    assert broadcast.staged
+    broadcast.follow(msgspec.structs.replace(order, version=2, owns=(2, 0), segment_values=1), _ME, None, 0.0)
+    assert broadcast.staged is None
 
 
 _ME, _OTHER = Contributor("a", 1), Contributor("b", 1)

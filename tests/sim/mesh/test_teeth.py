@@ -83,7 +83,7 @@ def _contributors_are_forgotten(mine: PartialSum, theirs: PartialSum, out: Any =
 
 
 def _a_sender_serves_any_hop(self: RoundState, segment: int, hop_id: int, receiver: Contributor) -> bool:
-    return segment in self.holds and not self.incoming and not self.spread.staged
+    return segment in self.holds and not self.incoming and not self.broadcast.staged
 
 
 def _a_restarted_peer_is_still_a_member(self: RoundState, peer: Contributor, round_id: int) -> bool:
@@ -140,7 +140,7 @@ def _digests_are_not_compared(self: Broadcast, delta: PartialSum, digest: bytes)
 
 def _a_staged_result_is_applied_at_once(self: Trainer, event: Received, now: float) -> list[Any]:
     effects = _HEAR(self, event, now)
-    if type(event.message) is GlobalMessage and self.part and self.part.spread.staged:
+    if type(event.message) is GlobalMessage and self.part and self.part.broadcast.staged:
         effects = [*effects, *self._progress.apply(self.part)]
     return effects
 
@@ -251,18 +251,18 @@ def _check_that_a_restarted_peer_is_no_member() -> None:
 
 
 def _check_that_an_older_broadcast_changes_nothing() -> None:
-    spread = Broadcast()
-    spread.follow(_order(version=2, digest=b""), _ME, None, 0.0)
-    assert spread.is_outdated(_order(version=1, digest=b""))
+    broadcast = Broadcast()
+    broadcast.follow(_order(version=2, digest=b""), _ME, None, 0.0)
+    assert broadcast.is_outdated(_order(version=1, digest=b""))
 
 
 def _check_that_another_result_is_not_kept() -> None:
     """What is made here is hashed before it is staged, so that plans do not bring it out."""
-    spread = Broadcast()
-    spread.follow(_order(version=1, digest=b""), _ME, None, 0.0)
-    spread.stage(_DELTA, b"one", 0.0)
-    spread.follow(_order(version=2, digest=b"two"), _ME, None, 0.0)
-    assert spread.staged is None
+    broadcast = Broadcast()
+    broadcast.follow(_order(version=1, digest=b""), _ME, None, 0.0)
+    broadcast.stage(_DELTA, b"one", 0.0)
+    broadcast.follow(_order(version=2, digest=b"two"), _ME, None, 0.0)
+    assert broadcast.staged is None
 
 
 def _check_that_a_round_holds_everybody() -> None:
@@ -302,7 +302,7 @@ def _check_that_a_staged_result_waits_for_the_word() -> None:
     trainer.handle(Received(_OTHER, order), 0.0)
     trainer.handle(Received(_OTHER, GlobalMessage(1, 1.0, (_OTHER,), 1, 1), _START + 1), 0.0)
     assert trainer.part is not None
-    assert trainer.part.spread.staged is not None
+    assert trainer.part.broadcast.staged is not None
     assert trainer.round_id == 0
 
 

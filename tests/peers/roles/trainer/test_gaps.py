@@ -92,7 +92,7 @@ def _fetch(devices: Devices, **changes: object) -> list[Send]:
 def _spread(devices: Devices, me: Contributor):  # type: ignore[no-untyped-def]
     part = devices[me].part
     assert part is not None
-    return part.spread
+    return part.broadcast
 
 
 def test_of_a_result_that_another_device_has_whole_only_what_is_lacking_is_fetched() -> None:

@@ -32,7 +32,7 @@ def _run_round(trainer: Trainer, round_id: int, value: float) -> list[Effect]:
     trainer.handle(LocalDeltaReady(round_id, own, TrainingReport(0.0, 1, 0.0)), 1.1)
     trainer.handle(Received(AGENT, BroadcastOrdered(9, round_id, trainer.digest, 1, (me,), 1.0, (me,))), 1.2)
     assert trainer.part is not None
-    return trainer.handle(Received(AGENT, RoundClosed(9, round_id, trainer.part.spread.digest)), 1.3)
+    return trainer.handle(Received(AGENT, RoundClosed(9, round_id, trainer.part.broadcast.digest)), 1.3)
 
 
 def test_results_go_on_in_later_rounds_and_are_saved_with_the_model() -> None:

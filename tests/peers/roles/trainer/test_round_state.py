@@ -36,7 +36,7 @@ def test_the_activity_follows_from_the_state() -> None:
     part.incoming = None
     part.give(0, 5, ANN)
     seen.append(part.activity())
-    part.spread.staged = _delta(ME)
+    part.broadcast.staged = _delta(ME)
     seen.append(part.activity())
     expected = [Activity.TRAINING, Activity.HOLDING, Activity.RECEIVING, Activity.SENT, Activity.STAGED]
     assert seen == expected
@@ -75,7 +75,7 @@ def test_a_hop_released_before_it_was_served_is_never_served() -> None:
     [
         ({}, ""),
         ({"members": frozenset([ME])}, "the sender is no member of this round"),
-        ({"spread": Broadcast(staged=_delta(ME))}, "it has the round's result already"),
+        ({"broadcast": Broadcast(staged=_delta(ME))}, "it has the round's result already"),
         ({"holds": {}}, "nothing to merge with yet"),
         ({"given": {0: (4, ANN)}}, "its partial sum has been given away"),
         ({"incoming": HopOrdered(1, 1, 0, 4, ANN)}, "one partner at a time"),
@@ -110,7 +110,7 @@ def test_who_receives_or_has_the_result_gives_nothing_away() -> None:
     part.incoming = ORDER
     assert not part.give(0, 6, ANN)
     part.incoming = None
-    part.spread.staged = _delta(ME, ANN)
+    part.broadcast.staged = _delta(ME, ANN)
     assert not part.give(0, 6, ANN)
 
 

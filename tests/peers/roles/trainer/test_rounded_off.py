@@ -75,7 +75,7 @@ def _exchange(pair: Pair, lineage: Lineage, term: int) -> None:
     part = pair[ANN].part
     assert part is not None
     for me in pair:
-        _hand(pair, me, Received(AGENT, RoundClosed(term, at[0], part.spread.digest)))
+        _hand(pair, me, Received(AGENT, RoundClosed(term, at[0], part.broadcast.digest)))
     assert pair[ANN].digest == pair[BOB].digest
 
 

@@ -91,12 +91,12 @@ def test_what_coding_rounds_off_comes_in_with_the_next_own_delta_and_nothing_els
     off = {}
     for me, part in parts.items():
         assert part is not None
-        assert part.spread.exchange is not None
-        assert part.spread.exchange.rounded is not None
-        off[me] = part.spread.exchange.rounded.copy()
+        assert part.broadcast.exchange is not None
+        assert part.broadcast.exchange.rounded is not None
+        off[me] = part.broadcast.exchange.rounded.copy()
         assert np.abs(off[me]).max() > 0
-        _hand(pair, me, Received(AGENT, RoundClosed(9, 1, part.spread.digest)))
-        assert part.spread.exchange is None  # it holds on to the own delta, where w(t+1) needs room
+        _hand(pair, me, Received(AGENT, RoundClosed(9, 1, part.broadcast.digest)))
+        assert part.broadcast.exchange is None  # it holds on to the own delta, where w(t+1) needs room
     assert pair[ANN].digest == pair[BOB].digest
     own = _train(pair, 2, 0.0)
     for me, delta in own.items():
@@ -124,9 +124,9 @@ def test_the_next_model_takes_the_results_memory_once_all_have_confirmed_it(lost
         _hand(pair, me, Received(AGENT, order), lost)
     part = pair[ANN].part
     assert part is not None
-    assert part.spread.staged is not None
-    result, digest = part.spread.staged.values, part.spread.digest
-    right = apply_delta(START, mean_of(part.spread.staged), 1.0)
+    assert part.broadcast.staged is not None
+    result, digest = part.broadcast.staged.values, part.broadcast.digest
+    right = apply_delta(START, mean_of(part.broadcast.staged), 1.0)
     for me in pair:
         _hand(pair, me, Received(AGENT, RoundClosed(9, 1, digest)))
     assert np.shares_memory(pair[ANN].parameters, result) is (lost is None)
@@ -158,10 +158,10 @@ def test_the_next_model_leaves_alone_what_is_on_its_way_to_a_device_that_was_los
     ann.handle(Received(BOB, SegmentsReady(1, 9, 2, checksums=(0,) * 4)), 2.1)
     for segment in range(4):
         ann.handle(Received(BOB, SegmentTaken(1, 9, 2, segment, True)), 2.2)
-    spread = ann.part.spread
-    assert spread.exchange is not None
-    assert spread.exchange.is_over()
-    ann.handle(Received(AGENT, RoundClosed(9, 1, spread.digest)), 3.0)
+    broadcast = ann.part.broadcast
+    assert broadcast.exchange is not None
+    assert broadcast.exchange.is_over()
+    ann.handle(Received(AGENT, RoundClosed(9, 1, broadcast.digest)), 3.0)
     assert ann.round_id == 1
     assert all(map(np.array_equal, given, before))
 
@@ -231,12 +231,12 @@ def test_who_alone_is_left_of_an_exchange_has_the_result_as_soon_as_its_own_delt
         RecallDelta(1, ann.parameters, held_as=HeldAs(1.0, ANN, 0))
     ]
     assert ann.part is not None
-    assert ann.part.spread.staged is None
+    assert ann.part.broadcast.staged is None
     own = np.linspace(0.0, 1.0, SIZE, dtype=np.float32)
     _hand(pair, ANN, DeltaRecalled(1, own))
-    assert ann.part.spread.staged is not None
-    assert ann.part.spread.staged.contributors == {ANN}
-    assert np.array_equal(ann.part.spread.staged.values, sum_of(own).values)
+    assert ann.part.broadcast.staged is not None
+    assert ann.part.broadcast.staged.contributors == {ANN}
+    assert np.array_equal(ann.part.broadcast.staged.values, sum_of(own).values)
 
 
 @pytest.mark.parametrize("is_wanted", [False, True])
@@ -259,7 +259,7 @@ def test_the_own_delta_that_is_kept_takes_the_old_models_memory_if_nobody_was_gi
         pair[ANN].handle(Received(Contributor("cleo", 1), ModelWanted(3)), 1.0)
     before, part = pair[ANN].parameters, pair[ANN].part
     assert part is not None
-    effects = pair[ANN].handle(Received(AGENT, RoundClosed(9, 4, part.spread.digest)), 2.0)
+    effects = pair[ANN].handle(Received(AGENT, RoundClosed(9, 4, part.broadcast.digest)), 2.0)
     assert [effect for effect in effects if isinstance(effect, RecallDelta)] == [RecallDelta(4, before, not is_wanted)]
 
 
@@ -273,7 +273,7 @@ def _open_anew(pair: dict[Contributor, Trainer], lineage: Lineage) -> None:
         _hand(pair, me, Received(AGENT, order))
     part = pair[ANN].part
     assert part is not None
-    assert part.spread.staged is not None
+    assert part.broadcast.staged is not None
 
 
 @pytest.mark.parametrize("lineage", [(), (Fork(0, 2, "ann.1.10"),)], ids=["attempt", "fork"])
@@ -316,7 +316,7 @@ def test_who_hears_late_that_the_round_was_opened_has_the_segments_that_came_bef
         message = SegmentMessage(1, 9, 1, segment, start=segment * SIZE // 4)
         trainer.handle(Received(owner, message, values), 2.1)
     assert trainer.part is not None
-    assert trainer.part.spread.staged is None  # nobody has told checksums
+    assert trainer.part.broadcast.staged is None  # nobody has told checksums
     asks = [effect.message for effect in trainer.handle(Tick(), 9.0) if isinstance(effect, Send)]
     assert [message.asks for message in asks if isinstance(message, SegmentsReady)] == [True, True]
     told = tuple(checksum_of(values.view(np.int32), start) for start in range(0, SIZE, SIZE // 4))
@@ -324,7 +324,7 @@ def test_who_hears_late_that_the_round_was_opened_has_the_segments_that_came_bef
         trainer.handle(Received(ANN, SegmentsReady(1, 9, 1)), 9.1)
     for owner, checksums in ((ANN, told), (BOB, (0,) * 4)):
         trainer.handle(Received(owner, SegmentsReady(1, 9, 1, checksums=checksums)), 9.1)
-    assert trainer.part.spread.staged is not None
+    assert trainer.part.broadcast.staged is not None
 
 
 def test_what_cannot_be_had_again_is_trained_again() -> None:
@@ -343,7 +343,7 @@ def test_an_own_delta_that_comes_after_its_round_counted_it_does_not_count_again
     for me in pair:
         part = pair[me].part
         assert part is not None
-        _hand(pair, me, Received(AGENT, RoundClosed(9, 1, part.spread.digest)))
+        _hand(pair, me, Received(AGENT, RoundClosed(9, 1, part.broadcast.digest)))
     assert bob.round_id == 0  # it lacks some, as the segments never came
     bob.handle(DeltaRecalled(1, np.ones(SIZE, np.float32)), 2.2)
     bob.handle(DeltaRecalled(1, np.ones(SIZE, np.float32)), 2.3)
@@ -362,16 +362,16 @@ def test_what_was_rounded_off_is_dropped_where_the_result_comes_whole() -> None:
     ann, bob = (trainer.part for trainer in pair.values())
     assert ann is not None
     assert bob is not None
-    assert ann.spread.staged is not None
-    assert bob.spread.staged is None
-    assert bob.spread.exchange is not None
-    assert np.abs(bob.spread.exchange.rounded).max() > 0
-    digest = ann.spread.digest
+    assert ann.broadcast.staged is not None
+    assert bob.broadcast.staged is None
+    assert bob.broadcast.exchange is not None
+    assert np.abs(bob.broadcast.exchange.rounded).max() > 0
+    digest = ann.broadcast.digest
     whole = BroadcastOrdered(9, 1, pair[ANN].digest, 2, (ANN, BOB), 2.0, (ANN, BOB), digest)
     for me in pair:
         _hand(pair, me, Received(AGENT, whole))
     _hand(pair, BOB, Tick())
-    assert bob.spread.digest == digest
+    assert bob.broadcast.digest == digest
     for me in pair:
         _hand(pair, me, Received(AGENT, RoundClosed(9, 1, digest)))
     assert pair[ANN].digest == pair[BOB].digest
@@ -399,12 +399,12 @@ def test_a_vote_for_a_value_that_another_proposal_replaces_is_free_again() -> No
         assert trainer.standing.votes(has_staged=True)
         order(*replaces)
         assert trainer.part is not None
-        assert trainer.part.spread.staged is None
+        assert trainer.part.broadcast.staged is None
         assert trainer.standing.votes(has_staged=False)
         assert not any(reached.round_id for reached in trainer.standing.ballot(9).reached)
     order(11, 1)
     stage(11, 1, 3.0)
-    trainer.handle(Received(AGENT, RoundClosed(11, 1, trainer.part.spread.digest)), 0.0)
+    trainer.handle(Received(AGENT, RoundClosed(11, 1, trainer.part.broadcast.digest)), 0.0)
     assert trainer.round_id == 1
     trainer.standing.note_replaced()  # it has become w(1): nothing replaces it
     assert [reached.round_id for reached in trainer.standing.ballot(9).reached] == [1]
@@ -419,7 +419,7 @@ def test_a_vote_is_not_free_while_the_order_that_follows_may_be_of_the_same_resu
         names = 9, 1, trainer.digest, version, (ANN, BOB), 1.0, (ANN,)
         trainer.handle(Received(AGENT, BroadcastOrdered(*names, lineage=lineage)), 0.0)
         assert trainer.part is not None
-        assert trainer.part.spread.staged is None
+        assert trainer.part.broadcast.staged is None
         assert trainer.standing.was_further() is (version == 2)
         accepted = trainer.report(9, "agent", 0.0).accepted  # its vote counts as one for what it had staged
         assert (accepted and accepted.version) == (1 if version == 2 else None)

@@ -539,7 +539,7 @@ def test_a_lost_parent_is_replaced_by_the_next_order_and_an_older_order_changes_
     assert newer[-1] == Send("bob", GlobalWanted(1))
     assert _sent(_say(trainer, _broadcast(ANN, ME, BOB), 5.6)) == []
     assert trainer.part is not None
-    assert trainer.part.spread.parent == BOB
+    assert trainer.part.broadcast.parent == BOB
 
 
 def test_4_4_an_own_delta_that_counts_makes_room_before_the_next_model_is_computed() -> None:
@@ -712,7 +712,7 @@ def test_a_second_copy_of_the_result_changes_nothing() -> None:
     trainer = _staged()
     assert trainer.handle(Received(ANN, *_globally(OTHER)), 6.1) == []
     assert trainer.part is not None
-    assert trainer.part.spread.digest == name_of(RESULT)
+    assert trainer.part.broadcast.digest == name_of(RESULT)
 
 
 @pytest.mark.parametrize(
@@ -726,7 +726,7 @@ def test_a_result_that_cannot_be_right_is_refused(message: GlobalMessage, values
     with pytest.raises(RemoteProtocolError):
         trainer.handle(Received(ANN, message, values), 6.0)
     assert trainer.part is not None
-    assert trainer.part.spread.staged is None
+    assert trainer.part.broadcast.staged is None
 
 
 def test_a_result_before_its_order_or_of_other_contributors_is_dropped() -> None:
@@ -735,7 +735,7 @@ def test_a_result_before_its_order_or_of_other_contributors_is_dropped() -> None
     _say(trainer, _broadcast(ANN, ME, BOB), 5.0)
     trainer.handle(Received(ANN, GlobalMessage(1, 3.0, (ANN, BOB), 1, 1), as_sent(RESULT)), 5.1)
     assert trainer.part is not None
-    assert trainer.part.spread.staged is None
+    assert trainer.part.broadcast.staged is None
 
 
 def test_the_result_of_a_lost_root_is_dropped_when_another_one_is_ordered() -> None:
