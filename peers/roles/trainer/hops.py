@@ -46,9 +46,8 @@ class HopsHere:
         if part.lacks_own:
             return [*part.recall()]
         part.incoming, part.incoming_since, part.heard_at, part.is_merging = order, now, now, False
-        part.broadcast.exchange = (
-            None  # the agent has given it up; the own delta is merged into another one from here on
-        )
+        # The agent has given the exchange up; the own delta is merged into another one from here on.
+        part.broadcast.exchange = None
         self._voice.want(now)
         return []
 
