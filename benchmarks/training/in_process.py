@@ -22,6 +22,7 @@ from mdl.learning.training import LocalTrainer, model_delta
 from mdl.own import Own
 from mdl.peers.edge.device import device_seed
 from mdl.peers.roles.trainer.exchange import SegmentExchange
+from mdl.protocol.checksum import checksums_by_piece
 from mdl.protocol.coding import Coding
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, PartialSum
@@ -57,7 +58,8 @@ class Exchanges:
         for peer, delta in zip(peers, deltas, strict=True):
             values_of = delta + self._rounded[peer] if peer in self._rounded else delta
             own = PartialSum(grid.to_sums(values_of, 1.0), 1.0, frozenset([peer]), room)
-            machines[peer] = SegmentExchange(order, peer, own, self.size, 1.0, grid=grid)
+            told = checksums_by_piece(own.values)
+            machines[peer] = SegmentExchange(order, peer, own, self.size, 1.0, grid=grid, checksums=told)
         self._talk(machines)
         first = machines[peers[0]].result.values
         for peer, machine in machines.items():
