@@ -30,8 +30,9 @@ from mdl.protocol.machine import (
     TrainLocally,
     WorkFailed,
     hold_recalled,
+    hold_trained,
 )
-from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork, hold_own, where_it_begins
+from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, VectorWork, where_it_begins
 from mdl.transport.limits import LogLimit
 
 logger = logging.getLogger(__name__)
@@ -125,8 +126,7 @@ class NodeWorkers:
         self._files.settle()
         self._tests.settle()
         if effect.room is not None and isinstance(done, LocalDeltaReady):  # needs another vector, so not before
-            held = hold_own(effect.parameters, done.delta, effect.room, effect.earlier)
-            done = replace(done, held=held)
+            done = replace(done, held=hold_trained(effect, done.delta))
         return done
 
     def _recall(self, effect: RecallDelta) -> Event | None:

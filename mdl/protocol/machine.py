@@ -13,6 +13,7 @@ from typing import Annotated, Protocol, TypeAlias
 import msgspec
 
 from mdl.bounds import Checksum, PeerId, Room, Seconds, Text, Theta
+from mdl.protocol.checksum import checksums_by_piece
 from mdl.protocol.cloud_messages import LessonMessage, UpdateMessage, VectorMessage
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor, ModelDelta, PartialSum
@@ -602,6 +603,14 @@ Effect: TypeAlias = (
     | SharingEffect
     | Finish
 )
+
+
+def hold_trained(effect: TrainLocally, delta: ModelDelta) -> Held | None:
+    """Return the integers of a trained delta, and their checksums, where the effect asks for them."""
+    if effect.room is None:
+        return None
+    held = hold_own(effect.parameters, delta, effect.room, effect.earlier)
+    return msgspec.structs.replace(held, checksums=checksums_by_piece(held.sum.values))
 
 
 def hold_recalled(effect: RecallDelta, done: DeltaRecalled) -> DeltaRecalled:

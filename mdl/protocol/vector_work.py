@@ -297,7 +297,7 @@ class Held(msgspec.Struct, frozen=True):
     grid: of the round.
     clipped: the part that its share of int32 has cut off, float32 (P,), in the measure of a delta; None: nothing.
     clipped_values: number of values that are cut off.
-    checksums: of the sum's pieces (`mdl/protocol/checksum.py`).
+    checksums: of the sum's pieces (`mdl/protocol/checksum.py`); (): not counted.
     """
 
     sum: PartialSum
@@ -314,7 +314,7 @@ def hold_own(parameters: Vector, delta: ModelDelta, room: int, earlier: Sequence
     own = own_sum(whole, grid)
     clipped = grid.clipped(whole.values, own.values, own.theta)
     count = 0 if clipped is None else int(np.count_nonzero(clipped))
-    return Held(own, grid, clipped, count, checksums_by_piece(own.values))
+    return Held(own, grid, clipped, count)
 
 
 def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate, losses: Losses | None = None) -> DeltasMerged:

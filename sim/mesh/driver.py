@@ -18,7 +18,6 @@ import msgspec
 
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.delta import Contributor
-from mdl.protocol.grid import Sums
 from mdl.protocol.machine import (
     Effect,
     Event,
@@ -39,7 +38,14 @@ from mdl.protocol.messages import SUMMED, Said
 from mdl.protocol.status_messages import RoundSummary
 from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from mdl.sim.mesh.accounts import Accounts, InvariantError
-from mdl.sim.mesh.network import Network, SimulatedTransfers, with_checksum, with_checksums_of, without_checksums
+from mdl.sim.mesh.network import (
+    Network,
+    SimulatedTransfers,
+    checksums_of_lie,
+    with_checksum,
+    with_checksums_of,
+    without_checksums,
+)
 from mdl.sim.mesh.process import BACKLOG, Disk, Node, as_delivered, begin_work, note_delivered
 
 
@@ -147,7 +153,8 @@ class SimMesh:
         self.two_faced: dict[str, tuple[frozenset[str], float]] = {}
         self.alters: set[str] = set()
         self.hides: set[str] = set()
-        self._lied_about: dict[str, tuple[object, Sums]] = {}  # peer id -> its part in a round, its own delta
+        # Peer id of a liar -> its part in a round, and the checksums that it tells.
+        self._lied_about: dict[str, tuple[object, tuple[int, ...]]] = {}
         self.liars: set[str] = set()
         self.now = 0.0
         self.nodes: dict[str, Node] = {}
@@ -426,12 +433,12 @@ class SimMesh:
         if (times := self.lies.get(node.peer_id)) is None:
             return message
         part = node.holder.part if node.holder else None
-        seen, own = self._lied_about.get(node.peer_id, (None, None))
+        seen, pieces = self._lied_about.get(node.peer_id, (None, ()))
         held = part.holds.get(0) if part is not None and part is not seen else None
         if held and held.contributors == {node.contributor}:
-            own = held.values.copy()
-            self._lied_about[node.peer_id] = part, own
-        return message if own is None else with_checksums_of(message, own, times)
+            pieces = checksums_of_lie(held.values, times)
+            self._lied_about[node.peer_id] = part, pieces
+        return with_checksums_of(message, pieces, self.accounts.size) if pieces else message
 
     def _send(self, node: Node, send: Send) -> None:
         if self.gate is not None and not self.gate.passes(node, send):

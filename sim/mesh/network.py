@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from mdl.devices.usage import Periods, active_end_s
-from mdl.protocol.checksum import checksum_of, checksums_by_piece, checksums_by_segment, piece_values
+from mdl.protocol.checksum import add_up, checksum_of, checksums_by_piece, checksums_by_segment, piece_values
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.grid import Sums, Vector
 from mdl.protocol.machine import Event, Received, ResourcesSampled, Send, TransferProgressed
@@ -211,15 +211,18 @@ def with_checksum(event: Received) -> Received:
     return msgspec.structs.replace(event, checksum=checksum_of(event.values.view(np.int32), start))
 
 
-def with_checksums_of(message: Said, sums: Sums, times: float) -> Said:
-    """Return the message as a device says it that gives its own delta, `sums`, so many times as large."""
-    lied = _altered(sums.view(np.float32), times, 0.0).view(np.int32)
+def checksums_of_lie(sums: Sums, times: float) -> tuple[int, ...]:
+    """Return the checksums of the pieces of a sum that is given so many times as large."""
+    return checksums_by_piece(_altered(sums.view(np.float32), times, 0.0).view(np.int32))
+
+
+def with_checksums_of(message: Said, pieces: tuple[int, ...], size: int) -> Said:
+    """Return the message as a device says it with an own delta of `size` values and these pieces' checksums."""
     if type(message) is PeerReport and message.checksum is not None:
-        return msgspec.structs.replace(message, checksum=checksum_of(lied))
+        return msgspec.structs.replace(message, checksum=add_up(pieces))
     if type(message) is SegmentsReady and message.checksums:
-        pieces = checksums_by_piece(lied)
-        values = -(-len(pieces) // len(message.checksums)) * piece_values(sums.size)
-        return msgspec.structs.replace(message, checksums=checksums_by_segment(pieces, sums.size, values))
+        values = -(-len(pieces) // len(message.checksums)) * piece_values(size)
+        return msgspec.structs.replace(message, checksums=checksums_by_segment(pieces, size, values))
     return message
 
 

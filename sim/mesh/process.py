@@ -32,10 +32,11 @@ from mdl.protocol.machine import (
     TrainingPaused,
     TrainLocally,
     hold_recalled,
+    hold_trained,
 )
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp
 from mdl.protocol.statements import AnyStatement
-from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, hold_own, merge_deltas, where_it_begins
+from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, merge_deltas, where_it_begins
 from mdl.protocol.vocabulary import Ballot, HopDecision, Lineage, PeerInfo, ResourceState, Staged, TrainingReport
 from mdl.sim.mesh.accounts import Accounts
 from mdl.sim.plans.fault_plan import DISK_FORGETS_S
@@ -314,8 +315,7 @@ def begin_work(node: Node, effect: Effect, accounts: Accounts) -> tuple[float, E
         node.trained_from, node.is_cut_off = begins_at, False
         delta = accounts.train(node.contributor, effect.round_id, begins_at, node.theta)
         training = TrainingReport(1.0 / effect.round_id, 100, node.train_s, node.theta, length(delta.values))
-        held = None if effect.room is None else hold_own(effect.parameters, delta, effect.room, effect.earlier)
-        return node.train_s, LocalDeltaReady(effect.round_id, delta, training, held)
+        return node.train_s, LocalDeltaReady(effect.round_id, delta, training, hold_trained(effect, delta))
     if type(effect) is Evaluate:
         node.trained_from = None
         return _EVALUATION_S, Evaluated(effect.round_id, no_evaluation(1))

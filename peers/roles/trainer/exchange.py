@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from mdl.defence.reputation import ALTERED
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.guard import DeltaGuard
-from mdl.protocol.checksum import add_up, checksums_by_segment, piece_values
+from mdl.protocol.checksum import add_up, are_whole_pieces, checksums_by_segment
 from mdl.protocol.coding import RoundedOff, coded_size, decode
 from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum, check_size, check_values, pair_aggregate
 from mdl.protocol.grid import Grid, Sums, Vector, check_sums
@@ -373,7 +373,7 @@ class SegmentExchange:
         self._retry_s, self._most_under_way = retry_s, most_under_way
         self._follow(order, size)
         # Coded pieces are no sums; segments that are not made of whole pieces have no checksums of their own.
-        self._is_checkable = order.coding == "none" and order.segment_values % piece_values(size) == 0
+        self._is_checkable = order.coding == "none" and are_whole_pieces(order.segment_values, size)
         is_exact = self._own is not None and order.coding == "none"
         self._checksums = checksums_by_segment(checksums, size, order.segment_values) if is_exact else ()
         self._told = {me: self._checksums}

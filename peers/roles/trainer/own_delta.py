@@ -55,10 +55,10 @@ class _Made(NamedTuple):
     fresh: Vector
     earlier: tuple[Vector, ...]
 
-    def is_of(self, fresh: Vector, earlier: Sequence[Vector], theta: float, room: int) -> bool:
-        """Return True if it has this very work and nothing else, with this weight on the grid of this room."""
+    def find(self, fresh: Vector, earlier: Sequence[Vector], theta: float, room: int) -> Held | None:
+        """Return the integers of this very work and nothing else, with this weight on the grid of this room."""
         is_its = self.fresh is fresh and list(map(id, self.earlier)) == list(map(id, earlier))
-        return is_its and (self.held.sum.theta, self.held.sum.room) == (theta, room)
+        return self.held if is_its and (self.held.sum.theta, self.held.sum.room) == (theta, room) else None
 
 
 class OwnWork:
@@ -149,7 +149,7 @@ class OwnWork:
         was_given = self._standing.was_given_in((self._standing.lineage, ready.round_id))
         if missed and missed.round_id == ready.round_id and not (missed.holds or was_given):
             missed.fresh = work  # the model to come will tell whether it was counted
-            self._put_on_grid(missed, work.values, [], made)
+            self._put_on_grid(missed, work.values, [], made and made.find(work.values, [], self._theta, missed.room))
         elif work.is_ahead:
             self._put_back_ahead()
             self._ahead = work, training
@@ -177,9 +177,7 @@ class OwnWork:
             part.holds = {0: recalled.held.sum}
             return
         if recalled.values is not None:
-            told = part.checksums
             self._put_on_grid(part, recalled.values, [])
-            part.checksums = told
             return
         logger.warning("round %d: its own delta is not known any longer", part.round_id)
         part.holds, part.fresh, part.broadcast.exchange = {}, None, None
@@ -322,9 +320,12 @@ class OwnWork:
         earlier = [work.values for work in part.works]
         if not part.is_empty:
             part.fresh = fresh
-        self._put_on_grid(part, fresh.values, earlier, made)
-        if self.training and made:
-            self.training = replace(self.training, clipped=made.held.clipped_values)
+        held = made.find(fresh.values, earlier, self._theta, part.room) if made else None
+        self._put_on_grid(part, fresh.values, earlier, held)
+        # A story has no values, so what is told of them comes by events alone.
+        part.checksums = held.checksums if held else ()
+        if held and self.training:
+            self.training = replace(self.training, clipped=held.clipped_values)
         own, count = part.holds[0], self._count(part)
         return count + [KeepDelta(part.round_id, "own", replace(own, values=own.values.copy()))] * self._keeps
 
@@ -341,11 +342,9 @@ class OwnWork:
         return True
 
     def _put_on_grid(
-        self, part: RoundState, fresh: Vector, earlier: Sequence[Vector], made: _Made | None = None
+        self, part: RoundState, fresh: Vector, earlier: Sequence[Vector], held: Held | None = None
     ) -> None:
-        """Hold this work as integers of the round's grid. made: they may be there."""
-        held = made.held if made and made.is_of(fresh, earlier, self._theta, part.room) else None
-        part.checksums = held.checksums if held else ()  # a story has no values, so they come by events alone
+        """Hold this work as integers of the round's grid. held: these integers, if they are there."""
         if held is None:
             delta = ModelDelta(fresh, self._theta, frozenset([self._me]))
             held = hold_own(self._standing.parameters, delta, part.room, earlier)

@@ -457,7 +457,7 @@ class RoundState:
             return "the sender is no member of this round"
         if self.broadcast.has_result:
             return "it has the round's result already"
-        if order.segment not in self.holds or not self.is_ready:
+        if order.segment not in self.holds or self.is_counting:
             return "nothing to merge with yet"
         if order.segment in self.given:
             return "its partial sum has been given away"
@@ -467,14 +467,9 @@ class RoundState:
 
     def give(self, segment: int, hop_id: int, receiver: Contributor) -> bool:
         """Commit the partial sum to this hop. Return False if it is not free, or the hop was released."""
-        if (
-            (segment, hop_id) in self.released
-            or segment not in self.holds
-            or self.incoming
-            or self.broadcast.has_result
-        ):
+        if segment not in self.holds or self.is_counting or (segment, hop_id) in self.released:
             return False
-        if self.is_counting:
+        if self.incoming or self.broadcast.has_result:
             return False
         if self.in_vain.get(receiver, 0) >= MOST_IN_VAIN:
             return False  # this receiver asks for hops that nobody has ordered
