@@ -99,7 +99,7 @@ Celsius: TypeAlias = Annotated[float, Meta(ge=-100.0, le=300.0)]
 Joules: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_JOULES)]
 RateMBs: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_RATE_MB_S)]
 # The room of a round's grid (`mdl/protocol/grid.py`).
-MAX_ROOM = 127
+MAX_ROOM = 383
 Room: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_ROOM)]
 Theta: TypeAlias = Annotated[float, Meta(ge=0.0, le=MAX_THETA)]
 # The checksum of a sum (`mdl/protocol/checksum.py`).

@@ -1,7 +1,7 @@
 """The rounds of a mesh in one process: local training on real data, and the exchange in segments that devices have.
 
 Deltas are cut, coded, merged by owners and given out by the devices' own machines (`peers/roles/trainer/exchange.py`),
-which talk without a network; what coding rounds off comes in with the next delta. So figures are those of a mesh in
+which talk without a network; what coding leaves comes in with the next delta. So figures are those of a mesh in
 which nobody is ever late, in a fraction of the time.
 """
 
@@ -23,14 +23,14 @@ from mdl.own import Own
 from mdl.peers.edge.device import device_seed
 from mdl.peers.roles.trainer.exchange import SegmentExchange
 from mdl.protocol.checksum import checksums_by_piece
-from mdl.protocol.coding import Coding
+from mdl.protocol.coding import Coding, pack
 from mdl.protocol.counts import Evaluation
-from mdl.protocol.delta import Contributor, ModelDelta, PartialSum
+from mdl.protocol.delta import Contributor, ModelDelta
 from mdl.protocol.grid import Vector, grid_of, room_for
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import BroadcastOrdered, PieceMessage, SegmentMessage, SegmentsReady, SegmentTaken
 from mdl.protocol.segments import count_segments, segment_values
-from mdl.protocol.vector_work import Outer
+from mdl.protocol.vector_work import Outer, hold_own
 from mdl.scheduler.policies.segment_plan import apportion
 
 
@@ -42,32 +42,31 @@ class Exchanges:
     size: int
     coding: Coding
     sent_bytes: int = 0
-    _rounded: dict[Contributor, Vector] = field(default_factory=dict)
+    _rest: dict[Contributor, Vector] = field(default_factory=dict)
 
     def mean(self, round_id: int, parameters: Vector, deltas: list[Vector]) -> ModelDelta:
         """The result that all devices have: float32 (P,), of deltas from these parameters that weigh the same."""
-        room = room_for(float(self.count))
+        room = room_for(float(self.count), coding=self.coding)
         peers = tuple(Contributor(str(number), 1) for number in range(self.count))
         values = segment_values(self.size, owners=self.count)
         owns = apportion([1.0 / self.count] * self.count, count_segments(self.size, values))
         order = BroadcastOrdered(
-            round_id, 1, b"", 1, peers, float(self.count), peers, owns=tuple(owns), segment_values=values,
-            coding=self.coding, room=room,
-        )  # fmt: skip
-        grid, machines = grid_of(parameters, room), {}
+            round_id, 1, b"", 1, peers, float(self.count), peers, owns=tuple(owns), segment_values=values, room=room
+        )
+        machines = {}
         for peer, delta in zip(peers, deltas, strict=True):
-            values_of = delta + self._rounded[peer] if peer in self._rounded else delta
-            own = PartialSum(grid.to_sums(values_of, 1.0), 1.0, frozenset([peer]), room)
-            told = checksums_by_piece(own.values)
-            machines[peer] = SegmentExchange(order, peer, own, self.size, 1.0, grid=grid, checksums=told)
+            earlier = (self._rest[peer],) if peer in self._rest else ()
+            held = hold_own(parameters, ModelDelta(delta, 1.0, frozenset([peer])), room, earlier)
+            told = checksums_by_piece(held.sum.values)
+            machines[peer] = SegmentExchange(order, peer, held.sum, self.size, 1.0, checksums=told)
+            if held.rest is not None:
+                self._rest[peer] = held.rest
         self._talk(machines)
         first = machines[peers[0]].result.values
         for peer, machine in machines.items():
             if not machine.is_whole or machine.result.values.tobytes() != first.tobytes():
                 raise RuntimeError(f"round {round_id}: the result of device {peer.peer_id} is another one")
-            if machine.rounded is not None:
-                self._rounded[peer] = machine.rounded
-        return ModelDelta(grid.to_mean(first, order.theta), order.theta, frozenset(peers))
+        return ModelDelta(grid_of(parameters, room).to_mean(first, order.theta), order.theta, frozenset(peers))
 
     def _talk(self, machines: dict[Contributor, SegmentExchange]) -> None:
         by_id = {peer.peer_id: peer for peer in machines}
@@ -79,7 +78,8 @@ class Exchanges:
             receiver, message, values = by_id[send.receiver], send.message, send.values
             machine, answers = machines[receiver], list[Send]()
             if isinstance(values, np.ndarray):
-                self.sent_bytes += values.nbytes
+                is_packed = isinstance(message, PieceMessage | SegmentMessage) and message.is_packed
+                self.sent_bytes += len(pack(values.view(np.int32))) if is_packed else values.nbytes
             if isinstance(message, SegmentsReady):
                 answers = machine.hear_ready(sender, message, 0.0)
             elif isinstance(message, SegmentTaken):

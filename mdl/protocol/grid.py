@@ -10,6 +10,8 @@ times the block's largest parameter, or more.
 
 In a mesh's first round nothing is known of the sizes: statistics that begin at zero jump to those of the data. Its grid
 is wide: each block is taken to have a parameter of 4,096.
+
+The room of a grid says, too, how coarse the own deltas are that go into its sums (`mdl/protocol/coding.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.coding import CODINGS, Coding
 
 Vector: TypeAlias = NDArray[np.float32]
 Sums: TypeAlias = NDArray[np.int32]
@@ -34,8 +37,8 @@ _PRECISION = 28
 # Blocks of smaller parameters (biases that begin at zero) have the unit of 2^0: their deltas need room, too. On a wide
 # grid they have that of 2^12.
 _LEAST_EXPONENT, _WIDE_EXPONENT = 0, 12
-# A room of so much more is that of a wide grid.
-WIDE = 64
+# A room of so much more is that of a wide grid; of so much more for each of CODINGS, that of coarser own deltas.
+WIDE, CODED = 64, 128
 # The share of int32 that is given out: the rest is for the rounding of the shares.
 _SHARED = 2.0**31 * (1.0 - 2.0**-20)
 # Vectors are converted in pieces of so many blocks, so that temporaries stay in the processor's cache.
@@ -46,7 +49,7 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
     """The units of one round: of block b it is 2^(max(exponents[b], least) - 28 + room).
 
     exponents: of each block's largest parameter, int16, shape (ceil(P / BLOCK),).
-    room: the sum of the weights is at most 2^room; WIDE more on a wide grid.
+    room: the sum of the weights is at most 2^room; WIDE more on a wide grid, CODED more for each coding.
     """
 
     exponents: NDArray[np.int16]
@@ -108,7 +111,7 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
         return np.where(np.abs(own) >= limit, values - self.to_mean(own, theta), np.float32(0.0))
 
     def _units(self, exponents: NDArray[np.int16]) -> NDArray[np.float64]:
-        least = _WIDE_EXPONENT if self.room >= WIDE else _LEAST_EXPONENT
+        least = _WIDE_EXPONENT if self.room % CODED >= WIDE else _LEAST_EXPONENT
         return np.exp2(np.maximum(exponents, least).astype(np.float64) - _PRECISION + self.room % WIDE)
 
     def _parts(self, start: int, size: int) -> Iterator[tuple[slice, NDArray[np.float64]]]:
@@ -139,10 +142,15 @@ def grid_of(parameters: Vector, room: int) -> Grid:
     return Grid(np.frexp(largest)[1].astype(np.int16), room)
 
 
-def room_for(theta: float, is_first: bool = False) -> int:
+def room_for(theta: float, is_first: bool = False, coding: Coding = "none") -> int:
     """Return the room for weights of this sum, each of which may still double. is_first: in a mesh's first round."""
     room = min(WIDE - 1, ceil(log2(theta)) + 1) if theta > 0.5 else 0
-    return WIDE + room if is_first else room
+    return CODED * CODINGS.index(coding) + WIDE * is_first + room
+
+
+def coding_in(room: int) -> Coding:
+    """Return the coding of the own deltas in sums of this room."""
+    return CODINGS[room // CODED]
 
 
 def weights_in(room: int) -> float:
@@ -180,5 +188,5 @@ def change_room(sums: Sums, before: int, after: int) -> Sums:
     if before == after:
         return sums
     most = share_of(weights_in(after), after)
-    moved: Sums = np.rint(np.clip(sums * 2.0 ** (before - after), -most, most)).astype(np.int32)
+    moved: Sums = np.rint(np.clip(sums * 2.0 ** (before % CODED - after % CODED), -most, most)).astype(np.int32)
     return moved

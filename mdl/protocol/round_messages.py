@@ -39,7 +39,6 @@ from mdl.channels import Told
 from mdl.defence.limits import Limits
 from mdl.defence.reputation import MOST_SUSPECTS, Accusation
 from mdl.errors import RemoteProtocolError
-from mdl.protocol.coding import Coding
 from mdl.protocol.counts import Course
 from mdl.protocol.delta import Contributor
 from mdl.protocol.status_messages import RoundSummary
@@ -235,7 +234,6 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     lineage: of w(round_id - 1); two forks may stand at the same w.
     owns: number of segments that each of `order` owns; empty: the result is at order[0].
     segment_values: values of one segment.
-    coding: of values on their way.
     began_term: the term of the order that this exchange began with; 0: this one's.
     began: the version of that order: a device that follows that one goes on; 0: this one's.
     lost: contributors lost since then, one after the other: others' segments stay, and theirs are begun anew.
@@ -257,7 +255,6 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     lineage: Lineage = ()
     owns: Annotated[tuple[SegmentCount, ...], Meta(max_length=MAX_MEMBERS)] = ()
     segment_values: ValueCount = 0
-    coding: Coding = "none"
     began_term: Term = 0
     began: Count = 0
     lost: Annotated[tuple[Lost, ...], Meta(max_length=MAX_MEMBERS)] = ()
@@ -546,7 +543,7 @@ class SegmentsReady(Message, frozen=True):
 
 
 class PieceMessage(Message, frozen=True):
-    """Contributor to owner: its own delta in one segment; carries int32 sums, or coded means, of its values.
+    """Contributor to owner: its own delta in one segment; carries int32 sums of its values.
 
     round_id: as in SegmentsReady.
     term: as in SegmentsReady.
@@ -554,6 +551,7 @@ class PieceMessage(Message, frozen=True):
     segment: of the model.
     theta: the weight of the sender's own delta.
     start: coordinate of the first value.
+    is_packed: they travel packed (`mdl/protocol/coding.py`).
     """
 
     round_id: Round
@@ -562,10 +560,11 @@ class PieceMessage(Message, frozen=True):
     segment: SegmentNumber
     theta: Theta
     start: ValueCount = 0
+    is_packed: bool = False
 
 
 class SegmentMessage(Message, frozen=True):
-    """Owner to all: the result in one segment; carries int32 sums, or coded means, of its values.
+    """Owner to all: the result in one segment; carries int32 sums of its values.
 
     round_id: as in SegmentsReady.
     term: as in SegmentsReady.
@@ -573,6 +572,7 @@ class SegmentMessage(Message, frozen=True):
     segment: of the model.
     without: contributors with no piece in it, by their number among those that the order has lost.
     start: coordinate of the first value.
+    is_packed: they travel packed (`mdl/protocol/coding.py`).
     """
 
     round_id: Round
@@ -581,6 +581,7 @@ class SegmentMessage(Message, frozen=True):
     segment: SegmentNumber
     without: Annotated[tuple[Place, ...], Meta(max_length=MAX_MEMBERS)] = ()
     start: ValueCount = 0
+    is_packed: bool = False
 
 
 class SegmentTaken(Message, frozen=True):

@@ -20,8 +20,9 @@ from mdl.defence.limits import Limits
 from mdl.defence.reputation import ALTERED
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.checksum import checksum_of, checksums_by_piece
+from mdl.protocol.coding import coarsen
 from mdl.protocol.delta import ModelDelta, PartialSum, apply_delta, check_size, digest_of, own_sum, pair_aggregate
-from mdl.protocol.grid import Grid, Sums, Vector, check_sums, grid_of, scale_sums
+from mdl.protocol.grid import Grid, Sums, Vector, check_sums, coding_in, grid_of, scale_sums, share_of
 from mdl.protocol.segments import theta_by_value
 
 Merge: TypeAlias = Callable[[PartialSum, PartialSum, Sums], PartialSum]
@@ -295,26 +296,30 @@ class Held(msgspec.Struct, frozen=True):
 
     sum: on the round's grid.
     grid: of the round.
-    clipped: the part that its share of int32 has cut off, float32 (P,), in the measure of a delta; None: nothing.
+    rest: the part that its share of int32 has cut off, and coding rounded off, float32 (P,), in the measure of a delta;
+        None: nothing.
     clipped_values: number of values that are cut off.
     checksums: of the sum's pieces (`mdl/protocol/checksum.py`); (): not counted.
     """
 
     sum: PartialSum
     grid: Grid
-    clipped: Vector | None = None
+    rest: Vector | None = None
     clipped_values: int = 0
     checksums: Annotated[tuple[Checksum, ...], msgspec.Meta(max_length=MAX_SEGMENTS)] = ()
 
 
 def hold_own(parameters: Vector, delta: ModelDelta, room: int, earlier: Sequence[Vector] = ()) -> Held:
-    """Round a device's own delta and its earlier work to the grid of w(t) = `parameters`, with this room."""
+    """Round a device's own delta and its earlier work to the grid of w(t) = `parameters`, as this room has it."""
     whole = msgspec.structs.replace(delta, values=sum_up(delta.values, earlier))
     grid = grid_of(parameters, room)
     own = own_sum(whole, grid)
-    clipped = grid.clipped(whole.values, own.values, own.theta)
-    count = 0 if clipped is None else int(np.count_nonzero(clipped))
-    return Held(own, grid, clipped, count)
+    rest = grid.clipped(whole.values, own.values, own.theta)
+    count = 0 if rest is None else int(np.count_nonzero(rest))
+    if (coding := coding_in(room)) != "none":
+        coarsen(own.values, coding, share_of(own.theta, room))
+        rest = whole.values - grid.to_mean(own.values, own.theta)
+    return Held(own, grid, rest, count)
 
 
 def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate, losses: Losses | None = None) -> DeltasMerged:

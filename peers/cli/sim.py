@@ -58,7 +58,7 @@ OuterMomentum = Annotated[
         help="Apply this Nesterov momentum to the rounds' results; 0 applies none.", min=0, max=0.99, callback=finite
     ),
 ]
-Rounded = Annotated[str, typer.Option(help="Round segments by none, float16, int8, int4, ternary or any.")]
+Rounded = Annotated[str, typer.Option(help="Round segments by none, int8, int4 or any.")]
 PowerCuts = Annotated[
     bool,
     typer.Option(
@@ -232,10 +232,10 @@ def _campaign(
 def _check_coding(campaign: Campaign) -> None:
     from mdl.errors import ConfigError
 
-    if campaign.splits and campaign.compress in ("int4", "ternary", "any"):
+    if campaign.splits and campaign.compress in ("int4", "any"):
         raise ConfigError(
             f"--splits with --compress {campaign.compress}: work of many rounds then comes in one piece, and rounding "
-            "would hide it. Expected none, float16 or int8"
+            "would hide it. Expected none or int8"
         )
 
 

@@ -126,7 +126,7 @@ def plan_run(
         busy=msgspec.structs.replace(config.busy, cpu_percent=100.0),  # they share one processor
         web=WebSection(),  # only this process serves a page
     )
-    check_exchange(config.round, verify)
+    check_exchange(config.round)
     out = out or Path("runs") / f"up-{datetime.now():%Y%m%d-%H%M%S}"
     try:
         make_private_folder(out)

@@ -69,15 +69,11 @@ class PeerStart(msgspec.Struct, frozen=True, omit_defaults=True):
     started_s: float = 0.0
 
 
-def check_exchange(section: RoundSection, verify: bool = False) -> None:
-    """Raise ConfigError for settings that exclude each other. verify: global deltas are compared with the mean."""
+def check_exchange(section: RoundSection) -> None:
+    """Raise ConfigError for settings that exclude each other."""
     if section.compress != "none" and section.exchange == "chain":
         raise ConfigError(
             f"round.compress = {section.compress}: only segments are compressed; set round.exchange to shares or auto"
-        )
-    if section.compress != "none" and verify:
-        raise ConfigError(
-            f"round.compress = {section.compress}: --verify compares deltas, which rounding changes; leave one out"
         )
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from mdl.bounds import first_few
 from mdl.config import Compress
-from mdl.protocol.coding import Coding, coded_size
+from mdl.protocol.coding import Coding, part_of_bytes
 from mdl.protocol.segments import count_segments, segment_values
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView
 from mdl.scheduler.policies.device_book import usual_link
@@ -47,9 +47,8 @@ class SegmentPlan(msgspec.Struct, frozen=True):
     coding: Coding = "none"
 
     def vector_bytes(self, size: int) -> int:
-        """Return the bytes of a delta of `size` values, as it travels."""
-        whole, rest = divmod(size, self.values)
-        return 4 * (whole * coded_size(self.values, self.coding) + coded_size(rest, self.coding))
+        """Return the bytes of a delta of `size` values, as it travels: the mean of an own one and the result."""
+        return round(4 * size * packed_part(self.coding, len(self.owns)))
 
     def work_of(self, peer_id: str, size: int) -> tuple[int, int]:
         """Return the bytes that a device sends (and receives), and the bytes of values that it merges as an owner."""
@@ -77,15 +76,15 @@ def plan_segments(
     rates = level([device.link_mb_s or usual for device in devices])
     shares, time_per_mb = bandwidth_shares(rates, [device in idle for device in devices])
     uncoded_s = 4e-6 * size * time_per_mb if known else 0.0
-    chosen = _choose(uncoded_s, size) if coding == "auto" else coding
+    chosen = _choose(uncoded_s, len(devices)) if coding == "auto" else coding
     # A segment has to keep a link busy for as long, however few bytes its values take.
-    carries_mb_s = usual / _part(size, chosen) if known else 0.0
+    carries_mb_s = usual / packed_part(chosen, len(devices)) if known else 0.0
     values = values or segment_values(size, carries_mb_s, sum(share > 0.0 for share in shares))
     owns = dict(
         zip([device.peer_id for device in devices], apportion(shares, count_segments(size, values)), strict=True)
     )
-    bound_s = uncoded_s * _part(values, chosen)
-    coded = _tell_coding(chosen, uncoded_s) if coding == "auto" else f" in {chosen}" if chosen != "none" else ""
+    bound_s = uncoded_s * packed_part(chosen, len(devices))
+    coded = _tell_coding(chosen, uncoded_s)
     given = zip(devices, shares, strict=True)
     none = {device.peer_id: _why_none(device, share) for device, share in given if not owns[device.peer_id]}
     none |= {peer_id: "does not reach all" for peer_id in none if peer_id in apart}
@@ -93,17 +92,28 @@ def plan_segments(
     return SegmentPlan(owns, values, _tell(owns, values, bound_s, coded, none), bound_s, chosen)
 
 
-def _choose(bound_s: float, size: int) -> Coding:
+def choose_coding(link_mb_s: Sequence[float | None], size: int, compress: Compress) -> Coding:
+    """Return the coding of a round that begins: the one that is set, or for "auto" by the links, in MB/s each."""
+    if compress != "auto":
+        return compress
+    if not any(link_mb_s):
+        return "none"
+    usual = usual_link(link_mb_s, _ANY_MB_S)
+    _, time_per_mb = bandwidth_shares(level([link or usual for link in link_mb_s]), [True] * len(link_mb_s))
+    return _choose(4e-6 * size * time_per_mb, len(link_mb_s))
+
+
+def _choose(bound_s: float, devices: int) -> Coding:
     """Choose the coding that rounds least and still makes the round short enough."""
     for coding in _MILDEST:
-        if bound_s * _part(size, coding) < _LONG_S:
+        if bound_s * packed_part(coding, devices) < _LONG_S:
             return coding
     return "int4"
 
 
-def _part(values: int, coding: Coding) -> float:
-    """Return the share of bytes that is left after coding."""
-    return coded_size(values, coding) / values
+def packed_part(coding: Coding, devices: int) -> float:
+    """Return about which part of a round's bytes travels when packed: of own deltas, and as much of results."""
+    return (part_of_bytes(coding) + part_of_bytes(coding, devices)) / 2
 
 
 def level(rates: Sequence[float]) -> list[float]:
@@ -182,10 +192,10 @@ def _why_none(device: DeviceView, share: float) -> str:
 
 
 def _tell_coding(coding: Coding, uncoded_s: float) -> str:
-    """Tell why this coding was chosen."""
-    if coding != "none":
-        return f" in {coding}, since {uncoded_s:.3g} s are long"
-    return " as they are, since that is short" if uncoded_s else " as they are, since no link is known"
+    """Tell the coding, and what the round takes without it."""
+    if coding == "none":
+        return ""
+    return f" in {coding} ({uncoded_s:.3g} s as they are)" if uncoded_s else f" in {coding}"
 
 
 def _tell(owns: dict[str, int], values: int, bound_s: float, coded: str, none: dict[str, str]) -> str:

@@ -11,9 +11,8 @@ from mdl.config import Compress
 from mdl.devices.scenario import Scenario
 from mdl.devices.usage import DeviceState
 from mdl.errors import LocalProtocolError
-from mdl.protocol.coding import coded_size
 from mdl.scheduler.policies.chain import ChainView, DeviceView, Policy, Wait, go_around
-from mdl.scheduler.policies.segment_plan import SegmentPlan, plan_segments
+from mdl.scheduler.policies.segment_plan import SegmentPlan, packed_part, plan_segments
 from mdl.sim.timing.iteration import Iteration, TimedHop, broadcast_end_s, exchange_end_s
 
 
@@ -138,7 +137,7 @@ def play_segments(scenario: Scenario, names: Sequence[str] = (), compress: Compr
             break
         segments = sum(plan.owns.values())
         shares = [plan.owns.get(name, 0) / segments for name in names]
-        coded = coded_size(plan.values, plan.coding) / plan.values
+        coded = packed_part(plan.coding, len(plan.owns))
         end_s, left = _exchange(scenario, shares, members, start_s, coded)
         while iteration.now_s < end_s and iteration.advance():
             pass

@@ -2,8 +2,8 @@
 
 A local delta is one-hot, amount 1 at weight 1. In a closed round, the sum of all deltas is 1 where a training was
 counted, to the bit: it is a sum of integers. It adds up over the rounds of a model's history: above 1 the training was
-counted twice. If values are rounded on their way, amounts differ, or all would fall on steps; a count is in amounts of
-its training. Knows no roles.
+counted twice. If own deltas are coded, amounts differ, or all would fall on steps; a count is in amounts of its
+training. Knows no roles.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TRAININGS = 4
 ROUNDING = 1e-3
 # The most that coding may take: a step of int4 is a seventh of the largest value, there are as many pieces as devices,
 # and the error that a lost device had still to feed back is lost. Half a count tells nothing, but 1 and 2 stay apart.
-_CODED: dict[Coding, float] = {"none": ROUNDING, "float16": 0.02, "int8": 0.1, "int4": 0.5, "ternary": 0.5}
+_CODED: dict[Coding, float] = {"none": ROUNDING, "int8": 0.1, "int4": 0.5}
 # Amounts of coded trainings are between this and 1, spread by the golden ratio.
 _LEAST_AMOUNT, _GOLDEN = 0.7, 0.6180339887
 
@@ -162,18 +162,15 @@ class Accounts:
     ) -> None:
         """Check that the values given out for a part of the model are of these own deltas, each once.
 
-        given: as they are decoded: their mean if values are coded, else the integers of their sum, seen as float32.
+        given: the integers of their sum, seen as float32.
         """
-        off, room = np.zeros(given.size, np.int64), 0
+        off = -given.view(np.int32).astype(np.int64)
         for contributor in who:
             own = self._own.get((attempt, digest, contributor))
             if own is None:
                 raise InvariantError("mean", f"{name} is of {contributor.peer_id}, which holds nothing")
             off += own.values[part]
-            room = own.room
-        grid = msgspec.structs.replace(self._grids[digest], room=room)
-        off -= given.view(np.int32) if self.rounding == ROUNDING else grid.to_sums(given, float(len(who)), part.start)
-        if not self._is_nothing(off, grid, part.start):
+        if off.any():
             raise InvariantError("segment", f"{name} is no mean of {_names(frozenset(who))}")
 
     def _is_mean(self, attempt: Attempt, digest: bytes, mean: PartialSum) -> bool:
@@ -186,16 +183,7 @@ class Accounts:
         for each in mean.partial:
             own = self._own[attempt, digest, each.contributor]
             off -= np.where(mask_of(each.lacks, each.segment_values, off.size), own.values, 0)
-        return self._is_nothing(off, msgspec.structs.replace(self._grids[digest], room=mean.room))
-
-    def _is_nothing(self, off: NDArray[np.int64], grid: Grid, start: int = 0) -> bool:
-        """Return True if two sums are the same, to the bit where nothing is coded."""
-        if self.rounding == ROUNDING:
-            return not off.any()
-        most = np.abs(off).max()
-        return most < 2**31 and bool(
-            np.abs(grid.to_mean(off.astype(np.int32), 1.0, start)).max() <= self.rounding * _LEAST_AMOUNT
-        )
+        return not off.any()
 
     def _trained(self, dimension: int) -> Vector:
         values = np.zeros(self.size, np.float32)

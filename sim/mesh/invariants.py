@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.defence.reputation import ALTERED
-from mdl.protocol.coding import decode
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.machine import KeepDelta, Send
 from mdl.protocol.round_messages import (
@@ -158,9 +157,9 @@ class Invariants:
             kept = [each for number, each in enumerate(order.lost) if number not in message.without]
             who = (*order.contributors, *(each.contributor for each in kept))
         name = f"segment {message.segment} from {node.peer_id}"
-        bounds = exchange.bounds(message.segment)
-        values = decode(values, bounds.stop - bounds.start, order.coding)
-        self.accounts.check_segment(holder.attempt(), holder.digest, who, bounds, values, name)
+        self.accounts.check_segment(
+            holder.attempt(), holder.digest, who, exchange.bounds(message.segment), values, name
+        )
 
     def _check_spread(self, mesh: SimMesh, node: Node, holder: Holder, part: HeldRound) -> None:
         """Check a new order or a new result: there is room for both, and a ballot has one value."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from mdl.devices.usage import Periods, active_end_s
 from mdl.protocol.checksum import add_up, checksum_of, checksums_by_piece, checksums_by_segment, piece_values
+from mdl.protocol.coding import pack
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.grid import Sums, Vector
 from mdl.protocol.machine import Event, Received, ResourcesSampled, Send, TransferProgressed
@@ -192,7 +193,9 @@ class SimulatedTransfers:
 
         The receiver gets the sender's memory as it is on arrival: the sender may have changed it by then.
         """
-        size_bytes = max(1, self._size_bytes * values.size // self._size)
+        is_packed = isinstance(send.message, SEGMENTS) and send.message.is_packed
+        travelling = len(pack(values.view(np.int32))) / 4 if is_packed else values.size
+        size_bytes = max(1, int(self._size_bytes * travelling / self._size))
         for arrival in self._network.deliver(sender.peer_id, send.receiver, size_bytes, now):
             given = values.view()
             given.flags.writeable = False

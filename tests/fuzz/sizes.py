@@ -621,11 +621,11 @@ def _segment(_: Path) -> object:
     return read_segment(memoryview(bytes((1 << 20) + 1)))
 
 
-@_case("message: coded values of another size")
-def _coded(_: Path) -> object:
-    from mdl.protocol.coding import decode
+@_case("message: packed values of another size")
+def _packed(_: Path) -> object:
+    from mdl.transport.wire.bulk import read_segment
 
-    return decode(np.zeros(4, np.float32), _HUGE, "int8")
+    return read_segment(memoryview((2**32 - 1).to_bytes(4, "little") + bytes(1 << 10)), is_packed=True)
 
 
 @_case("message: an announcement")

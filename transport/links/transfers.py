@@ -60,7 +60,7 @@ class Transfers:
                 raise LocalProtocolError(f"{type(message).__name__} with {type(values).__name__}")
             return self._outgoing.offer(receiver, message, values, now)
         if isinstance(message, SEGMENTS):
-            return [Outgoing(receiver, message, pack_segment(values), _SEGMENT_STREAM)]
+            return [Outgoing(receiver, message, pack_segment(values, message.is_packed), _SEGMENT_STREAM)]
         if isinstance(message, ASKS):
             self._incoming.ask(receiver, now)
         if values is not None:
@@ -83,7 +83,7 @@ class Transfers:
                 if reason := self._outgoing.on_ended(sender, ended):
                     self._lines.warning(now, sender.peer_id, "%s refused a transfer: %s", sender.peer_id, reason)
             case body if isinstance(body, SEGMENTS):
-                values = read_segment(frames[1].buffer)
+                values = read_segment(frames[1].buffer, body.is_packed)
                 return [Received(sender, body, values, checksum=checksum_of(values.view(np.int32), body.start))]
             case body if isinstance(body, CARRIERS):
                 raise RemoteProtocolError(f"{type(body).__name__} without its values")

@@ -27,6 +27,7 @@ from typing import TypeAlias
 import numpy as np
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.protocol.coding import pack, unpack
 from mdl.protocol.delta import Contributor
 from mdl.protocol.grid import Vector
 from mdl.protocol.machine import Received, TransferProgressed
@@ -344,19 +345,24 @@ class Rhythm:
         return 1 if self._s_per_byte is None or self.chunk_bytes() > STREAMED_CHUNK_BYTES else MAX_STREAMS
 
 
-def pack_segment(values: Bulk | None) -> memoryview:
-    """Return the bytes beside a message of SEGMENTS. Raises LocalProtocolError if they are not one segment's values."""
+def pack_segment(values: Bulk | None, is_packed: bool = False) -> memoryview:
+    """Return the bytes beside a message of SEGMENTS. Raises LocalProtocolError if they are not one segment's values.
+
+    is_packed: in as few bytes as the integers need.
+    """
     if not isinstance(values, np.ndarray):
         raise LocalProtocolError(f"a segment with {type(values).__name__} for its values")
-    packed = bytes_of(values)
+    packed = memoryview(pack(values.view(np.int32))) if is_packed else bytes_of(values)
     if len(packed) > LARGEST_SEGMENT_BYTES:
         raise LocalProtocolError(f"a segment of {len(packed)} bytes, at most {LARGEST_SEGMENT_BYTES} travel in one")
     return packed
 
 
-def read_segment(frame: memoryview) -> Vector:
-    """Return the values in a received frame, read-only. Raises RemoteProtocolError unless it holds float32 alone."""
+def read_segment(frame: memoryview, is_packed: bool = False) -> Vector:
+    """Return the values in a received frame, read-only. Raises RemoteProtocolError unless it holds these alone."""
     size = frame.nbytes
+    if is_packed:
+        return unpack(frame, LARGEST_SEGMENT_BYTES // 4).view(np.float32)
     if not 0 < size <= LARGEST_SEGMENT_BYTES or size % 4:
         raise RemoteProtocolError(f"a segment of {size} bytes, not of 1 to {LARGEST_SEGMENT_BYTES // 4} float32")
     values = np.frombuffer(frame, "<f4")

@@ -300,7 +300,8 @@ class MobileAgent:
             base = tuple(sorted(member.peer_id for member in current))
         if self._settings.rounds and not self._goal:
             self._goal = round_id + self._settings.rounds
-        ledger = open_ledger(round_id + 1, current, self.term, is_fork, now, self.distrust)
+        compress = self._settings.coding if self._settings.exchange != "chain" else "none"
+        ledger = open_ledger(round_id + 1, current, self.term, is_fork, now, self.distrust, compress)
         self._vanished = contributed_last.difference([member.peer_id for member in ledger.members], self.distrust.out)
         members = tuple(sorted(ledger.members))
         self._gathering.opened_at = now

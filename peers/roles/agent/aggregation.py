@@ -28,6 +28,7 @@ from mdl.peers.roles.agent.ledger import ABORTED, MERGED, Hop, RoundLedger
 from mdl.peers.roles.agent.settings import AgentSettings, TimeLimit
 from mdl.peers.roles.membership.members import Members, ReportChange, TrainerSeen
 from mdl.protocol.delta import Contributor
+from mdl.protocol.grid import coding_in
 from mdl.protocol.machine import Effect, Send
 from mdl.protocol.messages import Said
 from mdl.protocol.round_messages import (
@@ -474,8 +475,7 @@ class Aggregation:
     def _mend(self, now: float) -> list[Effect]:
         """Mend what a fault left behind: senders that must hold again, hops that their receiver has to decide."""
         term, round_id = self._ledger.term, self._ledger.round_id
-        untold = self._ledger.untold() if self._settings.coding == "none" else ()  # coded pieces have none
-        unable = dict.fromkeys(untold, "it does not tell the checksum of its delta")
+        unable = dict.fromkeys(self._ledger.untold(), "it does not tell the checksum of its delta")
         for peer, reason in (unable | self._ledger.lose_the_unable() | self._opinion.condemn()).items():
             self._ledger.lose(peer, reason)
             logger.warning("round %d goes on without %s: %s", round_id, peer.peer_id, reason)
@@ -540,7 +540,7 @@ class Aggregation:
         ledger = self._ledger
         if (going := self.going) and (result := self._find_who_goes_on(going)):
             told = "as an earlier agent has planned it"
-            self.plan = SegmentPlan(_owned_by(going), going.segment_values, told, 0.0, going.coding)
+            self.plan = SegmentPlan(_owned_by(going), going.segment_values, told, 0.0, coding_in(going.room))
             return result
         self.going = None
         holdings = {peer: ledger.holding(peer) for peer in ledger.live()}
@@ -550,7 +550,7 @@ class Aggregation:
             return None
         size = next(report.size for peer, report in ledger.reports.items() if peer in holdings)
         view, settings = chain_view(ledger, self._members, now), self._settings
-        plan = plan_segments(view, size, settings.segment_values, settings.coding, self._judging.disputed)
+        plan = plan_segments(view, size, settings.segment_values, coding_in(ledger.room), self._judging.disputed)
         if plan is None:
             self.is_whole = True  # each device's limit holds: the hops' own rules say which is left out
             return None

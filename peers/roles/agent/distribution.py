@@ -334,7 +334,7 @@ class Distribution:
         self._version += 1
         checksum = None
         is_whole = not (self._lost or (isinstance(self.result, Staged) and self.result.partial))
-        if is_whole and (plan is None or plan.coding == "none"):
+        if is_whole:
             checksum = self._ledger.checksum(self.result.contributors, self._judging.is_on)
         self.last = BroadcastOrdered(
             self._ledger.term,
@@ -349,7 +349,6 @@ class Distribution:
             self._opened.lineage,
             tuple(plan.owns.get(peer.peer_id, 0) for peer in order) if plan else (),
             plan.values if plan else 0,
-            plan.coding if plan else "none",
             *(self._began if plan else (0, 0)),
             self._lost if plan else (),
             self._judging.limits if plan else Limits(),

@@ -14,6 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from mdl.bounds import MAX_MEMBERS, first_few, printable
+from mdl.config import Compress
 from mdl.peers.roles.agent.aggregation import Repeater
 from mdl.peers.roles.agent.conductor import Conductor
 from mdl.peers.roles.agent.distribution import newest_staged
@@ -39,22 +40,30 @@ from mdl.peers.roles.membership.members import (
     poverty,
     voters,
 )
+from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
 from mdl.protocol.grid import room_for, weights_in
 from mdl.protocol.machine import Effect
 from mdl.protocol.round_messages import CatchUp, MemberQuarantined, MemberRefused, PeerReport
 from mdl.protocol.vocabulary import MAX_FORKS, Role
+from mdl.scheduler.policies.segment_plan import choose_coding
 
 logger = logging.getLogger(__name__)
 
 
 def open_ledger(
-    round_id: int, current: list[TrainerSeen], term: int, is_fork: bool, now: float, distrust: Distrust | None = None
+    round_id: int,
+    current: list[TrainerSeen],
+    term: int,
+    is_fork: bool,
+    now: float,
+    distrust: Distrust | None = None,
+    compress: Compress = "none",
 ) -> RoundLedger:
     """Return the ledger of the round that these begin under this term, or go on with if another agent left it open.
 
     On a fork nothing is open yet. A device that may not train now, or is left out for a while, is in no round that
-    begins.
+    begins. compress: how own deltas are rounded in a round that begins.
     """
     reports = {member.contributor: member.report for member in current}
     staged, attempt = newest_staged(current), _newest_attempt(current)
@@ -64,17 +73,18 @@ def open_ledger(
         may_train = [member for member in current if not member.report.away] or current
         admitted = distrust.admitted(may_train) if distrust else may_train
         members = frozenset(member.contributor for member in admitted)
-        return RoundLedger(
-            round_id, members, term, opened_at=now, room=find_room(round_id, (member.report for member in current))
-        )
+        links = [member.device.link_mb_s for member in current if member.contributor in members]
+        coding = choose_coding(links, current[0].report.size, compress)
+        room = find_room(round_id, reports.values(), coding)
+        return RoundLedger(round_id, members, term, opened_at=now, room=room)
     ledger = recover(round_id, attempt or term, term, reports, now)
     logger.info("round %d goes on with %d members", round_id, len(ledger.live()))
     return ledger
 
 
-def find_room(round_id: int, reports: Iterable[PeerReport]) -> int:
+def find_room(round_id: int, reports: Iterable[PeerReport], coding: Coding = "none") -> int:
     """Return the room of a round's grid for the weights of all these (`mdl/protocol/grid.py`)."""
-    return room_for(sum(report.theta for report in reports), round_id == 1)
+    return room_for(sum(report.theta for report in reports), round_id == 1, coding)
 
 
 def is_left_open(current: list[TrainerSeen]) -> bool:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-from mdl.config import BusySection, EndSection, Exchange, Rule
+from mdl.config import BusySection, Compress, EndSection, Exchange, Rule
 from mdl.peers.roles.membership.members import AVOID_S
-from mdl.protocol.coding import Coding
 from mdl.protocol.delta import Contributor
 
 
@@ -42,7 +39,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     has heard the others; with waits_for_majority neither goes on. busy: conditions under which a device counts as busy.
     limit: for devices that train long.
     exchange: "chain" (hops, as in the paper), "shares" (segments) or "auto". segment_values: of one segment, 0: by the
-    model's size. coding: of values on their way. quarantine: devices that several others have refused are left out.
+    model's size. coding: of own deltas, in segments. quarantine: devices that several others have refused are left out.
     judges: devices judge what they receive: the last holder of the mean gives its own delta first in the next round.
     end: conditions under which the run ends by itself. every_s: a round begins at most once in so many seconds.
     """
@@ -62,7 +59,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     limit: TimeLimit = TimeLimit()
     exchange: Exchange = "chain"
     segment_values: int = 0
-    coding: Coding | Literal["auto"] = "none"
+    coding: Compress = "none"
     quarantine: bool = True
     judges: bool = False
     end: EndSection = EndSection()

@@ -213,12 +213,9 @@ class Staging:
             recalls = part.recall() if exchange.lacks_own else []
             return [*recalls, *sends, *self._name_if_whole(part, exchange)]
         own, most, guard = part.own_hold(self._me), self._most_under_way, self._guard
-        if order.coding != "none":
-            part.checksums = ()  # the result is not the sum of the own deltas then; reports tell none from here on
         # The own delta is not lent while pieces of an exchange that was left may still be read from it, on their way.
         retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges and part.broadcast.is_handed_on()
-        needs_grid = order.coding != "none" or guard.judges
-        grid = self._standing.grid(order.room) if needs_grid else None
+        grid = self._standing.grid(order.room) if guard.judges else None
         exchange = SegmentExchange(
             order, self._me, own, size, retry_s, most, self.uplink, guard, lends, grid, part.checksums
         )

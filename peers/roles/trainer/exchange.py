@@ -29,9 +29,9 @@ from mdl.defence.reputation import ALTERED
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.guard import DeltaGuard
 from mdl.protocol.checksum import add_up, are_whole_pieces, checksums_by_segment
-from mdl.protocol.coding import RoundedOff, coded_size, decode
-from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum, check_size, check_values, pair_aggregate
-from mdl.protocol.grid import Grid, Sums, Vector, check_sums
+from mdl.protocol.coding import part_of_bytes
+from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum, check_size, pair_aggregate
+from mdl.protocol.grid import Grid, Sums, Vector, check_sums, coding_in
 from mdl.protocol.machine import Send
 from mdl.protocol.round_messages import (
     BroadcastOrdered,
@@ -341,7 +341,7 @@ class SegmentExchange:
 
     guard: judges the pieces that come to this owner; None: they are not judged. is_in_place: the result takes the place
     of the own delta. lacks_own: it waits for that (`take_own`). result: as far as it is here.
-    grid: of the round; None: neither coding nor judging needs it. checksums: of the own delta's pieces; (): not known.
+    grid: of the round; None: nothing is judged. checksums: of the own delta's pieces; (): not known.
 
     Raises RemoteProtocolError for an order with other segments than those of a model of `size` values, or another grid
     than the own delta's.
@@ -364,7 +364,7 @@ class SegmentExchange:
         self._own = own if me in order.contributors else None
         if self._own and self._own.room != order.room:
             raise RemoteProtocolError(f"an exchange on a grid with room {order.room}, not {self._own.room}")
-        self.is_in_place = is_in_place and self._own is not None and order.coding == "none"
+        self.is_in_place = is_in_place and self._own is not None
         self.lacks_own = self._goes_on = self._is_refused = False
         self.uplink = uplink or Uplink()
         self.uplink.begin()
@@ -372,10 +372,9 @@ class SegmentExchange:
         self._guard = guard
         self._retry_s, self._most_under_way = retry_s, most_under_way
         self._follow(order, size)
-        # Coded pieces are no sums; segments that are not made of whole pieces have no checksums of their own.
-        self._is_checkable = order.coding == "none" and are_whole_pieces(order.segment_values, size)
-        is_exact = self._own is not None and order.coding == "none"
-        self._checksums = checksums_by_segment(checksums, size, order.segment_values) if is_exact else ()
+        # Segments that are not made of whole pieces have no checksums of their own.
+        self._is_checkable = are_whole_pieces(order.segment_values, size)
+        self._checksums = checksums_by_segment(checksums, size, order.segment_values) if self._own else ()
         self._told = {me: self._checksums}
         # (contributor, or None of a result; segment) -> the giver, and what it gave before that could be checked.
         self._unchecked: dict[
@@ -384,9 +383,7 @@ class SegmentExchange:
         values = self._own.values if self._own and self.is_in_place else np.empty(size, np.int32)
         self.result = GrowingResult(values, self._cut)
         self._merging: dict[int, PartialSum] = {}
-        self._coded: dict[int, Vector] = {}  # results of the segments it owns, as they travel
         self._without: dict[int, tuple[int, ...]] = {}  # segment -> numbers of the lost devices that are not in it
-        self._rounded = RoundedOff(size, order.coding, own is not None)
 
     def bounds(self, segment: int) -> slice:
         """Return the bounds of a segment's values. Raises RemoteProtocolError if there is none of this number."""
@@ -416,11 +413,6 @@ class SegmentExchange:
         """Return (start, stop) of the result's values -> the device that gave them; none more than MOST_AT_ONCE."""
         owned = {peer: map(self._cut.bounds, self._owned_by[peer]) for peer in self.order.order if peer != self._me}
         return {gap: peer for peer, parts in owned.items() for gap in join_gaps(parts)}
-
-    @property
-    def rounded(self) -> Vector | None:
-        """The remainder that coding has rounded off this device's pieces (`RoundedOff`)."""
-        return self._rounded.values
 
     def lacking(self) -> tuple[str, ...]:
         """Return the peer ids of the contributors with pieces that this owner still waits for."""
@@ -458,8 +450,8 @@ class SegmentExchange:
             if self._cut.owner(segment) != before.owner(segment):
                 self.result.lacking.add(segment)
                 self._unchecked.pop((None, segment), None)
-                for known_of in (self._merging, self._coded, self._without):
-                    known_of.pop(segment, None)
+                self._merging.pop(segment, None)
+                self._without.pop(segment, None)
         self._look_again()  # those that are lost tell nothing any more
         for lane in self._lanes.values():
             lane.results.extend(segment for segment in self._owned if segment not in self.result.lacking)
@@ -478,7 +470,6 @@ class SegmentExchange:
         """Copy what is changed in place: this object is a copy of another one (`sim/mesh/search.py`)."""
         if not self.is_whole:
             self.result.leave()
-        self._rounded.part_ways()
         for segment, merged in self._merging.items():
             if self.is_in_place or merged.contributors != {self._me}:
                 self._merging[segment] = replace(merged, values=self.result.part(segment))
@@ -520,7 +511,7 @@ class SegmentExchange:
             return [taken]  # it was confirmed before, and that was lost
         self._check_theta(sender, message.theta)
         self._check_sum(message, sender, checksum)
-        sums, part = self._read(values, segment, message.theta), self.result.part(segment)
+        sums, part = self._read(values, segment), self.result.part(segment)
         if not self._admits(sender, segment, sums, message.theta):
             return []
         check_sums(sums, message.theta, self.order.room)
@@ -556,7 +547,7 @@ class SegmentExchange:
         has_piece = self._confirm(lane, (False, segment), now)
         if segment in self.result.lacking:
             theta = self._theta_without(message.without)
-            sums = self._read(values, segment, theta)
+            sums = self._read(values, segment)
             check_sums(sums, theta, self.order.room)
             self.result.part(segment)[:] = sums
             self.result.lacking.discard(segment)
@@ -653,8 +644,9 @@ class SegmentExchange:
         lost, self.order = tuple(each.place for each in order.lost), order
         self._ballot = order.round_id, order.term, order.version
         self._cut = SegmentCut(size, order.segment_values, tuple(owns for _, owns in table), lost)
-        self._most_bytes = self._bytes(0)
         self._contributors = frozenset(order.contributors)
+        self._is_packed = coding_in(order.room) != "none"
+        self._most_bytes = self._bytes((True, 0))
         is_told = len(order.thetas) == len(order.contributors)
         self._thetas = dict(zip(order.contributors, order.thetas, strict=True)) if is_told else {}
         self._owned = self._cut.owned(self._place_of[self._me])
@@ -700,16 +692,11 @@ class SegmentExchange:
         merged = self._merging.get(segment)
         return segment not in self.result.lacking or (merged is not None and peer in merged.contributors)
 
-    def _read(self, coded: Vector, segment: int, theta: float) -> Sums:
-        """Return a segment's sums of this weight, decoded. Raises RemoteProtocolError for another number of values."""
+    def _read(self, values: Vector, segment: int) -> Sums:
+        """Return a segment's sums. Raises RemoteProtocolError for another number of values."""
         bounds = self._cut.bounds(segment)
-        size = bounds.stop - bounds.start
-        if self._grid is None or self.order.coding == "none":
-            check_size(coded, size)
-            return coded.view(np.int32)
-        values = decode(coded, size, self.order.coding)
-        check_values(values, size)
-        return self._grid.to_sums(values, theta, bounds.start)
+        check_size(values, bounds.stop - bounds.start)
+        return values.view(np.int32)
 
     def _admits(self, sender: Contributor, segment: int, sums: Sums, theta: float) -> bool:
         """Return True if this piece may be merged, or none are judged."""
@@ -737,11 +724,6 @@ class SegmentExchange:
             exact[:] = merged.values  # nobody else's piece came: it still lies there
         if without:
             self._without[segment] = without
-        if self._grid and self.order.coding != "none":  # all apply what the others decode, the owner too
-            weight, bounds = theta / self._own.theta if self._own else 0.0, self._cut.bounds(segment)
-            mean = self._grid.to_mean(exact, theta, bounds.start)
-            self._coded[segment], read = self._rounded.encode(mean, bounds, weight)
-            exact[:] = self._grid.to_sums(read, theta, bounds.start)
         self.result.lacking.discard(segment)
         for lane in self._lanes.values():
             lane.results.append(segment)
@@ -765,25 +747,20 @@ class SegmentExchange:
             if parcel is None:
                 return
             lane.under_way[parcel] = now
-            lane.bytes_under_way += self._bytes(parcel[1])
+            lane.bytes_under_way += self._bytes(parcel)
             yield self._parcel(lane, parcel)
 
     def _parcel(self, lane: Lane, parcel: Parcel) -> Send:
         is_result, segment = parcel
         peer_id = lane.peer.peer_id
         if is_result:
-            without, coded = self._without.get(segment, ()), self._coded
-            result = SegmentMessage(*self._ballot, segment, without, self._cut.bounds(segment).start)
-            if segment in coded:
-                return Send(peer_id, result, coded[segment])
+            without = self._without.get(segment, ())
+            result = SegmentMessage(*self._ballot, segment, without, self._cut.bounds(segment).start, self._is_packed)
             return Send(peer_id, result, self.result.part(segment).view(np.float32))
         assert self._own is not None
-        bounds, sums = self._cut.bounds(segment), self._piece(segment)
-        piece = PieceMessage(*self._ballot, segment, self._own.theta, bounds.start)
-        if self._grid is None or self.order.coding == "none":
-            return Send(peer_id, piece, sums.view(np.float32))
-        own = self._grid.to_mean(sums, self._own.theta, bounds.start)
-        return Send(peer_id, piece, self._rounded.encode(own, bounds)[0])
+        start = self._cut.bounds(segment).start
+        piece = PieceMessage(*self._ballot, segment, self._own.theta, start, self._is_packed)
+        return Send(peer_id, piece, self._piece(segment).view(np.float32))
 
     def _piece(self, segment: int) -> Sums:
         """Return a piece of the own delta: it lies where the result will be, if that takes its place."""
@@ -792,7 +769,7 @@ class SegmentExchange:
 
     def _confirm(self, lane: Lane, parcel: Parcel, now: float) -> bool:
         """Note that a parcel has arrived; return False if that is known."""
-        size_bytes = self._bytes(parcel[1])
+        size_bytes = self._bytes(parcel)
         if is_news := lane.confirm(parcel, size_bytes, now):
             self.uplink.note(size_bytes, now)
         return is_news
@@ -818,7 +795,9 @@ class SegmentExchange:
     def _taken(self, sender: Contributor, segment: int, is_result: bool) -> Send:
         return Send(sender.peer_id, SegmentTaken(*self._ballot, segment, is_result))
 
-    def _bytes(self, segment: int) -> int:
-        """Return the bytes that a segment takes on its way."""
-        bounds = self._cut.bounds(segment)
-        return 4 * coded_size(bounds.stop - bounds.start, self.order.coding)
+    def _bytes(self, parcel: Parcel) -> int:
+        """Return the bytes that a parcel takes on its way, about so many if it is packed."""
+        is_result, segment = parcel
+        bounds, coding = self._cut.bounds(segment), coding_in(self.order.room)
+        part = part_of_bytes(coding, len(self._contributors) if is_result else 1)
+        return max(4, int(4 * part * (bounds.stop - bounds.start)))

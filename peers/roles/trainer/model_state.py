@@ -53,7 +53,7 @@ class TrainedWork(Struct, frozen=True, eq=False):
     trained: the round of each training, and the digest of the w at which it began. rounds: rounds with it in their
     own delta. counted: rounds known to have counted it; in a sum, the first entry is the last round, and `since` the
     first. partly: a round that has counted some of its segments; the work is split once its values are here.
-    rounded_in: set if this is the remainder that coding rounded off this round's own delta: work only where w holds
+    rounded_in: set if this is what clipping and coding have left of this round's own delta: work only where w holds
     that round.
     """
 

@@ -12,7 +12,7 @@ soon as its own delta of a round is there. That gives its own delta of the next 
 then, so it keeps the own delta itself: two vectors more, and the one that it trains from.
 
 A device gives its delta to a round on the round's grid, times its weight (`mdl/protocol/grid.py`). A part that its
-share of the sum cut off is own work of that round, and comes with the next delta.
+share of the sum cut off, or coding rounded off, is own work of that round, and comes with the next delta.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class OwnWork:
                 part.holds = {0: replace(own, values=values, room=part.room)}
                 part.grid = replace(before.grid, room=part.room) if before.grid else None
                 part.checksums = before.checksums if part.room == before.room else ()
-                part.is_empty, part.clipped, here = before.is_empty, before.clipped, (lineage, before.round_id)
+                part.is_empty, part.rest, here = before.is_empty, before.rest, (lineage, before.round_id)
                 part.works = tuple(work.given_in(here) for work in before.works)
                 part.fresh = before.fresh.given_in(here) if before.fresh else None
                 return self._count(part)  # no result takes its place (`trained_from`): it may be on its way still
@@ -219,8 +219,8 @@ class OwnWork:
             standing.add(fresh)
         elif own and part.grid and (standing.is_small or not part.works):  # a large one takes too long to subtract here
             whole, earlier = part.grid.to_mean(own.values, own.theta), total(part.works)
-            if part.clipped is not None:
-                whole += part.clipped
+            if part.rest is not None:
+                whole += part.rest
             standing.add(replace(fresh, values=whole if earlier is None else whole - earlier))
         elif not standing.holds_for_good(here):
             self._doing[part.round_id] = standing.marked(fresh)
@@ -348,7 +348,7 @@ class OwnWork:
         if held is None:
             delta = ModelDelta(fresh, self._theta, frozenset([self._me]))
             held = hold_own(self._standing.parameters, delta, part.room, earlier)
-        part.holds, part.grid, part.clipped = {0: held.sum}, held.grid, held.clipped
-        if held.clipped is not None:
+        part.holds, part.grid, part.rest = {0: held.sum}, held.grid, held.rest
+        if held.clipped_values:
             told = "round %d: %d of %d values are beyond their share of the sum; the rest comes with the next delta"
             logger.info(told, part.round_id, held.clipped_values, held.sum.values.size)

@@ -288,11 +288,10 @@ _LATELY = 16
 
 @dataclass(frozen=True)
 class _Applying:
-    """A result that is being applied. rounded: the remainder of its exchange's coding. target: see `apply`."""
+    """A result that is being applied. target: see `apply`."""
 
     part: RoundState
     result: PartialSum
-    rounded: Vector | None
     target: CatchUp | None
 
 
@@ -437,11 +436,11 @@ class RoundProgress:
 
         target: the place that w(t + 1) must match, if nothing else is known; without it the result is decided.
         """
-        result, exchange = part.broadcast.staged, part.broadcast.exchange
+        result = part.broadcast.staged
         assert result is not None
         if self._applying:
             return []
-        self._applying = _Applying(part, result, exchange.rounded if exchange else None, target)
+        self._applying = _Applying(part, result, target)
         in_place = target is None and not self._keeps and self._is_free(part, result)
         part.is_spent, part.broadcast.exchange = part.lacks_own, None
         self._guard.note_global(result)
@@ -466,10 +465,8 @@ class RoundProgress:
         self.standing.apply(result, applied.state, applied.digest)
         self._reports.note_applied(part.round_id)
         effects = self._own.give_back(part, before, self.standing.lineage, is_free)
-        if self._me in result.contributors:
-            here = self.standing.lineage, part.round_id
-            cut_off = [each for each in (applying.rounded, part.clipped) if each is not None]
-            self.standing.add(*(TrainedWork(values, rounded_in=here) for values in cut_off))
+        if self._me in result.contributors and part.rest is not None:
+            self.standing.add(TrainedWork(part.rest, rounded_in=(self.standing.lineage, part.round_id)))
         if self._keeps:
             effects.append(KeepDelta(part.round_id, "global", result))
         self.part = None

@@ -354,9 +354,9 @@ _SENT, _STAGED = Activity.SENT, Activity.STAGED
 class RoundState:
     """State of one device in one round. holds: segment -> partial sum, kept after it has been given away.
 
-    room: of the round's grid. grid: that grid, once the own delta is on it. clipped: the part of the own delta that its
-    share of the sum has cut off; None: nothing. checksums: of the own delta's pieces; (): not known. is_counting: they
-    are being counted; until then nobody hears of the own delta.
+    room: of the round's grid. grid: that grid, once the own delta is on it. rest: the part of the own delta that its
+    share of the sum has cut off, or coding rounded off; None: nothing. checksums: of the own delta's pieces; (): not
+    known. is_counting: they are being counted; until then nobody hears of the own delta.
 
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
     given: segment -> the hop that took it, and its receiver. fresh: work trained for it, without its values where the
@@ -376,7 +376,7 @@ class RoundState:
     announced_to: frozenset[Contributor] = frozenset()
     room: int = 0
     grid: Grid | None = None
-    clipped: Vector | None = None
+    rest: Vector | None = None
     checksums: tuple[int, ...] = ()
     is_counting: bool = False
     holds: dict[int, PartialSum] = field(default_factory=dict)

@@ -8,8 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.coding import CODINGS
 from mdl.protocol.delta import Contributor, ModelDelta
-from mdl.protocol.grid import BLOCK, WIDE, change_room, check_sums, grid_of, room_for, scale_sums, share_of
+from mdl.protocol.grid import (
+    BLOCK,
+    WIDE,
+    change_room,
+    check_sums,
+    coding_in,
+    grid_of,
+    room_for,
+    scale_sums,
+    share_of,
+    weights_in,
+)
 from mdl.protocol.vector_work import hold_own
 
 SIZE = 3 * BLOCK + 17
@@ -65,12 +77,12 @@ def test_what_a_share_cuts_off_is_own_work_and_nothing_is_lost() -> None:
     parameters = np.full(6, 0.5, np.float32)
     values = np.array([0.25, -20.0, 3.0, 1e5, -7.5, 0.0], np.float32)
     held = hold_own(parameters, ModelDelta(values, 1.0, frozenset([Contributor("a", 1)])), 2)
-    assert held.clipped is not None
+    assert held.rest is not None
     given_now = held.grid.to_mean(held.sum.values, 1.0)
-    np.testing.assert_allclose(given_now + held.clipped, values, rtol=1e-6)
+    np.testing.assert_allclose(given_now + held.rest, values, rtol=1e-6)
     assert held.clipped_values == 2
-    assert held.clipped[[0, 2, 4, 5]].tolist() == [0.0, 0.0, 0.0, 0.0]
-    assert hold_own(parameters, ModelDelta(values * 0, 1.0, frozenset()), 2).clipped is None
+    assert held.rest[[0, 2, 4, 5]].tolist() == [0.0, 0.0, 0.0, 0.0]
+    assert hold_own(parameters, ModelDelta(values * 0, 1.0, frozenset()), 2).rest is None
 
 
 def test_earlier_work_is_in_the_integers() -> None:
@@ -84,13 +96,16 @@ def test_the_room_is_for_weights_that_double() -> None:
     assert room_for(0.0) == 0
     assert room_for(1e30) == 63
     assert room_for(3.0, is_first=True) == WIDE + 3
+    rooms = [room_for(3.0, is_first, coding) for is_first in (False, True) for coding in CODINGS]
+    assert [coding_in(room) for room in rooms] == 2 * [*CODINGS]
+    assert {weights_in(room) for room in rooms} == {8.0}
 
 
 def test_in_a_first_round_statistics_may_jump_from_zero_to_thousands() -> None:
     zeros, values = np.zeros(3, np.float32), np.array([5000.0, -30000.0, 0.01], np.float32)
     delta = ModelDelta(values, 1.0, frozenset())
     first, later = (hold_own(zeros, delta, room_for(4.0, is_first)) for is_first in (True, False))
-    assert (first.clipped, later.clipped_values) == (None, 2)
+    assert (first.rest, later.clipped_values) == (None, 2)
     np.testing.assert_allclose(first.grid.to_mean(first.sum.values, 1.0), values, atol=2.0**-13)
     assert share_of(1.0, first.sum.room) == share_of(1.0, later.sum.room)
 

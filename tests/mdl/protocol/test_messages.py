@@ -106,7 +106,7 @@ MESSAGES: list[Said] = [
     CatchUp(1, 2, b"digest", ANN, FORKS, ("ann",)),
     ModelMessage(2, b"digest", History(FORKS, ("ann",), (Counted(ANN, 2),))),
     DeltaMessage(2, 0, 1_000_000, 1.0, (ANN,)),
-    BroadcastOrdered(1, 2, b"base", 1, (ANN, BOB), 2.0, (ANN, BOB), owns=(3, 1), segment_values=4096, coding="int8"),
+    BroadcastOrdered(1, 2, b"base", 1, (ANN, BOB), 2.0, (ANN, BOB), owns=(3, 1), segment_values=4096, room=131),
     SegmentsReady(2, 1, 1),
     PieceMessage(2, 1, 1, 3, 1.0),
     SegmentMessage(2, 1, 1, 3),

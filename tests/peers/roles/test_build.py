@@ -15,7 +15,6 @@ from mdl.peers.roles.build import (
     PeerStart,
     TrainerStart,
     build_machine,
-    check_exchange,
     configured_start,
     outer_of,
     simulated_start,
@@ -74,5 +73,3 @@ def test_settings_of_an_exchange_that_contradict_each_other_are_refused() -> Non
         )
         assert msgspec.json.decode(msgspec.json.encode(start), type=PeerStart).agent.coding == compress
     assert {*get_args(Compress)} == {*CODINGS, "auto"}
-    with pytest.raises(ConfigError, match="--verify compares deltas"):
-        check_exchange(segments, verify=True)

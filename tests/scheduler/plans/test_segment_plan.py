@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView
-from mdl.scheduler.policies.segment_plan import apportion, bandwidth_shares, level, plan_segments
+from mdl.scheduler.policies.segment_plan import (
+    apportion,
+    bandwidth_shares,
+    choose_coding,
+    level,
+    packed_part,
+    plan_segments,
+)
 
 RATES = st.lists(st.floats(0.05, 200.0), min_size=2, max_size=9)
 
@@ -131,10 +138,10 @@ def test_owners_with_time_to_spare_share_evenly_and_keep_away_from_their_limits(
 @pytest.mark.parametrize(
     ("mb_s", "coding", "why"),
     [
-        (None, "none", " as they are, since no link is known: "),
-        (5.0, "int8", " in int8, since 1.33 s are long: "),
-        (1.0, "int4", " in int4, since 6.67 s are long: "),
-        (500.0, "none", " as they are, since that is short: "),
+        (None, "none", ": "),
+        (5.0, "int8", " in int8 (1.33 s as they are): "),
+        (1.0, "int4", " in int4 (6.67 s as they are): "),
+        (500.0, "none", ": "),
     ],
 )
 def test_auto_rounds_only_what_takes_long_and_says_so(mb_s: float | None, coding: str, why: str) -> None:
@@ -142,6 +149,6 @@ def test_auto_rounds_only_what_takes_long_and_says_so(mb_s: float | None, coding
     assert plan is not None
     assert plan.coding == coding
     assert f"KB{why}" in plan.reason
-    fewer = {"int8": 3.94, "int4": 7.11}.get(coding)
-    if mb_s and fewer:  # 5 MB over 5 MB/s take 1.33 s among three; over 1 MB/s 1.7 s in int8
-        assert plan.bound_s == pytest.approx(6.667 / mb_s / fewer, rel=0.01)
+    assert choose_coding([mb_s] * 3, 1_250_000, "auto") == coding
+    if mb_s:  # 5 MB over 5 MB/s take 1.33 s among three; over 1 MB/s 1.8 s in int8
+        assert plan.bound_s == pytest.approx(6.667 / mb_s * packed_part(plan.coding, 3), rel=0.01)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
-from mdl.protocol.coding import coded_size
-from mdl.scheduler.policies.segment_plan import apportion, bandwidth_shares, level
+from mdl.scheduler.policies.segment_plan import apportion, bandwidth_shares, level, packed_part
 from mdl.sim.timing.iteration import broadcast_end_s, exchange_end_s
 
 # Bytes of frames and TCP's acknowledgements, over those of values: what a shaped link of 40 Mbit/s carries besides.
@@ -62,9 +61,10 @@ def test_it_takes_what_a_shaped_lan_took_within_15_percent(mbit_s: list[float], 
 def test_in_int8_too(mbit_s: list[float], measured_s: float) -> None:
     """The same with --set round.compress=int8."""
     scenario = _scenario([rate / 8 / _ON_THE_WIRE for rate in mbit_s], 5.0)
-    coded = coded_size(8192, "int8") / 8192
     shares = _shares([device.link_mb_s for device in scenario.devices])
-    assert exchange_end_s(scenario, shares, range(len(mbit_s)), 0.0, coded) == pytest.approx(measured_s, rel=0.15)
+    assert exchange_end_s(scenario, shares, range(len(mbit_s)), 0.0, packed_part("int8", len(mbit_s))) == pytest.approx(
+        measured_s, rel=0.15
+    )
 
 
 @given(st.lists(st.floats(0.5, 50.0), min_size=3, max_size=9))

@@ -72,7 +72,7 @@ def test_the_round_is_closed_when_all_have_staged_the_result() -> None:
     assert sum(summary.shares.values()) == 5
 
 
-@pytest.mark.parametrize(("coding", "part"), [("none", 1.0), ("float16", 0.5)])
+@pytest.mark.parametrize(("coding", "part"), [("none", 1.0), ("int8", 0.27265)])
 def test_what_a_round_sent_is_counted_as_it_was_coded_and_what_it_took_of_each_device(coding: str, part: float) -> None:
     desk = _desk(coding=coding)
     for peer in (A, B, C):
@@ -85,12 +85,14 @@ def test_what_a_round_sent_is_counted_as_it_was_coded_and_what_it_took_of_each_d
             act(peer)
     summary = desk.agent._records.pending
     assert summary is not None
-    assert (summary.bytes, summary.size) == (4 * 40 * part, 10)
+    assert (summary.bytes, summary.size) == (4 * round(40 * part), 10)
     assert [summary.shares[name] for name in "abc"] == [2, 2, 1]
     spent_j = [member.device.energy_j for member in desk.agent.members.everyone()]
     # It sends and gets its delta and two fifths of another one at 1.0 and 0.8 W, and merges two fifths twice at 1.5 W.
-    links_j, merges_j = 1.4 * 40e-6 * part / 0.1 * 1.8, 0.8 * 40e-6 / 0.5 * 1.5
-    assert spent_j == pytest.approx([links_j, links_j + merges_j, links_j * 1.2 / 1.4 + merges_j / 2], rel=1e-6)
+    links_j = [round(times * round(40 * part)) * 1e-6 / 0.1 * 1.8 for times in (1.4, 1.4, 1.2)]
+    merges_j = 0.8 * 40e-6 / 0.5 * 1.5
+    expected = [links_j[0], links_j[1] + merges_j, links_j[2] + merges_j / 2]
+    assert spent_j == pytest.approx(expected, rel=1e-6)
 
 
 def test_who_asks_hears_of_the_segments_while_they_are_on_their_way() -> None:

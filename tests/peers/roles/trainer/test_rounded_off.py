@@ -8,7 +8,7 @@ import pytest
 from mdl.peers.roles.trainer.model_state import TrainedWork
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.delta import Contributor, ModelDelta, digest_of
-from mdl.protocol.grid import Vector
+from mdl.protocol.grid import Vector, room_for
 from mdl.protocol.machine import DeltaRecalled, Event, LocalDeltaReady, RecallDelta, Received, Send
 from mdl.protocol.round_messages import (
     BroadcastOrdered,
@@ -29,6 +29,9 @@ TRUNK: Lineage = (Fork(0, 3, "agent.1.1"),)
 FORK: Lineage = (*TRUNK, Fork(5, 2, "ann.1.9"))
 ZEROS = np.zeros(SIZE, np.float32)
 LINE = np.linspace(0.0, 1.0, SIZE, dtype=np.float32)
+
+# Of the grid of all rounds here: own deltas are rounded to int4.
+ROOM = room_for(3.0, coding="int4")
 
 Pair = dict[Contributor, Trainer]
 
@@ -57,31 +60,33 @@ def _open(pair: Pair, lineage: Lineage, term: int, values: Vector | None) -> Non
     """values: what both train; None: they have that already."""
     for me, trainer in pair.items():
         round_id = trainer.round_id + 1
-        opened = RoundOpened(term, round_id, trainer.digest, (ANN, BOB, CLEO), term, lineage, ("ann", "bob"))
+        at, members = (round_id, trainer.digest), (ANN, BOB, CLEO)
+        opened = RoundOpened(term, *at, members, term, lineage, ("ann", "bob"), room=ROOM)
         _hand(pair, me, Received(AGENT, opened))
         if values is not None:
             own = ModelDelta(values.copy(), 1.0, frozenset([me]))
             _hand(pair, me, LocalDeltaReady(round_id, own, TrainingReport(0.0, 1, 0.0)))
 
 
-def _exchange(pair: Pair, lineage: Lineage, term: int) -> None:
-    """The round goes in segments, rounded to int4, and is closed."""
+def _exchange(pair: Pair, lineage: Lineage, term: int, values: Vector) -> None:
+    """The round goes in segments, rounded to int4, and is closed. values: what both have trained."""
     at, both = (pair[ANN].round_id + 1, pair[ANN].digest), (ANN, BOB)
     order = BroadcastOrdered(
-        term, *at, 1, both, 2.0, both, lineage=lineage, owns=(2, 2), segment_values=SEGMENT, coding="int4"
+        term, *at, 1, both, 2.0, both, lineage=lineage, owns=(2, 2), segment_values=SEGMENT, room=ROOM
     )
     for me in pair:
         _hand(pair, me, Received(AGENT, order))
     part = pair[ANN].part
     assert part is not None
     for me in pair:
-        _hand(pair, me, Received(AGENT, RoundClosed(term, at[0], part.broadcast.digest)))
+        for recall in _hand(pair, me, Received(AGENT, RoundClosed(term, at[0], part.broadcast.digest))):
+            _hand(pair, me, DeltaRecalled(recall.round_id, values.copy()))
     assert pair[ANN].digest == pair[BOB].digest
 
 
 def _round(pair: Pair, lineage: Lineage, term: int, values: Vector) -> None:
     _open(pair, lineage, term, values)
-    _exchange(pair, lineage, term)
+    _exchange(pair, lineage, term, values)
 
 
 def _move(trainer: Trainer, round_id: int, lineage: Lineage) -> None:
@@ -94,7 +99,11 @@ def _move(trainer: Trainer, round_id: int, lineage: Lineage) -> None:
 
 
 def _own(trainer: Trainer) -> Vector:
-    return mean_of(trainer.holdings()[0], trainer.parameters)
+    """What it holds of its own, and what coding has left of that."""
+    assert trainer.part is not None
+    assert trainer.part.rest is not None
+    own: Vector = mean_of(trainer.holdings()[0], trainer.parameters) + trainer.part.rest
+    return own
 
 
 def _rounded_off(trainer: Trainer) -> Vector:
@@ -113,7 +122,7 @@ def _in_w_or_to_come(pair: Pair) -> Vector:
 def _merge_cleos(trainer: Trainer) -> None:
     """Her delta comes by a hop, and the own one is gone."""
     trainer.handle(Received(AGENT, HopOrdered(11, 7, 0, 9, CLEO)), 2.0)
-    hers = on_way(ZEROS + 3, parameters=trainer.parameters)
+    hers = on_way(ZEROS + 3, parameters=trainer.parameters, room=ROOM)
     trainer.handle(Received(CLEO, DeltaMessage(7, 0, 9, 1.0, (CLEO,)), hers), 2.1)
     assert trainer.holdings()[0].contributors == {ANN, CLEO}
 
@@ -148,7 +157,7 @@ def test_it_comes_once_with_an_own_delta_of_earlier_work_alone(pair: Pair) -> No
     assert ann.part is not None
     assert ann.part.is_empty
     np.testing.assert_allclose(_own(ann), LINE * 2 + rounded, atol=1e-6)
-    _exchange(pair, TRUNK, 11)
+    _exchange(pair, TRUNK, 11, ZEROS)
     np.testing.assert_allclose(_in_w_or_to_come(pair), LINE * 4, atol=1e-5)
 
 
@@ -158,8 +167,8 @@ def test_it_comes_again_if_the_round_goes_on_without_an_own_delta_that_a_hop_has
     rounded = _rounded_off(ann)
     _open(pair, TRUNK, 11, ZEROS)
     _merge_cleos(ann)
-    result = sum_of(ZEROS + 7, [BOB], parameters=ann.parameters)
-    order = BroadcastOrdered(11, 7, ann.digest, 1, (BOB, ANN), 1.0, (BOB,), lineage=TRUNK)
+    result = sum_of(ZEROS + 7, [BOB], room=ROOM, parameters=ann.parameters)
+    order = BroadcastOrdered(11, 7, ann.digest, 1, (BOB, ANN), 1.0, (BOB,), lineage=TRUNK, room=ROOM)
     ann.handle(Received(AGENT, order), 5.0)
     ann.handle(Received(BOB, GlobalMessage(7, 1.0, (BOB,), 11, 1), as_sent(result)), 5.1)
     recalls = _hand({ANN: ann}, ANN, Received(AGENT, RoundClosed(11, 7, name_of(result))))

@@ -13,7 +13,7 @@ from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings
 from mdl.protocol.checksum import checksum_of, checksums_by_piece
 from mdl.protocol.delta import Contributor, ModelDelta, PartialSum, apply_delta, digest_of
-from mdl.protocol.grid import Vector
+from mdl.protocol.grid import Vector, room_for
 from mdl.protocol.machine import (
     DeltaRecalled,
     Event,
@@ -69,22 +69,23 @@ def _hand(
     return kept
 
 
-def _train(pair: dict[Contributor, Trainer], round_id: int, values: float) -> dict[Contributor, PartialSum]:
+def _train(
+    pair: dict[Contributor, Trainer], round_id: int, values: float, room: int = 0
+) -> dict[Contributor, PartialSum]:
     base = pair[ANN].digest
     kept = {}
     for me in pair:
-        _hand(pair, me, Received(AGENT, RoundOpened(9, round_id, base, (ANN, BOB), 9)))
+        _hand(pair, me, Received(AGENT, RoundOpened(9, round_id, base, (ANN, BOB), 9, room=room)))
         own = ModelDelta(np.linspace(0.0, values, SIZE, dtype=np.float32), 1.0, frozenset([me]))
         kept[me] = _hand(pair, me, LocalDeltaReady(round_id, own, TrainingReport(0.0, 1, 0.0)))[-1].delta
     return kept
 
 
 def test_what_coding_rounds_off_comes_in_with_the_next_own_delta_and_nothing_else_outlives_the_round() -> None:
-    pair = _pair()
-    _train(pair, 1, 1.0)
-    order = BroadcastOrdered(
-        9, 1, pair[ANN].digest, 1, (ANN, BOB), 2.0, (ANN, BOB), owns=(2, 2), segment_values=16, coding="int8"
-    )
+    pair, room = _pair(), room_for(2.0, coding="int8")
+    _train(pair, 1, 1.0, room)
+    both = (ANN, BOB)
+    order = BroadcastOrdered(9, 1, pair[ANN].digest, 1, both, 2.0, both, owns=(2, 2), segment_values=16, room=room)
     for me in pair:
         _hand(pair, me, Received(AGENT, order))
     parts = {me: trainer.part for me, trainer in pair.items()}
@@ -92,13 +93,13 @@ def test_what_coding_rounds_off_comes_in_with_the_next_own_delta_and_nothing_els
     for me, part in parts.items():
         assert part is not None
         assert part.broadcast.exchange is not None
-        assert part.broadcast.exchange.rounded is not None
-        off[me] = part.broadcast.exchange.rounded.copy()
+        assert part.rest is not None
+        off[me] = part.rest.copy()
         assert np.abs(off[me]).max() > 0
         _hand(pair, me, Received(AGENT, RoundClosed(9, 1, part.broadcast.digest)))
         assert part.broadcast.exchange is None  # it holds on to the own delta, where w(t+1) needs room
     assert pair[ANN].digest == pair[BOB].digest
-    own = _train(pair, 2, 0.0)
+    own = _train(pair, 2, 0.0, room_for(2.0))
     for me, delta in own.items():
         np.testing.assert_allclose(mean_of(delta, pair[me].parameters), off[me], atol=1e-7)
 
@@ -348,35 +349,6 @@ def test_an_own_delta_that_comes_after_its_round_counted_it_does_not_count_again
     bob.handle(DeltaRecalled(1, np.ones(SIZE, np.float32)), 2.2)
     bob.handle(DeltaRecalled(1, np.ones(SIZE, np.float32)), 2.3)
     assert bob.carry is None
-
-
-def test_what_was_rounded_off_is_dropped_where_the_result_comes_whole() -> None:
-    """It may be that of another plan, in which this device owned other segments: what is not known is not fed back."""
-    pair = _pair()
-    _train(pair, 1, 1.0)
-    order = BroadcastOrdered(
-        9, 1, pair[ANN].digest, 1, (ANN, BOB), 2.0, (ANN, BOB), owns=(2, 2), segment_values=16, coding="int8"
-    )
-    for me in pair:
-        _hand(pair, me, Received(AGENT, order), ("bob", SegmentMessage))
-    ann, bob = (trainer.part for trainer in pair.values())
-    assert ann is not None
-    assert bob is not None
-    assert ann.broadcast.staged is not None
-    assert bob.broadcast.staged is None
-    assert bob.broadcast.exchange is not None
-    assert np.abs(bob.broadcast.exchange.rounded).max() > 0
-    digest = ann.broadcast.digest
-    whole = BroadcastOrdered(9, 1, pair[ANN].digest, 2, (ANN, BOB), 2.0, (ANN, BOB), digest)
-    for me in pair:
-        _hand(pair, me, Received(AGENT, whole))
-    _hand(pair, BOB, Tick())
-    assert bob.broadcast.digest == digest
-    for me in pair:
-        _hand(pair, me, Received(AGENT, RoundClosed(9, 1, digest)))
-    assert pair[ANN].digest == pair[BOB].digest
-    own = _train(pair, 2, 0.0)
-    assert not own[BOB].values.any()
 
 
 def test_a_vote_for_a_value_that_another_proposal_replaces_is_free_again() -> None:
