@@ -20,8 +20,6 @@ HALF_LIFE = 10
 # A device suspects another from SUSPECTED on: after one refusal of its own work alone. An excluded device stays out
 # down to STILL. Part in a refused mean makes it DOUBTED at most. Below FAINT a suspicion is forgotten.
 SUSPECTED, STILL, DOUBTED, FAINT = 0.5, 0.25, 0.2, 0.05
-# The beginning of the reason where devices have got different results of a round: the named one's work is not in doubt.
-DIFFERS = "results differ: "
 # The beginning of the reason where what it gives is not the sum of the deltas in it, by their checksums.
 ALTERED = "not the sum of its deltas: "
 # Likewise where it gives a whole result of a round.

@@ -239,8 +239,6 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     lost: contributors lost since then, one after the other: others' segments stay, and theirs are begun anew.
     limits: the limits that pieces are judged by, if they are.
     thetas: of an exchange, the weight of each contributor's own delta, as in `contributors`; empty: not told.
-    disputed_term: of an earlier order under which devices have staged this result, and others another one; 0: none.
-    disputed: the version of that order.
     room: of the result's grid.
     checksum: of the sum of its contributors' deltas, where the result is that; None: not known.
     """
@@ -260,8 +258,6 @@ class BroadcastOrdered(AgentMessage, frozen=True):
     lost: Annotated[tuple[Lost, ...], Meta(max_length=MAX_MEMBERS)] = ()
     limits: Limits = Limits()
     thetas: Annotated[tuple[Theta, ...], Meta(max_length=MAX_MEMBERS)] = ()
-    disputed_term: Term = 0
-    disputed: Count = 0
     room: Room = 0
     checksum: Checksum | None = None
 

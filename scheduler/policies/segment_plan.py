@@ -9,7 +9,7 @@ others: an owner exchanges with everybody. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 import msgspec
@@ -56,18 +56,15 @@ class SegmentPlan(msgspec.Struct, frozen=True):
         return round(self.vector_bytes(size) * (1.0 + (others - 1) * share)), round(4 * size * others * share)
 
 
-def plan_segments(
-    view: ChainView, size: int, values: int = 0, coding: Compress = "none", disputed: Collection[str] = ()
-) -> SegmentPlan | None:
+def plan_segments(view: ChainView, size: int, values: int = 0, coding: Compress = "none") -> SegmentPlan | None:
     """Plan for all live devices of a view, for a delta of `size` values; None if no device may own any.
 
     values: of one segment; 0: as many as fit a model of that size. coding: "auto" rounds only if a round takes long.
-    disputed: peer ids that own none, since other devices got different results from them, or say so.
     """
     devices = [device for device in view.devices if device.state is not DeviceState.DEAD]
     here = {device.peer_id for device in devices}
     apart = {peer_id for pair in view.apart if here.issuperset(pair) for peer_id in pair}
-    able = [device for device in devices if device.may_receive and device.peer_id not in apart.union(disputed)]
+    able = [device for device in devices if device.may_receive and device.peer_id not in apart]
     idle = [device for device in able if not _is_used(device)] or able
     if not idle:
         return None
@@ -88,7 +85,6 @@ def plan_segments(
     given = zip(devices, shares, strict=True)
     none = {device.peer_id: _why_none(device, share) for device, share in given if not owns[device.peer_id]}
     none |= {peer_id: "does not reach all" for peer_id in none if peer_id in apart}
-    none |= {peer_id: "in dispute" for peer_id in none if peer_id in disputed}
     return SegmentPlan(owns, values, _tell(owns, values, bound_s, coded, none), bound_s, chosen)
 
 

@@ -152,9 +152,9 @@ class Injector(Watch):
                 mesh.lies[peer] = times
                 mesh.liars.add(peer)
                 mesh.at(mesh.now + for_s, partial(self._end_lie, peer))
-            case TwoFaced(peer=peer, to=to, more=more, for_s=for_s):
+            case TwoFaced(peer=peer, to=to, more=more, for_s=for_s, hides=hides):
                 mesh.two_faced[peer] = frozenset(to), more
-                mesh.hides.add(peer)
+                mesh.hides |= {peer} if hides else set()
                 mesh.liars.add(peer)
                 mesh.at(mesh.now + for_s, partial(mesh.two_faced.update, {peer: (frozenset(), 0.0)}))
             case Alters(peer=peer, for_s=for_s):

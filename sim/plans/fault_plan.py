@@ -180,12 +180,13 @@ class Lie(Fault, frozen=True):
 
 
 class TwoFaced(Fault, frozen=True):
-    """This device gives the devices `to` a result that is larger than its own by so much, and hides its checksums."""
+    """This device gives the devices `to` a result that is larger than its own by so much; some hide their checksums."""
 
     peer: str
     to: Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)]
     more: Annotated[float, Meta(ge=-1e6, le=1e6)]
     for_s: Seconds
+    hides: bool = False
 
 
 class Alters(Fault, frozen=True):

@@ -344,7 +344,7 @@ class MobileAgent:
         spared = frozenset(peer for peer in ledger.members if self.attendance.left_out(peer.peer_id) >= most)
         limit = msgspec.structs.replace(self._settings.limit, spared=spared)
         settings = msgspec.structs.replace(self._settings, limit=limit)
-        judging = self._judged.prepare(ledger, opened.digest, self.distrust.doubted, self.distrust.disputed)
+        judging = self._judged.prepare(ledger, opened.digest, self.distrust.doubted)
         self.attendance.open(ledger.members, ledger.opened_at)
         round_ = OpenRound(
             ledger, opened, self.members, self._policy, self._repeater, settings, judging, self.attendance
@@ -356,7 +356,6 @@ class MobileAgent:
         """Record the closed round: everybody alive has applied the result, which is the mesh's model now."""
         effects = self._records.tell(wait=False)
         summary = closed.summarise(self._vanished, now)
-        self.distrust.note(closed.contradicted, summary.round)
         doubts = self.distrust.doubts(self.members.everyone(), summary.round)
         self._records.note(msgspec.structs.replace(summary, quarantined=dict(self.distrust.out), doubts=doubts), now)
         assert closed.result is not None

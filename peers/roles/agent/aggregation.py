@@ -550,7 +550,7 @@ class Aggregation:
             return None
         size = next(report.size for peer, report in ledger.reports.items() if peer in holdings)
         view, settings = chain_view(ledger, self._members, now), self._settings
-        plan = plan_segments(view, size, settings.segment_values, coding_in(ledger.room), self._judging.disputed)
+        plan = plan_segments(view, size, settings.segment_values, coding_in(ledger.room))
         if plan is None:
             self.is_whole = True  # each device's limit holds: the hops' own rules say which is left out
             return None

@@ -110,11 +110,6 @@ class Conductor:
         return self._distribution.plan
 
     @property
-    def contradicted(self) -> dict[str, str]:
-        """Peer id -> in words, how its result of the round, or what it gave of it, is at odds with others'."""
-        return self._distribution.contradicted
-
-    @property
     def left_behind(self) -> set[Contributor]:
         """The devices that hear the agent, and did not have the result when the round was closed."""
         return self._distribution.left_behind

@@ -9,9 +9,8 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from mdl.bounds import first_few
 from mdl.defence.limits import Limits
-from mdl.defence.reputation import ALTERED_RESULT, DIFFERS
+from mdl.defence.reputation import ALTERED_RESULT
 from mdl.peers.roles.agent.aggregation import OpenRound
 from mdl.peers.roles.membership.majority import has_quorum
 from mdl.peers.roles.membership.members import (
@@ -112,8 +111,7 @@ class Distribution:
     left_behind: devices that hear the agent, but that the result does not reach. later: devices without work in it that
     get the model once the round is closed: meanwhile the links are for the others. last: the last order.
     plan: the segments that it comes about in, as long as it does; None: a device has it. partial: the devices that are
-    in some segments only of the result that stands. contradicted: peer id -> in words, how its result, or what it gave,
-    is at odds with another's.
+    in some segments only of the result that stands.
 
     me: the agent's peer id. office_term: the members obey the agent since this term.
     """
@@ -126,7 +124,6 @@ class Distribution:
         self.last: BroadcastOrdered | None = None
         self.plan: SegmentPlan | None = None
         self.partial: Partials = ()
-        self.contradicted: dict[str, str] = {}
         self._me = me
         self._office_term = office_term
         self._ledger = round_.ledger
@@ -140,7 +137,6 @@ class Distribution:
         self._began = (0, 0)
         self._thetas: dict[Contributor, float] = {}
         self._lost: tuple[Lost, ...] = ()
-        self._disputed = (0, 0)  # under this order devices have staged this result, and others another one
         self._since = 0  # the version from which on orders name this result
         self._doubted: frozenset[str] = frozenset()  # devices held to give another result, in this round
         self._waited_since: dict[Contributor, tuple[float, tuple[object, ...]]] = {}
@@ -164,10 +160,9 @@ class Distribution:
 
         going: an earlier agent's order, which those that are here go on with; `result` has those that are left.
         """
-        self.result, self.digest, self._disputed, self._lost = result, b"", (0, 0), ()
+        self.result, self.digest, self._lost = result, b"", ()
         self.later = frozenset() if self._is_for_all else self._find_later()
         if isinstance(result, Staged):
-            self._note_dispute(self._staged(), result.digest)
             self.digest = result.digest
         self._since, self._moved = self._version + 1, (now, ())
         if plan is None:
@@ -251,7 +246,6 @@ class Distribution:
         They stay behind in this round: else the results of two of them could be tried in turn, without end.
         """
         self.result = self.last = self.plan = None
-        self._disputed = (0, 0)
         self._waited_since.clear()
         self._stalled_once.clear()
         self._dropped.update(without)
@@ -353,7 +347,6 @@ class Distribution:
             self._lost if plan else (),
             self._judging.limits if plan else Limits(),
             self._told_thetas() if plan else (),
-            *self._disputed,
             self.result.room if isinstance(self.result, Staged) else self._ledger.room,
             checksum,
         )
@@ -376,7 +369,6 @@ class Distribution:
         if staged and not self.digest:
             order = self.last.order if self.last else ()
             digest = staged[root] if root in staged else choose_digest(staged, self._opened.base, order)
-            self._note_dispute(staged, digest)
             self.digest = digest
             if len(set(staged.values())) > 1 or self._version > self._since:
                 self._since = self._version + 1
@@ -389,19 +381,24 @@ class Distribution:
         order, here = self.last.order, {member.contributor: member for member in self.recipients()}
         fed = [here[order[place]] for place in tree_children(0, len(order)) if order[place] in here]
         # Its part of an exchange may have been refused, and its result be as it should.
-        whole = ALTERED_RESULT, DIFFERS
-        return len(fed) > 1 and all(not self.has(member) and self.refuses(member, root, whole) for member in fed)
+        return len(fed) > 1 and all(
+            not self.has(member) and self.refuses(member, root, ALTERED_RESULT) for member in fed
+        )
 
-    def refuses(self, member: TrainerSeen, giver: Contributor, reasons: tuple[str, ...] = ("",)) -> bool:
+    def refuses(self, member: TrainerSeen, giver: Contributor, reason: str = "") -> bool:
         """Return True if this member refuses, in this round, what that device gives, for a reason that begins so."""
         refused = giver.peer_id, self._ledger.round_id
         accused = (each for each in member.report.accused if (each.peer_id, each.round_id) == refused)
-        return any(each.reason.startswith(reasons) for each in accused)
+        return any(each.reason.startswith(reason) for each in accused)
 
     def _find_doubted(self, recipients: list[TrainerSeen]) -> frozenset[str]:
-        """Return the peer ids that these accuse, in this round, of giving another result."""
+        """Return the peer ids that these accuse, in this round, of giving an altered result."""
         accused = (each for member in recipients for each in member.report.accused)
-        now = (each for each in accused if each.round_id == self._ledger.round_id and each.reason.startswith(DIFFERS))
+        now = (
+            each
+            for each in accused
+            if each.round_id == self._ledger.round_id and each.reason.startswith(ALTERED_RESULT)
+        )
         return frozenset(each.peer_id for each in now)
 
     def _staged(self) -> dict[Contributor, bytes]:
@@ -422,26 +419,6 @@ class Distribution:
     def _find_root(self) -> Contributor | None:
         """Return the device that all have the result from; None in segments."""
         return self.last.order[0] if self.last and not self.last.owns else None
-
-    def _note_dispute(self, staged: Mapping[Contributor, bytes], digest: bytes) -> None:
-        """Remember the order under which some have staged another result than this one's, and its givers."""
-        members = {peer: member for peer in staged if (member := self._members.get(peer)) and member.report.staged}
-        ballots = {peer: (it.term, it.version) for peer, member in members.items() if (it := member.report.staged)}
-        ours = {ballots[peer] for peer in members if staged[peer] == digest}
-        others = [peer for peer in members if staged[peer] != digest and ballots[peer] in ours]
-        if not others:
-            return
-        self._disputed = ballots[others[0]]
-        round_id, most = self._ledger.round_id, first_few([peer.peer_id for peer in members if staged[peer] == digest])
-        for peer in others:
-            self.contradicted[peer.peer_id] = f"it has another one of round {round_id} than {most}"
-            logger.warning("round %d: %s has another result than %s", round_id, peer.peer_id, most)
-        if self.last and not self.last.owns and (self.last.term, self.last.version) == self._disputed:
-            order = self.last.order
-            for place in range(1, len(order)):
-                child, parent = order[place], order[tree_parent(place) or 0]
-                if child in staged and parent in staged and staged[child] != staged[parent]:
-                    self.contradicted[parent.peer_id] = f"{child.peer_id} has another one of round {round_id} from it"
 
     def sources(self) -> list[Contributor]:
         """Return the devices that can give the result: those that have staged it, or before that those that hold it."""

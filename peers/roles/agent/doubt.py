@@ -107,9 +107,8 @@ EVERY = 20
 class Judging:
     """Doubts about one round.
 
-    doubted: peer ids with work that a device has refused lately. disputed: peer ids that are said to have given another
-    result than others have, and those that say so. unjudged: peer ids with an own delta that nobody took alone in the
-    round before. looks: None if it is not inspected. least_angle: as in `Limits`.
+    doubted: peer ids with work that a device has refused lately. unjudged: peer ids with an own delta that nobody took
+    alone in the round before. looks: None if it is not inspected. least_angle: as in `Limits`.
     """
 
     ledger: RoundLedger
@@ -118,7 +117,6 @@ class Judging:
     unjudged: frozenset[str] = frozenset()
     looks: Looks | None = None
     least_angle: float = Limits().angle
-    disputed: frozenset[str] = frozenset()
 
     @property
     def limits(self) -> Limits:
@@ -151,22 +149,20 @@ class JudgedDevices:
         """Return peer id -> why the last inspection leaves it out of this round."""
         return {} if self.is_due(round_id) else self.odd
 
-    def prepare(
-        self, ledger: RoundLedger, digest: bytes, doubted: frozenset[str], disputed: frozenset[str] = frozenset()
-    ) -> Judging:
+    def prepare(self, ledger: RoundLedger, digest: bytes, doubted: frozenset[str]) -> Judging:
         """Return the judging of the round that is announced. digest: of w(t).
 
         If nobody was judged before, all but a few give first; w(t) draws these few. They are not judged then, and the
         others are, one after the other, which takes longer than in pairs.
         """
         if not self.is_on:
-            return Judging(ledger, doubted=doubted, disputed=disputed)
+            return Judging(ledger, doubted=doubted)
         members = {peer.peer_id for peer in ledger.members}
         drawn = sorted(members, key=lambda peer_id: blake2b(digest + peer_id.encode(), digest_size=8).digest())
         unjudged = frozenset(members - (self.peer_ids or set(drawn[: max(1, len(drawn) // _TO_ONE_JUDGE)])))
         is_due = self.is_due(ledger.round_id) and len(members) >= FEWEST
         looks = Looks(ledger, digest, self.odd) if is_due else None
-        return Judging(ledger, True, doubted, unjudged, looks, self.known.least_angle(ledger.round_id), disputed)
+        return Judging(ledger, True, doubted, unjudged, looks, self.known.least_angle(ledger.round_id))
 
     def note(self, judging: Judging, result: Holding | Staged | None) -> None:
         """Note the devices of a closed round that gave before they merged; in segments, everybody.

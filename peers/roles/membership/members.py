@@ -28,7 +28,7 @@ import msgspec
 
 from mdl.bounds import MAX_MEMBERS, MAX_TEXT, printable
 from mdl.config import BusySection
-from mdl.defence.reputation import DIFFERS, FAINT, Quarantine, Suspects, Suspicion
+from mdl.defence.reputation import FAINT, Quarantine, Suspicion
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.status_messages import MAX_CUTS
@@ -572,16 +572,12 @@ def _trained_by(report: PeerReport) -> int:
 class Distrust:
     """See the module. doubted: peer ids with work refused lately: what they give next is judged first, as a whole.
 
-    disputed: devices that gave another result than others have, and those that say so: one of the two lies, and neither
-    gives out any. out: peer id -> why it is left out. is_on: devices are left out if several suspect them, or if they
-    stood out.
+    out: peer id -> why it is left out. is_on: devices are left out if several suspect them, or if they stood out.
     """
 
     def __init__(self, is_on: bool) -> None:
         self.doubted: frozenset[str] = frozenset()
-        self.disputed: frozenset[str] = frozenset()
         self.out: dict[str, str] = {}
-        self._seen = Suspects()  # by the agent itself
         self._quarantine = Quarantine()
         self._is_on = is_on
 
@@ -592,9 +588,7 @@ class Distrust:
         refused them: that was its word against those that merged their work.
         """
         said, words = {member.peer_id: _suspects(member) for member in members}, self._words(members, round_id)
-        disputes = [(accuser, peer_id) for accuser, peer_id, reason in words if reason.startswith(DIFFERS)]
-        self.disputed = frozenset(peer_id for pair in disputes for peer_id in pair)
-        accused = {peer_id for _, peer_id, reason in words if not reason.startswith(DIFFERS)}
+        accused = {peer_id for _, peer_id, _ in words}
         self.doubted = frozenset(accused.difference(judged))
         if not self._is_on:
             return
@@ -604,17 +598,10 @@ class Distrust:
         for peer_id in before.keys() - self.out.keys():
             logger.info("round %d takes %s in again", round_id, peer_id)
 
-    def note(self, odds: Mapping[str, str], round_id: int) -> None:
-        """Remember devices with a result, or a part of it, at odds with others'. odds: peer id -> the words."""
-        for peer_id, told in odds.items():
-            self._seen.accuse([peer_id], round_id, f"{DIFFERS}{told}")
-
     def doubts(self, members: Iterable[TrainerSeen], round_id: int) -> tuple[str, ...]:
         """Return what these hold against each other, a line each for people."""
         words = sorted(self._words(members, round_id))[:MAX_CUTS]
-        return tuple(
-            printable(f"{one} says of {other}: {why}" if one else f"{other}: {why}") for one, other, why in words
-        )
+        return tuple(printable(f"{one} says of {other}: {why}") for one, other, why in words)
 
     def admitted(self, current: list[TrainerSeen]) -> list[TrainerSeen]:
         """Return the members at the mesh's model that take part; all of them, if nobody would be left."""
@@ -625,11 +612,11 @@ class Distrust:
         return printable(self.out.get(peer.peer_id, ""))
 
     def _words(self, members: Iterable[TrainerSeen], round_id: int) -> list[tuple[str, str, str]]:
-        """Return accuser, accused and reason of all that has not faded. accuser: "" for the agent."""
+        """Return accuser, accused and reason of all that has not faded."""
         said = {member.peer_id: _suspects(member) for member in members}
         return [
             (accuser, peer_id, each.reason)
-            for accuser, suspects in [*said.items(), ("", self._seen.known)]
+            for accuser, suspects in said.items()
             for peer_id, each in suspects.items()
             if peer_id != accuser and peer_id in said and each.now(round_id) >= FAINT
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mdl.bounds import MAX_RATE_MB_S
-from mdl.defence.reputation import ALTERED_RESULT, DIFFERS
+from mdl.defence.reputation import ALTERED_RESULT
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.exchange import SegmentExchange, Uplink
 from mdl.peers.roles.trainer.guard import DeltaGuard, Voice
@@ -99,14 +99,10 @@ class Staging:
         """Stage the mean that this digest names. Raises RemoteProtocolError if it is not the one ordered."""
         if part is None or part.round_id != named.round_id:
             return []
-        gapped = part.broadcast.gapped
         if part.broadcast.take_name(named, now):
             self._voice.want(now)
         if part.broadcast.staged is None:
             return []
-        if gapped and gapped.odd:  # known only now that the values are those of the digest
-            differs = f"{DIFFERS}its part of round {part.round_id}'s result is not what most devices have"
-            self._guard.accuse(sorted(gapped.odd), differs)
         self._note_staged(part)
         self._voice.transfer, self._voice.has_changed = None, True
         return [*part.broadcast.confirm(), *part.broadcast.feed(now)]
@@ -143,7 +139,7 @@ class Staging:
             part.broadcast.stage(result, digest_of_result(digest, result), now)
         except RemoteProtocolError:
             if part.broadcast.is_of_order(message):
-                self._guard.accuse([sender], f"{DIFFERS}what it gives is not the result of round {part.round_id}")
+                self._guard.accuse([sender], f"{ALTERED_RESULT}{part.round_id}")
             raise
         self._note_staged(part)
         self._voice.ask_at = self._voice.transfer = None

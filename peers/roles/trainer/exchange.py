@@ -10,8 +10,7 @@ that have its piece its work counts, and the others come about without it (`go_o
 
 After an exchange that came to no end, only the gaps of a result are fetched (`GappedResult`). The values that are here
 need not be believed. The order names the result by its digest, and the values are hashed once the last gap is filled.
-If they are another result's after all, all of it is fetched. A device may have all of a result, while most devices have
-another one. Then it compares its values with all that come, to learn which device gave something else.
+If they are another result's after all, all of it is fetched.
 """
 
 from __future__ import annotations
@@ -104,17 +103,11 @@ class GrowingResult:
 
 @dataclass
 class GappedResult:
-    """See the module. digest: of the result that is ordered. values: float32 (P,). gaps: (start, stop), in order.
-
-    givers: for a result that is here, while most devices have another one: gap -> the device that gave these values.
-    odd: those givers that gave other values than those that fill the gap.
-    """
+    """See the module. digest: of the result that is ordered. values: int32 (P,). gaps: (start, stop), in order."""
 
     digest: bytes
     values: Sums
     gaps: deque[tuple[int, int]]
-    givers: Mapping[tuple[int, int], Contributor] = field(default_factory=dict)
-    odd: set[Contributor] = field(default_factory=set)
 
     def ask(self, round_id: int) -> GlobalWanted:
         """Return the request for the first gap."""
@@ -127,9 +120,6 @@ class GappedResult:
         if not self.gaps or (start, stop) != self.gaps[0]:
             return False
         check_size(values, stop - start)
-        giver = self.givers.get((start, stop))
-        if giver and not np.array_equal(self.values[start:stop], values):
-            self.odd.add(giver)
         self.values[start:stop] = values
         self.gaps.popleft()
         return True
@@ -408,11 +398,6 @@ class SegmentExchange:
     def partial(self) -> Partials:
         """The lost devices that are in some of the result's segments, and the segments that lack them."""
         return partials_of(self.order.lost, self._without, self._cut.segments, self._cut.values)
-
-    def givers(self) -> dict[tuple[int, int], Contributor]:
-        """Return (start, stop) of the result's values -> the device that gave them; none more than MOST_AT_ONCE."""
-        owned = {peer: map(self._cut.bounds, self._owned_by[peer]) for peer in self.order.order if peer != self._me}
-        return {gap: peer for peer, parts in owned.items() for gap in join_gaps(parts)}
 
     def lacking(self) -> tuple[str, ...]:
         """Return the peer ids of the contributors with pieces that this owner still waits for."""

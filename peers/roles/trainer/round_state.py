@@ -8,7 +8,6 @@ replace it.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from math import inf, isfinite
 
@@ -236,24 +235,14 @@ class Broadcast:
         return now is not None and bool(order.owns) and exchanging(order).is_same(exchanging(now))
 
     def _keep(self, order: BroadcastOrdered) -> GappedResult | None:
-        """Return what an exchange of the same contributors has brought of the result that this order names.
-
-        All of it is to be compared if most devices have another result of that very exchange.
-        """
+        """Return what an exchange of the same contributors has brought of the result that this order names."""
         exchange, gapped = self.exchange, self.gapped
         if order.owns or not order.digest:
             return None
-        if exchange and self.staged and self._is_disputed(order):
-            givers = exchange.givers()
-            return GappedResult(order.digest, exchange.result.values, deque(sorted(givers)), givers)
         has_some = exchange is not None and exchange.result.received_bytes > 0 and not exchange.is_whole
         if exchange and has_some and set(exchange.order.contributors) == set(order.contributors):
             return GappedResult(order.digest, exchange.result.values, exchange.result.gaps())
         return gapped if gapped and gapped.gaps and gapped.digest == order.digest else None
-
-    def _is_disputed(self, order: BroadcastOrdered) -> bool:
-        """Return True if this device has staged one result under an order, and most others another one under it."""
-        return self._ballot == (order.disputed_term, order.disputed) and self.digest != order.digest
 
     def _starts(self, now: float) -> list[Contributor]:
         """Return the asking children to feed from now on: as many, in turn, as it takes to fill the uplink."""
