@@ -36,16 +36,14 @@ def order_broadcast(
     sources: list[Contributor],
     members: Members,
     now: float = 0.0,
-    doubted: Collection[str] = (),
 ) -> tuple[Contributor, ...]:
     """Return the order: devices with the result first; the richest of the rest feed others, sources feed the poorest.
 
     A slow link takes as long as it takes: it must begin at once, and hold up nobody else. Nobody is fed by a device
-    that lately could not reach it, if there is another way. doubted: peer ids that feed nobody where others can.
+    that lately could not reach it, if there is another way.
     """
-    sources = sorted(sources, key=lambda peer: peer.peer_id in doubted)
     rest = [peer for peer in recipients if peer not in sources]
-    rest.sort(key=lambda peer: (peer.peer_id in doubted, poverty(members.get(peer))))
+    rest.sort(key=lambda peer: poverty(members.get(peer)))
     places = range(len(sources), len(sources) + len(rest))
     leaves = sorted((place for place in places if not tree_children(place, places.stop)), key=_depth, reverse=True)
     at = dict(zip([place for place in places if place not in leaves] + leaves, rest, strict=True))
@@ -138,7 +136,6 @@ class Distribution:
         self._thetas: dict[Contributor, float] = {}
         self._lost: tuple[Lost, ...] = ()
         self._since = 0  # the version from which on orders name this result
-        self._doubted: frozenset[str] = frozenset()  # devices held to give another result, in this round
         self._waited_since: dict[Contributor, tuple[float, tuple[object, ...]]] = {}
         self._stalled_once: set[Contributor] = set()
         self._dropped: set[Contributor] = set()
@@ -298,9 +295,6 @@ class Distribution:
         if order.term != self._ledger.term or {member.contributor for member in recipients} != set(order.order):
             order = self.order(now)
         late = [member for member in recipients if not self.has_staged(member)]
-        if late and (doubted := self._find_doubted(recipients)) != self._doubted:
-            self._doubted = doubted
-            order = self.order(now)
         if late and self._members.reach.apart(now):
             have = {member.contributor for member in recipients if self.has(member)}
             places = [place for place, peer in enumerate(order.order) if peer in have]
@@ -317,7 +311,7 @@ class Distribution:
         turn = len(self._stalled_once) % max(1, len(sources))  # a device that cannot reach its parent gets another one
         sources = sources[turn:] + sources[:turn]
         recipients = [member.contributor for member in self.recipients()]
-        return self.order_so(order_broadcast(recipients, sources, self._members, now, self._doubted))
+        return self.order_so(order_broadcast(recipients, sources, self._members, now))
 
     def order_so(self, order: tuple[Contributor, ...]) -> BroadcastOrdered:
         self._name_the_result()
@@ -390,16 +384,6 @@ class Distribution:
         refused = giver.peer_id, self._ledger.round_id
         accused = (each for each in member.report.accused if (each.peer_id, each.round_id) == refused)
         return any(each.reason.startswith(reason) for each in accused)
-
-    def _find_doubted(self, recipients: list[TrainerSeen]) -> frozenset[str]:
-        """Return the peer ids that these accuse, in this round, of giving an altered result."""
-        accused = (each for member in recipients for each in member.report.accused)
-        now = (
-            each
-            for each in accused
-            if each.round_id == self._ledger.round_id and each.reason.startswith(ALTERED_RESULT)
-        )
-        return frozenset(each.peer_id for each in now)
 
     def _staged(self) -> dict[Contributor, bytes]:
         """Return holder -> digest of its staged result, for the recipients that have the result."""
