@@ -1,4 +1,4 @@
-"""Own deltas in fewer bits: int8 or int4 in blocks with a unit each; and integers packed for the way. Pure.
+"""Coding of own deltas as int8 or int4, in blocks with a unit each, and packing of integers. Pure.
 
 A device rounds its own delta once more, before it tells its checksums: the values of a block become multiples of a
 power of two, so many that they fit in so few bits. What is rounded off is own work, and comes with the next delta

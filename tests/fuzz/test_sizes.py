@@ -94,6 +94,7 @@ COVERED: dict[str, str] = {
     "mdl/files/checkpoint.py:_is_whole": "own: ",
     "mdl/files/checkpoint.py:_read_header": "cache: a header",
     "mdl/files/checkpoint.py:_is_as_sealed": "the header of a file that safetensors has read",
+    "mdl/protocol/coding.py:unpack": "message: packed values of another size",
     "mdl/files/checkpoint.py:write_packed": SELF,
     "mdl/files/checkpoint.py:read_packed": "cache: ",
     "mdl/files/export.py:export_state": SELF,
