@@ -1,7 +1,7 @@
 """Coding of own deltas as int8 or int4, in blocks with a unit each, and packing of integers. Pure.
 
 A device rounds its own delta once more, before it tells its checksums: the values of a block become multiples of a
-power of two, so many that they fit in so few bits. What is rounded off is own work, and comes with the next delta
+power of two, so many that they fit in so few bits. The rest is own work, and comes with the next delta
 (error feedback). So sums stay sums of integers: any order of merging gives the same bytes, and each is checked.
 
 On their way the integers of a block of 64 take as many bits as the largest needs, without the zeros at their end. That
