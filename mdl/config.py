@@ -301,7 +301,7 @@ class RoundSection(Section, frozen=True):
     min_peers: devices that must be there before a round is opened.
     policy: the name of a policy that pairs devices for aggregation (scheduler/policies/registry.py).
     exchange: deltas go whole from hop to hop ("chain") or in segments ("shares"); "auto": by the links.
-    compress: segments in 3.6 (int8) or 6.5 (int4) times fewer bytes; auto: by the links.
+    compress: segments in 3.8 (int8) or 6.5 (int4) times fewer bytes; auto: by the links.
     theta: a device's weight in the mean: 1 each ("peer"), or its windows ("samples").
     eta: step along the global delta (Algorithm 1), also of the outer optimizer.
     outer: the outer optimizer: none, or nesterov over the global deltas (DiLoCo); eta and outer: same on all devices.

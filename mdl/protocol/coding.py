@@ -29,7 +29,7 @@ _BITS: dict[Coding, float] = {"none": 32.0, "int8": 8.25, "int4": 4.25}
 _MORE_BITS = 0.6
 # Values that share a number of bits, and one of zeros at their end: two bytes.
 _PACKED = 64
-_SIZE = np.dtype("<u4")
+_SIZE, _BYTE = np.dtype("<u4"), 8
 # Values are rounded, packed and unpacked so many at a time: temporaries stay small.
 _AT_ONCE = 1 << 16
 _Blocks: TypeAlias = NDArray[np.int64]
@@ -66,6 +66,7 @@ def pack(sums: NDArray[np.int32]) -> bytes:
     blocks >>= shifts[:, None]
     widths = np.frexp(np.bitwise_or.reduce(blocks ^ (blocks >> 31), axis=1))[1] + 1
     widths[together == 0] = 0
+    widths[widths == _BYTE - 1] = _BYTE  # whole bytes are quick
     head = np.concatenate([shifts.astype(np.uint8), widths.astype(np.uint8)])
     groups = [_bits_of(blocks[widths == width], int(width)) for width in np.unique(widths[widths > 0])]
     return b"".join([np.array([sums.size], _SIZE).tobytes(), head.tobytes(), *(group.tobytes() for group in groups)])
@@ -78,7 +79,7 @@ def unpack(packed: memoryview, most: int) -> NDArray[np.int32]:
     if not 0 < size <= most or len(packed) < 4 + 2 * count:
         raise RemoteProtocolError(f"{len(packed)} bytes for {size} packed values, at most {most} travel in one")
     shifts, widths = np.frombuffer(packed[4 : 4 + 2 * count], np.uint8).reshape(2, count).astype(np.int32)
-    if (shifts + widths).max() > 32 or 4 + 2 * count + _PACKED // 8 * int(widths.sum()) != len(packed):
+    if (shifts + widths).max() > 33 or 4 + 2 * count + _PACKED // 8 * int(widths.sum()) != len(packed):
         raise RemoteProtocolError(f"{len(packed)} bytes that are not {size} packed values")
     blocks, at = np.zeros((count, _PACKED), np.int32), 4 + 2 * count
     for width in np.unique(widths[widths > 0]):
@@ -103,25 +104,20 @@ def _shifts(blocks: _Blocks, steps: int) -> NDArray[np.int64]:
 
 
 def _bits_of(blocks: NDArray[np.int32], width: int) -> NDArray[np.uint8]:
-    """Return the lowest bits of whole blocks."""
-    packed = []
-    for start in range(0, len(blocks), _AT_ONCE // _PACKED):
-        some = blocks[start : start + _AT_ONCE // _PACKED].astype(">i4")
-        skipped = (32 - width) // 8  # whole bytes, which need not become bits
-        bits = np.unpackbits(some.view(np.uint8).reshape(-1, 4)[:, skipped:], axis=1)
-        packed.append(np.packbits(bits[:, bits.shape[1] - width :]))
-    return np.concatenate(packed)
+    """Return the lowest bits of whole blocks: bytes as they are, then the bits above them."""
+    if width > _BYTE:
+        return np.concatenate([blocks.astype(np.uint8).reshape(-1), _bits_of(blocks >> _BYTE, width - _BYTE)])
+    values = blocks.astype(np.int8).view(np.uint8).reshape(-1)
+    return values if width == _BYTE else np.packbits(np.unpackbits(values).reshape(-1, _BYTE)[:, _BYTE - width :])
 
 
 def _from_bits(packed: NDArray[np.uint8], width: int) -> NDArray[np.int32]:
     """Return blocks from the lowest bits of their values; the highest of these is the sign."""
-    blocks = np.empty((packed.size * 8 // (width * _PACKED), _PACKED), np.int32)
-    rows = _AT_ONCE // _PACKED
-    for start in range(0, len(blocks), rows):
-        size = width * _PACKED // 8
-        bits = np.unpackbits(packed[start * size : (start + rows) * size]).reshape(-1, width)
-        wide = np.zeros((len(bits), 32), np.uint8)
-        wide[:, :width] = bits
-        values = np.packbits(wide, axis=1).view(">i4").astype(np.int32)
-        blocks[start : start + rows] = (values >> (32 - width)).reshape(-1, _PACKED)
-    return blocks
+    count = packed.size * 8 // width
+    if width > _BYTE:
+        return (_from_bits(packed[count:], width - _BYTE) << _BYTE) | packed[:count].reshape(-1, _PACKED)
+    if width < _BYTE:
+        wide = np.zeros((count, _BYTE), np.uint8)
+        wide[:, :width] = np.unpackbits(packed).reshape(-1, width)
+        packed = np.packbits(wide)
+    return (packed.view(np.int8) >> np.int8(_BYTE - width)).reshape(-1, _PACKED).astype(np.int32)

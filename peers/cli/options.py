@@ -180,7 +180,7 @@ CompressBy = Annotated[
     str | None,
     typer.Option(
         "--compress",
-        help="Round segments, with error feedback: none, int8 or int4 (3.6 or 6.5 times fewer "
+        help="Round segments, with error feedback: none, int8 or int4 (3.8 or 6.5 times fewer "
         "bytes). With auto, the speed of the links chooses none, int8 or int4.",
         rich_help_panel=ROUNDS,
     ),

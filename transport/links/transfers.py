@@ -14,6 +14,7 @@ from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.protocol.checksum import checksum_of
 from mdl.protocol.machine import Received
 from mdl.protocol.messages import ASKS, CARRIERS, PACKED, SEGMENTS, Said
+from mdl.protocol.round_messages import PieceMessage, SegmentMessage
 from mdl.protocol.vocabulary import Bulk, Packed
 from mdl.transport.limits import LogLimit
 from mdl.transport.wire.bulk import Outgoing, OutgoingTransfers, Step, pack_segment, read_segment
@@ -33,6 +34,8 @@ from mdl.transport.wire.incoming import HashThread, IncomingTransfers
 
 # The stream of a segment's values: beside the chunks, so that no report waits behind them.
 _SEGMENT_STREAM = 0
+# Packed results are kept up to so many bytes: their devices ask for them at about the same time.
+_MOST_KEPT_BYTES = 1 << 21
 
 
 class Transfers:
@@ -46,6 +49,7 @@ class Transfers:
         self._outgoing = OutgoingTransfers(is_ahead)
         self._hashes = HashThread()
         self._incoming = IncomingTransfers(max_bytes, self._hashes.new)
+        self._packed: dict[PieceMessage | SegmentMessage, memoryview] = {}
 
     def __len__(self) -> int:
         """Return the number of transfers that this node offered and that have not all arrived."""
@@ -60,12 +64,23 @@ class Transfers:
                 raise LocalProtocolError(f"{type(message).__name__} with {type(values).__name__}")
             return self._outgoing.offer(receiver, message, values, now)
         if isinstance(message, SEGMENTS):
-            return [Outgoing(receiver, message, pack_segment(values, message.is_packed), _SEGMENT_STREAM)]
+            return [Outgoing(receiver, message, self._segment(message, values), _SEGMENT_STREAM)]
         if isinstance(message, ASKS):
             self._incoming.ask(receiver, now)
         if values is not None:
             raise LocalProtocolError(f"{type(message).__name__} carries no values")
         return [Outgoing(receiver, message)]
+
+    def _segment(self, message: PieceMessage | SegmentMessage, values: Bulk | None) -> memoryview:
+        """Return a segment's values as they travel; a packed result is kept for all that get it."""
+        if (known := self._packed.get(message)) is not None:
+            return known
+        travels = pack_segment(values, message.is_packed)
+        if isinstance(message, SegmentMessage) and message.is_packed:
+            if sum(map(len, self._packed.values())) > _MOST_KEPT_BYTES:
+                self._packed.clear()
+            self._packed[message] = travels
+        return travels
 
     def take(self, envelope: Envelope, frames: Sequence[zmq.Frame], now: float) -> list[Step]:
         """Handle a checked envelope and its frames, the header first. Raises RemoteProtocolError."""
