@@ -39,7 +39,7 @@ def test_coded_segments_are_judged_and_what_cannot_be_coded_is_told() -> None:
     done = _mdl("sim", "run", "--exchange", "shares", "--compress", "any", "--seeds", 8, "--processes", 1, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["failing_seeds"] == []
-    assert [Campaign(exchange="shares", compress="any").plan(seed).compress for seed in range(5)] == list(CODINGS)
+    assert [Campaign(exchange="shares", compress="any").plan(seed).compress for seed in range(3)] == list(CODINGS)
     refused = _mdl("sim", "run", "--compress", "int4", "--seeds", 1)
     assert refused.returncode == 2
     assert "--compress int4: only segments are rounded; add --exchange shares" in refused.stderr
