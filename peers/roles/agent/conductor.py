@@ -242,10 +242,9 @@ class Conductor:
             return self._abandon(now, "nobody is left")
         if distribution.is_exchanging:
             holders = [member for member in recipients if distribution.has(member)]
-            if self._is_poisoned() and all(map(self._is_refused, holders)):
+            is_refused = self._is_poisoned() and all(map(self._is_refused, holders))
+            if is_refused and (not holders or self._can_decide_without(holders)):
                 self._aggregation.is_whole = True  # by hops, where whole deltas are judged
-                if not holders:
-                    return self._lose_result(now)
                 return self._leave_the_staged_behind(holders, now, "others refuse its part of the segments")
             if slow := self._find_slow(recipients, now):
                 distribution.left_behind.add(slow.contributor)
@@ -261,8 +260,7 @@ class Conductor:
             return self._lose_result(now)
         elif distribution.is_refused():
             holders = [member for member in recipients if distribution.has(member)]
-            others = [member for member in recipients if member not in holders]
-            if has_quorum(self._opened.base, voters(others)):  # else the round needs these
+            if self._can_decide_without(holders):
                 return self._leave_the_staged_behind(holders, now, "others refuse its result")
         if distribution.leave_the_stalled_behind(recipients, now):
             self.progressed_at = now  # at most twice a device
@@ -338,6 +336,11 @@ class Conductor:
         """Return True if enough devices refuse, in this round, what this one gives."""
         refusing = sum(self._distribution.refuses(member, holder.contributor) for member in self._following())
         return refusing >= accusers_needed(len(self.ledger.members))
+
+    def _can_decide_without(self, holders: list[TrainerSeen]) -> bool:
+        """Return True if the round does not need these to be decided."""
+        others = [member for member in self._distribution.recipients() if member not in holders]
+        return has_quorum(self._opened.base, voters(others))
 
     def _decide(self, staged: list[TrainerSeen], now: float) -> list[Effect]:
         """Decide the round, if a majority of the deciding devices has the result; everybody alive has it."""
