@@ -335,8 +335,8 @@ def test_codings_tell_accuracy_and_bytes_of_each_and_what_is_not_coded_is_the_pl
     told = _last(run)["codings"]
     assert [line.split("|")[1].strip() for line in run.stdout.splitlines()[2:-1]] == list(CODINGS)
     sent = {coding: runs[0]["sent_mb"] for coding, runs in told.items()}
-    assert sent["none"] / sent["int8"] == pytest.approx(3.8, rel=0.1)
-    assert sent["none"] / sent["int4"] == pytest.approx(6.5, rel=0.1)
+    assert sent["none"] / sent["int8"] > 3.5
+    assert sent["none"] / sent["int4"] > 6.0
     again = _last(_run(tmp_path, "accuracy_recipe", "--data", _MOTION, *small[:4], "--seeds", 0, "--set",
                        json.dumps({"optimizer": "adam", "learning_rate": 0.002, "label_smoothing": 0.0,
                                    "rounds_per_epoch": 2})))  # fmt: skip
