@@ -29,8 +29,9 @@ _BITS: dict[Coding, float] = {"none": 32.0, "int8": 8.25, "int4": 4.25}
 _MORE_BITS = 0.6
 # Values that share a number of bits, and one of zeros at their end: two bytes.
 _PACKED = 64
-_SIZE, _BYTE = np.dtype("<u4"), 8
-# Values are rounded, packed and unpacked so many at a time: temporaries stay small.
+_SIZE = np.dtype("<u4")
+_BYTE = 8
+# Values are rounded so many at a time: temporaries stay small.
 _AT_ONCE = 1 << 16
 _Blocks: TypeAlias = NDArray[np.int64]
 
@@ -79,6 +80,7 @@ def unpack(packed: memoryview, most: int) -> NDArray[np.int32]:
     if not 0 < size <= most or len(packed) < 4 + 2 * count:
         raise RemoteProtocolError(f"{len(packed)} bytes for {size} packed values, at most {most} travel in one")
     shifts, widths = np.frombuffer(packed[4 : 4 + 2 * count], np.uint8).reshape(2, count).astype(np.int32)
+    # A value of 7 bits takes 8: its sign may be there twice.
     if (shifts + widths).max() > 33 or 4 + 2 * count + _PACKED // 8 * int(widths.sum()) != len(packed):
         raise RemoteProtocolError(f"{len(packed)} bytes that are not {size} packed values")
     blocks, at = np.zeros((count, _PACKED), np.int32), 4 + 2 * count

@@ -194,8 +194,8 @@ class SimulatedTransfers:
         The receiver gets the sender's memory as it is on arrival: the sender may have changed it by then.
         """
         is_packed = isinstance(send.message, SEGMENTS) and send.message.is_packed
-        travelling = len(pack(values.view(np.int32))) / 4 if is_packed else values.size
-        size_bytes = max(1, int(self._size_bytes * travelling / self._size))
+        travelling = len(pack(values.view(np.int32))) if is_packed else values.nbytes
+        size_bytes = max(1, self._size_bytes * travelling // (4 * self._size))
         for arrival in self._network.deliver(sender.peer_id, send.receiver, size_bytes, now):
             given = values.view()
             given.flags.writeable = False

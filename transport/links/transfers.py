@@ -49,7 +49,7 @@ class Transfers:
         self._outgoing = OutgoingTransfers(is_ahead)
         self._hashes = HashThread()
         self._incoming = IncomingTransfers(max_bytes, self._hashes.new)
-        self._packed: dict[PieceMessage | SegmentMessage, memoryview] = {}
+        self._packed: dict[SegmentMessage, memoryview] = {}
 
     def __len__(self) -> int:
         """Return the number of transfers that this node offered and that have not all arrived."""
@@ -73,14 +73,13 @@ class Transfers:
 
     def _segment(self, message: PieceMessage | SegmentMessage, values: Bulk | None) -> memoryview:
         """Return a segment's values as they travel; a packed result is kept for all that get it."""
-        if (known := self._packed.get(message)) is not None:
-            return known
-        travels = pack_segment(values, message.is_packed)
-        if isinstance(message, SegmentMessage) and message.is_packed:
+        if not (message.is_packed and isinstance(message, SegmentMessage)):
+            return pack_segment(values, message.is_packed)
+        if message not in self._packed:
             if sum(map(len, self._packed.values())) > _MOST_KEPT_BYTES:
                 self._packed.clear()
-            self._packed[message] = travels
-        return travels
+            self._packed[message] = pack_segment(values, is_packed=True)
+        return self._packed[message]
 
     def take(self, envelope: Envelope, frames: Sequence[zmq.Frame], now: float) -> list[Step]:
         """Handle a checked envelope and its frames, the header first. Raises RemoteProtocolError."""

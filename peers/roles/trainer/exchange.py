@@ -630,7 +630,10 @@ class SegmentExchange:
         self._ballot = order.round_id, order.term, order.version
         self._cut = SegmentCut(size, order.segment_values, tuple(owns for _, owns in table), lost)
         self._contributors = frozenset(order.contributors)
-        self._is_packed = coding_in(order.room) != "none"
+        coding = coding_in(order.room)
+        self._is_packed = coding != "none"
+        self._part_of_piece = part_of_bytes(coding)
+        self._part_of_result = part_of_bytes(coding, len(self._contributors))
         self._most_bytes = self._bytes((True, 0))
         is_told = len(order.thetas) == len(order.contributors)
         self._thetas = dict(zip(order.contributors, order.thetas, strict=True)) if is_told else {}
@@ -783,6 +786,5 @@ class SegmentExchange:
     def _bytes(self, parcel: Parcel) -> int:
         """Return the bytes that a parcel takes on its way, about so many if it is packed."""
         is_result, segment = parcel
-        bounds, coding = self._cut.bounds(segment), coding_in(self.order.room)
-        part = part_of_bytes(coding, len(self._contributors) if is_result else 1)
+        bounds, part = self._cut.bounds(segment), self._part_of_result if is_result else self._part_of_piece
         return max(4, int(4 * part * (bounds.stop - bounds.start)))

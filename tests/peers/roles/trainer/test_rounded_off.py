@@ -99,7 +99,7 @@ def _move(trainer: Trainer, round_id: int, lineage: Lineage) -> None:
 
 
 def _own(trainer: Trainer) -> Vector:
-    """What it holds of its own, and what coding has left of that."""
+    """Return the own delta that it holds, with the rest that coding has left."""
     assert trainer.part is not None
     assert trainer.part.rest is not None
     own: Vector = mean_of(trainer.holdings()[0], trainer.parameters) + trainer.part.rest
