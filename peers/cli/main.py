@@ -257,9 +257,9 @@ def up(
     A terminal shows a live view; elsewhere a line a round is printed.
     """
     level = log_at(log_level, quiet)
-    from mdl.peers.cli.forks import begun_nursery
+    from mdl.peers.launch.nursery import begun_nursery
 
-    with begun_nursery(peers) as nursery:  # it imports torch meanwhile
+    with begun_nursery(Path(__file__).with_name("forks.py"), peers) as nursery:  # it imports torch meanwhile
         from mdl.own import own_policy
         from mdl.peers.launch.up import run_up
 

@@ -22,9 +22,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from mdl.peers.edge.small import VARIABLE as THREADS_VARIABLE
+from mdl.signals import blocked
 
 # Options of prctl.
 _SET_NAME, _SUBREAPER = 15, 36
@@ -159,6 +163,23 @@ class Forked:
     def kill(self) -> None:
         """End the process at once."""
         self.send_signal(signal.SIGKILL)
+
+
+@contextmanager
+def begun_nursery(script: Path, peers: int) -> Iterator[Nursery | None]:
+    """Start the process that forks those of a run with so many peers; None if the system cannot do that.
+
+    script: as in `Nursery`.
+    """
+    if not Nursery.is_possible():
+        yield None
+        return
+    # numpy's threads, started at its import, would be missing in a forked process.
+    environment = {**os.environ, THREADS_VARIABLE: str(share_of_threads(peers)), "OPENBLAS_NUM_THREADS": "1"}
+    with blocked():
+        nursery = Nursery(str(script), environment, subprocess.DEVNULL)
+    with nursery:
+        yield nursery
 
 
 def share_of_threads(peers: int) -> int:

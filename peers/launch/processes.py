@@ -20,6 +20,7 @@ from mdl.peers.launch.nursery import Forked, Nursery
 from mdl.peers.view.plain import LOG_VARIABLE
 from mdl.processes import APART, ask_to_end
 from mdl.signals import SIGNALS, blocked
+from mdl.transport.trust.keys import DERIVED_VARIABLE
 from mdl.writing import make_private_folder, open_private
 
 # A process that was asked to stop is killed after this time.
@@ -68,14 +69,15 @@ class Child:
 class Children:
     """All processes of a run. Use as a context manager: on the way out every one of them has ended.
 
-    nursery: forks them; None: each one imports torch by itself. beside: processes that are no nodes of the mesh, such
-    as a cloud.
+    derived: the keys of the code (`MeshKeys.hand_over`); "": each process derives them itself. nursery: forks them;
+    None: each one imports torch by itself. beside: processes that are no nodes of the mesh, such as a cloud.
     """
 
     logs: Path
     code: str
     threads: int
     nursery: Nursery | None = None
+    derived: str = ""
     running: list[Child] = field(default_factory=list)
     beside: list[Child] = field(default_factory=list)
 
@@ -98,6 +100,7 @@ class Children:
             LIFELINE_VARIABLE: "1",
             LOG_VARIABLE: str(log.absolute()),
             THREADS_VARIABLE: str(self.threads),
+            DERIVED_VARIABLE: self.derived,
         }
         if trains and self.nursery:
             self.nursery.wait_until_ready()  # Ctrl-C ends it

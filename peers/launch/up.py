@@ -240,8 +240,9 @@ def _train(
     """Start all processes, follow the rounds, end them; return what each process said at its end."""
     code = new_join_code(f"up-{secrets.token_hex(3)}")  # two runs on one network have different names
     mesh = Mesh.from_code(code)
+    derived = mesh.keys.hand_over() if mesh.keys else ""
     with (
-        Children(run.out / "logs", code, share_of_threads(run.peers), nursery) as children,
+        Children(run.out / "logs", code, share_of_threads(run.peers), nursery, derived) as children,
         Watcher(mesh, run.config.mesh, "up") as watcher,
         _page(run, mesh, watcher, console),
     ):

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from mdl.errors import ConfigError
 from mdl.protocol.statements import Enrolled, OwnerNamed, Proof, claim_of
 from mdl.protocol.vocabulary import PeerInfo, Role
+from mdl.transport.trust import keys as keys_module
 from mdl.transport.trust.keys import (
+    DERIVED_VARIABLE,
     DeviceKey,
     MeshKeys,
     code_hash,
@@ -91,10 +93,22 @@ def test_the_same_code_gives_the_same_keys_and_another_gives_others():
     assert keys.server_secret != keys.client_secret
 
 
+@pytest.mark.parametrize("run", ["", "walk"])
+def test_keys_that_the_parent_process_hands_over_are_those_of_this_code_alone(run, monkeypatch):
+    keys, other = MeshKeys.from_code(CODE, run), MeshKeys.from_code(new_join_code("home", bytes(19)), run)
+    monkeypatch.setenv(DERIVED_VARIABLE, keys.hand_over())
+    with monkeypatch.context() as nothing:
+        nothing.setattr(keys_module, "_scrypt", None)
+        assert MeshKeys.from_code(CODE, run) == keys
+    assert MeshKeys.from_code(new_join_code("home", bytes(19)), run) == other
+    assert MeshKeys.from_code(CODE, "another").server_secret != keys.server_secret
+
+
 def test_secrets_do_not_show_in_logs():
     keys = MeshKeys.from_code(CODE)
     assert keys.server_secret.decode() not in repr(keys)
     assert "_proof_key" not in repr(keys)
+    assert "_derived" not in repr(keys)
 
 
 def test_another_statement_or_code_gives_another_proof():
