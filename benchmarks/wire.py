@@ -193,7 +193,7 @@ def _take_hop(values: Any, code: str) -> Way:
         number = next(rounds)
         if number == 1:
             end.meet()
-        end.say(_SENDER, DeltaWanted(number, 1, 0, number))
+        end.say(_SENDER, DeltaWanted(number, 1, number))
         while True:
             for event in end.hear():
                 if isinstance(event, Received) and isinstance(event.values, np.ndarray):
@@ -209,7 +209,7 @@ def _send_hop(port: int, code: str, size: int) -> None:
         for event in end.hear(1e9):
             if isinstance(event, Received) and isinstance(event.message, DeltaWanted):
                 hop = event.message
-                end.say(_RECEIVER, DeltaMessage(hop.round_id, 0, hop.hop_id, 1.0, (_SENDER,)), values)
+                end.say(_RECEIVER, DeltaMessage(hop.round_id, hop.hop_id, 1.0, (_SENDER,)), values)
 
 
 def _take_segments(values: Any, code: str) -> Way:

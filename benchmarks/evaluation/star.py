@@ -63,7 +63,7 @@ class Slave:
                 if now < self._gave_at + LOST_S:
                     return []
                 self._gave_at = now
-                said = DeltaMessage(round_id, 0, round_id, self.delta.theta, tuple(self.delta.contributors))
+                said = DeltaMessage(round_id, round_id, self.delta.theta, tuple(self.delta.contributors))
                 return [Send(self.master, said, self.delta.values.view(np.float32))]
             case Received(message=GlobalMessage(round_id=round_id) as message, values=values) if self._is_awaited(
                 round_id
@@ -127,7 +127,7 @@ class Master:
             case Received(sender=sender, message=GlobalWanted(round_id=round_id)):
                 self._waits_for[sender.peer_id] = round_id
                 if self.round_id > self.rounds:
-                    return [Send(sender.peer_id, DeltaWanted(round_id, _ATTEMPT, 0, 0)), *self._go_on()]
+                    return [Send(sender.peer_id, DeltaWanted(round_id, _ATTEMPT, 0)), *self._go_on()]
                 self._fetching.discard(sender.peer_id)  # asked again: who has answered lets it pass
             case Received(sender=sender, message=DeltaMessage() as said, values=values):
                 if said.round_id != self.round_id or sender.peer_id in self._came:
@@ -164,7 +164,7 @@ class Master:
         free = [slave for slave in here if slave not in self._came | self._fetching]
         chosen = free[: max(0, MOST_FETCHED - len(self._fetching))]
         self._fetching |= set(chosen)
-        return [Send(slave, DeltaWanted(self.round_id, _ATTEMPT, 0, self.round_id)) for slave in chosen]
+        return [Send(slave, DeltaWanted(self.round_id, _ATTEMPT, self.round_id)) for slave in chosen]
 
     def _merge(self) -> list[Effect]:
         if self.mine is None or self._merging:
@@ -174,7 +174,7 @@ class Master:
         if not self._held or (self.collects and len(self._came) < len(self.slaves)):
             return []
         self._merging = True
-        return [MergeDeltas(self.round_id, 0, self.round_id, self.mine, self._held.pop(0))]
+        return [MergeDeltas(self.round_id, self.round_id, self.mine, self._held.pop(0))]
 
     def _give(self) -> list[Effect]:
         assert self.mine is not None

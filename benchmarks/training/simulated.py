@@ -81,7 +81,7 @@ class Device:
         if is_theirs:
             return merge_deltas(msgspec.structs.replace(effect, check=None))
         verdict, marks = Verdict(0.0, "it is a lie"), merge_deltas(effect, losses=self.losses).marks
-        return DeltasMerged(effect.round_id, effect.segment, effect.hop_id, None, verdict.reason, marks, verdict)
+        return DeltasMerged(effect.round_id, effect.hop_id, None, verdict.reason, marks, verdict)
 
 
 class TrainingMesh(SimMesh):

@@ -54,7 +54,7 @@ from mdl.protocol.sharing_messages import PartMessage, PartWanted, WindowsOffere
 from mdl.protocol.status_messages import MeshStatus, PageServed, StatusWanted
 from mdl.protocol.vocabulary import Message, Nonce, PeerInfo
 
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 
 
 class Hello(Message, frozen=True):

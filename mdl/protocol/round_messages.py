@@ -25,7 +25,6 @@ from mdl.bounds import (
     Room,
     Round,
     SchemaHash,
-    Segment,
     SegmentBits,
     SegmentCount,
     SegmentNumber,
@@ -96,7 +95,7 @@ class PeerReport(Message, frozen=True):
     forgotten: its furthest point on its lineage, if it has lost that model; all such points, if it stands nowhere.
     goal: the run's last round as it was told; 0: open.
     incoming: the hop that it receives at the moment.
-    holdings: its partial sums, by segment, also those it has given away.
+    holding: its partial sum, also one that it has given away; None: it has none.
     hops: its decisions as a receiver in the open round.
     staged: the result it has and has not applied.
     exchange: the exchange in segments that it takes part in; None: in none.
@@ -138,7 +137,7 @@ class PeerReport(Message, frozen=True):
     forgotten: Annotated[tuple[LineagePoint, ...], Meta(max_length=MAX_REACHED)] = ()
     goal: Round = 0
     incoming: Incoming | None = None
-    holdings: Annotated[tuple[Holding, ...], Meta(max_length=MAX_MEMBERS)] = ()
+    holding: Holding | None = None
     hops: Annotated[tuple[HopDecision, ...], Meta(max_length=MAX_HOPS)] = ()
     staged: Staged | None = None
     exchange: Exchanging | None = None
@@ -412,7 +411,6 @@ NOTHING_CAME = "nothing came"
 class HopOrdered(AgentMessage, frozen=True):
     """To the receiver of a hop: fetch the sender's partial sum and merge it.
 
-    segment: of the model; 0 as long as a model is one.
     hop_id: unique in the mesh: a term's own numbers.
     sender: the process that is to be asked.
     limits: the limits that it is judged by, if it is.
@@ -421,7 +419,6 @@ class HopOrdered(AgentMessage, frozen=True):
     checksum: of that sum, as its contributors have told theirs; None: not all have.
     """
 
-    segment: Segment
     hop_id: HopId
     sender: Contributor
     limits: Limits = Limits()
@@ -433,12 +430,10 @@ class HopOrdered(AgentMessage, frozen=True):
 class HopCancelled(AgentMessage, frozen=True):
     """To the receiver of a hop: abort it unless it is merged already, and report which (docs/protocol-hops.md).
 
-    segment: as in HopOrdered.
     hop_id: as in HopOrdered.
     sender: as in HopOrdered, for a receiver that never heard of it.
     """
 
-    segment: Segment
     hop_id: HopId
     sender: Contributor
 
@@ -446,11 +441,9 @@ class HopCancelled(AgentMessage, frozen=True):
 class HopReleased(AgentMessage, frozen=True):
     """To the sender of a hop: it did not count, or its receiver is lost with it; hold again (docs/protocol-hops.md).
 
-    segment: as in HopOrdered.
     hop_id: as in HopOrdered.
     """
 
-    segment: Segment
     hop_id: HopId
 
 
@@ -459,13 +452,11 @@ class DeltaWanted(Message, frozen=True):
 
     round_id: the open round.
     attempt: the term that opened it.
-    segment: as in HopOrdered.
     hop_id: the hop that the partial sum is given to, and to no other.
     """
 
     round_id: Round
     attempt: Term
-    segment: Segment
     hop_id: HopId
 
 
@@ -473,14 +464,12 @@ class DeltaMessage(Message, frozen=True):
     """Sender to receiver of a hop: the partial sum; carries values, int32, shape (P,).
 
     round_id: the open round.
-    segment: as in HopOrdered.
     hop_id: the hop it is given to.
     theta: summed weight of its contributors.
     contributors: the processes with deltas in it.
     """
 
     round_id: Round
-    segment: Segment
     hop_id: HopId
     theta: Theta
     contributors: Contributors

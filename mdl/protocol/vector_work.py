@@ -185,7 +185,6 @@ class MergeDeltas(msgspec.Struct, frozen=True):
     """Merge two partial sums in the memory of the second (3.2.2); answers DeltasMerged.
 
     round_id: that they are of.
-    segment: of the model.
     hop_id: by which the second came.
     mine: not changed.
     theirs: as it came, not looked at yet.
@@ -195,7 +194,6 @@ class MergeDeltas(msgspec.Struct, frozen=True):
     """
 
     round_id: int
-    segment: int
     hop_id: int
     mine: PartialSum
     theirs: PartialSum
@@ -217,7 +215,6 @@ class DeltasMerged(msgspec.Struct, frozen=True):
     """Two partial sums are one.
 
     round_id: of the MergeDeltas that it answers.
-    segment: likewise.
     hop_id: likewise.
     merged: None if the values that came would poison a mean, or were only looked at.
     problem: the fault of these values, in words.
@@ -227,7 +224,6 @@ class DeltasMerged(msgspec.Struct, frozen=True):
     """
 
     round_id: int
-    segment: int
     hop_id: int
     merged: PartialSum | None
     problem: str = ""
@@ -327,7 +323,7 @@ def merge_deltas(effect: MergeDeltas, merge: Merge = pair_aggregate, losses: Los
 
     merge: `pair_aggregate`, or the same on a clock. losses: None where this device has no windows to test with.
     """
-    hop = effect.round_id, effect.segment, effect.hop_id
+    hop = effect.round_id, effect.hop_id
     mine, theirs = effect.mine, effect.theirs
     try:
         check_size(theirs.values, mine.values.size)

@@ -27,7 +27,6 @@ from mdl.bounds import (
     Round,
     SchemaHash,
     Seconds,
-    Segment,
     SegmentBits,
     SomePeerId,
     Term,
@@ -273,7 +272,6 @@ class Ballot(msgspec.Struct, frozen=True):
 class HopDecision(msgspec.Struct, frozen=True):
     """A receiver's decision of one hop.
 
-    segment: of the model.
     hop_id: as it was ordered.
     sender: of the partial sum.
     outcome: merged, aborted or looked-at.
@@ -283,7 +281,6 @@ class HopDecision(msgspec.Struct, frozen=True):
     seen: measurements of it, if it was the own delta of one device, and judged.
     """
 
-    segment: Segment
     hop_id: HopId
     sender: Contributor
     outcome: HopOutcome
@@ -296,27 +293,23 @@ class HopDecision(msgspec.Struct, frozen=True):
 class Incoming(msgspec.Struct, frozen=True):
     """A hop that this device receives at the moment, not decided yet.
 
-    segment: of the model.
     hop_id: as it was ordered.
     sender: of the partial sum that it asks for.
     """
 
-    segment: Segment
     hop_id: HopId
     sender: Contributor
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """The partial sum of one segment on one device.
+    """The partial sum on one device.
 
-    segment: of the model.
     theta: summed weight of its contributors.
     contributors: the processes with deltas in it.
     sent_hop: the hop it has been given away by; None: it has not.
     sent_to: the receiver of that hop; None: as above.
     """
 
-    segment: Segment
     theta: Theta
     contributors: Contributors
     sent_hop: HopId | None = None

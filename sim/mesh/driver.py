@@ -434,7 +434,7 @@ class SimMesh:
             return message
         part = node.holder.part if node.holder else None
         seen, pieces = self._lied_about.get(node.peer_id, (None, ()))
-        held = part.holds.get(0) if part is not None and part is not seen else None
+        held = part.hold if part is not None and part is not seen else None
         if held and held.contributors == {node.contributor}:
             pieces = checksums_of_lie(held.values, times)
             self._lied_about[node.peer_id] = part, pieces

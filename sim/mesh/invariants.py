@@ -56,7 +56,7 @@ class _Seen:
     hold: PartialSum | None = None
     staged: PartialSum | None = None
     order: BroadcastOrdered | None = None
-    released: frozenset[tuple[int, int]] = frozenset()
+    released: frozenset[int] = frozenset()
     decided: int = 0
     last_decision: HopDecision | None = None
     kept_ledger: Any = None
@@ -75,7 +75,7 @@ class Invariants:
     accounts: Accounts
     seen: dict[Node, _Seen] = field(default_factory=dict)
     digests: dict[tuple[Any, int], tuple[bytes, str]] = field(default_factory=dict)
-    decisions: dict[tuple[Attempt, Contributor, int, int], HopDecision] = field(default_factory=dict)
+    decisions: dict[tuple[Attempt, Contributor, int], HopDecision] = field(default_factory=dict)
     ballots: dict[tuple[Any, ...], tuple[bytes, str]] = field(default_factory=dict)
 
     def check(self, mesh: SimMesh, node: Node) -> None:
@@ -88,7 +88,7 @@ class Invariants:
             if digest != seen.digest:
                 seen.digest = digest
                 self._check_model(node, holder)
-            hold = None if part is None or 0 in part.given else part.holds.get(0)
+            hold = held_by(part)
             if (
                 hold is not seen.hold
                 or part is not seen.part
@@ -229,8 +229,8 @@ class Invariants:
             return
         seen.last_decision, seen.decided = last, len(part.decisions)
         attempt = (part.round_id, part.attempt)
-        for (segment, hop_id), decision in part.decisions.items():
-            first = self.decisions.setdefault((attempt, node.contributor, segment, hop_id), decision)
+        for hop_id, decision in part.decisions.items():
+            first = self.decisions.setdefault((attempt, node.contributor, hop_id), decision)
             if first is not decision:
                 raise InvariantError("hop", f"{node.peer_id} decides hop {hop_id} a second time: {decision.outcome}")
 
@@ -276,14 +276,14 @@ def check_given(node: Node, message: DeltaMessage, seen: _Seen) -> None:
     seen: the state before this event. The agent on this same node may free it of a hop, or open another round, right
     after it has served it.
     """
-    part, hop = seen.part or (node.holder.part if node.holder else None), (message.segment, message.hop_id)
+    part, hop = seen.part or (node.holder.part if node.holder else None), message.hop_id
     if part is None:
         return
     if hop in seen.released:
         raise InvariantError("given", f"{node.peer_id} serves hop {message.hop_id} that it was freed of")
     if hop in part.released:
         return
-    hop_id, receiver = part.given.get(message.segment, (0, None))
+    hop_id, receiver = part.given or (0, None)
     if hop_id != message.hop_id or receiver not in part.members:
         raise InvariantError(
             "given", f"{node.peer_id} serves hop {message.hop_id}, which it has not given its delta to"
@@ -317,7 +317,7 @@ def check_freed(mesh: SimMesh, keeper: Keeper, sender: str, message: HopReleased
     A sender that was freed before, while the agent has not heard so yet, is an exception: it is only told again.
     """
     held = mesh.nodes[sender].holder
-    if held is None or held.part is None or held.part.given.get(message.segment, (0, None))[0] != message.hop_id:
+    if held is None or held.part is None or (held.part.given or (0, None))[0] != message.hop_id:
         return
     attempt, authority, live = keeper.attempt(), keeper.authority(), set(keeper.live_members())
     for node in mesh.nodes.values():
@@ -343,13 +343,13 @@ def obeyed_by(node: Node) -> object:
 
 def held_by(part: HeldRound | None) -> PartialSum | None:
     """Return the partial sum that this device answers for: None once it has been given away."""
-    return None if part is None or 0 in part.given else part.holds.get(0)
+    return None if part is None or part.given else part.hold
 
 
 def count_vectors(part: HeldRound) -> int:
     """Count the different vectors of partial sums and results that a part of a round keeps alive."""
     broadcast, exchange = part.broadcast, part.broadcast.exchange
-    kept = *part.holds.values(), broadcast.staged, exchange.result if exchange else None, broadcast.gapped
+    kept = part.hold, broadcast.staged, exchange.result if exchange else None, broadcast.gapped
     return len({id(each.values) for each in kept if each is not None})
 
 

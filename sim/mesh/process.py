@@ -98,12 +98,12 @@ class HeldRound(Protocol):
 
     round_id: int
     attempt: int
-    holds: dict[int, PartialSum]
+    hold: PartialSum | None
     broadcast: HeldBroadcast
     members: Collection[Contributor]
-    given: dict[int, tuple[int, Contributor]]
-    released: set[tuple[int, int]]
-    decisions: dict[tuple[int, int], HopDecision]
+    given: tuple[int, Contributor] | None
+    released: set[int]
+    decisions: dict[int, HopDecision]
 
     @property
     def lacks_own(self) -> bool: ...

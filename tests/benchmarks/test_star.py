@@ -109,7 +109,7 @@ def test_a_master_that_collects_merges_when_it_has_all():
         master.mine = one
         merges = 0
         for each in me[1:4]:
-            said = DeltaMessage(1, 0, 1, 1.0, (each,))
+            said = DeltaMessage(1, 1, 1.0, (each,))
             effects = master.handle(Received(each, said, one.values.copy().view(np.float32)), 0.0)
             for effect in [effect for effect in effects if isinstance(effect, MergeDeltas)]:
                 merges += 1

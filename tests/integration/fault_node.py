@@ -134,7 +134,7 @@ class Teller:
             case TransferProgressed(sender=sender, received_bytes=received, size_bytes=size):
                 part = self.machine.trainer.part
                 if part and part.incoming:
-                    carried = len(part.holds[0].contributors)
+                    carried = len(part.hold.contributors)
                     tell(receives_from=sender.peer_id, share=received / size, holds=carried, round=part.round_id)
             case Received(message=SegmentMessage() | BroadcastOrdered()):
                 self.tell_segments()

@@ -165,7 +165,7 @@ class AttackedMesh(contract.SocketMesh):
     def train(self, name, effect):
         if name == "p1":
             others = [self.machines[other] for other in contract.PEERS[1:]]
-            assert until(lambda: all(other.trainer.part and other.trainer.part.holds for other in others))
+            assert until(lambda: all(other.trainer.part and other.trainer.part.hold for other in others))
             self._attack(effect.round_id)
         return contract.SocketMesh.train(name, effect)
 

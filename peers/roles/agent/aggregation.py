@@ -378,7 +378,7 @@ class Aggregation:
         self._settings = round_.settings
         self._judging = round_.judging
         self._taking_part = TakingPart(round_.ledger, round_.members, round_.settings.limit, round_.attendance)
-        self._orders: dict[tuple[int, int], HopOrdered] = {}
+        self._orders: dict[int, HopOrdered] = {}
         self._opinion = SecondOpinion(round_.ledger, self._judging.doubted, self._judging.unjudged)
 
     def hear(self, change: ReportChange, now: float) -> bool:
@@ -394,7 +394,7 @@ class Aggregation:
             member.device.learn_training(max(now - ledger.opened_at, told))
         for hop in decided:
             self._learn_from(hop, member, now)
-        if change.holdings and (holding := ledger.holding(peer)):
+        if change.holding and (holding := ledger.holding(peer)):
             self._check_theta(peer, holding)
         is_taken = ledger.reports.get(peer) is report
         return bool(decided) or (is_taken and (is_first or change.is_progress))
@@ -422,14 +422,13 @@ class Aggregation:
         term, round_id, limits = self._ledger.term, self._ledger.round_id, self._judging.limits
         effects: list[Effect] = []
         for hop in self._ledger.undecided():
-            key = hop.segment, hop.hop_id
-            if key not in self._orders:  # by what is known now, for good
-                held = self._ledger.holding(hop.sender, hop.segment)
+            if hop.hop_id not in self._orders:  # by what is known now, for good
+                held = self._ledger.holding(hop.sender)
                 theta = held.theta if held else 0.0
                 checksum = self._ledger.checksum(held.contributors, self._judging.is_on) if held else None
-                order = HopOrdered(term, round_id, *key, hop.sender, limits, hop.is_look, theta, checksum)
-                self._orders[key] = order
-            effects += self._repeater.say(hop.receiver, self._orders[key], now)
+                order = HopOrdered(term, round_id, hop.hop_id, hop.sender, limits, hop.is_look, theta, checksum)
+                self._orders[hop.hop_id] = order
+            effects += self._repeater.say(hop.receiver, self._orders[hop.hop_id], now)
         return effects
 
     def _is_inspected(self, now: float) -> bool:
@@ -481,10 +480,10 @@ class Aggregation:
             logger.warning("round %d goes on without %s: %s", round_id, peer.peer_id, reason)
         effects: list[Effect] = []
         for hop in self._ledger.to_release():
-            effects += self._repeater.say(hop.sender, HopReleased(term, round_id, hop.segment, hop.hop_id), now)
+            effects += self._repeater.say(hop.sender, HopReleased(term, round_id, hop.hop_id), now)
         stalled = [hop for hop in self._ledger.undecided() if self._is_stalled(hop.receiver, hop.ordered_at, now)]
         for hop in [*self._ledger.to_cancel(), *stalled]:
-            cancelled = HopCancelled(term, round_id, hop.segment, hop.hop_id, hop.sender)
+            cancelled = HopCancelled(term, round_id, hop.hop_id, hop.sender)
             effects += self._repeater.say(hop.receiver, cancelled, now)
         return effects
 
@@ -556,7 +555,7 @@ class Aggregation:
             return None
         self.plan = plan
         theta = sum(holding.theta for holding in holdings.values() if holding)
-        return Holding(0, theta, tuple(sorted(holdings)))
+        return Holding(theta, tuple(sorted(holdings)))
 
     def _find_who_goes_on(self, going: BroadcastOrdered) -> Holding | None:
         """Return the mean of those left of an exchange, if all have followed it as far as this device has.
@@ -574,7 +573,7 @@ class Aggregation:
             return None
         if not any(owns[peer.peer_id] for peer in here):
             return None
-        return Holding(0, sum(holding.theta for holding in holdings), tuple(here))
+        return Holding(sum(holding.theta for holding in holdings), tuple(here))
 
     def _pair_up(self, now: float) -> None:
         """Ask the policy for pairs as long as it has any."""

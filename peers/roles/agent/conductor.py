@@ -427,7 +427,7 @@ class Conductor:
         if member.at != self.position or (before and before.open_term == attempt != change.report.open_term):
             return True
         if self.phase is AGGREGATING:
-            return change.agent or change.holdings or change.hops or change.staged
+            return change.agent or change.holding or change.hops or change.staged
         return self.phase is not BROADCASTING or all(
             self._distribution.has_staged(other) for other in self._distribution.recipients()
         )

@@ -182,7 +182,7 @@ class Distribution:
         gone = [peer for peer in going.contributors if peer not in self.result.contributors]
         left = going.theta - sum(self._thetas.values())
         self._thetas |= dict.fromkeys(gone, left / max(1, len(gone)))
-        self.result = Holding(0, going.theta, going.contributors)
+        self.result = Holding(going.theta, going.contributors)
         self.go_on_without(gone, now)
 
     def lost_contributors(self) -> list[Contributor]:
@@ -209,7 +209,7 @@ class Distribution:
         if not any(self.plan.owns.get(peer.peer_id, 0) for peer in contributors):
             return False
         self._lost = tuple(lost)
-        self.result = Holding(0, sum(self._thetas[peer] for peer in contributors), contributors)
+        self.result = Holding(sum(self._thetas[peer] for peer in contributors), contributors)
         self._since, self._moved = self._version + 1, (now, ())
         self._say(order, self.plan)
         return True

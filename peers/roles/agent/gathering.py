@@ -25,7 +25,6 @@ from mdl.peers.roles.agent.ledger import (
     OF_ANOTHER,
     ORDERED,
     Hop,
-    HopKey,
     HopState,
     RoundLedger,
 )
@@ -112,7 +111,8 @@ def recover(
     """
     ours = {member: report for member, report in reports.items() if _is_open(report, round_id, attempt)}
     hops = _hops_told(ours, now)
-    held = {who for report in ours.values() for holding in report.holdings for who in holding.contributors}
+    holdings = [report.holding for report in ours.values() if report.holding]
+    held = {who for holding in holdings for who in holding.contributors}
     partners = {peer for hop in hops.values() for peer in (hop.sender, hop.receiver)}
     # A report may name invented devices: those that report themselves count first.
     named = sorted({*held, *partners} - reports.keys())[: max(0, MAX_MEMBERS - len(reports))]
@@ -130,9 +130,7 @@ def recover(
     for member, report in ours.items():
         ledger.take(member, report, now)
     # The weights of those that are lost, and are in what others hold, are not known apart.
-    lost = [
-        held.theta for report in ours.values() for held in report.holdings if not ours.keys() >= {*held.contributors}
-    ]
+    lost = [holding.theta for holding in holdings if not ours.keys() >= {*holding.contributors}]
     left = weights_in(room) - 2.0 * sum(report.theta for report in ours.values()) - sum(lost)
     for member in sorted(reports.keys() - ours.keys()):
         if (most := 2.0 * reports[member].theta) > left:
@@ -147,26 +145,25 @@ def _newest_attempt(members: list[TrainerSeen]) -> int:
     return max(member.report.open_term for member in members)
 
 
-def _hops_told(reports: Mapping[Contributor, PeerReport], now: float) -> dict[HopKey, Hop]:
+def _hops_told(reports: Mapping[Contributor, PeerReport], now: float) -> dict[int, Hop]:
     """Return the hops by their receivers' word; by the sender's if the receiver does not know the hop."""
-    hops: dict[HopKey, Hop] = {}
+    hops: dict[int, Hop] = {}
 
-    def know(segment: int, hop_id: int, sender: Contributor, receiver: Contributor, state: HopState = ORDERED) -> Hop:
-        hop = Hop(segment, hop_id, sender, receiver, OF_ANOTHER, now, state)
-        return hops.setdefault((segment, hop_id), hop)
+    def know(hop_id: int, sender: Contributor, receiver: Contributor, state: HopState = ORDERED) -> Hop:
+        return hops.setdefault(hop_id, Hop(hop_id, sender, receiver, OF_ANOTHER, now, state))
 
     for member, report in reports.items():
         for decision in report.hops:
             state = HOP_MOVES[ORDERED][decision.outcome]
-            hop = know(decision.segment, decision.hop_id, decision.sender, member, state)
+            hop = know(decision.hop_id, decision.sender, member, state)
             hop.decided_at, hop.decision, hop.is_look = now, decision, state is LOOKED
         if incoming := report.incoming:
-            know(incoming.segment, incoming.hop_id, incoming.sender, member)
+            know(incoming.hop_id, incoming.sender, member)
     for member, report in reports.items():
-        for held in report.holdings:
-            if held.sent_hop is not None and held.sent_to is not None:
-                # The receiver knows nothing of this hop: it is lost, or its own part began later.
-                know(held.segment, held.sent_hop, member, held.sent_to, ABORTED if held.sent_to in reports else ORDERED)
+        held = report.holding
+        if held is not None and held.sent_hop is not None and held.sent_to is not None:
+            # The receiver knows nothing of this hop: it is lost, or its own part began later.
+            know(held.sent_hop, member, held.sent_to, ABORTED if held.sent_to in reports else ORDERED)
     return hops
 
 
@@ -385,7 +382,7 @@ def _why_absent(member: TrainerSeen, current: list[TrainerSeen]) -> str:
 def _tell_paused(members: list[TrainerSeen]) -> str:
     """Return why none of these may train, if none has anything of a round; "" if one can bring a round forward."""
     reports = [member.report for member in members]
-    if any(not report.away or report.holdings or report.staged for report in reports):
+    if any(not report.away or report.holding or report.staged for report in reports):
         return ""
     return printable(", ".join(f"{member.peer_id} ({member.report.away})" for member in members))
 

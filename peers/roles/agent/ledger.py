@@ -20,7 +20,6 @@ from mdl.protocol.delta import THETA_ROUNDING, Contributor
 from mdl.protocol.round_messages import SUSPECT, PeerReport
 from mdl.protocol.vocabulary import MAX_PERIODS, Holding, HopDecision, HopOutcome
 
-HopKey = tuple[int, int]  # segment, hop
 BusyPeriod = tuple[float, float | None]  # from, until; None: it still is
 # Hop ids of different terms never meet, also not those of a round that is opened again.
 _HOPS_PER_TERM = 1_000_000
@@ -50,7 +49,6 @@ HOP_MOVES: dict[HopState, dict[HopOutcome, HopState]] = {
 class Hop:
     """W(j,i): the sender's partial sum goes to the receiver. is_look: it is to be looked at there, and not merged."""
 
-    segment: int
     hop_id: int
     sender: Contributor
     receiver: Contributor
@@ -97,7 +95,7 @@ class RoundLedger:
     lost: dict[Contributor, str] = field(default_factory=dict)
     reports: dict[Contributor, PeerReport] = field(default_factory=dict)
     ready_at: dict[Contributor, float] = field(default_factory=dict)
-    hops: dict[HopKey, Hop] = field(default_factory=dict)
+    hops: dict[int, Hop] = field(default_factory=dict)
     busy: dict[Contributor, list[BusyPeriod]] = field(default_factory=dict)
     is_recovered: bool = False
     answers: dict[object, object] = field(default_factory=dict, repr=False)
@@ -111,7 +109,7 @@ class RoundLedger:
     def hear(self, change: ReportChange, now: float) -> list[Hop]:
         """Take a member's report into account; return the hops that it newly decided."""
         peer = change.member.contributor
-        if change.holdings or change.hops or change.report.incoming or self._is_outdated(peer):
+        if change.holding or change.hops or change.report.incoming or self._is_outdated(peer):
             return self.take(peer, change.report, now)
         if self._is_about_this(peer, change.report):
             self.reports[peer] = change.report
@@ -123,16 +121,16 @@ class RoundLedger:
             return []
         self.reports[member] = report
         self.answers.clear()
-        if report.holdings:
+        if report.holding:
             self.ready_at.setdefault(member, now)
         if coming := report.incoming:
-            other = Hop(coming.segment, coming.hop_id, coming.sender, member, OF_ANOTHER, now)
+            other = Hop(coming.hop_id, coming.sender, member, OF_ANOTHER, now)
             known = [hop for hop in self.hops.values() if hop.receiver == member and hop.reason == OF_ANOTHER]
             if all(hop.state is not ORDERED for hop in known):
-                self.hops.setdefault((coming.segment, coming.hop_id), other)  # one at a time, whatever it says
+                self.hops.setdefault(coming.hop_id, other)  # one at a time, whatever it says
         decided = []
         for decision in report.hops:
-            hop = self.hops.get((decision.segment, decision.hop_id))
+            hop = self.hops.get(decision.hop_id)
             if hop is None or decision.outcome not in HOP_MOVES[hop.state]:
                 continue
             if (hop.sender, hop.receiver) == (decision.sender, member):
@@ -154,8 +152,8 @@ class RoundLedger:
 
     def order_hop(self, sender: Contributor, receiver: Contributor, reason: str, now: float) -> Hop:
         number = len(self.hops) + 1
-        hop = Hop(0, self.term * _HOPS_PER_TERM + number, sender, receiver, reason, now)
-        self.hops[hop.segment, hop.hop_id] = hop
+        hop = Hop(self.term * _HOPS_PER_TERM + number, sender, receiver, reason, now)
+        self.hops[hop.hop_id] = hop
         self.answers.clear()
         return hop
 
@@ -169,12 +167,9 @@ class RoundLedger:
     def live(self) -> list[Contributor]:
         return [member for member in self.in_order if member not in self.lost]
 
-    def holding(self, member: Contributor, segment: int = 0) -> Holding | None:
+    def holding(self, member: Contributor) -> Holding | None:
         report = self.reports.get(member)
-        for holding in report.holdings if report else ():
-            if holding.segment == segment:
-                return holding
-        return None
+        return report.holding if report else None
 
     @remembered
     def held(self) -> dict[Contributor, Holding]:
@@ -216,13 +211,13 @@ class RoundLedger:
         """
         carried = self._carried() if self.is_recovered else set()
         held = self.held().items()
-        stray = {(member, each.sent_hop, each.segment): each.sent_to for member, each in held if each.sent_hop}
+        stray = {(member, each.sent_hop): each.sent_to for member, each in held if each.sent_hop}
         return [
             hop
             for hop in self.undecided()
             if not self._is_live(hop.sender)
             or hop.sender in carried
-            or stray.get((hop.sender, hop.hop_id, hop.segment), hop.receiver) not in (None, hop.receiver)
+            or stray.get((hop.sender, hop.hop_id), hop.receiver) not in (None, hop.receiver)
         ]
 
     @remembered
@@ -239,13 +234,13 @@ class RoundLedger:
         for member, holding in self.held().items():
             if holding.sent_hop is None or member in carried:
                 continue
-            hop, to = self.hops.get((holding.segment, holding.sent_hop)), holding.sent_to
+            hop, to = self.hops.get(holding.sent_hop), holding.sent_to
             if hop is not None and hop.sender != member:
                 hop = None  # another hop of this number: a device that asks for unordered hops may number them freely
             if not (hop and hop.decision) and (self._is_outdated(to) if to else hop is None):
                 continue  # it asked for a hop that nobody ordered, which the sender cannot know; or it will tell
             state = ABORTED if to and self._is_live(to) else ORDERED
-            hop = hop or Hop(holding.segment, holding.sent_hop, member, to or member, "not ordered", 0.0, state)
+            hop = hop or Hop(holding.sent_hop, member, to or member, "not ordered", 0.0, state)
             is_gone = not self._is_live(hop.receiver) or (hop.state is MERGED and not self.undecided())
             if hop.state in (ABORTED, LOOKED) or (is_gone and not may_arrive):
                 hops.append(hop)

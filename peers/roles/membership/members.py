@@ -169,7 +169,7 @@ class ReportChange(msgspec.Struct, frozen=True):
     # It does something else: trains, holds, receives.
     activity: bool = True
     # Other contributors are in its partial sum, or it has given that away.
-    holdings: bool = True
+    holding: bool = True
     # It has decided a hop.
     hops: bool = True
     # It has staged a result, under this order.
@@ -185,7 +185,7 @@ class ReportChange(msgspec.Struct, frozen=True):
         """True if it says anything that an agent acts on."""
         return (
             self.before is None
-            or self.holdings
+            or self.holding
             or self.activity
             or self.agent
             or self.hops
@@ -220,7 +220,7 @@ def _compare(member: TrainerSeen, before: PeerReport, stood_at: Position, report
         standing=member.at != stood_at,
         open_round=report.open_round != before.open_round or report.open_term != before.open_term,
         activity=report.activity is not before.activity,
-        holdings=report.holdings != before.holdings,
+        holding=report.holding != before.holding,
         hops=report.hops != before.hops,
         staged=report.staged != before.staged,
         rest=report.votes is not before.votes

@@ -63,7 +63,7 @@ class Staging:
                 return []  # a late copy: the root of this order was lost, and aggregating goes on
             self._hops.abort(part, hop, now, "the round has its result already")
         staged_before, is_new = broadcast.report(), broadcast.order != order
-        exchange, hold = broadcast.exchange, None if part.lacks_own else part.holds.get(0)
+        exchange, hold = broadcast.exchange, None if part.lacks_own else part.hold
         ask = broadcast.follow(order, self._me, hold, now)
         effects: list[Effect] = []
         if exchange and exchange.is_in_place and broadcast.exchange is not exchange:
@@ -87,7 +87,8 @@ class Staging:
 
     def take_own(self, part: RoundState, now: float) -> list[Effect]:
         """Take back the own delta after a result had taken its place: an exchange that waits goes on, or begins."""
-        broadcast, own = part.broadcast, part.holds[0]
+        broadcast, own = part.broadcast, part.hold
+        assert own is not None
         if exchange := broadcast.exchange:
             return [*exchange.take_own(own), *self._name_if_whole(part, exchange)]
         order = broadcast.order

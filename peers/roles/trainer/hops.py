@@ -38,7 +38,7 @@ class HopsHere:
 
         If a result has taken the own delta's place, recall that first; the agent says the order again.
         """
-        if (order.segment, order.hop_id) in part.decisions or part.is_receiving(order.segment, order.hop_id):
+        if order.hop_id in part.decisions or part.is_receiving(order.hop_id):
             return []
         if problem := part.cannot_receive(order):
             self.abort(part, order, now, problem)
@@ -56,7 +56,7 @@ class HopsHere:
         if now - part.heard_at >= self._stall_s:
             self.abort(part, order, now, f"{NOTHING_CAME} for {self._stall_s:g} s")
             return []
-        return [Send(order.sender.peer_id, DeltaWanted(part.round_id, part.attempt, order.segment, order.hop_id))]
+        return [Send(order.sender.peer_id, DeltaWanted(part.round_id, part.attempt, order.hop_id))]
 
     def serve(self, part: RoundState | None, receiver: Contributor, wanted: DeltaWanted) -> list[Effect]:
         """Give the partial sum to this hop (as sender), and to no other until it is released. See also `fetch`."""
@@ -64,13 +64,12 @@ class HopsHere:
             return []
         if part.lacks_own and not part.broadcast.has_result:
             return [*part.recall()]
-        if not part.give(wanted.segment, wanted.hop_id, receiver):
+        if part.hold is None or not part.give(wanted.hop_id, receiver):
             return []
         self._voice.has_changed = True  # if the receiver is lost now, the agent must not take this for a free holder
-        hold = part.holds[wanted.segment]
-        contributors = tuple(sorted(hold.contributors))
-        message = DeltaMessage(part.round_id, wanted.segment, wanted.hop_id, hold.theta, contributors)
-        return [Send(receiver.peer_id, message, hold.values.view(np.float32))]
+        contributors = tuple(sorted(part.hold.contributors))
+        message = DeltaMessage(part.round_id, wanted.hop_id, part.hold.theta, contributors)
+        return [Send(receiver.peer_id, message, part.hold.values.view(np.float32))]
 
     def merge(
         self, part: RoundState | None, sender: Contributor, message: DeltaMessage, values: Vector, now: float
@@ -78,8 +77,8 @@ class HopsHere:
         """Merge what came (as receiver). Raises RemoteProtocolError for what is refused."""
         if part is None or message.round_id != part.round_id or part.incoming is None or part.is_merging:
             return []
-        order, mine = part.incoming, part.holds.get(part.incoming.segment)
-        if mine is None or (order.segment, order.hop_id, order.sender) != (message.segment, message.hop_id, sender):
+        order, mine = part.incoming, part.hold
+        if mine is None or (order.hop_id, order.sender) != (message.hop_id, sender):
             return []  # the first: the round's result came first, and is being applied
         theirs = PartialSum(values.view(np.int32), message.theta, frozenset(message.contributors), part.room)
         try:
@@ -92,12 +91,11 @@ class HopsHere:
         self._voice.stop_asking()
         is_own, limits = len(mine.contributors) == 1, order.limits
         check = self._guard.check(part.room, theirs.contributors, is_own, limits, order.is_look)
-        hop = part.round_id, order.segment, order.hop_id
-        return [MergeDeltas(*hop, mine, theirs, check, order.is_look, order.checksum)]
+        return [MergeDeltas(part.round_id, order.hop_id, mine, theirs, check, order.is_look, order.checksum)]
 
     def take_merged(self, part: RoundState | None, done: DeltasMerged, now: float) -> None:
         """Hold the sum of both from here on (as receiver). Raises RemoteProtocolError for what is refused."""
-        if part is None or part.round_id != done.round_id or not part.is_receiving(done.segment, done.hop_id):
+        if part is None or part.round_id != done.round_id or not part.is_receiving(done.hop_id):
             return
         order = part.incoming
         assert order is not None
@@ -113,7 +111,7 @@ class HopsHere:
             reason = f"{SUSPECT if is_suspect else 'refused: '}{done.problem}"
             self._decide(part, order, HopOutcome.ABORTED, now, reason, seen=seen)
             raise RemoteProtocolError(done.problem)
-        part.holds[order.segment] = done.merged
+        part.hold = done.merged
         clipped = f"merged to {done.verdict.scale:.0%}: {done.verdict.reason}" if done.verdict.scale < 1.0 else ""
         self._decide(part, order, HopOutcome.MERGED, now, clipped, done.merged.values.nbytes, seen)
 
@@ -131,18 +129,18 @@ class HopsHere:
         size_bytes: int = 0,
         seen: OwnDeltaSeen | None = None,
     ) -> None:
-        segment, hop_id = order.segment, order.hop_id
-        if (segment, hop_id) in part.decisions:
+        hop_id = order.hop_id
+        if hop_id in part.decisions:
             return
         if len(part.decisions) >= MAX_HOPS:
             raise RemoteProtocolError(f"more than {MAX_HOPS} hops of one round for this device")
         seconds = 0.0
-        if part.is_receiving(segment, hop_id):
+        if part.is_receiving(hop_id):
             seconds = now - part.incoming_since
             part.incoming, part.is_merging = None, False
             self._voice.stop_asking()
-        decision = HopDecision(segment, hop_id, order.sender, outcome, seconds, size_bytes, printable(reason), seen)
-        part.decisions[segment, hop_id] = decision
+        decision = HopDecision(hop_id, order.sender, outcome, seconds, size_bytes, printable(reason), seen)
+        part.decisions[hop_id] = decision
         self._voice.transfer, self._voice.has_changed = None, True
         logger.info("hop %d %s %s", hop_id, outcome.value, reason)
 

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from mdl.bounds import MAX_LENGTH, MAX_LOSS, within
 from mdl.peers.roles.trainer.model_state import AHEAD_OF, ModelState, Round, TrainedWork, total
 from mdl.peers.roles.trainer.round_state import RoundState
-from mdl.protocol.delta import Contributor, ModelDelta, weight_of
+from mdl.protocol.delta import Contributor, ModelDelta, PartialSum, weight_of
 from mdl.protocol.grid import Vector, change_room
 from mdl.protocol.machine import (
     MAX_VECTORS,
@@ -104,16 +104,16 @@ class OwnWork:
         device stands later will tell. goal: the run's last round.
         """
         standing, effects = self._standing, []
-        if before and before.holds:
+        if before and before.hold:
             if (own := before.own_hold(self._me)) and self._is_of(before, (standing.lineage, part.round_id)):
                 values = change_room(own.values, own.room, part.room)
-                part.holds = {0: replace(own, values=values, room=part.room)}
+                part.hold = own = replace(own, values=values, room=part.room)
                 part.grid = replace(before.grid, room=part.room) if before.grid else None
                 part.checksums = before.checksums if part.room == before.room else ()
                 part.is_empty, part.rest, here = before.is_empty, before.rest, (lineage, before.round_id)
                 part.works = tuple(work.given_in(here) for work in before.works)
                 part.fresh = before.fresh.given_in(here) if before.fresh else None
-                return self._count(part)  # no result takes its place (`trained_from`): it may be on its way still
+                return self._count(part, own)  # no result takes its place (`trained_from`): it may be on its way still
             effects = self.give_back(before, standing.parameters, lineage)
             if before.is_empty:
                 return effects + self._hold_nothing(part)
@@ -136,7 +136,7 @@ class OwnWork:
         loss = within(ready.training.loss, -MAX_LOSS, MAX_LOSS)  # nobody would read it if it diverged
         length = within(ready.training.length, 0.0, MAX_LENGTH)
         training = replace(ready.training, theta=self._theta, loss=loss, length=length)
-        if part and part.round_id == ready.round_id and not part.holds:
+        if part and part.round_id == ready.round_id and not part.hold:
             self.training = training
             work = self._as_trained(work, part.round_id)
             effects = self._hold(part, work, made) + self._train_ahead(part, goal)
@@ -147,7 +147,7 @@ class OwnWork:
                     part.trained_from = self._standing.parameters
             return effects
         was_given = self._standing.was_given_in((self._standing.lineage, ready.round_id))
-        if missed and missed.round_id == ready.round_id and not (missed.holds or was_given):
+        if missed and missed.round_id == ready.round_id and not (missed.hold or was_given):
             missed.fresh = work  # the model to come will tell whether it was counted
             self._put_on_grid(missed, work.values, [], made and made.find(work.values, [], self._theta, missed.room))
         elif work.is_ahead:
@@ -174,17 +174,17 @@ class OwnWork:
         """Take back the own delta after a result had taken its place; without values it cannot be had again."""
         part.is_recalling = part.is_spent = False
         if recalled.held is not None and recalled.held.sum.room == part.room:
-            part.holds = {0: recalled.held.sum}
+            part.hold = recalled.held.sum
             return
         if recalled.values is not None:
             self._put_on_grid(part, recalled.values, [])
             return
         logger.warning("round %d: its own delta is not known any longer", part.round_id)
-        part.holds, part.fresh, part.broadcast.exchange = {}, None, None
+        part.hold = part.fresh = part.broadcast.exchange = None
 
     def take_recalled(self, recalled: DeltaRecalled, part: RoundState | None, goal: int) -> list[Effect]:
         """Take work that was merged away, and is computed again."""
-        wanted = part is not None and part.round_id == recalled.round_id and not part.holds
+        wanted = part is not None and part.round_id == recalled.round_id and not part.hold
         if recalled.round_id not in self._doing:
             return []  # the round has come to its end meanwhile, with what was asked for in it
         if recalled.values is None:
@@ -236,7 +236,7 @@ class OwnWork:
 
     def _go_on(self, part: RoundState | None, goal: int) -> list[Effect]:
         """Give the open round work that is there, or else train for it, once no other training is under way."""
-        if part is None or not part.attempt or part.holds or part.fresh or part.is_empty:
+        if part is None or not part.attempt or part.hold or part.fresh or part.is_empty:
             return []
         if part.round_id in self._doing:
             return []
@@ -321,18 +321,21 @@ class OwnWork:
         if not part.is_empty:
             part.fresh = fresh
         held = made.find(fresh.values, earlier, self._theta, part.room) if made else None
-        self._put_on_grid(part, fresh.values, earlier, held)
+        is_made = held is not None
+        held = self._put_on_grid(part, fresh.values, earlier, held)
         # A story has no values, so what is told of them comes by events alone.
-        part.checksums = held.checksums if held else ()
-        if held and self.training:
+        part.checksums = held.checksums if is_made else ()
+        if is_made and self.training:
             self.training = replace(self.training, clipped=held.clipped_values)
-        own, count = part.holds[0], self._count(part)
-        return count + [KeepDelta(part.round_id, "own", replace(own, values=own.values.copy()))] * self._keeps
+        effects: list[Effect] = [*self._count(part, held.sum)]
+        if self._keeps:
+            effects.append(KeepDelta(part.round_id, "own", replace(held.sum, values=held.sum.values.copy())))
+        return effects
 
-    def _count(self, part: RoundState) -> list[Effect]:
+    def _count(self, part: RoundState, own: PartialSum) -> list[Effect]:
         """Ask for the checksums of the own delta, if they are not there: until then it is not ready to be given."""
         part.is_counting = not part.checksums
-        return [CountChecksums(part.round_id, part.attempt, part.holds[0].values)] if part.is_counting else []
+        return [CountChecksums(part.round_id, part.attempt, own.values)] if part.is_counting else []
 
     def take_counted(self, counted: ChecksumsCounted, part: RoundState | None) -> bool:
         """Take the checksums of the own delta; return True if it is ready now."""
@@ -343,12 +346,13 @@ class OwnWork:
 
     def _put_on_grid(
         self, part: RoundState, fresh: Vector, earlier: Sequence[Vector], held: Held | None = None
-    ) -> None:
-        """Hold this work as integers of the round's grid. held: these integers, if they are there."""
+    ) -> Held:
+        """Hold this work as integers of the round's grid, and return them. held: these integers, if they are there."""
         if held is None:
             delta = ModelDelta(fresh, self._theta, frozenset([self._me]))
             held = hold_own(self._standing.parameters, delta, part.room, earlier)
-        part.holds, part.grid, part.rest = {0: held.sum}, held.grid, held.rest
+        part.hold, part.grid, part.rest = held.sum, held.grid, held.rest
         if held.clipped_values:
             told = "round %d: %d of %d values are beyond their share of the sum; the rest comes with the next delta"
             logger.info(told, part.round_id, held.clipped_values, held.sum.values.size)
+        return held

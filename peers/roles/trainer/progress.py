@@ -271,7 +271,7 @@ def _add_round(report: PeerReport, part: RoundState) -> PeerReport:
         open_as=part.announced,
         room=part.room,
         incoming=part.report_incoming(),
-        holdings=part.report_holdings(),
+        holding=part.report_holding(),
         hops=tuple(part.decisions.values()),
         staged=part.broadcast.report(),
         exchange=exchanging(exchange.order) if exchange else None,
@@ -413,7 +413,7 @@ class RoundProgress:
         if asking[0] is not self.part:
             asking[0].broadcast.exchange = None
             return []
-        return self._staging.take_own(self.part, now) if self.part.holds else self._own.resume(self.part, goal)
+        return self._staging.take_own(self.part, now) if self.part.hold else self._own.resume(self.part, goal)
 
     def pause(self, reason: str) -> list[Effect]:
         """Stop training, or resume if the reason is ""; hops, broadcast, votes and catching up go on."""
@@ -445,7 +445,7 @@ class RoundProgress:
         part.is_spent, part.broadcast.exchange = part.lacks_own, None
         self._guard.note_global(result)
         if target is None and self._me in result.contributors and self.standing.is_settled():
-            part.holds.clear()  # its own is counted, and can be recalled: room for w(t+1)
+            part.hold = None  # its own is counted, and can be recalled: room for w(t+1)
         return [ApplyDelta(part.round_id, self.standing.state, result, self.standing.outer, in_place)]
 
     def _is_free(self, part: RoundState, result: PartialSum) -> bool:
@@ -470,7 +470,7 @@ class RoundProgress:
         if self._keeps:
             effects.append(KeepDelta(part.round_id, "global", result))
         self.part = None
-        part.holds.clear()
+        part.hold = None
         return effects + self._keep_standing()
 
     def catch_up_to(self, target: CatchUp, now: float) -> list[Effect]:

@@ -329,8 +329,6 @@ def _ballot_of(order: BroadcastOrdered) -> tuple[int, int]:
     return order.term, order.version
 
 
-HopKey = tuple[int, int]  # segment, hop
-
 # Limit of hops to one receiver that did not count. An agent tries two devices twice, and may be succeeded.
 MOST_IN_VAIN = 4
 
@@ -341,14 +339,14 @@ _SENT, _STAGED = Activity.SENT, Activity.STAGED
 
 @dataclass
 class RoundState:
-    """State of one device in one round. holds: segment -> partial sum, kept after it has been given away.
+    """State of one device in one round. hold: its partial sum, kept after it has been given away.
 
     room: of the round's grid. grid: that grid, once the own delta is on it. rest: the part of the own delta that its
     share of the sum has cut off, or coding rounded off; None: nothing. checksums: of the own delta's pieces; (): not
     known. is_counting: they are being counted; until then nobody hears of the own delta.
 
     attempt: term of the agent that first opened it; the same round opened as another attempt begins afresh.
-    given: segment -> the hop that took it, and its receiver. fresh: work trained for it, without its values where the
+    given: the hop that took the partial sum, and its receiver. fresh: work trained for it, without its values where the
     trained model still has them; works: earlier work in the own delta. announced: the last term under which it was
     announced; announced_to: the members then, since others are in no round of that agent. is_empty: nothing was trained
     for it, since that comes with earlier work. trained_from: w, if the trained model can give this very own delta
@@ -368,17 +366,17 @@ class RoundState:
     rest: Vector | None = None
     checksums: tuple[int, ...] = ()
     is_counting: bool = False
-    holds: dict[int, PartialSum] = field(default_factory=dict)
+    hold: PartialSum | None = None
     fresh: TrainedWork | None = None
     works: tuple[TrainedWork, ...] = ()
     is_empty: bool = False
     trained_from: Vector | None = None
     is_spent: bool = False
     is_recalling: bool = False
-    given: dict[int, tuple[int, Contributor]] = field(default_factory=dict)
-    released: set[HopKey] = field(default_factory=set)
+    given: tuple[int, Contributor] | None = None
+    released: set[int] = field(default_factory=set)
     in_vain: dict[Contributor, int] = field(default_factory=dict)
-    decisions: dict[HopKey, HopDecision] = field(default_factory=dict)
+    decisions: dict[int, HopDecision] = field(default_factory=dict)
     incoming: HopOrdered | None = None
     incoming_since: float = 0.0
     is_merging: bool = False
@@ -386,7 +384,7 @@ class RoundState:
     broadcast: Broadcast = field(default_factory=Broadcast)
     # The last report, after the contributors and the gift that it is about. It names no delta: that would stay in
     # memory.
-    _told: tuple[frozenset[Contributor] | None, object, tuple[Holding, ...]] = (None, None, ())
+    _told: tuple[frozenset[Contributor] | None, object, Holding | None] = (None, None, None)
 
     def activity(self) -> Activity:
         if self.broadcast.staged:
@@ -395,12 +393,12 @@ class RoundState:
             return _TRAINING
         if self.incoming:
             return _RECEIVING
-        return _SENT if len(self.given) == len(self.holds) else _HOLDING
+        return _SENT if self.given else _HOLDING
 
     @property
     def is_ready(self) -> bool:
         """True once it holds a partial sum that may be given: its own delta has its checksums."""
-        return bool(self.holds) and not self.is_counting
+        return self.hold is not None and not self.is_counting
 
     def is_member(self, peer: Contributor, round_id: int) -> bool:
         """Return True if a message of this peer and round belongs here.
@@ -410,12 +408,14 @@ class RoundState:
         """
         return round_id == self.round_id and peer in self.announced_to
 
-    def free_holds(self) -> dict[int, PartialSum]:
-        return {segment: hold for segment, hold in self.holds.items() if segment not in self.given}
+    @property
+    def free_hold(self) -> PartialSum | None:
+        """The partial sum that this device answers for; None once it has been given away."""
+        return None if self.given else self.hold
 
     def own_hold(self, me: Contributor) -> PartialSum | None:
         """Return this device's own delta, while nothing is merged into it and no result has taken its place."""
-        hold = self.holds.get(0)
+        hold = self.hold
         return hold if hold and hold.contributors == frozenset([me]) and not self.lacks_own else None
 
     @property
@@ -430,15 +430,14 @@ class RoundState:
 
     def recall(self) -> list[RecallDelta]:
         """Ask for the own delta again, once."""
-        if self.is_recalling or self.trained_from is None:
+        if self.is_recalling or self.trained_from is None or (own := self.hold) is None:
             return []
         self.is_recalling = True
-        own = self.holds[0]
         held_as = HeldAs(own.theta, min(own.contributors), self.room)
         return [RecallDelta(self.round_id, self.trained_from, held_as=held_as)]
 
-    def is_receiving(self, segment: int, hop_id: int) -> bool:
-        return self.incoming is not None and (self.incoming.segment, self.incoming.hop_id) == (segment, hop_id)
+    def is_receiving(self, hop_id: int) -> bool:
+        return self.incoming is not None and self.incoming.hop_id == hop_id
 
     def cannot_receive(self, order: HopOrdered) -> str:
         """Return the reason why this device cannot be the receiver of a hop now; empty if it can."""
@@ -446,31 +445,32 @@ class RoundState:
             return "the sender is no member of this round"
         if self.broadcast.has_result:
             return "it has the round's result already"
-        if order.segment not in self.holds or self.is_counting:
+        if not self.is_ready:
             return "nothing to merge with yet"
-        if order.segment in self.given:
+        if self.given:
             return "its partial sum has been given away"
         if self.incoming:
             return "one partner at a time"
         return ""
 
-    def give(self, segment: int, hop_id: int, receiver: Contributor) -> bool:
+    def give(self, hop_id: int, receiver: Contributor) -> bool:
         """Commit the partial sum to this hop. Return False if it is not free, or the hop was released."""
-        if segment not in self.holds or self.is_counting or (segment, hop_id) in self.released:
+        if not self.is_ready or hop_id in self.released:
             return False
         if self.incoming or self.broadcast.has_result:
             return False
         if self.in_vain.get(receiver, 0) >= MOST_IN_VAIN:
             return False  # this receiver asks for hops that nobody has ordered
-        return self.given.setdefault(segment, (hop_id, receiver)) == (hop_id, receiver)
+        self.given = self.given or (hop_id, receiver)
+        return self.given == (hop_id, receiver)
 
-    def release(self, segment: int, hop_id: int) -> None:
+    def release(self, hop_id: int) -> None:
         """Hold again after a hop that did not count, and never serve it. Raises RemoteProtocolError for too many."""
         if len(self.released) >= MAX_HOPS:
             raise RemoteProtocolError(f"more than {MAX_HOPS} hops of one round are released")
-        self.released.add((segment, hop_id))
-        if segment in self.given and self.given[segment][0] == hop_id:
-            receiver = self.given.pop(segment)[1]
+        self.released.add(hop_id)
+        if self.given and self.given[0] == hop_id:
+            (_, receiver), self.given = self.given, None
             self.in_vain[receiver] = self.in_vain.get(receiver, 0) + 1
 
     def check_incoming(self, mine: PartialSum, theirs: PartialSum) -> None:
@@ -484,19 +484,15 @@ class RoundState:
 
     def report_incoming(self) -> Incoming | None:
         order = self.incoming
-        return Incoming(order.segment, order.hop_id, order.sender) if order else None
+        return Incoming(order.hop_id, order.sender) if order else None
 
-    def report_holdings(self) -> tuple[Holding, ...]:
-        """Return each segment's holding: theta, contributors, hop. The last answer is reused while it is right."""
-        if not self.is_ready:
-            return ()
-        first = self.holds.get(0)
+    def report_holding(self) -> Holding | None:
+        """Return theta, contributors and hop of what it holds, None: nothing. An answer is reused while it is right."""
+        if self.hold is None or self.is_counting:
+            return None
         contributors, given, told = self._told
-        if len(self.holds) == 1 and first and first.contributors is contributors and given is self.given.get(0):
-            return told
-        holdings = []
-        for segment, hold in sorted(self.holds.items()):
-            hop_id, receiver = self.given.get(segment, (None, None))
-            holdings.append(Holding(segment, hold.theta, tuple(sorted(hold.contributors)), hop_id, receiver))
-        self._told = first.contributors if first else None, self.given.get(0), tuple(holdings)
-        return self._told[2]
+        if self.hold.contributors is not contributors or given is not self.given:
+            hop_id, receiver = self.given or (None, None)
+            told = Holding(self.hold.theta, tuple(sorted(self.hold.contributors)), hop_id, receiver)
+            self._told = self.hold.contributors, self.given, told
+        return told

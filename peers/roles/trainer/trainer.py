@@ -234,9 +234,9 @@ class Trainer:
         """Return the model's schema hash, and a line about it for people."""
         return {"schema_hash": self._reports.schema_hash, "model": self._reports.model}
 
-    def holdings(self) -> dict[int, PartialSum]:
-        """Return segment -> partial sum, for those that this device still answers for: not for those given away."""
-        return self.part.free_holds() if self.part else {}
+    def hold(self) -> PartialSum | None:
+        """Return the partial sum that this device answers for; None once it has been given away."""
+        return self.part.free_hold if self.part else None
 
     def attempt(self) -> tuple[int, int]:
         """Return the round this device takes part in and the term that opened it; zeros for none."""
@@ -310,7 +310,7 @@ class Trainer:
                 if part.broadcast.staged and part.broadcast.digest == message.digest:
                     return self._progress.apply(part)
             elif type(message) is HopReleased:
-                part.release(message.segment, message.hop_id)
+                part.release(message.hop_id)
             elif type(message) is HopCancelled:
                 self._hops.abort(part, message, now, "cancelled by the agent")
         if type(message) is CatchUp:
@@ -328,7 +328,7 @@ class Trainer:
         """Return True if this device is at work on the order: it reports once that is done."""
         part = self.part
         if type(order) is HopOrdered:
-            return part is not None and part.is_receiving(order.segment, order.hop_id)
+            return part is not None and part.is_receiving(order.hop_id)
         if type(order) is BroadcastOrdered:
             return part is not None and part.broadcast.staged is None and part.broadcast.order == order
         return type(order) is RoundTold or (type(order) is CatchUp and self.catching_up_to == order)

@@ -232,7 +232,7 @@ class Liar:
             }
             part = trainer.part
             if part is not None and part.given:
-                now["hop_id"] = next(iter(part.given.values()))[0]
+                now["hop_id"] = part.given[0]
         changes = {name: value for name, value in now.items() if name in names and rng.random() < 0.9}
         changes = {name: value for name, value in changes.items() if isinstance(value, type(getattr(body, name)))}
         return msgspec.structs.replace(body, **changes)

@@ -397,9 +397,9 @@ class MeshScene(_OnLinks):
         if trainer.part is not None:
             if (count := count_vectors(trainer.part)) > MOST_DELTAS:
                 raise Misbehaved(f"{name} holds {count} deltas")
-            for hold in trainer.part.holds.values():
-                if hold is not None and not 0 < hold.theta < float("inf"):
-                    raise Misbehaved(f"{name} holds theta {hold.theta}")
+            hold = trainer.part.hold
+            if hold is not None and not 0 < hold.theta < float("inf"):
+                raise Misbehaved(f"{name} holds theta {hold.theta}")
         if self.role == CODE_HOLDER:
             stands = trainer.lineage, trainer.round_id
             digest, other = self._models.setdefault(stands, (trainer.digest, name))

@@ -33,7 +33,7 @@ MEMBERS = (ANN, BOB, ME)
 W = np.zeros(4, np.float32)
 OPENED = RoundOpened(1, 1, digest_of(W), MEMBERS, 1)
 READY = LocalDeltaReady(1, ModelDelta(np.ones(4, np.float32), 1.0, frozenset([ME])), TrainingReport(0.5, 100, 1.0))
-HOP = HopOrdered(1, 1, 0, 10, ANN)
+HOP = HopOrdered(1, 1, 10, ANN)
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def test_who_receives_the_result_hashes_nothing_but_its_next_model(hashes: Calla
         _told(OPENED),
         READY,
         _told(HOP),
-        _told(DeltaMessage(1, 0, 10, 1.0, (ANN,)), ANN, on_way([3.0] * 4)),
-        _told(DeltaWanted(1, 1, 0, 11), BOB),
+        _told(DeltaMessage(1, 10, 1.0, (ANN,)), ANN, on_way([3.0] * 4)),
+        _told(DeltaWanted(1, 1, 11), BOB),
         _told(BroadcastOrdered(1, 1, digest_of(W), 1, (BOB, ME, ANN), 3.0, MEMBERS)),
         _told(GlobalMessage(1, 3.0, MEMBERS, 1, 1), BOB, result.values.view(np.float32)),
         _told(RoundClosed(1, 1, name_of(result))),
@@ -92,7 +92,7 @@ def test_the_root_hashes_the_result_that_it_has_merged_once_and_its_next_model(
 ) -> None:
     incoming = sum_of([3.0] * 4, [ANN, BOB])
     result = pair_aggregate(sum_of(READY.delta.values, [ME]), incoming)
-    theirs = _told(DeltaMessage(1, 0, 10, 2.0, (ANN, BOB)), ANN, incoming.values.copy().view(np.float32))
+    theirs = _told(DeltaMessage(1, 10, 2.0, (ANN, BOB)), ANN, incoming.values.copy().view(np.float32))
     order = BroadcastOrdered(1, 1, digest_of(W), 1, (ME, BOB, ANN), 3.0, MEMBERS)
     events = [_told(OPENED), READY, _told(HOP), theirs, _told(order), _told(RoundClosed(1, 1, name_of(result)))]
     hashes()

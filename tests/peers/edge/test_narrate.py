@@ -36,7 +36,7 @@ ANN, BOB = Contributor("ann", 1), Contributor("bob", 1)
 VALUES = np.zeros(4, np.float32)
 OPENED = RoundOpened(3, 7, b"", (ANN, BOB))
 SAMPLE = ResourcesSampled(ResourceState(1, 1.0))
-DELTA = DeltaMessage(7, 0, 1, 1.0, (BOB,))
+DELTA = DeltaMessage(7, 1, 1.0, (BOB,))
 
 
 @dataclass

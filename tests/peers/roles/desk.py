@@ -62,8 +62,8 @@ class Desk:
 
     def hold(self, peer: Contributor, *others: Contributor, sent_hop: int | None = None, **changes: Any) -> None:
         contributors = tuple(sorted({peer, *others}))
-        holding = Holding(0, float(len(contributors)), contributors, sent_hop)
-        self.join(peer, **{"activity": Activity.HOLDING, "holdings": (holding,)} | changes)
+        holding = Holding(float(len(contributors)), contributors, sent_hop)
+        self.join(peer, **{"activity": Activity.HOLDING, "holding": holding} | changes)
 
     def promise(self, *peers: Contributor) -> None:
         """They obey the agent's newest term, and so no older order any more."""
@@ -82,7 +82,7 @@ class Desk:
         return list(dict.fromkeys(message for _, message in self.said if isinstance(message, HopOrdered)))
 
     def merge(self, hop: HopOrdered, receiver: Contributor, *others: Contributor) -> None:
-        decision = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40)
+        decision = HopDecision(hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40)
         self.hold(receiver, hop.sender, *others, hops=(*self.reports.get(receiver, FRESH).hops, decision))
 
     def receiver_of(self, hop: HopOrdered) -> Contributor:
@@ -120,7 +120,7 @@ class Desk:
             "base": base,
         }
         done |= {"activity": Activity.WAITING, "open_round": 0, "open_term": 0, "open_as": 0, "term": self.agent.term}
-        self.report(peer, **done | {"holdings": (), "hops": (), "staged": None} | changes)
+        self.report(peer, **done | {"holding": None, "hops": (), "staged": None} | changes)
 
     def last(self, kind: type) -> Any:
         return self.newest[kind]

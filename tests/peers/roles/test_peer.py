@@ -184,7 +184,7 @@ def test_a_dedicated_agent_is_quicker_and_needs_no_trainer() -> None:
     assert agent.agent is None
     agent.handle(Tick(), 1.0)
     assert agent.agent is not None
-    assert agent.handle(Received(Contributor("x", 1), HopOrdered(9, 1, 0, 1, Contributor("y", 1))), 1.1) == []
+    assert agent.handle(Received(Contributor("x", 1), HopOrdered(9, 1, 1, Contributor("y", 1))), 1.1) == []
 
 
 def test_what_a_node_says_to_itself_never_reaches_the_network() -> None:

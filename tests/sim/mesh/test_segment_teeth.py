@@ -70,11 +70,11 @@ def _who_lacks_one_segment_stages(self: SegmentExchange) -> bool:
 
 def _a_lost_device_stays_in_the_plan(self: Aggregation, now: float) -> Holding | None:
     result = _PLAN(self, now)
-    return result and Holding(0, result.theta + len(self._ledger.lost), result.contributors)
+    return result and Holding(result.theta + len(self._ledger.lost), result.contributors)
 
 
 def _pieces_come_from_whatever_is_held(self: RoundState, me: Contributor) -> PartialSum | None:
-    return self.holds.get(0)
+    return self.hold
 
 
 def _segments_go_on_after_a_hop_was_fetched(self: HopsHere, part: RoundState, order: HopOrdered, now: float) -> None:
@@ -144,8 +144,8 @@ def _what_lies_in_the_own_deltas_place_is_given_as_its_pieces(self: SegmentExcha
 def _what_lies_in_the_own_deltas_place_is_given_away(
     self: HopsHere, part: RoundState, receiver: Any, wanted: Any
 ) -> Any:
-    given = part.give(wanted.segment, wanted.hop_id, receiver)
-    return [Send(receiver.peer_id, wanted, part.holds[0].values.view(np.float32))] if given else []
+    given = part.give(wanted.hop_id, receiver)
+    return [Send(receiver.peer_id, wanted, part.hold.values.view(np.float32))] if given else []
 
 
 def _a_lost_device_counts_wherever_it_is_lost(self: SegmentExchange, segment: int) -> None:
@@ -197,7 +197,7 @@ def _check_that_a_restarted_process_is_another_one() -> None:
 
 
 def _check_that_pieces_are_of_the_own_delta() -> None:
-    part = RoundState(1, 1, frozenset([_ME, _OTHER]), holds={0: sum_of([0.0, 0.0], [_ME, _OTHER])})
+    part = RoundState(1, 1, frozenset([_ME, _OTHER]), hold=sum_of([0.0, 0.0], [_ME, _OTHER]))
     assert part.own_hold(_ME) is None
 
 
@@ -208,18 +208,18 @@ def _hops() -> HopsHere:
 
 def _check_that_a_hop_waits_for_the_own_delta() -> None:
     both = frozenset([_ME, _OTHER])
-    part = RoundState(1, 1, both, announced_to=both, holds={0: _DELTA}, trained_from=_ZEROS)
+    part = RoundState(1, 1, both, announced_to=both, hold=_DELTA, trained_from=_ZEROS)
     part.broadcast.exchange = _exchange(is_in_place=True)
-    wanted = DeltaWanted(1, 1, 0, 1)
+    wanted = DeltaWanted(1, 1, 1)
     assert _hops().serve(part, _OTHER, wanted) == [RecallDelta(1, _ZEROS, held_as=HeldAs(1.0, _ME, 0))]
     part.broadcast.exchange.take_own(_DELTA)
     assert [type(effect) for effect in _hops().serve(part, _OTHER, wanted)] == [Send]
 
 
 def _check_that_a_hop_ends_the_exchange() -> None:
-    part = RoundState(1, 1, frozenset([_ME, _OTHER]), holds={0: _DELTA})
+    part = RoundState(1, 1, frozenset([_ME, _OTHER]), hold=_DELTA)
     part.broadcast.exchange = _exchange()
-    _hops().fetch(part, HopOrdered(1, 1, 0, 1, _OTHER), 0.0)
+    _hops().fetch(part, HopOrdered(1, 1, 1, _OTHER), 0.0)
     assert part.broadcast.exchange is None
 
 

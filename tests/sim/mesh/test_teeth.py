@@ -82,27 +82,27 @@ def _contributors_are_forgotten(mine: PartialSum, theirs: PartialSum, out: Any =
     return replace(merged, contributors=mine.contributors)
 
 
-def _a_sender_serves_any_hop(self: RoundState, segment: int, hop_id: int, receiver: Contributor) -> bool:
-    return segment in self.holds and not self.incoming and not self.broadcast.staged
+def _a_sender_serves_any_hop(self: RoundState, hop_id: int, receiver: Contributor) -> bool:
+    return self.hold is not None and not self.incoming and not self.broadcast.staged
 
 
 def _a_restarted_peer_is_still_a_member(self: RoundState, peer: Contributor, round_id: int) -> bool:
     return round_id == self.round_id and peer.peer_id in {member.peer_id for member in self.members}
 
 
-def _a_released_hop_is_served_again(self: RoundState, segment: int, hop_id: int) -> None:
-    if segment in self.given and self.given[segment][0] == hop_id:
-        del self.given[segment]
+def _a_released_hop_is_served_again(self: RoundState, hop_id: int) -> None:
+    if self.given and self.given[0] == hop_id:
+        self.given = None
 
 
 def _a_receiver_decides_again(self: HopsHere, part: RoundState, order: HopOrdered, now: float) -> list[Effect]:
-    part.decisions.pop((order.segment, order.hop_id), None)
+    part.decisions.pop(order.hop_id, None)
     return _FETCH(self, part, order, now)
 
 
 def _senders_are_freed_without_a_search(self: RoundLedger) -> list[Hop]:
     sent = [(self.holding(member), member) for member in self.live()]
-    hops = [self.hops.get((held.segment, held.sent_hop)) for held, _ in sent if held and held.sent_hop is not None]
+    hops = [self.hops.get(held.sent_hop) for held, _ in sent if held and held.sent_hop is not None]
     return [hop for hop in hops if hop and (hop.receiver in self.lost or hop.state is HopState.ABORTED)]
 
 
@@ -152,7 +152,7 @@ def _uncounted_work_is_dropped(self: ModelState, *works: Any) -> None:
 def _work_that_comes_late_is_dropped(
     self: OwnWork, ready: LocalDeltaReady, part: Any, missed: Any, goal: int
 ) -> list[Any]:
-    is_open = part and part.round_id == ready.round_id and not part.holds
+    is_open = part and part.round_id == ready.round_id and not part.hold
     if is_open or (missed and missed.round_id == ready.round_id):
         return _TAKE_TRAINED(self, ready, part, missed, goal)
     self._done(ready.round_id, ready.delta.values)
@@ -231,10 +231,10 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, str]] = {
 
 
 def _check_that_a_released_hop_stays_released() -> None:
-    part = RoundState(1, 1, frozenset([_ME, _OTHER]), holds={0: _DELTA})
-    assert part.give(0, 5, _OTHER)
-    part.release(0, 5)
-    assert not part.give(0, 5, _OTHER)
+    part = RoundState(1, 1, frozenset([_ME, _OTHER]), hold=_DELTA)
+    assert part.give(5, _OTHER)
+    part.release(5)
+    assert not part.give(5, _OTHER)
 
 
 def _check_that_an_order_of_what_may_be_the_same_result_replaces_nothing() -> None:
@@ -274,7 +274,7 @@ def _check_that_a_round_holds_everybody() -> None:
 def _check_that_older_terms_are_not_obeyed() -> None:
     succession = Succession(_ME, SuccessionSettings(), False)
     succession.hear_claim(_OTHER, AgentPresent(7, 0), 1.0)
-    assert not succession.admits(_OTHER, HopReleased(6, 1, 0, 1), 1.1)
+    assert not succession.admits(_OTHER, HopReleased(6, 1, 1), 1.1)
 
 
 def _check_that_a_fork_that_is_left_is_brought_along() -> None:
@@ -317,7 +317,7 @@ def _check_that_an_older_term_is_given_up_first() -> None:
     policy, judging = make_policy("fifo"), Judging(ledger)
     open_round = OpenRound(ledger, opened, members, policy, Repeater(0.5), AgentSettings(), judging, Attendance())
     round_ = Conductor("a", 8, open_round)
-    round_._propose(Holding(0, 2.0, (_ME, _OTHER)), 0.0)
+    round_._propose(Holding(2.0, (_ME, _OTHER)), 0.0)
     assert round_.phase is Phase.AGGREGATING
 
 

@@ -127,7 +127,7 @@ def test_a_vector_arrives_bit_for_bit_and_both_sides_forget_it(values):
 @pytest.mark.parametrize("values", [vector(0), vector(1, 0), vector(40)], ids=len)
 def test_values_that_are_compared_with_a_digest_come_with_it_and_others_are_not_hashed(values, hashes):
     hashed = (MODEL, GlobalMessage(1, 1.0, (SENDER,), 1, 1))
-    for message in (*hashed, DeltaMessage(1, 0, 1, 1.0, (SENDER,))):
+    for message in (*hashed, DeltaMessage(1, 1, 1.0, (SENDER,))):
         pair = Pair()
         pair.incoming = IncomingTransfers(1 << 24, hashes.new)
         pair.offer(values, message)

@@ -36,7 +36,7 @@ from mdl.transport.wire.codec import (
 from tests.fuzz.hostile import forced
 
 ME = Contributor("phone", 7)
-DELTA = DeltaMessage(3, 0, 4, 2.5, (Contributor("a", 1), Contributor("b", 2)))
+DELTA = DeltaMessage(3, 4, 2.5, (Contributor("a", 1), Contributor("b", 2)))
 INFO = PeerInfo("phone", 7, Role.TRAINER, "127.0.0.1", 5750, "abc")
 KEY, SIGNATURE = bytes(range(32)), bytes(64)
 ENROLLED = Enrolled(KEY, "phone", KEY, SIGNATURE, SIGNATURE)

@@ -89,9 +89,7 @@ class Way:
     def transfer(self, number):
         """Seconds until one value is there, and how often it was carried."""
         begun, carried, count = self.now, self.carried, len(self.arrived)
-        self.send(
-            self.outgoing.offer("receiver", DeltaMessage(number, 0, 1, 1.0, (SENDER,)), VALUES, self.now), "sender"
-        )
+        self.send(self.outgoing.offer("receiver", DeltaMessage(number, 1, 1.0, (SENDER,)), VALUES, self.now), "sender")
         while len(self.outgoing) or self.coming:
             due = [time for time in (self.outgoing.deadline(), self.incoming.deadline()) if time is not None]
             self.now = max(self.now, min([*due, *(time for time, _, _ in self.coming[:1])]) + 1e-6)

@@ -237,7 +237,7 @@ def test_an_aborted_hop_releases_its_sender_and_is_ordered_anew() -> None:
     (hop,) = desk.hops()
     receiver = desk.receiver_of(hop)
     desk.hold(hop.sender, sent_hop=hop.hop_id)
-    aborted = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED, reason="nothing came")
+    aborted = HopDecision(hop.hop_id, hop.sender, HopOutcome.ABORTED, reason="nothing came")
     desk.hold(receiver, hops=(aborted,))
     assert desk.last(HopReleased).hop_id == hop.hop_id
     assert desk.told(HopReleased) == [hop.sender.peer_id]
@@ -527,10 +527,10 @@ def test_a_holder_whose_theta_is_not_the_sum_of_its_contributors_weights_is_out_
         desk.hold(peer, training=TrainingReport(0.5, 10, 1.0, theta=1.0))
     (hop,) = desk.hops()
     receiver = desk.receiver_of(hop)
-    decision = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40)
-    given = Holding(0, 1.0, (hop.sender,), hop.hop_id, receiver)
-    desk.report(hop.sender, holdings=(given,), activity=Activity.SENT)
-    desk.report(receiver, holdings=(Holding(0, 1.0, (A, B)),), hops=(decision,))  # theta was not added
+    decision = HopDecision(hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40)
+    given = Holding(1.0, (hop.sender,), hop.hop_id, receiver)
+    desk.report(hop.sender, holding=given, activity=Activity.SENT)
+    desk.report(receiver, holding=Holding(1.0, (A, B)), hops=(decision,))  # theta was not added
     assert desk.agent.ledger is not None
     assert desk.agent.ledger.lost == {receiver: "wrong theta"}
     assert desk.agent.phase is Phase.AGGREGATING

@@ -58,9 +58,7 @@ def _mesh(*peers: Contributor, **settings: Any) -> Desk:
 def _opened_by(term: int, *peers: Contributor) -> dict[Contributor, PeerReport]:
     """Round 5 of a, b and c is open from an earlier agent; each holds its own delta."""
     open_round: dict[str, Any] = {"open_round": 5, "open_term": term, "open_as": term, "activity": Activity.HOLDING}
-    return {
-        peer: msgspec.structs.replace(SETTLED, **open_round, holdings=(Holding(0, 1.0, (peer,)),)) for peer in peers
-    }
+    return {peer: msgspec.structs.replace(SETTLED, **open_round, holding=Holding(1.0, (peer,))) for peer in peers}
 
 
 def _take_over(reports: dict[Contributor, PeerReport], **settings: Any) -> Desk:
@@ -114,7 +112,7 @@ def test_the_round_that_another_agent_opened_is_finished_and_not_trained_again()
 
 def test_a_hop_that_another_agent_ordered_is_waited_for() -> None:
     reports = _opened_by(40, A, B, C)
-    receiving = {"incoming": Incoming(0, 7, A), "activity": Activity.RECEIVING}
+    receiving = {"incoming": Incoming(7, A), "activity": Activity.RECEIVING}
     reports[B] = msgspec.structs.replace(reports[B], **receiving)
     desk = _take_over(reports)
     assert [(hop.hop_id, hop.sender) for hop in desk.hops()] == [(7, A)]
@@ -122,7 +120,7 @@ def test_a_hop_that_another_agent_ordered_is_waited_for() -> None:
 
 def test_what_was_given_to_a_device_that_is_gone_is_held_again() -> None:
     reports = _opened_by(40, A, B, C)
-    reports[A] = msgspec.structs.replace(reports[A], holdings=(Holding(0, 1.0, (A,), 7, C),))
+    reports[A] = msgspec.structs.replace(reports[A], holding=Holding(1.0, (A,), 7, C))
     del reports[C]
     desk = _take_over(reports)
     assert desk.told(HopReleased) == []  # somebody may have its work since the last report
@@ -134,8 +132,8 @@ def test_what_was_given_to_a_device_that_is_gone_is_held_again() -> None:
 
 def test_a_hop_whose_sender_is_gone_is_cancelled_before_anybody_holds_again() -> None:
     reports = _opened_by(40, A, B, C)
-    reports[A] = msgspec.structs.replace(reports[A], holdings=(Holding(0, 1.0, (A,), 7, C),))
-    reports[B] = msgspec.structs.replace(reports[B], incoming=Incoming(0, 8, C), activity=Activity.RECEIVING)
+    reports[A] = msgspec.structs.replace(reports[A], holding=Holding(1.0, (A,), 7, C))
+    reports[B] = msgspec.structs.replace(reports[B], incoming=Incoming(8, C), activity=Activity.RECEIVING)
     del reports[C]
     desk = _take_over(reports)
     assert (desk.told(HopCancelled), desk.told(HopReleased)) == (["b"], [])
@@ -258,11 +256,11 @@ def test_a_run_is_over_for_all_though_one_device_cannot_fetch_the_last_model() -
 def test_a_promise_for_another_result_of_the_same_term_must_be_given_again() -> None:
     """The first result is lost with its only holder, who comes back after another one has been ordered."""
     reports = _opened_by(40, A, B, C)
-    whole = Holding(0, 3.0, (A, B, C))
-    reports[A] = msgspec.structs.replace(reports[A], activity=Activity.HOLDING, holdings=(whole,))
+    whole = Holding(3.0, (A, B, C))
+    reports[A] = msgspec.structs.replace(reports[A], activity=Activity.HOLDING, holding=whole)
     for peer in (B, C):
-        given = Holding(0, 1.0, (peer,), 7, A)
-        reports[peer] = msgspec.structs.replace(reports[peer], activity=Activity.SENT, holdings=(given,))
+        given = Holding(1.0, (peer,), 7, A)
+        reports[peer] = msgspec.structs.replace(reports[peer], activity=Activity.SENT, holding=given)
     desk = _take_over(reports)
     desk.promise(A, B, C)
     first = desk.last(BroadcastOrdered)

@@ -23,9 +23,9 @@ A, B, C, D = (Contributor(name, 1) for name in "abcd")
 def _mesh(*training: Contributor, **resources: ResourceState) -> tuple[RoundLedger, Members]:
     ledger, members = RoundLedger(1, frozenset([A, B, C, D]), 1), Members(4.0)
     for peer in (A, B, C, D):
-        holdings = () if peer in training else (Holding(0, 1.0, (peer,)),)
+        holding = None if peer in training else Holding(1.0, (peer,))
         given = resources.get(peer.peer_id, ResourceState(1 << 30, 5.0))
-        report = PeerReport(1, 1, 0, b"", "s", "m", 250_000, Activity.HOLDING, 1, 1, holdings=holdings, resources=given)
+        report = PeerReport(1, 1, 0, b"", "s", "m", 250_000, Activity.HOLDING, 1, 1, holding=holding, resources=given)
         members.hear(peer, report, 1.0)
         ledger.take(peer, report, 1.0)
     return ledger, members
@@ -75,7 +75,7 @@ def test_eq_7_counts_receptions_and_the_columns_of_the_learned_count_hops() -> N
     ledger, members = _mesh()
     for sender, receiver in ((A, B), (B, C)):
         hop = ledger.order_hop(sender, receiver, "", 1.0)
-        merged = HopDecision(0, hop.hop_id, sender, HopOutcome.MERGED, 1.0, 40)
+        merged = HopDecision(hop.hop_id, sender, HopOutcome.MERGED, 1.0, 40)
         ledger.take(receiver, msgspec.structs.replace(ledger.reports[receiver], hops=(merged,)), 1.5)
     devices = chain_view(ledger, members, 2.0).devices
     assert [(device.n_agg, device.received) for device in devices] == [(1, 0), (2, 1), (1, 1), (0, 0)]

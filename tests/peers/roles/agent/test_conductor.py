@@ -361,7 +361,7 @@ def test_a_device_that_trains_for_long_is_no_stuck_round() -> None:
 
 def test_a_round_goes_on_without_a_member_that_gave_it_up() -> None:
     desk = _aggregating(A, B, C)
-    desk.report(C, open_round=0, open_term=0, open_as=0, holdings=(), activity=Activity.WAITING)
+    desk.report(C, open_round=0, open_term=0, open_as=0, holding=None, activity=Activity.WAITING)
     assert desk.agent.live_members() == [A, B]
 
 
@@ -371,7 +371,7 @@ def test_two_that_cannot_aggregate_either_way_cost_one_of_them_its_place_in_the_
     for number in range(2):
         hop: HopOrdered = desk.hops()[number]
         receiver = desk.receiver_of(hop)
-        aborted = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED, reason=reason)
+        aborted = HopDecision(hop.hop_id, hop.sender, HopOutcome.ABORTED, reason=reason)
         desk.hold(receiver, hops=(*desk.reports[receiver].hops, aborted))
     first, second = desk.hops()
     assert (second.sender, desk.receiver_of(second)) == (desk.receiver_of(first), first.sender)
@@ -385,7 +385,7 @@ def test_who_is_out_of_its_partners_reach_still_decides_and_takes_the_result() -
     for number in range(2):
         hop: HopOrdered = desk.hops()[number]
         receiver = desk.receiver_of(hop)
-        aborted = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED, reason="nothing came")
+        aborted = HopDecision(hop.hop_id, hop.sender, HopOutcome.ABORTED, reason="nothing came")
         desk.hold(receiver, hops=(*desk.reports[receiver].hops, aborted))
     for peer in (A, B):
         desk.stage(peer)

@@ -27,7 +27,7 @@ def _started(*peers: Contributor, **settings: Any) -> Desk:
 def _refuse(desk: Desk, hop: HopOrdered) -> Contributor:
     """Its receiver holds what came for poison."""
     receiver = desk.receiver_of(hop)
-    decision = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED, 1.0, 0, SUSPECT + REASON)
+    decision = HopDecision(hop.hop_id, hop.sender, HopOutcome.ABORTED, 1.0, 0, SUSPECT + REASON)
     desk.report(receiver, hops=(*desk.reports[receiver].hops, decision))
     return receiver
 

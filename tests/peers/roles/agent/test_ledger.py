@@ -41,12 +41,12 @@ def _tell(
 
     heard: it has heard of the round from the agent of this ledger.
     """
-    decisions = [HopDecision(0, hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40) for hop in merged]
-    decisions += [HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED, reason=reason) for hop in aborted]
+    decisions = [HopDecision(hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40) for hop in merged]
+    decisions += [HopDecision(hop.hop_id, hop.sender, HopOutcome.ABORTED, reason=reason) for hop in aborted]
     contributors = tuple(sorted({member, *(holds or ())}))
-    holdings = () if holds is None else (Holding(0, float(len(contributors)), contributors, sent_hop, sent_to),)
+    holding = None if holds is None else Holding(float(len(contributors)), contributors, sent_hop, sent_to)
     report = PeerReport(
-        1, 0, 0, b"", "s", "m", 4, Activity.HOLDING, open_round, term, holdings=holdings, hops=tuple(decisions)
+        1, 0, 0, b"", "s", "m", 4, Activity.HOLDING, open_round, term, holding=holding, hops=tuple(decisions)
     )
     report = msgspec.structs.replace(report, open_as=ledger.term if heard else TERM - 1)
     return ledger.take(member, report, 1.0)
@@ -129,7 +129,7 @@ def test_what_somebody_had_given_to_it_without_an_order_is_held_again() -> None:
 def test_what_its_receiver_fetches_for_another_agent_is_not_held_again_before_it_has_decided() -> None:
     """Two in office: the receiver heard the other one's order, then this one's round, and says what it is about."""
     ledger = _ready()
-    report = msgspec.structs.replace(ledger.reports[D], incoming=Incoming(0, 12345, A))
+    report = msgspec.structs.replace(ledger.reports[D], incoming=Incoming(12345, A))
     ledger.take(D, report, 2.0)
     _tell(ledger, A, (), sent_hop=12345, sent_to=D)
     assert (ledger.to_release(), ledger.free()) == ([], [B, C])
@@ -142,7 +142,7 @@ def test_what_its_receiver_fetches_for_another_agent_is_not_held_again_before_it
 def test_who_says_that_it_fetches_from_ever_others_binds_one_of_them() -> None:
     ledger = _ready()
     for hop_id, sender in enumerate((A, B, C) * 100, 12345):
-        ledger.take(D, msgspec.structs.replace(ledger.reports[D], incoming=Incoming(0, hop_id, sender)), 2.0)
+        ledger.take(D, msgspec.structs.replace(ledger.reports[D], incoming=Incoming(hop_id, sender)), 2.0)
     assert (len(ledger.hops), ledger.free()) == (1, [B, C])
 
 
@@ -150,7 +150,7 @@ def test_a_device_that_fetches_from_who_is_in_no_round_is_to_give_that_up_first(
     """For another agent: with it the load of others may come, who are not freed before."""
     ledger = _ready(A, B)
     _tell(ledger, A, (), sent_hop=12344, sent_to=C)
-    ledger.take(B, msgspec.structs.replace(ledger.reports[B], incoming=Incoming(0, 12345, C)), 2.0)
+    ledger.take(B, msgspec.structs.replace(ledger.reports[B], incoming=Incoming(12345, C)), 2.0)
     (hop,) = ledger.undecided()
     assert (ledger.to_cancel(), ledger.free(), ledger.to_release()) == ([hop], [], [])
     _tell(ledger, B, aborted=(hop,), holds=(B,))
@@ -161,7 +161,7 @@ def test_a_device_that_fetches_from_who_is_in_no_round_is_to_give_that_up_first(
 def test_an_order_of_another_agent_is_known_beside_one_of_this() -> None:
     ledger = _ready()
     hop = _hop(ledger, A, D)
-    ledger.take(D, msgspec.structs.replace(ledger.reports[D], incoming=Incoming(0, 12345, B)), 2.0)
+    ledger.take(D, msgspec.structs.replace(ledger.reports[D], incoming=Incoming(12345, B)), 2.0)
     assert {each.hop_id for each in ledger.undecided()} == {hop.hop_id, 12345}
 
 
@@ -479,13 +479,13 @@ def test_theta_is_right_if_it_is_the_sum_of_what_its_contributors_reported() -> 
             1, 0, 0, b"", "s", "m", 4, Activity.HOLDING, 1, TERM, training=TrainingReport(0.5, 8, 1.0, theta)
         )
         ledger.take(peer, report, 1.0)
-    assert ledger.is_theta_right(Holding(0, 7.0, (A, B)))
-    assert not ledger.is_theta_right(Holding(0, 8.0, (A, B)))
-    assert not ledger.is_theta_right(Holding(0, 7.0, (A,)))
+    assert ledger.is_theta_right(Holding(7.0, (A, B)))
+    assert not ledger.is_theta_right(Holding(8.0, (A, B)))
+    assert not ledger.is_theta_right(Holding(7.0, (A,)))
 
 
 def test_a_theta_with_a_weight_that_was_never_reported_cannot_be_judged() -> None:
-    assert _ready(A, B).is_theta_right(Holding(0, 9.0, (A, B)))
+    assert _ready(A, B).is_theta_right(Holding(9.0, (A, B)))
 
 
 # -- an agent that took over ------------------------------------------------------------------------------------------
@@ -505,8 +505,8 @@ def _says(
     """What a member tells a new agent about round 1. given, incoming, merged, aborted: hop id and the other end."""
     hop_id, receiver = given or (None, None)
     contributors = tuple(sorted({member, *others}))
-    decisions = [HopDecision(0, number, sender, HopOutcome.MERGED) for number, sender in merged]
-    decisions += [HopDecision(0, number, sender, HopOutcome.ABORTED) for number, sender in aborted]
+    decisions = [HopDecision(number, sender, HopOutcome.MERGED) for number, sender in merged]
+    decisions += [HopDecision(number, sender, HopOutcome.ABORTED) for number, sender in aborted]
     return PeerReport(
         1,
         NEWER,
@@ -518,8 +518,8 @@ def _says(
         Activity.HOLDING,
         1,
         attempt,
-        incoming=Incoming(0, *incoming) if incoming else None,
-        holdings=(Holding(0, float(len(contributors)), contributors, hop_id, receiver),),
+        incoming=Incoming(*incoming) if incoming else None,
+        holding=Holding(float(len(contributors)), contributors, hop_id, receiver),
         hops=tuple(decisions),
         room=ROOM,
     )
@@ -538,7 +538,7 @@ def test_a_new_agent_goes_on_with_the_round_that_was_opened_and_orders_under_its
 
 def test_hops_that_were_decided_under_another_agent_stand() -> None:
     ledger = _recovered((A, _says(A, given=(7, B))), (B, _says(B, A, merged=((7, A),))), (C, _says(C)))
-    assert ledger.hops[0, 7].state is HopState.MERGED
+    assert ledger.hops[7].state is HopState.MERGED
     assert (ledger.holders(), ledger.to_release()) == ([B, C], [])
 
 

@@ -62,6 +62,6 @@ def test_eq_4_a_pair_that_failed_is_not_turned_round_into_a_limit() -> None:
     desk.hold(A)
     desk.hold(B)
     (hop,) = desk.hops()
-    aborted = HopDecision(0, hop.hop_id, B, HopOutcome.ABORTED, 1.0, 0, "no space left")
+    aborted = HopDecision(hop.hop_id, B, HopOutcome.ABORTED, 1.0, 0, "no space left")
     desk.hold(A, hops=(aborted,))
     assert desk.receiver_of(desk.hops()[-1]) == A

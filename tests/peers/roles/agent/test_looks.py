@@ -32,7 +32,7 @@ def _started(**settings: Any) -> Desk:
 def _look(desk: Desk, hop: HopOrdered, rise: float | None) -> None:
     """Its receiver tells what it has seen, and the sender holds again."""
     receiver = desk.receiver_of(hop)
-    decision = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.LOOKED, 0.1, seen=OwnDeltaSeen(rise))
+    decision = HopDecision(hop.hop_id, hop.sender, HopOutcome.LOOKED, 0.1, seen=OwnDeltaSeen(rise))
     desk.report(receiver, hops=(*desk.reports[receiver].hops, decision))
 
 
@@ -120,9 +120,9 @@ def test_where_nobody_judges_nothing_is_looked_at_and_no_limit_told() -> None:
 def test_a_sender_that_was_looked_at_holds_again() -> None:
     desk = _started()
     look = _pending(desk)[0]
-    holding = desk.reports[look.sender].holdings[0]
-    given = type(holding)(0, 1.0, holding.contributors, look.hop_id, desk.receiver_of(look))
-    desk.report(look.sender, holdings=(given,))
+    holding = desk.reports[look.sender].holding
+    given = type(holding)(1.0, holding.contributors, look.hop_id, desk.receiver_of(look))
+    desk.report(look.sender, holding=given)
     _look(desk, look, HELPS)
     assert desk.last(HopReleased).hop_id == look.hop_id
 

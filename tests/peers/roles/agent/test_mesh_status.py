@@ -42,9 +42,9 @@ def _summary():  # type: ignore[no-untyped-def]
     ledger, members = RoundLedger(1, frozenset([A, B, C]), 1, opened_at=10.0), Members(4.0)
     first, second = ledger.order_hop(A, B, "x" * 300, 11.0), ledger.order_hop(C, B, "", 12.0)
     for peer, hops, ready_s in ((A, (), 11.0), (B, (first, second), 12.0), (C, (), 12.5)):
-        merged = (HopDecision(0, hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40) for hop in hops[:1])
-        aborted = (HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED) for hop in hops[1:])
-        report = msgspec.structs.replace(REPORT, holdings=(Holding(0, 1.0, (peer,)),), hops=(*merged, *aborted))
+        merged = (HopDecision(hop.hop_id, hop.sender, HopOutcome.MERGED, 1.0, 40) for hop in hops[:1])
+        aborted = (HopDecision(hop.hop_id, hop.sender, HopOutcome.ABORTED) for hop in hops[1:])
+        report = msgspec.structs.replace(REPORT, holding=Holding(1.0, (peer,)), hops=(*merged, *aborted))
         ledger.take(peer, report, ready_s)
         members.hear(peer, report, ready_s)
     for busy, at in ((True, 10.5), (True, 11.0), (False, 11.5), (True, 13.0)):
@@ -52,7 +52,7 @@ def _summary():  # type: ignore[no-untyped-def]
     members.everyone()[1].device.note_use(True, 13.0)
     ledger.lose(C, "silent")
     applied = [member for member in members.everyone() if member.contributor != C]
-    return summarise_round(ledger, Holding(0, 2.0, (A, B)), MARKS, b"\x01\x02", applied)
+    return summarise_round(ledger, Holding(2.0, (A, B)), MARKS, b"\x01\x02", applied)
 
 
 def test_a_round_line_counts_merged_hops_and_the_broadcast() -> None:

@@ -27,7 +27,7 @@ def _holding(peer: Contributor, attempt: int) -> PeerReport:
     if not attempt:
         return SETTLED
     part: dict[str, Any] = {"open_round": 5, "open_term": attempt, "open_as": attempt, "activity": Activity.HOLDING}
-    return replace(SETTLED, **part, room=room_for(4.0), holdings=(Holding(0, 1.0, (peer,)),))
+    return replace(SETTLED, **part, room=room_for(4.0), holding=Holding(1.0, (peer,)))
 
 
 def _stands_by_it(desk: Desk) -> dict[str, Any]:

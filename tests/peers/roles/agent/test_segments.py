@@ -242,7 +242,7 @@ def test_an_exchange_of_an_attempt_that_was_left_is_not_gone_on_with_in_the_next
     going = first.last(BroadcastOrdered)
     assert going.order == (A, B, C)
     # D was elsewhere meanwhile, and knows nothing of its work in that attempt.
-    left = {"open_round": 0, "open_term": 0, "open_as": 0, "holdings": (), "entered": (attempt,)}
+    left = {"open_round": 0, "open_term": 0, "open_as": 0, "holding": None, "entered": (attempt,)}
     first.reports[D] = msgspec.structs.replace(first.reports[D], **left)
     desk = _succeeds(first, going, min_peers=4)
     for _ in range(12):

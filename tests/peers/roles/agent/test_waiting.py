@@ -44,7 +44,7 @@ def _merge_all(desk: Desk) -> None:
 
 
 def _held(desk: Desk, peer: Contributor) -> tuple[Contributor, ...]:
-    return desk.reports[peer].holdings[0].contributors
+    return desk.reports[peer].holding.contributors
 
 
 def _number(desk: Desk) -> int:

@@ -74,7 +74,7 @@ def test_a_restarted_device_begins_afresh_and_the_memory_is_bounded() -> None:
 
 def abort(desk: Any, hop: HopOrdered, reason: str) -> None:
     receiver = desk.receiver_of(hop)
-    decision = HopDecision(0, hop.hop_id, hop.sender, HopOutcome.ABORTED, STALL_S, 0, reason)
+    decision = HopDecision(hop.hop_id, hop.sender, HopOutcome.ABORTED, STALL_S, 0, reason)
     desk.report(receiver, hops=(*desk.reports[receiver].hops, decision))
 
 
@@ -149,7 +149,7 @@ def test_if_the_root_is_the_cut_another_takes_its_place_as_soon_as_it_has_the_re
     for _ in range(2):  # two hops, the root is who merged last
         hop = desk.hops()[-1]
         receiver = desk.receiver_of(hop)
-        held = {who for peer in (hop.sender, receiver) for who in desk.reports[peer].holdings[0].contributors}
+        held = {who for peer in (hop.sender, receiver) for who in desk.reports[peer].holding.contributors}
         desk.merge(hop, receiver, *(held - {receiver, hop.sender}))
     assert desk.agent.phase is Phase.BROADCASTING
     root, other, cut = desk.last(BroadcastOrdered).order
@@ -168,7 +168,7 @@ def test_a_device_whose_parent_has_nothing_yet_or_feeds_another_is_not_stalled()
     for _ in range(2):
         hop = desk.hops()[-1]
         receiver = desk.receiver_of(hop)
-        held = {who for peer in (hop.sender, receiver) for who in desk.reports[peer].holdings[0].contributors}
+        held = {who for peer in (hop.sender, receiver) for who in desk.reports[peer].holding.contributors}
         desk.merge(hop, receiver, *(held - {receiver, hop.sender}))
     first = desk.last(BroadcastOrdered)
     root, fed, waits = first.order

@@ -29,7 +29,7 @@ def _claim(
 
 
 def _order(term: int) -> HopReleased:
-    return HopReleased(term, 1, 0, 1)
+    return HopReleased(term, 1, 1)
 
 
 def _led_by(agent: Contributor = ANN, term: int = 5, successors: tuple[str, ...] = ()) -> Succession:

@@ -70,8 +70,8 @@ def train(trainer: Trainer, *values: float, round_id: int | None = None) -> None
 
 def merge(trainer: Trainer, *values: float) -> None:
     """ann's delta comes in, and the own one is gone."""
-    say(trainer, HopOrdered(1, trainer.round_id + 1, 0, 10, ANN), 3.0)
-    message = DeltaMessage(trainer.round_id + 1, 0, 10, 1.0, (ANN,))
+    say(trainer, HopOrdered(1, trainer.round_id + 1, 10, ANN), 3.0)
+    message = DeltaMessage(trainer.round_id + 1, 10, 1.0, (ANN,))
     trainer.handle(Received(ANN, message, on_way(values, 1.0, ROOM, trainer.parameters)), 3.1)
 
 
@@ -119,7 +119,7 @@ def carry_of(trainer: Trainer) -> list[float] | None:
 
 
 def held_by(trainer: Trainer) -> list[float]:
-    return list(mean_of(trainer.holdings()[0], trainer.parameters))
+    return list(mean_of(trainer.hold(), trainer.parameters))
 
 
 def recalls_in(effects: list[Effect]) -> list[RecallDelta]:
@@ -133,7 +133,7 @@ def cut_off(*, merged: bool = False) -> Trainer:
     train(trainer, 2, 0, 0, 0)
     if merged:
         merge(trainer, 0, 6, 0, 0)
-    say(trainer, DeltaWanted(6, 1, 0, 20), 3.0, BOB)
+    say(trainer, DeltaWanted(6, 1, 20), 3.0, BOB)
     effects = open_round(trainer, (START, FORK), attempt=9)
     if merged:
         assert len(recalls_in(effects)) == 1

@@ -70,7 +70,7 @@ def test_what_a_round_left_out_is_in_the_next_own_delta_and_only_there() -> None
     assert carry_of(trainer) == [1, 2, 3, 4]
     assert open_round(trainer) == [], "it is given at once, and nothing is trained"
     assert (held_by(trainer), carry_of(trainer)) == ([1, 2, 3, 4], None)
-    assert trainer.holdings()[0].theta == 1.0
+    assert trainer.hold().theta == 1.0
     close_round(trainer, MEMBERS, 0, 0, 0, 0)
     open_round(trainer)
     train(trainer, 10, 10, 10, 10)
@@ -185,7 +185,7 @@ def test_who_trains_may_add_the_earlier_work_up_unless_there_is_other_work_by_th
     held = hold_own(work.parameters, delta, work.room, work.earlier)
     trainer.handle(LocalDeltaReady(work.round_id, delta, report, held), 2.0)
     assert held_by(trainer) == ([4, 5, 6, 7] if comes_between else [2, 3, 4, 5])
-    assert (trainer.holdings()[0] is held.sum) is not comes_between
+    assert (trainer.hold() is held.sum) is not comes_between
 
 
 def test_earlier_work_that_another_round_has_taken_by_then_is_not_counted_with_the_training() -> None:
@@ -447,7 +447,7 @@ def test_a_fork_that_is_opened_again_before_the_delta_is_recalled_waits_for_it_t
     open_round(trainer)
     train(trainer, 2, 0, 0, 0)
     merge(trainer, 0, 6, 0, 0)
-    say(trainer, DeltaWanted(6, 1, 0, 20), 3.0, BOB)
+    say(trainer, DeltaWanted(6, 1, 20), 3.0, BOB)
     open_round(trainer, (START, FORK), attempt=9)
     open_round(trainer, (START, FORK), attempt=10)
     trainer.handle(DeltaRecalled(6, vector(2, 0, 0, 0)), 4.0)

@@ -49,10 +49,10 @@ def _receive(
     )
     assert isinstance(count, CountChecksums)
     trainer.handle(count_checksums(count), 2.1)
-    trainer.handle(Received(AGENT, HopOrdered(1, 1, 0, 10, ANN, limits, is_look)), 3.0)
+    trainer.handle(Received(AGENT, HopOrdered(1, 1, 10, ANN, limits, is_look)), 3.0)
     who = contributors or (ANN,)
     theta = float(len(who))
-    (merge,) = trainer.handle(Received(ANN, DeltaMessage(1, 0, 10, theta, who), on_way(values, theta)), 4.0)
+    (merge,) = trainer.handle(Received(ANN, DeltaMessage(1, 10, theta, who), on_way(values, theta)), 4.0)
     assert isinstance(merge, MergeDeltas)
     return trainer, merge
 
@@ -74,9 +74,9 @@ def test_what_is_held_for_poison_is_a_hop_that_is_aborted_and_nothing_of_it_is_m
     (decision,) = report.hops
     assert (decision.outcome, decision.sender) == (HopOutcome.ABORTED, ANN)
     assert decision.reason.startswith(SUSPECT)
-    assert (report.activity, report.holdings[0].contributors) == (Activity.HOLDING, (ME,))
+    assert (report.activity, report.holding.contributors) == (Activity.HOLDING, (ME,))
     assert trainer.part is not None
-    np.testing.assert_array_equal(mean_of(trainer.part.holds[0]), OWN)
+    np.testing.assert_array_equal(mean_of(trainer.part.hold), OWN)
     (accused,) = report.accused
     assert (accused.peer_id, accused.weight, accused.round_id) == ("ann", 1.0 if times < 0 else 0.3, 1)
     assert decision.reason == SUSPECT + accused.reason
@@ -99,7 +99,7 @@ def test_an_honest_delta_is_merged_and_accuses_nobody() -> None:
     trainer, merge = _receive(OWN * 1.5)
     trainer.handle(merge_deltas(merge), 5.0)
     assert trainer.part is not None
-    assert trainer.part.holds[0].theta == 2.0
+    assert trainer.part.hold.theta == 2.0
     assert (_report(trainer).hops[0].outcome, _report(trainer).accused) == (HopOutcome.MERGED, ())
 
 
@@ -107,7 +107,7 @@ def test_what_is_a_little_too_long_is_merged_in_part_and_the_hop_says_so() -> No
     trainer, merge = _receive(OWN * 5)
     trainer.handle(merge_deltas(merge), 5.0)
     assert trainer.part is not None
-    hold = trainer.part.holds[0]
+    hold = trainer.part.hold
     np.testing.assert_allclose(mean_of(hold), (OWN + 4 * OWN) / 2)
     assert (hold.theta, hold.contributors) == (2.0, {ME, ANN})
     assert _report(trainer).hops[0].reason == "merged to 80%: it is 5 times as long as ours; the limit is 4"
@@ -128,9 +128,9 @@ def test_what_is_looked_at_is_told_and_not_merged_and_accuses_nobody() -> None:
     (decision,) = report.hops
     assert (decision.outcome, decision.reason) == (HopOutcome.LOOKED, "")
     assert decision.seen == OwnDeltaSeen(pytest.approx(2.5 / log(2.0)))
-    assert (report.activity, report.holdings[0].contributors, report.accused) == (Activity.HOLDING, (ME,), ())
+    assert (report.activity, report.holding.contributors, report.accused) == (Activity.HOLDING, (ME,), ())
     assert trainer.part is not None
-    np.testing.assert_array_equal(mean_of(trainer.part.holds[0]), OWN)
+    np.testing.assert_array_equal(mean_of(trainer.part.hold), OWN)
 
 
 def test_a_look_without_windows_tells_no_loss_and_one_of_a_device_that_does_not_judge_nothing() -> None:

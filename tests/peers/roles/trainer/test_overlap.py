@@ -76,7 +76,7 @@ def test_what_is_still_being_trained_when_its_round_opens_is_waited_for() -> Non
     _ready(trainer, 1, 1, 1, 1, round_id=5)
     close_round(trainer, (BOB, ME), 2, 2, 2, 2)
     assert _trained(open_round(trainer, attempt=2)) == []
-    assert trainer.holdings() == {}
+    assert trainer.hold() is None
     assert _ready(trainer, 4, 4, 4, 4, round_id=6) == [(7, [-6, -6, -6, -6])]
     assert held_by(trainer) == [4, 4, 4, 4]
 

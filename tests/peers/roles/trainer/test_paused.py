@@ -88,7 +88,7 @@ def test_what_it_holds_it_hands_on_while_it_is_paused() -> None:
     for event in (OPEN, READY, IN_USE):
         trainer.handle(event, 1.0)
     assert trainer.report(1, "agent", 1.1).activity is Activity.HOLDING
-    (sent,) = trainer.handle(Received(ANN, DeltaWanted(1, 1, 0, 10)), 1.2)
+    (sent,) = trainer.handle(Received(ANN, DeltaWanted(1, 1, 10)), 1.2)
     assert isinstance(sent, Send)
     assert isinstance(sent.message, DeltaMessage)
 

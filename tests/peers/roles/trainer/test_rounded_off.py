@@ -102,7 +102,7 @@ def _own(trainer: Trainer) -> Vector:
     """Return the own delta that it holds, with the rest that coding has left."""
     assert trainer.part is not None
     assert trainer.part.rest is not None
-    own: Vector = mean_of(trainer.holdings()[0], trainer.parameters) + trainer.part.rest
+    own: Vector = mean_of(trainer.hold(), trainer.parameters) + trainer.part.rest
     return own
 
 
@@ -121,10 +121,10 @@ def _in_w_or_to_come(pair: Pair) -> Vector:
 
 def _merge_cleos(trainer: Trainer) -> None:
     """Her delta comes by a hop, and the own one is gone."""
-    trainer.handle(Received(AGENT, HopOrdered(11, 7, 0, 9, CLEO)), 2.0)
+    trainer.handle(Received(AGENT, HopOrdered(11, 7, 9, CLEO)), 2.0)
     hers = on_way(ZEROS + 3, parameters=trainer.parameters, room=ROOM)
-    trainer.handle(Received(CLEO, DeltaMessage(7, 0, 9, 1.0, (CLEO,)), hers), 2.1)
-    assert trainer.holdings()[0].contributors == {ANN, CLEO}
+    trainer.handle(Received(CLEO, DeltaMessage(7, 9, 1.0, (CLEO,)), hers), 2.1)
+    assert trainer.hold().contributors == {ANN, CLEO}
 
 
 @pytest.mark.parametrize("rounds", [1, 2])

@@ -177,7 +177,7 @@ def _lent() -> tuple[dict[Contributor, Trainer], BroadcastOrdered]:
 
 @pytest.mark.parametrize(
     "message",
-    [HopOrdered(9, 1, 0, 9_000_001, ANN), DeltaWanted(1, 9, 0, 9_000_001)],
+    [HopOrdered(9, 1, 9_000_001, ANN), DeltaWanted(1, 9, 9_000_001)],
     ids=["to receive another", "to give it away"],
 )
 @pytest.mark.parametrize("has_sum", [False, True], ids=["as it was trained", "on the grid"])
@@ -284,9 +284,9 @@ def test_what_is_on_its_way_when_the_round_is_opened_anew_stays_as_it_was(lineag
     pair, order = _trained(TrainerSettings())
     ann, bobs = pair[ANN], pair[BOB].part
     assert bobs is not None
-    bobs.holds[0] = replace(bobs.holds[0], values=bobs.holds[0].values * 3)  # so that the mean is not ann's own delta
-    bobs.checksums = checksums_by_piece(bobs.holds[0].values)
-    ask: Any = DeltaWanted(1, 9, 0, 9_000_001)
+    bobs.hold = replace(bobs.hold, values=bobs.hold.values * 3)  # so that the mean is not ann's own delta
+    bobs.checksums = checksums_by_piece(bobs.hold.values)
+    ask: Any = DeltaWanted(1, 9, 9_000_001)
     if how == "in pieces":
         cleo = Contributor("cleo", 1)
         three, lost = (ANN, BOB, cleo), (Lost(cleo, 1.0, 2, 1),)
@@ -331,15 +331,15 @@ def test_who_hears_late_that_the_round_was_opened_has_the_segments_that_came_bef
 def test_what_cannot_be_had_again_is_trained_again() -> None:
     pair, _ = _lent()
     bob = pair[BOB]
-    bob.handle(Received(ANN, DeltaWanted(1, 9, 0, 9_000_001)), 2.0)
+    bob.handle(Received(ANN, DeltaWanted(1, 9, 9_000_001)), 2.0)
     assert TrainLocally(1, bob.parameters, room=0) in bob.handle(DeltaRecalled(1, None), 2.1)
-    assert bob.holdings() == {}
+    assert bob.hold() is None
 
 
 def test_an_own_delta_that_comes_after_its_round_counted_it_does_not_count_again() -> None:
     pair, _ = _lent()
     bob = pair[BOB]
-    bob.handle(Received(ANN, DeltaWanted(1, 9, 0, 9_000_001)), 2.0)
+    bob.handle(Received(ANN, DeltaWanted(1, 9, 9_000_001)), 2.0)
     _hand(pair, BOB, Tick())
     for me in pair:
         part = pair[me].part

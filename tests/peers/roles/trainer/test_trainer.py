@@ -76,8 +76,8 @@ ME, ANN, BOB = Contributor("me", 1), Contributor("ann", 1), Contributor("bob", 1
 MEMBERS = (ANN, BOB, ME)
 ZEROS = np.zeros(4, np.float32)
 OPENED = RoundOpened(term=1, round_id=1, digest=digest_of(ZEROS), members=MEMBERS, attempt=1, planned_rounds=3)
-HOP = HopOrdered(1, 1, 0, 10, ANN)
-CANCELLED = HopCancelled(1, 1, 0, 10, ANN)
+HOP = HopOrdered(1, 1, 10, ANN)
+CANCELLED = HopCancelled(1, 1, 10, ANN)
 AFRESH = RoundOpened(2, 1, digest_of(ZEROS), MEMBERS, attempt=2)
 START = Fork(0, 3, "agent.1.1")
 RESULT = sum_of((0.25, 0.5, 0.75, 1.0), MEMBERS)
@@ -122,7 +122,7 @@ def _receiving() -> Trainer:
 def _delta(
     values: Vector, contributors: Iterable[Contributor] = (ANN,), theta: float = 1.0, hop_id: int = 10
 ) -> tuple[DeltaMessage, Vector]:
-    return DeltaMessage(1, 0, hop_id, theta, tuple(contributors)), on_way(values, theta)
+    return DeltaMessage(1, hop_id, theta, tuple(contributors)), on_way(values, theta)
 
 
 def _merge(trainer: Trainer, message: DeltaMessage, values: Vector, now: float = 4.0) -> list[Effect]:
@@ -171,7 +171,7 @@ def test_an_order_is_answered_by_a_report_and_so_is_the_question_of_a_new_agent(
     trainer = _trainer()
     _report(trainer, 0.0)
     assert not trainer.voice.has_news(0.1)
-    _say(trainer, HopReleased(1, 1, 0, 99), 0.1)
+    _say(trainer, HopReleased(1, 1, 99), 0.1)
     assert trainer.voice.has_news(0.1)
     _report(trainer, 0.1)
     trainer.voice.say_again()
@@ -218,20 +218,20 @@ def test_another_agent_goes_on_with_the_same_attempt_and_may_add_members() -> No
     trainer = _trainer()
     _say(trainer, RoundOpened(1, 1, digest_of(ZEROS), (ANN, ME), 1), 1.0)
     trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
-    assert _sent(_say(trainer, DeltaWanted(1, 1, 0, 20), 2.1, BOB)) == []
+    assert _sent(_say(trainer, DeltaWanted(1, 1, 20), 2.1, BOB)) == []
     assert _say(trainer, RoundOpened(5, 1, digest_of(ZEROS), MEMBERS, 1), 3.0) == []
-    assert trainer.holdings()[0].contributors == {ME}
-    assert len(_sent(_say(trainer, DeltaWanted(1, 1, 0, 20), 3.1, BOB), DeltaMessage)) == 1
+    assert trainer.hold().contributors == {ME}
+    assert len(_sent(_say(trainer, DeltaWanted(1, 1, 20), 3.1, BOB), DeltaMessage)) == 1
 
 
 def test_a_round_opened_afresh_uses_the_own_delta_if_nothing_was_merged_into_it() -> None:
     trainer = _holding()
-    _say(trainer, DeltaWanted(1, 1, 0, 20), 3.0, BOB)
+    _say(trainer, DeltaWanted(1, 1, 20), 3.0, BOB)
     assert _say(trainer, AFRESH, 5.0) == []
     assert trainer.attempt() == (1, 2)
-    np.testing.assert_array_equal(mean_of(trainer.holdings()[0]), _vector(1, 1, 1, 1))
+    np.testing.assert_array_equal(mean_of(trainer.hold()), _vector(1, 1, 1, 1))
     report = _report(trainer)
-    assert (report.activity, report.hops, report.holdings[0].sent_hop) == (Activity.HOLDING, (), None)
+    assert (report.activity, report.hops, report.holding.sent_hop) == (Activity.HOLDING, (), None)
 
 
 def test_a_round_opened_afresh_recalls_the_own_delta_that_has_been_merged_away() -> None:
@@ -243,7 +243,7 @@ def test_a_round_opened_afresh_recalls_the_own_delta_that_has_been_merged_away()
     assert recall.parameters is trainer.parameters
     assert _report(trainer).activity is Activity.TRAINING
     trainer.handle(DeltaRecalled(1, _vector(1, 1, 1, 1)), 5.5)
-    hold = trainer.holdings()[0]
+    hold = trainer.hold()
     assert (hold.theta, hold.contributors) == (1.0, {ME})
     np.testing.assert_array_equal(mean_of(hold), _vector(1, 1, 1, 1))
 
@@ -261,11 +261,11 @@ def test_an_attempt_that_was_left_for_another_model_is_not_entered_again_but_a_l
 def test_nothing_is_given_to_who_is_in_no_round_of_the_agent_that_is_obeyed_now() -> None:
     trainer = _holding()
     _say(trainer, msgspec.structs.replace(OPENED, term=2, members=(ANN, ME)), 2.5)
-    assert _sent(_say(trainer, DeltaWanted(1, 1, 0, 20), 3.0, BOB)) == []
-    assert len(_sent(_say(trainer, DeltaWanted(1, 1, 0, 21), 3.0, ANN), DeltaMessage)) == 1
+    assert _sent(_say(trainer, DeltaWanted(1, 1, 20), 3.0, BOB)) == []
+    assert len(_sent(_say(trainer, DeltaWanted(1, 1, 21), 3.0, ANN), DeltaMessage)) == 1
     trainer = _holding()
     _say(trainer, msgspec.structs.replace(OPENED, term=2), 2.5)
-    assert len(_sent(_say(trainer, DeltaWanted(1, 1, 0, 20), 3.0, BOB), DeltaMessage)) == 1
+    assert len(_sent(_say(trainer, DeltaWanted(1, 1, 20), 3.0, BOB), DeltaMessage)) == 1
 
 
 def test_a_recalled_delta_keeps_the_weight_it_was_trained_with() -> None:
@@ -276,7 +276,7 @@ def test_a_recalled_delta_keeps_the_weight_it_was_trained_with() -> None:
     _merge(trainer, *_delta(_vector(3, 3, 3, 3)))
     _say(trainer, AFRESH, 5.0)
     trainer.handle(DeltaRecalled(1, _vector(0.1, 0.1, 0.1, 0.1)), 5.5)
-    assert trainer.holdings()[0].theta == 7.0
+    assert trainer.hold().theta == 7.0
 
 
 def test_a_delta_that_cannot_be_recalled_is_trained_again() -> None:
@@ -293,7 +293,7 @@ def test_a_round_opened_afresh_while_it_trains_waits_for_that_training() -> None
     _say(trainer, OPENED, 1.0)
     assert _say(trainer, AFRESH, 1.5) == []
     trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
-    assert (trainer.attempt(), trainer.holdings()[0].contributors) == ((1, 2), {ME})
+    assert (trainer.attempt(), trainer.hold().contributors) == ((1, 2), {ME})
 
 
 def test_theta_and_the_own_contribution_are_born_with_the_local_delta() -> None:
@@ -304,10 +304,10 @@ def test_theta_and_the_own_contribution_are_born_with_the_local_delta() -> None:
     assert isinstance(kept, KeepDelta)
     assert (kept.round_id, kept.name, kept.delta.theta) == (1, "own", 7.0)
     assert kept.delta.values.tolist() == [round(7 * value * 2**28) for value in (0.25, 0.5, 0.75, 1)]
-    held = trainer.holdings()[0].values  # where a result may come, while it is written
+    held = trainer.hold().values  # where a result may come, while it is written
     assert not np.shares_memory(kept.delta.values, held)
     assert not np.shares_memory(kept.delta.values, ready.delta.values)
-    (holding,) = _report(trainer).holdings
+    holding = _report(trainer).holding
     assert (holding.theta, holding.contributors, holding.sent_hop) == (7.0, (ME,), None)
     assert _report(trainer).activity is Activity.HOLDING
 
@@ -318,7 +318,7 @@ def test_a_device_whose_training_failed_leaves_and_holds_nothing() -> None:
     (end,) = trainer.handle(WorkFailed("TrainLocally", "training diverged in round 1: why"), 2.0)
     assert end == Finish("training diverged in round 1: why", 4)
     assert _report(trainer).activity is Activity.LEFT
-    assert trainer.holdings() == {}
+    assert trainer.hold() is None
 
 
 # -- receiving --------------------------------------------------------------------------------------------------------
@@ -327,17 +327,17 @@ def test_a_device_whose_training_failed_leaves_and_holds_nothing() -> None:
 def test_4_3_a_receiver_says_when_it_is_ready_and_asks_again_on_its_timer() -> None:
     trainer = _holding()
     effects = _say(trainer, HOP, 3.0)
-    assert effects == [Send("ann", DeltaWanted(1, 1, 0, 10))]
+    assert effects == [Send("ann", DeltaWanted(1, 1, 10))]
     report = _report(trainer)
-    assert (report.activity, report.incoming) == (Activity.RECEIVING, Incoming(0, 10, ANN))
+    assert (report.activity, report.incoming) == (Activity.RECEIVING, Incoming(10, ANN))
     assert _sent(_say(trainer, HOP, 3.1)) == []
-    assert _sent(trainer.handle(Tick(), 4.0)) == [DeltaWanted(1, 1, 0, 10)]
+    assert _sent(trainer.handle(Tick(), 4.0)) == [DeltaWanted(1, 1, 10)]
 
 
 def test_3_2_2_theta_starts_from_1_and_adds_up() -> None:
     trainer = _receiving()
     _merge(trainer, *_delta(_vector(2.5, 2.5, 2.5, 2.5), (ANN, BOB), theta=2.0))
-    hold = trainer.holdings()[0]
+    hold = trainer.hold()
     assert (hold.theta, hold.contributors) == (3.0, frozenset(MEMBERS))
     np.testing.assert_array_equal(mean_of(hold), _vector(2, 2, 2, 2))
 
@@ -348,12 +348,12 @@ def test_a_receiver_decides_a_hop_once() -> None:
     (decision,) = _report(trainer).hops
     seen = (decision.hop_id, decision.sender, decision.outcome, decision.size_bytes)
     assert seen == (10, ANN, HopOutcome.MERGED, 16)
-    held = trainer.holdings()[0].values.copy()
+    held = trainer.hold().values.copy()
     for late in (HOP, CANCELLED, HOP):
         _say(trainer, late, 5.0)
         assert _report(trainer).hops == (decision,)
     assert _merge(trainer, *_delta(_vector(9, 9, 9, 9)), now=5.2) == []
-    np.testing.assert_array_equal(trainer.holdings()[0].values, held)
+    np.testing.assert_array_equal(trainer.hold().values, held)
 
 
 def test_a_cancelled_hop_stays_aborted_even_if_its_delta_comes_after_all() -> None:
@@ -362,7 +362,7 @@ def test_a_cancelled_hop_stays_aborted_even_if_its_delta_comes_after_all() -> No
     (decision,) = _report(trainer).hops
     assert (decision.outcome, decision.reason) == (HopOutcome.ABORTED, "cancelled by the agent")
     _merge(trainer, *_delta(_vector(3, 3, 3, 3)))
-    assert trainer.holdings()[0].contributors == {ME}
+    assert trainer.hold().contributors == {ME}
 
 
 def test_a_hop_may_be_cancelled_before_its_order_comes() -> None:
@@ -375,7 +375,7 @@ def test_a_hop_may_be_cancelled_before_its_order_comes() -> None:
 
 def test_a_receiver_takes_one_partner_at_a_time() -> None:
     trainer = _receiving()
-    _say(trainer, HopOrdered(1, 1, 0, 11, BOB), 3.5)
+    _say(trainer, HopOrdered(1, 1, 11, BOB), 3.5)
     (decision,) = _report(trainer).hops
     assert (decision.hop_id, decision.outcome, decision.reason) == (11, HopOutcome.ABORTED, "one partner at a time")
 
@@ -383,7 +383,7 @@ def test_a_receiver_takes_one_partner_at_a_time() -> None:
 def test_a_receiver_gives_up_a_hop_of_which_nothing_comes() -> None:
     trainer = _receiving()
     trainer.handle(TransferProgressed(ANN, 1, 16), 8.0)
-    assert _sent(trainer.handle(Tick(), 13.1)) == [DeltaWanted(1, 1, 0, 10)]
+    assert _sent(trainer.handle(Tick(), 13.1)) == [DeltaWanted(1, 1, 10)]
     assert trainer.handle(Tick(), 18.2) == []
     (decision,) = _report(trainer).hops
     assert (decision.outcome, decision.reason) == (HopOutcome.ABORTED, "nothing came for 10 s")
@@ -420,11 +420,11 @@ def test_a_delta_that_would_poison_the_mean_aborts_its_hop_and_says_why(
 ) -> None:
     trainer = _receiving()
     with pytest.raises(RemoteProtocolError, match=reason):
-        _merge(trainer, DeltaMessage(1, 0, 10, theta, contributors), values)
+        _merge(trainer, DeltaMessage(1, 10, theta, contributors), values)
     (decision,) = _report(trainer).hops
     assert decision.outcome is HopOutcome.ABORTED
     assert reason in decision.reason
-    hold = trainer.holdings()[0]
+    hold = trainer.hold()
     assert (hold.theta, hold.contributors) == (1.0, {ME})
     np.testing.assert_array_equal(mean_of(hold), _vector(1, 1, 1, 1))
 
@@ -433,7 +433,7 @@ def test_a_delta_nobody_ordered_is_dropped() -> None:
     trainer = _receiving()
     _merge(trainer, *_delta(_vector(3, 3, 3, 3), hop_id=11))
     trainer.handle(Received(BOB, *_delta(_vector(3, 3, 3, 3))), 4.0)
-    assert trainer.holdings()[0].contributors == {ME}
+    assert trainer.hold().contributors == {ME}
 
 
 def test_a_carrier_message_without_values_is_the_senders_fault() -> None:
@@ -446,44 +446,44 @@ def test_a_carrier_message_without_values_is_the_senders_fault() -> None:
 
 def test_a_sender_gives_its_delta_to_one_hop_until_it_is_released() -> None:
     trainer = _holding()
-    first, other = DeltaWanted(1, 1, 0, 20), DeltaWanted(1, 1, 0, 21)
+    first, other = DeltaWanted(1, 1, 20), DeltaWanted(1, 1, 21)
     effects = _say(trainer, first, 3.0, BOB)
-    assert _sent(effects) == [DeltaMessage(1, 0, 20, 1.0, (ME,))]
-    (holding,) = _report(trainer).holdings
+    assert _sent(effects) == [DeltaMessage(1, 20, 1.0, (ME,))]
+    holding = _report(trainer).holding
     assert (holding.sent_hop, holding.sent_to) == (20, BOB)
-    assert trainer.holdings() == {}
-    assert _sent(_say(trainer, first, 3.1, BOB)) == [DeltaMessage(1, 0, 20, 1.0, (ME,))]
+    assert trainer.hold() is None
+    assert _sent(_say(trainer, first, 3.1, BOB)) == [DeltaMessage(1, 20, 1.0, (ME,))]
     assert _sent(_say(trainer, other, 3.2, ANN)) == []
-    _say(trainer, HopReleased(1, 1, 0, 20), 4.0)
-    assert _report(trainer).holdings[0].sent_hop is None
+    _say(trainer, HopReleased(1, 1, 20), 4.0)
+    assert _report(trainer).holding.sent_hop is None
     assert _sent(_say(trainer, first, 4.1, BOB)) == []
-    assert _sent(_say(trainer, other, 4.2, ANN)) == [DeltaMessage(1, 0, 21, 1.0, (ME,))]
-    _say(trainer, HopReleased(1, 1, 0, 20), 4.3)
-    assert trainer.holdings() == {}
+    assert _sent(_say(trainer, other, 4.2, ANN)) == [DeltaMessage(1, 21, 1.0, (ME,))]
+    _say(trainer, HopReleased(1, 1, 20), 4.3)
+    assert trainer.hold() is None
 
 
 @pytest.mark.parametrize("asker", [Contributor("eve", 1), Contributor("bob", 2)], ids=["stranger", "restarted"])
 def test_only_members_of_the_round_get_a_delta(asker: Contributor) -> None:
-    assert _sent(_say(_holding(), DeltaWanted(1, 1, 0, 20), 3.0, asker)) == []
+    assert _sent(_say(_holding(), DeltaWanted(1, 1, 20), 3.0, asker)) == []
 
 
 def test_a_hop_of_a_round_that_was_begun_afresh_is_not_served_any_more() -> None:
     trainer = _holding()
     _say(trainer, AFRESH, 2.5)
-    assert _sent(_say(trainer, DeltaWanted(1, 1, 0, 20), 3.0, BOB)) == []
-    assert len(_sent(_say(trainer, DeltaWanted(1, 2, 0, 20), 3.0, BOB))) == 1
+    assert _sent(_say(trainer, DeltaWanted(1, 1, 20), 3.0, BOB)) == []
+    assert len(_sent(_say(trainer, DeltaWanted(1, 2, 20), 3.0, BOB))) == 1
 
 
 def test_who_trains_or_receives_gives_nothing_away() -> None:
     training = _trainer()
     _say(training, OPENED, 1.0)
-    assert _sent(_say(training, DeltaWanted(1, 1, 0, 20), 1.5, BOB)) == []
-    assert _sent(_say(_receiving(), DeltaWanted(1, 1, 0, 20), 3.1, BOB)) == []
+    assert _sent(_say(training, DeltaWanted(1, 1, 20), 1.5, BOB)) == []
+    assert _sent(_say(_receiving(), DeltaWanted(1, 1, 20), 3.1, BOB)) == []
 
 
 def test_what_has_been_given_away_receives_nothing() -> None:
     trainer = _holding()
-    _say(trainer, DeltaWanted(1, 1, 0, 20), 3.0, BOB)
+    _say(trainer, DeltaWanted(1, 1, 20), 3.0, BOB)
     _say(trainer, HOP, 3.5)
     (decision,) = _report(trainer).hops
     assert decision.reason == "its partial sum has been given away"
@@ -547,9 +547,9 @@ def test_4_4_an_own_delta_that_counts_makes_room_before_the_next_model_is_comput
     trainer, members = Trainer(ME, ZEROS, "schema", "lenet", TrainerSettings(), 5), (ANN, BOB, ME)
     _say(trainer, RoundOpened(1, 6, digest_of(ZEROS), members, 1), 1.0)
     trainer.handle(_ready(_vector(1, 1, 1, 1), 6), 2.0)
-    _say(trainer, DeltaWanted(6, 1, 0, 20), 3.0, BOB)
+    _say(trainer, DeltaWanted(6, 1, 20), 3.0, BOB)
     assert trainer.part is not None
-    own = weakref.ref(trainer.part.holds[0].values)
+    own = weakref.ref(trainer.part.hold.values)
     _say(trainer, BroadcastOrdered(1, 6, digest_of(ZEROS), 1, (ANN, ME, BOB), 3.0, members), 5.0)
     result = as_sent(RESULT)
     trainer.handle(Received(ANN, GlobalMessage(6, 3.0, members, 1, 1), result, digest_of(result)), 6.0)
@@ -640,27 +640,27 @@ def test_a_receiver_merges_beside_its_loop_and_decides_when_that_is_done() -> No
     _say(trainer, OPENED, 1.0)
     (count,) = trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
     assert isinstance(count, CountChecksums)
-    assert (_report(trainer).activity, _report(trainer).holdings) == (Activity.TRAINING, ())  # not without a checksum
+    assert (_report(trainer).activity, _report(trainer).holding) == (Activity.TRAINING, None)  # not without a checksum
     _say(trainer, msgspec.structs.replace(HOP, hop_id=9), 2.1)
     assert [decision.outcome for decision in _report(trainer).hops] == [HopOutcome.ABORTED]
     trainer.handle(count_checksums(msgspec.structs.replace(count, attempt=7)), 2.2)  # of another attempt's own delta
-    assert _report(trainer).holdings == ()
+    assert _report(trainer).holding is None
     trainer.handle(count_checksums(count), 2.3)
     assert _report(trainer).checksum is not None
-    assert len(_report(trainer).holdings) == 1
+    assert _report(trainer).holding is not None
     _say(trainer, HOP, 3.0)
-    delta = DeltaMessage(1, 0, 10, 1.0, (ANN,))
+    delta = DeltaMessage(1, 10, 1.0, (ANN,))
     (merge,) = _say(trainer, delta, 4.0, ANN, on_way((3, 3, 3, 3)))
     assert isinstance(merge, MergeDeltas)
     assert _say(trainer, delta, 4.1, ANN, on_way((3, 3, 3, 3))) == []  # once
-    assert (_report(trainer).incoming, len(_report(trainer).hops)) == (Incoming(0, 10, ANN), 1)
+    assert (_report(trainer).incoming, len(_report(trainer).hops)) == (Incoming(10, ANN), 1)
     assert _sent(trainer.handle(Tick(), 9.0)) == []  # nothing more is asked for
     trainer.handle(merge_deltas(merge), 9.1)
     assert trainer.part is not None
-    assert mean_of(trainer.part.holds[0]).tolist() == [2, 2, 2, 2]
+    assert mean_of(trainer.part.hold).tolist() == [2, 2, 2, 2]
     assert [decision.outcome for decision in _report(trainer).hops] == [HopOutcome.ABORTED, HopOutcome.MERGED]
     trainer.handle(merge_deltas(merge), 9.2)
-    assert trainer.part.holds[0].theta == 2.0
+    assert trainer.part.hold.theta == 2.0
 
 
 def test_a_hop_that_is_cancelled_while_it_merges_stays_cancelled() -> None:
@@ -670,12 +670,12 @@ def test_a_hop_that_is_cancelled_while_it_merges_stays_cancelled() -> None:
     assert isinstance(count, CountChecksums)
     trainer.handle(count_checksums(count), 2.1)
     _say(trainer, HOP, 3.0)
-    (merge,) = _say(trainer, DeltaMessage(1, 0, 10, 1.0, (ANN,)), 4.0, ANN, on_way((3, 3, 3, 3)))
-    _say(trainer, HopCancelled(1, 1, 0, 10, ANN), 4.1)
+    (merge,) = _say(trainer, DeltaMessage(1, 10, 1.0, (ANN,)), 4.0, ANN, on_way((3, 3, 3, 3)))
+    _say(trainer, HopCancelled(1, 1, 10, ANN), 4.1)
     assert isinstance(merge, MergeDeltas)
     trainer.handle(merge_deltas(merge), 4.2)
     assert trainer.part is not None
-    assert (trainer.part.holds[0].theta, mean_of(trainer.part.holds[0]).tolist()) == (1.0, [1, 1, 1, 1])
+    assert (trainer.part.hold.theta, mean_of(trainer.part.hold).tolist()) == (1.0, [1, 1, 1, 1])
     assert [decision.outcome for decision in _report(trainer).hops] == [HopOutcome.ABORTED]
 
 
@@ -693,7 +693,7 @@ def test_a_result_is_staged_and_not_applied_until_the_round_is_closed() -> None:
     np.testing.assert_array_equal(trainer.parameters, expected)
     report = _report(trainer)
     assert (report.round_id, report.digest, report.base) == (1, digest_of(expected), ("ann", "bob", "me"))
-    assert (report.staged, report.holdings, report.votes) == (None, (), True)
+    assert (report.staged, report.holding, report.votes) == (None, None, True)
     assert _say(trainer, RoundClosed(1, 1, digest), 7.3) == []
     np.testing.assert_array_equal(trainer.parameters, expected)
 
@@ -799,8 +799,8 @@ def test_a_round_that_begins_anew_since_its_result_is_lost_is_trained_for() -> N
 def test_a_parent_is_asked_again_after_a_hop_came_between_two_orders() -> None:
     trainer = _holding()
     _say(trainer, _broadcast(ANN, BOB, ME), 5.0)  # BOB is the root's child, and so are we
-    _say(trainer, HopOrdered(1, 1, 0, 11, BOB), 6.0)  # nobody has the result: aggregating goes on
-    _say(trainer, HopCancelled(1, 1, 0, 11, BOB), 7.0)
+    _say(trainer, HopOrdered(1, 1, 11, BOB), 6.0)  # nobody has the result: aggregating goes on
+    _say(trainer, HopCancelled(1, 1, 11, BOB), 7.0)
     assert _sent(_say(trainer, _broadcast(ANN, BOB, ME, version=2), 8.0)) == [GlobalWanted(1)]
 
 
@@ -810,7 +810,7 @@ def test_the_rounds_result_ends_a_hop_under_way_and_a_late_copy_of_an_old_order_
     effects = _say(trainer, order, 5.0)
     assert _report(trainer).hops[0].reason == "the round has its result already"
     assert _sent(effects) == [GlobalWanted(1)]
-    _say(trainer, HopOrdered(1, 1, 0, 11, ANN), 6.0)
+    _say(trainer, HopOrdered(1, 1, 11, ANN), 6.0)
     _say(trainer, order, 6.5)
     assert _report(trainer).activity is Activity.RECEIVING
 
@@ -846,7 +846,7 @@ def test_a_late_catch_up_to_an_older_model_changes_nothing() -> None:
 def test_a_peer_that_missed_the_end_of_a_round_drops_its_part_and_catches_up() -> None:
     trainer = _holding()
     assert _sent(_say(trainer, CatchUp(1, 1, b"digest", BOB), 9.0)) == [ModelWanted(1)]
-    assert trainer.holdings() == {}
+    assert trainer.hold() is None
 
 
 def test_a_round_that_opens_ends_an_older_wish_to_catch_up() -> None:
@@ -854,7 +854,7 @@ def test_a_round_that_opens_ends_an_older_wish_to_catch_up() -> None:
     _say(trainer, CatchUp(1, 4, b"digest", BOB), 0.5)
     _say(trainer, OPENED, 1.0)
     trainer.handle(_ready(_vector(1, 1, 1, 1)), 2.0)
-    assert _sent(_say(trainer, HOP, 3.0)) == [DeltaWanted(1, 1, 0, 10)]
+    assert _sent(_say(trainer, HOP, 3.0)) == [DeltaWanted(1, 1, 10)]
 
 
 def test_a_model_is_given_to_whoever_asks_for_the_round_we_stand_at() -> None:
