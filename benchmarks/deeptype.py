@@ -29,8 +29,8 @@ from benchmarks.tool.table import show
 from benchmarks.tool.turns import in_turns
 from mdl.peers.personal.train import read_sentences
 from mdl.personal.compression import count_bytes
-from mdl.personal.online import STEP_SAMPLES, OnlineLearner
 from mdl.personal.study import Study, StudySettings, Task, tune_all, tune_only
+from mdl.personal.words.keyboard import STEP_SAMPLES, OnlineLearner
 from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
 from mdl.personal.words.personalise import (
     Techniques,

@@ -25,9 +25,8 @@ from benchmarks.tool.options import Namespace, Parser
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.peers.personal.train import Sentences, read_sentences
-from mdl.personal.online import OnlineLearner
 from mdl.personal.words.efficiency import efficiency
-from mdl.personal.words.keyboard import Keyboard
+from mdl.personal.words.keyboard import Keyboard, OnlineLearner
 from mdl.personal.words.model_file import load_next_word
 from mdl.personal.words.personalise import online_rate
 

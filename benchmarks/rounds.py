@@ -29,7 +29,7 @@ from benchmarks.tool.options import Namespace, Parser
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.scheduler.rounds.judge import over_reference
-from mdl.scheduler.rounds.registry import make_rule
+from mdl.scheduler.rounds.learned import make_rule
 from mdl.scheduler.rounds.simulate import PlayedWorld, play_world
 from mdl.scheduler.rounds.world import (
     FAMILIES,

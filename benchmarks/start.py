@@ -15,7 +15,7 @@ from benchmarks.tool.sheet import Failed, Sheet
 from benchmarks.tool.spread import median
 from benchmarks.tool.table import show
 from benchmarks.tool.turns import in_turns
-from mdl.peers.view.tail import RoundReader
+from mdl.files.figures import RoundReader
 
 # Longer than any start takes; then the run has failed.
 _PATIENCE_S = 120.0

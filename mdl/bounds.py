@@ -3,13 +3,21 @@
 A decoder checks them, so that no machine meets a number that it cannot count on from, a malformed name, or a text that
 moves the cursor of a terminal. Each bound gives its reason. This device's own messages must keep to them too, or no
 peer accepts them: `within` bounds measured values, `printable` bounds texts made of others' words.
+
+IP addresses in messages and records. Only this module parses them.
+
+The structs that carry an address check it when they are made, so a decoder refuses any other text and later parsing
+cannot fail. A host name is no address: mdl looks nothing up because a message says so.
 """
 
 from __future__ import annotations
 
+import functools
+import ipaddress
 import math
 import re
 from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -155,3 +163,26 @@ def first_few(names: Sequence[str], most: int = 8, separator: str = ", ") -> str
     """Return the first names, at most `most`, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return separator.join(names[:most]) + more
+
+
+IpAddress: TypeAlias = IPv4Address | IPv6Address
+# An IP address as text. The addresses of a full mesh fit into one message (`PeersKnown`). A link ("%eth0") is not
+# allowed: it means nothing on another machine.
+Host: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9A-Fa-f:.]{2,39}\Z")]
+# Empty if the address is not known.
+SomeHost: TypeAlias = Annotated[str, Meta(pattern=r"^(?:[0-9A-Fa-f:.]{2,39})?\Z")]
+# The addresses of all members: each look around asks for each of them.
+_REMEMBERED = 2 * MAX_MEMBERS
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def parse_host(text: str) -> IpAddress:
+    """Return the address that a text names. Raises ValueError for any other text."""
+    return ipaddress.ip_address(text)
+
+
+def check_reachable(text: str) -> None:
+    """Raise ValueError unless the text names an address at which one machine can be reached."""
+    host = parse_host(text)
+    if host.is_unspecified or host.is_multicast:
+        raise ValueError(f"nobody can be reached at {text}")

@@ -6,6 +6,8 @@ wait for a whole model (200 MB take ten seconds of a memory card).
 A model, a cache, a story or a run directory tells of its owner's data; a code opens their mesh. So new files have mode
 600 (folders 700) from the moment they exist: no other user can open them at any time. A file that was there before with
 a wider mode is narrowed when it is written or used. Folders that the user had stay as they are.
+
+`Calm` is a handler of log lines that a full disk does not disturb.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import logging
 import os
 import re
 import stat
+import sys
 import tempfile
 import threading
 import time
@@ -261,3 +265,11 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class Calm(logging.Handler):
+    """Drops a line that the system refuses: a complaint about each would fill a full disk further."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)

@@ -29,7 +29,7 @@ from mdl.errors import ConfigError, MdlError, NameRefusedError, TrainingCancelle
 from mdl.files.ballot import BALLOT, BallotFile
 from mdl.files.checkpoint import ModelCache
 from mdl.files.export import save_tensors
-from mdl.files.journal import Journal
+from mdl.files.figures import Journal
 from mdl.learning.flat import FlatModel, OwnState, hash_task, own_names, unwrap
 from mdl.learning.loop import Loop
 from mdl.learning.training import check_trained, model_delta

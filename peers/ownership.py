@@ -16,9 +16,8 @@ from mdl.peers.edge.identity import codes_home, known_meshes, remember_code
 from mdl.peers.edge.membership import keep_roster, open_membership
 from mdl.peers.view.watch import Watcher
 from mdl.transport.links.standing import Stated
-from mdl.transport.trust.keys import RUN_MARK, Mesh, MeshKeys, code_hash, new_join_code
+from mdl.transport.trust.keys import RUN_MARK, Mesh, MeshKeys, code_hash, fingerprint, new_join_code
 from mdl.transport.trust.membership import Membership
-from mdl.transport.trust.words import fingerprint
 
 # Digests are compared every second; a peer that is reached has agreed by then, or is busy.
 _AGREED_S = 3.0

@@ -73,9 +73,8 @@ from mdl.reading import decode_json, open_regular
 from mdl.transport.download import digest_file
 from mdl.transport.links.mesh_links import Links
 from mdl.transport.runtime import Renewed, Runtime
-from mdl.transport.trust.keys import Mesh, MeshKeys
+from mdl.transport.trust.keys import Mesh, MeshKeys, fingerprint, is_fingerprint
 from mdl.transport.trust.membership import Membership
-from mdl.transport.trust.words import fingerprint, is_fingerprint
 from mdl.transport.worker import Work
 from mdl.writing import make_private_folder, open_private, write_bytes
 

@@ -211,7 +211,7 @@ def test_only_who_hears_the_user_may_have_a_name_imported(folder: str) -> None:
 
 
 # What these write is public, or a picture that the user asked for.
-WRITES_IN_THE_OPEN = {"transport/download.py", "peers/cli/data.py", "scheduler/explain/chart_svg.py"}
+WRITES_IN_THE_OPEN = {"transport/download.py", "peers/cli/data.py", "scheduler/explain/draw_chart.py"}
 
 
 @pytest.mark.parametrize("folder", LAYERS)
@@ -238,7 +238,7 @@ PERSONAL = (
     "mdl/personal/",
     "peers/personal/",
     "peers/cli/personal.py",
-    "peers/cli/personal_options.py",
+    "peers/cli/personal_mesh.py",
 )
 # The one place where a person's model and a mesh meet. It says what it hands over; it sends nothing itself.
 PERSONAL_MEETS_MESH = "peers/cli/personal_mesh.py"

@@ -16,7 +16,7 @@ from benchmarks.chain.many_rounds import draw_rounds, play_rounds
 from benchmarks.chain.optimum import PaperOptimum
 from benchmarks.chain.paper import train_or_load
 from mdl.devices.scenario import Scenario
-from mdl.scheduler.paper.problem import PaperRules
+from mdl.scheduler.paper.policy import PaperRules
 from mdl.scheduler.policies.chain import ChainView, Decision, Policy
 from mdl.scheduler.policies.fixed import FollowOrder
 from mdl.scheduler.policies.greedy import Greedy

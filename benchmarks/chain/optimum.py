@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mdl.scheduler.paper.problem import PaperChain, PaperRules, PaperState
+from mdl.scheduler.paper.policy import PaperChain, PaperRules, PaperState
 from mdl.scheduler.policies.fixed import Order
 
 # One device that is left: True if it is busy; and, if it is free, the number of its receptions.

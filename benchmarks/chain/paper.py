@@ -14,12 +14,10 @@ import numpy as np
 
 from benchmarks.chain.optimum import PaperOptimum
 from mdl.scheduler.paper.env import ChainPaperEnv
-from mdl.scheduler.paper.policy import MlpQ, load_paper_dqn, save_paper_dqn
-from mdl.scheduler.paper.problem import PaperBatch, PaperRules, draw_busy
+from mdl.scheduler.paper.policy import MlpQ, PaperBatch, PaperRules, draw_busy, load_paper_dqn, save_paper_dqn
 from mdl.scheduler.study.judging import half_width
-from mdl.scheduler.training.dqn import PHI, MaskedDQN, threshold
+from mdl.scheduler.training.dqn import PHI, MaskedDQN, plain_mlp, threshold, train_paper
 from mdl.scheduler.training.env import ChainEnv, ChainVectorEnv
-from mdl.scheduler.training.paper_dqn import plain_mlp, train_paper
 
 Keep = Callable[[dict[str, Any]], None]
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from benchmarks.next_place.methods import Recipe, draw
 from benchmarks.next_place.record import Device
-from mdl.cloud.client_update import update_client
+from mdl.cloud.classroom import update_client
 from mdl.cloud.model_kinds import UPDATE_MODES, RecurrentKind
 from mdl.cloud.recurrent import SIZES, RecurrentModel
 from mdl.data.readers.visits import FEATURES

@@ -15,8 +15,19 @@ from torch import Tensor, nn
 
 from benchmarks.next_place.counts import count_prior, guess_counted, guess_markov, guess_tree, mix
 from benchmarks.next_place.record import Device, Examples, join
-from mdl.cloud.classroom import BASE, PLACES_PRESETS, Classroom, Cycle, Preset, Pupil, TeacherPair, TeachingSettings
-from mdl.cloud.client_update import draw_held, hold_examples, update_client
+from mdl.cloud.classroom import (
+    BASE,
+    PLACES_PRESETS,
+    Classroom,
+    Cycle,
+    Preset,
+    Pupil,
+    TeacherPair,
+    TeachingSettings,
+    draw_held,
+    hold_examples,
+    update_client,
+)
 from mdl.cloud.distillation import DistillSettings, predict_probabilities, train_student
 from mdl.cloud.distillation import Examples as Taught
 from mdl.cloud.model_kinds import UPDATE_MODES, RecurrentKind

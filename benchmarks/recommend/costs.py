@@ -13,10 +13,9 @@ import torch
 from benchmarks.recommend.picture import draw
 from mdl.recommend.device_step import VectorSettings
 from mdl.recommend.din import DinSettings, FitSettings
-from mdl.recommend.interactions import group_by_user, keep_users
+from mdl.recommend.interactions import Negatives, group_by_user, keep_users, training_places
 from mdl.recommend.lesson import RecommenderLesson, learn_vector, suggest
 from mdl.recommend.momodistill import MoMoDistillSettings, distill_basis, distill_model, make_cloud_model
-from mdl.recommend.splits import Negatives, training_places
 
 _SIZES = (100, 300, 1_000, 3_000, 10_000)
 

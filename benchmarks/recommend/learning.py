@@ -20,9 +20,16 @@ from torch import Tensor, nn
 from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.recommend.device_step import VectorSettings, learn_vectors, score_with_vectors
 from mdl.recommend.din import JUNCTIONS, DinSettings, FitSettings, fit_model, score
-from mdl.recommend.interactions import Interactions
+from mdl.recommend.interactions import (
+    Interactions,
+    ItemSamples,
+    Negatives,
+    make_test,
+    ranks,
+    top_metrics,
+    training_places,
+)
 from mdl.recommend.momodistill import CloudModel, MoMoDistillSettings, distill_basis, distill_model, make_cloud_model
-from mdl.recommend.splits import ItemSamples, Negatives, make_test, ranks, top_metrics, training_places
 
 Ranks = NDArray[np.int64]
 Rows = dict[str, Ranks]

@@ -19,9 +19,8 @@ from benchmarks.recommend.report import difference, show, tell
 from mdl.errors import DataError
 from mdl.recommend.device_step import VectorSettings, learn_vectors
 from mdl.recommend.din import FitSettings, fit_model
-from mdl.recommend.interactions import Integers, Interactions
+from mdl.recommend.interactions import Integers, Interactions, Negatives, SampleEnds, gains, make_test, training_places
 from mdl.recommend.momodistill import CloudModel, MoMoDistillSettings, distill_basis, distill_model, make_cloud_model
-from mdl.recommend.splits import Negatives, SampleEnds, gains, make_test, training_places
 
 ROUNDS = (1, 2, 4, 8)
 

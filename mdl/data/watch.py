@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mdl.data.readers.archive import list_files, on_disk
 from mdl.data.sources import parse_spec
 from mdl.data.spec import read_options
-from mdl.data.tables.options import CsvOptions
+from mdl.data.tables.dialect import CsvOptions
 from mdl.data.windows import DataSet, Windows
 from mdl.errors import ConfigError, DataError, MdlError
 

@@ -1,7 +1,7 @@
 """A device's promises on its disk: read again at its next start, so that it never promises otherwise.
 
 After a power cut or from a backup the file may not be the last one that the device wrote; its next start then relies on
-less of it (`mdl.protocol.kept_ballot`). Two slots of fixed size are written in turn, in place. A torn write leaves the
+less of it (`mdl.protocol.vocabulary`). Two slots of fixed size are written in turn, in place. A torn write leaves the
 other one, and on a disk that has become full the file has its room already. The file is small, since it is synced
 before any message tells of it. A damaged slot may have held the last ballot, and the older one does not take its place:
 the device then relies on less, too. Each ballot names the start of the machine that wrote it (`name_boot`): the writes
@@ -23,8 +23,7 @@ import psutil
 
 from mdl.descriptors import open_descriptor
 from mdl.errors import MdlError
-from mdl.protocol.kept_ballot import KeptBallot, doubted
-from mdl.protocol.vocabulary import Ballot
+from mdl.protocol.vocabulary import Ballot, KeptBallot, doubted
 from mdl.writing import on_disk, open_private, sync_content, sync_directory
 
 logger = logging.getLogger(__name__)

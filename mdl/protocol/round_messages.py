@@ -35,8 +35,7 @@ from mdl.bounds import (
     ValueCount,
 )
 from mdl.channels import Told
-from mdl.defence.limits import Limits
-from mdl.defence.reputation import MOST_SUSPECTS, Accusation
+from mdl.defence.limits import MOST_SUSPECTS, Accusation, Limits
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.counts import Course
 from mdl.protocol.delta import Contributor

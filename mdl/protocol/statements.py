@@ -12,8 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from mdl.addresses import Host, check_reachable
-from mdl.bounds import MAX_INCARNATION, MAX_MEMBERS, PeerId, SomePeerId, Text
+from mdl.bounds import MAX_INCARNATION, MAX_MEMBERS, Host, PeerId, SomePeerId, Text, check_reachable
 
 Key: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 # A signature, or none yet.

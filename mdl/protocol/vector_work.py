@@ -16,8 +16,7 @@ import numpy as np
 
 from mdl.bounds import MAX_SEGMENTS, Checksum
 from mdl.defence.judge import Marks, Places, Verdict, cosine, judge, rounds_allowed, without_clipping
-from mdl.defence.limits import Limits
-from mdl.defence.reputation import ALTERED
+from mdl.defence.limits import ALTERED, Limits
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.checksum import checksum_of, checksums_by_piece
 from mdl.protocol.coding import coarsen

@@ -23,8 +23,7 @@ from torch.nn import functional as F
 
 from mdl.errors import ConfigError
 from mdl.recommend.din import Din, as_tensors
-from mdl.recommend.interactions import Integers, Interactions
-from mdl.recommend.splits import ItemSamples, Negatives, SampleEnds, make_samples
+from mdl.recommend.interactions import Integers, Interactions, ItemSamples, Negatives, SampleEnds, make_samples
 
 # Scale of the up-projections that a vector of ones would generate: a new patch changes little at first.
 _UP_SCALE = 0.3

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mdl.errors import TrainingCancelledError
-from mdl.recommend.interactions import Interactions
-from mdl.recommend.splits import ItemSamples, Negatives, SampleEnds, batches, make_samples
+from mdl.recommend.interactions import Interactions, ItemSamples, Negatives, SampleEnds, batches, make_samples
 
 JUNCTIONS = ("first", "second", "third")
 

@@ -26,9 +26,17 @@ from mdl.protocol.delta import LARGEST_VALUE
 from mdl.reading import decode_json
 from mdl.recommend.device_step import Basis, Junction, VectorSettings, learn_vectors, score_features
 from mdl.recommend.din import JUNCTIONS, Din, DinSettings
-from mdl.recommend.interactions import MOST_FEATURES, Feature, Interactions, Name, in_features_of
+from mdl.recommend.interactions import (
+    MOST_FEATURES,
+    Feature,
+    Interactions,
+    Name,
+    Negatives,
+    SampleEnds,
+    histories,
+    in_features_of,
+)
 from mdl.recommend.momodistill import PROFILE_SIZE, CloudModel, Encoder
-from mdl.recommend.splits import Negatives, SampleEnds, histories
 
 # A million items of 32 numbers are 128 MB; the catalogue that a device holds is far smaller.
 LARGEST_LESSON_BYTES = 64 << 20

@@ -21,9 +21,11 @@ from torch.nn import functional as F
 
 from mdl.recommend.device_step import Basis, Junction, score_features, score_with_vectors
 from mdl.recommend.din import JUNCTIONS, Din, DinSettings, FitSettings, as_tensors, click_loss, fit, fit_model, score
-from mdl.recommend.interactions import Feature, Integers, Interactions
-from mdl.recommend.splits import (
+from mdl.recommend.interactions import (
     TEST_NEGATIVES,
+    Feature,
+    Integers,
+    Interactions,
     ItemSamples,
     Negatives,
     SampleEnds,

@@ -245,7 +245,7 @@ def recommend(
     """
     import msgspec
 
-    from mdl.peers.recommend.device import recommend as find
+    from mdl.peers.recommend.node import recommend as find
 
     shown = find(out or _device_home(user, mesh), data, top)
     if as_json:

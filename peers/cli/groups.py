@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from mdl.peers.cli import cloud, doctor, invite, personal, status, use, web
+from mdl.peers.cli import cloud, invite, look, personal, use, web
 from mdl.peers.cli.data import app as data_app
 from mdl.peers.cli.data import register_sharing
 from mdl.peers.cli.mesh import app as mesh_app
@@ -34,6 +34,6 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(schedule_app, name="schedule", rich_help_panel=SCHEDULE)
     cloud.register(app)
     personal.register(app)
-    status.register(app)
+    look.register_status(app)
     web.register(app)
-    doctor.register(app)
+    look.register_doctor(app)

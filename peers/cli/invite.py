@@ -53,7 +53,7 @@ def invite(
     from mdl.transport.discovery.mdns import announced, is_near
     from mdl.transport.links.inviting import serve
     from mdl.transport.trust.invitation import Invitation
-    from mdl.transport.trust.words import draw_words
+    from mdl.transport.trust.keys import draw_words
 
     own, words = _own(interface, loopback), draw_words()
     invitation = Invitation(words, code, time.monotonic())
@@ -140,7 +140,7 @@ def take_code(
     """
     from mdl.peers.edge.identity import remember_code
     from mdl.transport.links.inviting import accept
-    from mdl.transport.trust.words import parse_words
+    from mdl.transport.trust.keys import parse_words
 
     words, own = parse_words(said), _own(interface, loopback)
     code = accept(words, _find(at, own, wait_s))

@@ -217,8 +217,7 @@ def revoke(
     from mdl.errors import ConfigError
     from mdl.peers.ownership import find_device, owned, state
     from mdl.transport.links.standing import Stated
-    from mdl.transport.trust.keys import MeshKeys
-    from mdl.transport.trust.words import fingerprint
+    from mdl.transport.trust.keys import MeshKeys, fingerprint
 
     if len(reason) > 200 or not reason.isprintable():
         raise ConfigError("--reason: one line of at most 200 printable characters")

@@ -24,7 +24,7 @@ from mdl.peers.cli.options import (
     print_json,
     tell,
 )
-from mdl.peers.cli.personal_options import (
+from mdl.peers.cli.personal_mesh import (
     Anew,
     Author,
     Batch,
@@ -239,7 +239,7 @@ def words(
 
     These are the words that it has learned from this person.
     """
-    from mdl.peers.personal.words import edit_words, own_words
+    from mdl.peers.personal.train import edit_words, own_words
 
     folder = home_of(out)
     found = edit_words(folder, add or [], remove or []) if add or remove else own_words(folder)

@@ -1,6 +1,8 @@
 """`mdl personal join` and `adopt`: the one place where a person's model and a mesh meet.
 
 The mesh gets the shared model, built from a file without anything of the person, and its words.
+
+Options that commands of `mdl personal` share, and the settings made of them.
 """
 
 from __future__ import annotations
@@ -35,20 +37,6 @@ from mdl.peers.cli.options import (
     print_json,
     tell,
 )
-from mdl.peers.cli.personal_options import (
-    Author,
-    Batch,
-    Corpus,
-    Epochs,
-    Home,
-    Limit,
-    Once,
-    OwnRate,
-    SeedOf,
-    end_training,
-    home_of,
-    study_settings,
-)
 from mdl.peers.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -56,6 +44,78 @@ if TYPE_CHECKING:
     from mdl.peers.edge.gatekeeper import Gatekeeper
     from mdl.peers.personal.shared import Shared, TextLesson
     from mdl.transport.trust.keys import Mesh
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from mdl.config import LARGEST_SEED
+from mdl.peers.cli.options import check_choice
+
+if TYPE_CHECKING:
+    from mdl.peers.personal.train import TrainingEnded
+    from mdl.personal.study import StudySettings
+    from mdl.personal.words.personalise import Batching
+
+
+BATCHINGS = ("shared", "exact", "buckets", "longest", "padded")
+_TEXT = "Read .txt or .jsonl (a file or folder, packed or not), a .zip of .txt, or an exported chat: CHAT?me=YOUR NAME."
+Corpus = Annotated[Path, typer.Argument(help=_TEXT)]
+Home = Annotated[
+    Path | None, typer.Option("--out", help="Use this person's directory; by default one below the state directory.")
+]
+Author = Annotated[str, typer.Option(help="Read only this author's words, in a chat or a .jsonl that names authors.")]
+Limit = Annotated[int, typer.Option(help="Read so many words at most; 0 reads all.", min=0, max=MANY)]
+Epochs = Annotated[int, typer.Option(help="Pass so many times over the text.", min=1, max=MANY)]
+Rate = Annotated[float, typer.Option(help="Set the learning rate.", min=0.0, max=1e3, callback=finite)]
+_SUITS = "Set the learning rate; 0 suits the optimizer and the model."
+OwnRate = Annotated[float, typer.Option("--rate", help=_SUITS, min=0.0, max=1e3, callback=finite)]
+Optimizer = Annotated[str, typer.Option(help="Train by sgd or adam.")]
+Top = Annotated[int, typer.Option(help="Show so many suggestions.", min=1, max=100)]
+SeedOf = Annotated[
+    int, typer.Option("--seed", help="Draw every random choice from this seed.", min=0, max=LARGEST_SEED)
+]
+Anew = Annotated[bool, typer.Option("--fresh", help="Drop an interrupted training, and begin anew.")]
+Halved = Annotated[bool, typer.Option("--bfloat16", help="Compute in bfloat16: faster where the processor has it.")]
+Cached = Annotated[
+    bool, typer.Option("--cache", help="Compute the last layer's features once; this takes more memory.")
+]
+_ONCE = "Learn each word as often as it was typed, or its history again with each."
+Once = Annotated[bool, typer.Option("--once/--as-paper", help=_ONCE)]
+BatchedBy = Annotated[str, typer.Option("--batching", help=", ".join(BATCHINGS))]
+Batch = Annotated[int, typer.Option(help="Take so many words a step.", min=1, max=MANY)]
+
+
+def home_of(out: Path | None) -> Path:
+    from mdl.peers.personal.home import default_home
+
+    return out or default_home()
+
+
+def study_settings(
+    epochs: int, batch: int, optimizer: str, rate: float, seed: int, bfloat16: bool = False
+) -> StudySettings:
+    from mdl.personal.study import StudySettings
+
+    check_choice("--optimizer", optimizer, ("sgd", "adam"))
+    kind = cast(Literal["sgd", "adam"], optimizer)
+    return StudySettings(epochs, batch, kind, rate, seed=seed, bfloat16=bfloat16)
+
+
+def batching_of(name: str) -> Batching:
+    check_choice("--batching", name, BATCHINGS)
+    return cast("Batching", name)
+
+
+def end_training(done: TrainingEnded, where: dict[str, Any], told: str, as_json: bool) -> None:
+    import msgspec
+
+    result = where | msgspec.to_builtins(done)
+    if not done.finished:
+        raise UnfinishedError(
+            f"interrupted after {done.steps} batches, saved", 130, result, "the same command goes on where it was"
+        )
+    tell(told)
+    if as_json:
+        print_json(result)
+
 
 BeganWith = Annotated[
     Path | None, typer.Option(help="Name the shared model that the personal one began with, if it began elsewhere.")

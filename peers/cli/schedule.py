@@ -95,7 +95,7 @@ def show(
     own = own_policy(policy) if policy else None
     drawn = draw_subject(find_subject(source, index, round_number, look), own, _usual_policy())
     if out is not None:
-        from mdl.scheduler.explain.chart_svg import write_picture
+        from mdl.scheduler.explain.draw_chart import write_picture
 
         write_picture(drawn.chart, out)
     if as_json:
@@ -214,7 +214,7 @@ def what_if(
     The orders are those of all devices. A last line tells which of them a mesh would not wait for, and why.
     """
     from mdl.peers.view.schedule_source import as_playable, find_subject, looker
-    from mdl.scheduler.explain.device_table import close_round, describe_closed, tell_closed
+    from mdl.scheduler.explain.decide_lines import close_round, describe_closed, tell_closed
     from mdl.scheduler.explain.what_if import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
 
     names = _parse_policies(policies or f"{_usual_policy()},{SHARES}")
@@ -352,8 +352,8 @@ def _describe(drawn: Drawing) -> dict[str, object]:
 
 
 def _print_drawing(drawn: Drawing) -> None:
-    from mdl.scheduler.explain.chart_text import show_chart
-    from mdl.scheduler.explain.device_table import draw_devices
+    from mdl.scheduler.explain.decide_lines import draw_devices
+    from mdl.scheduler.explain.draw_chart import show_chart
 
     console = _console()
     show_chart(drawn.chart, console)

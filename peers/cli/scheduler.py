@@ -288,7 +288,7 @@ def _finetune(
 ) -> TrainedNetwork:
     """Go on by DQN, and keep the result only if no compared cell is worse."""
     from mdl.scheduler.study.judging import compare_networks, worse_cells
-    from mdl.scheduler.training.chain_dqn import describe_training, train_chain_dqn
+    from mdl.scheduler.training.dqn import describe_training, train_chain_dqn
     from mdl.scheduler.training.qnet_torch import QNetwork, save_policy
     from mdl.scheduler.training.train import Report, TrainedNetwork
 
@@ -324,7 +324,7 @@ def _train_dqn(
 
     from mdl.scheduler.policies.learned import SHIPPED
     from mdl.scheduler.study.judging import compare_networks, worse_cells
-    from mdl.scheduler.training.chain_dqn import describe_training, train_chain_dqn
+    from mdl.scheduler.training.dqn import describe_training, train_chain_dqn
     from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
     from mdl.scheduler.training.train import Report
 
@@ -356,7 +356,7 @@ def _train_paper(
     if steps is None or minutes is not None:
         raise ConfigError("--variant paper: give --steps (picks), such as 30000")
     from mdl.scheduler.paper.policy import save_paper_dqn
-    from mdl.scheduler.training.paper_dqn import train_paper
+    from mdl.scheduler.training.dqn import train_paper
     from mdl.scheduler.training.train import Report
 
     began_s = time.monotonic()

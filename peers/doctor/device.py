@@ -4,6 +4,10 @@ Checks of the machine alone: the needs of a peer to start, and to go on, and its
 
 Checks of the device: its key, its name and place in the mesh, its clock, and if an owner has locked it out. The model
 that it would bring is built in a process of its own, and compared with the others' models.
+
+All checks, in the order in which things break: this machine, its network, the mesh, the way to each device.
+
+Slow checks run side by side: torch is imported and multicast listened to while the mesh is looked at.
 """
 
 from __future__ import annotations
@@ -16,7 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,18 +30,31 @@ import msgspec
 import psutil
 
 from mdl.bounds import first_few, printable
-from mdl.config import Config
+from mdl.config import Config, MeshSection
 from mdl.descriptors import LEAST, RAISE_IT, raise_limit, share_out, tell_too_few
 from mdl.errors import ConfigError
-from mdl.peers.doctor.finding import Finding, fail, note, ok
-from mdl.peers.doctor.mesh import Sight
-from mdl.peers.edge.identity import default_name
+from mdl.peers.doctor.mesh import Sight, check_mesh, look_at_mesh
+from mdl.peers.doctor.network import (
+    Finding,
+    broken,
+    check_addresses,
+    check_hardware,
+    check_interfaces,
+    check_multicast,
+    check_multicast_loss,
+    check_port,
+    check_wifi,
+    fail,
+    note,
+    ok,
+)
+from mdl.peers.edge.identity import default_name, state_home
 from mdl.peers.edge.membership import KEY_VARIABLE, device_key, key_path, name_here
 from mdl.peers.edge.small import LEAST_MB, LITTLE_MB, read_memory_limit
 from mdl.protocol.vocabulary import Role
 from mdl.reading import read_system_line
 from mdl.transport.discovery.interfaces import name_of
-from mdl.transport.trust.words import fingerprint
+from mdl.transport.trust.keys import Mesh, fingerprint
 
 # Bits of a Raspberry Pi's firmware (vcgencmd get_throttled): now, and since it was started.
 _UNDER_VOLTAGE, _THROTTLED, _WAS_UNDER_VOLTAGE = 0x1, 0x4, 0x10000
@@ -359,3 +378,64 @@ def main() -> None:
     else:
         own = OwnModel(schema_hash, told)
     sys.stdout.buffer.write(msgspec.json.encode(own) + b"\n")
+
+
+_NEW_MESH = "mdl mesh new home makes one; on the other devices: mdl doctor --code @FILE with that code"
+
+
+def examine(
+    find_mesh: Callable[[], Mesh], section: MeshSection, wait_s: float, config: Config | None = None
+) -> Iterator[Finding]:
+    """Yield all findings. find_mesh: raises ConfigError if there is no join code, or a wrong one.
+
+    wait_s: for the others, at most. config: of the peer that is to run here, if its model is to be checked, too.
+    """
+    with ThreadPoolExecutor(4) as beside:
+        torch = beside.submit(check_torch)  # takes seconds; this process need not hold it
+        model = beside.submit(build_own_model, config) if config else None
+        machine = list(check_machine(state_home("mesh")))
+        yield from machine
+        key = check_key()
+        yield key
+        interfaces, own = check_interfaces(section)
+        yield interfaces
+        multicast = beside.submit(check_multicast, own)
+        hardware = beside.submit(check_hardware, own)
+        port = check_port(section)
+        mesh = _find(find_mesh)
+        descriptors = [finding for finding in machine if finding.check == "descriptors"]
+        is_able = bool(own) and not broken([*descriptors, key, port])
+        look = look_at_mesh(mesh, section, own, wait_s) if is_able and isinstance(mesh, Mesh) else nullcontext()
+        with look as sight:
+            yield from check_addresses(own)
+            yield from hardware.result()
+            yield from check_wifi(own)
+            yield from multicast.result()
+            if own:
+                yield port
+            yield torch.result()
+            if isinstance(mesh, Finding):
+                yield mesh
+            elif sight:
+                yield from check_clocks(sight)
+                yield from check_standing(sight)
+                yield from check_name(sight, state_home(mesh.name))
+                yield from check_mesh(mesh, section, own, sight)
+                yield from check_multicast_loss(own, {info.host for info in sight.heard})
+                if model and not broken([torch.result()]):
+                    yield check_own_model(model.result(), sight)
+
+
+def exit_code(findings: list[Finding]) -> int:
+    """Return 0 if a mesh would work, 3 if only the other devices are missing, else 4."""
+    failed = broken(findings)
+    if not failed:
+        return 0
+    return 3 if all(finding.check == "members" for finding in failed) else 4
+
+
+def _find(find_mesh: Callable[[], Mesh]) -> Mesh | Finding:
+    try:
+        return find_mesh()
+    except ConfigError as error:
+        return fail("code", str(error), _NEW_MESH)

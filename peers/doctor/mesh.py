@@ -18,13 +18,18 @@ from zeroconf import Error
 from zmq.utils import z85
 
 from mdl.config import MeshSection
-from mdl.peers.doctor.finding import Finding, Severity, broken, fail, note, ok
 from mdl.peers.doctor.network import (
     SAME_CODE,
+    Finding,
+    Severity,
+    broken,
     check_loss,
     check_path,
+    fail,
     find_cause,
     is_near,
+    note,
+    ok,
     tell_broken_off,
     tell_end,
     tell_hidden,

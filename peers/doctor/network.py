@@ -5,6 +5,8 @@ Checks of this machine are about the interfaces in use, multicast on them, the p
 For a device that does not answer, each look returns its finding, or None: the caller then tries the next cause. If one
 sign has two causes, both are named. For one that answers, echo requests measure lost packets, lost large packets, delay
 and speed if both sides allow them; TCP finds a black hole, too. Each check is a sample of about a second.
+
+The finding of a check: one line, and what to do about it.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -24,7 +27,6 @@ import psutil
 
 from mdl.config import MeshSection
 from mdl.errors import ConfigError
-from mdl.peers.doctor.finding import Finding, Severity, broken, fail, note, ok
 from mdl.transport.discovery.directory import Address, Interface, socket_address, with_link
 from mdl.transport.discovery.interfaces import (
     DEFAULT_PORT,
@@ -53,6 +55,41 @@ from mdl.transport.links.probe import (
     try_multicast,
 )
 from mdl.transport.links.sockets import local_host_towards
+
+
+class Severity(Enum):
+    """NOTE: a mesh works all the same; FAIL: it does not, or not with the device in question."""
+
+    OK = "ok"
+    NOTE = "note"
+    FAIL = "fail"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """check: its name, stable for scripts. told: the finding. do: what to type or change. around: the way without."""
+
+    check: str
+    verdict: Severity
+    told: str
+    do: str = ""
+    around: str = ""
+
+
+def ok(check: str, told: str) -> Finding:
+    return Finding(check, Severity.OK, told)
+
+
+def note(check: str, told: str, do: str = "", around: str = "") -> Finding:
+    return Finding(check, Severity.NOTE, told, do, around)
+
+
+def fail(check: str, told: str, do: str, around: str = "") -> Finding:
+    return Finding(check, Severity.FAIL, told, do, around)
+
+
+def broken(findings: Iterable[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.verdict is Severity.FAIL]
+
 
 _NEIGHBOUR_S, _CONNECT_S, _ECHO_S = 0.6, 1.0, 1.0
 # Ports that hardly any program listens on: discard and tcpmux.

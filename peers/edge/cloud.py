@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from mdl.bounds import Count, Round, Share
-from mdl.cloud.classroom import Classroom, suggest
-from mdl.cloud.client_update import accuracy_of, update_client
+from mdl.cloud.classroom import Classroom, accuracy_of, suggest, update_client
 from mdl.cloud.distillation import predict_probabilities
 from mdl.cloud.model_kinds import ModelKind, WindowKind, find_mode, kind_of
 from mdl.cloud.progress import OWN, PERSONAL, CloudProgress, read_progress, write_personal, write_progress

@@ -39,7 +39,7 @@ from mdl.cloud.model_kinds import ModelKind
 from mdl.cloud.update_codec import OtherOriginError, pack_parts
 from mdl.errors import DataError, RemoteProtocolError, StorageError
 from mdl.files.checkpoint import read_safetensors, write_safetensors
-from mdl.files.journal import Journal
+from mdl.files.figures import Journal
 from mdl.files.kept import damaged, previous_of, read_sealed, seal, tell_previous, with_previous
 from mdl.peers.edge.resume import Origin, refuse_to_overwrite, set_aside
 from mdl.peers.roles.cloud import CloudState

@@ -34,10 +34,18 @@ from mdl.locks import wait_for_lock
 from mdl.peers.edge.identity import codes_home, default_name, known_meshes, remember_code
 from mdl.protocol.statements import MAX_WORKED, AnyStatement, Key
 from mdl.reading import read_bytes
-from mdl.transport.trust.keys import RUN_MARK, SECRET_BYTES, DeviceKey, Mesh, MeshKeys, is_signed
+from mdl.transport.trust.keys import (
+    RUN_MARK,
+    SECRET_BYTES,
+    DeviceKey,
+    Mesh,
+    MeshKeys,
+    is_signed,
+    next_own_name,
+    own_names,
+)
 from mdl.transport.trust.membership import Membership, encode_readable
 from mdl.transport.trust.roster import Worked, is_stated
-from mdl.transport.trust.words import next_own_name, own_names
 from mdl.writing import make_private_folder, narrow, open_private, write_bytes
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from mdl.config import Config, MeshSection
 from mdl.data import DataSet
 from mdl.errors import ConfigError, NameRefusedError
 from mdl.files.checkpoint import ModelCache
-from mdl.files.journal import Journal
+from mdl.files.figures import Journal
 from mdl.learning.built_in import MODELS, SHORTEST_TIME
 from mdl.peers.edge.best import known_by
 from mdl.peers.edge.gatekeeper import make_gatekeeper

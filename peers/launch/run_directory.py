@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from mdl.bounds import MAX_ROOM, Round, whole_number
 from mdl.errors import MdlError, StorageError, UnfinishedError
 from mdl.files.checkpoint import read_safetensors
-from mdl.files.figures import read_rounds, read_run
+from mdl.files.figures import LineTail, read_rounds, read_run
 from mdl.peers.edge.best import BEST, read_best
 from mdl.peers.launch.processes import Child
-from mdl.peers.view.tail import LineTail
 from mdl.protocol.delta import Partial, PartialSum
 from mdl.protocol.segments import mask_of
 from mdl.protocol.status_messages import RoundSummary

@@ -29,7 +29,7 @@ from mdl.config import Config, RoundSection, WebSection, save_config
 from mdl.data import DataSet, default_cache_dir, load_data, private_part, split_windows
 from mdl.descriptors import claim_share
 from mdl.errors import ConfigError, DataError, MdlError, UnfinishedError
-from mdl.files.figures import read_rounds
+from mdl.files.figures import RoundReader, read_rounds
 from mdl.own import Own, own_data
 from mdl.peers.edge.small import check_limit
 from mdl.peers.interrupts import handled, interrupt
@@ -46,7 +46,6 @@ from mdl.peers.launch.run_directory import (
 from mdl.peers.roles.build import check_exchange
 from mdl.peers.view.report import report_on
 from mdl.peers.view.snapshot import SnapshotTaker
-from mdl.peers.view.tail import RoundReader
 from mdl.peers.view.terminal import PlainConsole, describe_summary, draw_mesh, show_result
 from mdl.peers.view.watch import Watcher
 from mdl.peers.web.opening import need_libraries

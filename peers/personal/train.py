@@ -3,26 +3,29 @@
 A study runs to its end: it waits while the device may not train, and stops when it is asked to. It is saved after a
 batch, as often as costs at most a twentieth of the time, always before it waits, and when it stops. After kill -9 it
 goes on from there; later batches are learned again, with the same result.
+
+`mdl personal words`: lists the words that a model has from its person, and adds or removes single ones.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 from blake3 import blake3
 
 from mdl.bounds import Count
-from mdl.errors import ConfigError
+from mdl.errors import ConfigError, did_you_mean
 from mdl.peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
 from mdl.peers.interrupts import handled
 from mdl.peers.personal.home import MODEL, PREVIOUS, STUDY, read_record, write_record
 from mdl.peers.personal.shared import identify
-from mdl.personal.compression import count_bytes
+from mdl.personal.compression import VocabularyChange, count_bytes
 from mdl.personal.study import Study, StudySettings, load_study, save_study, tune_all
 from mdl.personal.words.corpus import NoTextError, read_lines_of
 from mdl.personal.words.efficiency import Alphabet, SuggestionScore, evaluate_next_word
@@ -311,3 +314,46 @@ def _stopped_by_interrupts(gate: Gatekeeper) -> Iterator[None]:
 
     with handled(wish):
         yield
+
+
+def own_words(folder: Path) -> tuple[str, ...]:
+    """Return the words that came from the person. Raises DataError if there is no model."""
+    return load_next_word(folder / MODEL)[1].own_words
+
+
+def edit_words(folder: Path, add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
+    """Add and remove single words of a person's model; return the person's words after that.
+
+    An added word begins like words that are spelled alike, and goes to the front, where no training takes its place.
+    Removing a word also deletes the model before, which has it too. Raises ConfigError naming the word.
+    """
+    if (folder / STUDY).exists():
+        raise ConfigError(f"{folder}: a training is unfinished: the same `mdl personal train` ends it, or --fresh")
+    model, described = load_next_word(folder / MODEL)
+    names = described.table.words
+    added = [word for word in dict.fromkeys(map(_one_word, add)) if word not in names]
+    gone = dict.fromkeys(map(_one_word, remove))
+    for word in gone:
+        if word not in names:
+            raise ConfigError(
+                f"--remove {word}: the model has no such word{did_you_mean(word, names, '; did you mean {}?')}"
+            )
+    kept = [row for row, name in enumerate(names) if name not in gone]
+    rows = np.array([*(0 for _ in added), *kept], np.int64)
+    table = change_words(
+        model, described.table, VocabularyChange((*added, *(names[row] for row in kept)), rows, len(added))
+    )
+    own = (*described.own_words, *added)
+    own = tuple(word for word in own if word not in gone)
+    told = described.trained_words, described.personal_words, described.base
+    save_next_word(folder / MODEL, model, table, *told, own)
+    if gone:
+        (folder / PREVIOUS).unlink(missing_ok=True)
+    return own
+
+
+def _one_word(text: str) -> str:
+    words = list(split_words(text))
+    if len(words) != 1 or words[0] != [text.lower()] or len(text) > 256:
+        raise ConfigError(f"{text[:40]!r} is not one word: expected letters, with apostrophes inside")
+    return words[0][0]

@@ -26,12 +26,11 @@ import torch
 
 from mdl.bounds import Count, Share
 from mdl.errors import ConfigError
-from mdl.files.journal import Journal
+from mdl.files.figures import Journal
 from mdl.peers.interrupts import handled, interrupt
 from mdl.peers.personal.home import LOG, MODEL, prepare_folder, read_record, write_record
 from mdl.peers.personal.shared import identify
-from mdl.personal.online import STEP_SAMPLES, OnlineLearner
-from mdl.personal.words.keyboard import Keyboard
+from mdl.personal.words.keyboard import STEP_SAMPLES, Keyboard, OnlineLearner
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.personalise import online_rate
 from mdl.personal.words.text import split_words

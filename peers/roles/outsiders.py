@@ -11,8 +11,7 @@ each other its address.
 
 from __future__ import annotations
 
-from mdl.addresses import parse_host
-from mdl.bounds import MAX_MEMBERS
+from mdl.bounds import MAX_MEMBERS, parse_host
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Effect, Event, Finish, NameTaken, PeerFound, PeerRevoked, Received, Send, StopRequested
 from mdl.protocol.status_messages import MeshStatus, PageServed, StatusWanted

@@ -20,10 +20,10 @@ from mdl.errors import ConfigError, did_you_mean
 from mdl.own import Own
 from mdl.peers.interrupts import handled, interrupt
 from mdl.scheduler.explain.watched_play import Bench, play_named
-from mdl.scheduler.paper.problem import energy_variance, objectives
+from mdl.scheduler.paper.policy import energy_variance, objectives
 from mdl.scheduler.policies.registry import OPTIMAL, SHARES_BY
 from mdl.scheduler.rounds.judge import LEVELS, Cell, RuleScore, describe_cell, judge_cell
-from mdl.scheduler.rounds.registry import make_rule
+from mdl.scheduler.rounds.learned import make_rule
 from mdl.scheduler.rounds.world import (
     FAMILIES,
     PARTS,

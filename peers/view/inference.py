@@ -31,25 +31,25 @@ from rich.table import Table
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from mdl.channels import convert_channels
 from mdl.cloud.distillation import predict_probabilities
 from mdl.cloud.model_kinds import RecurrentKind
 from mdl.cloud.progress import PERSONAL
 from mdl.cloud.recurrent import RecurrentModel, recurrent_shapes
 from mdl.data import DataSet, default_cache_dir, load_data
-from mdl.data.quantities import convert_channels
 from mdl.data.readers.images import iterate_images
 from mdl.data.readers.places import PlaceLog, PlaceOptions, read_stays
 from mdl.data.readers.unlabelled import live_windows, read_unlabelled
 from mdl.data.readers.visits import WINDOW_S, WINDOWS_A_DAY, WINDOWS_AN_HOUR, Stays, ask_next
 from mdl.data.sources import parse_spec
 from mdl.data.spec import describe_choices, read_options
-from mdl.data.tables.options import CsvOptions
+from mdl.data.tables.dialect import CsvOptions
 from mdl.errors import ConfigError, DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_safetensors
 from mdl.files.export import ModelDescription, find_model_file, import_model
+from mdl.files.figures import LineTail
 from mdl.learning.evaluation import evaluate, predict_logits
 from mdl.own import Own
-from mdl.peers.view.tail import LineTail
 from mdl.peers.view.terminal import PlainConsole
 from mdl.protocol.counts import Evaluation
 from mdl.reading import open_regular

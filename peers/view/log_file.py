@@ -8,8 +8,7 @@ import sys
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from mdl.peers.view.calm import Calm
-from mdl.writing import open_private
+from mdl.writing import Calm, open_private
 
 # Size of one file: all three take 3 MB, some 8,000 rounds of a device and 4,000 of an agent of three.
 LARGEST_LOG_BYTES = 1_000_000

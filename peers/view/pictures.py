@@ -17,7 +17,7 @@ from mdl.errors import MdlError
 from mdl.files.figures import read_rounds
 from mdl.peers.view.report import model_in, read_described
 from mdl.protocol.status_messages import RoundSummary
-from mdl.scheduler.explain.chart_svg import write_picture
+from mdl.scheduler.explain.draw_chart import write_picture
 from mdl.scheduler.explain.recorded_round import chart_real, finished_round
 from mdl.writing import make_private_folder
 

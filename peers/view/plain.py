@@ -14,8 +14,8 @@ from typing import TextIO
 
 from mdl.bounds import printable
 from mdl.errors import ConfigError
-from mdl.peers.view.calm import Calm
 from mdl.transport.limits import FloodFilter
+from mdl.writing import Calm
 
 # The longest line of a log or a table: a path and a reason fit, a file of a million columns does not fill the screen.
 LONGEST_LINE = 4_000

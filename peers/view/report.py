@@ -23,12 +23,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mdl.data.quantities import describe_units
+from mdl.channels import describe_units
 from mdl.data.sources import SOURCES, names_built_in
 from mdl.errors import ConfigError, MdlError
 from mdl.files.checkpoint import read_metadata
-from mdl.files.figures import read_rounds
-from mdl.peers.view.tail import RoundReader
+from mdl.files.figures import RoundReader, read_rounds
 from mdl.protocol.counts import Confusion
 from mdl.protocol.status_messages import RoundSummary
 from mdl.reading import decode_json

@@ -29,7 +29,7 @@ from mdl.protocol.vocabulary import PeerInfo, ResourceState, Role
 from mdl.scheduler.explain.chart import Chart, Span, SpanKind
 from mdl.scheduler.explain.recorded_round import chart_real, finished_round, live_round
 from mdl.task import Targets
-from mdl.transport.trust.words import fingerprint
+from mdl.transport.trust.keys import fingerprint
 
 # The version of this schema: it rises when a field changes its meaning, or is gone.
 SCHEMA_VERSION = 1

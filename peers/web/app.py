@@ -32,12 +32,11 @@ from mdl.bounds import MAX_ROUND, whole_number
 from mdl.errors import ConfigError, DataError, MdlError
 from mdl.peers.view.schedule_source import Playable, as_playable, draw_subject
 from mdl.peers.view.snapshot import SHOWN, ChartPart, chart_part
-from mdl.peers.web.guard import COOKIE, TOKEN_FIELD, VIEWS, Asked, PageGuard
-from mdl.peers.web.serving import FullError, PageHub
+from mdl.peers.web.serving import COOKIE, TOKEN_FIELD, VIEWS, Asked, FullError, PageGuard, PageHub
 from mdl.peers.web.sources import POLICIES, SnapshotSource
 from mdl.protocol.status_messages import RoundSummary
 from mdl.scheduler.explain.chart import Delay
-from mdl.scheduler.explain.device_table import ShownDevice
+from mdl.scheduler.explain.decide_lines import ShownDevice
 from mdl.scheduler.explain.recorded_round import RealRound, finished_round
 from mdl.scheduler.explain.what_if import apply_changes, parse_changes
 

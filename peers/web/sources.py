@@ -11,9 +11,8 @@ import msgspec
 
 from mdl.bounds import Count, PeerId, Seconds, Share
 from mdl.errors import DataError
-from mdl.files.figures import ROUNDS_KEPT
+from mdl.files.figures import ROUNDS_KEPT, LineTail
 from mdl.peers.view.snapshot import CyclePart, Told
-from mdl.peers.view.tail import LineTail
 from mdl.peers.view.watch import Watcher
 from mdl.protocol.counts import Score
 from mdl.reading import decode_json, read_bytes

@@ -17,7 +17,7 @@ from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError, did_you_mean
 from mdl.own import Own
-from mdl.scheduler.explain.chart_text import choose_decimals, tell_hop
+from mdl.scheduler.explain.draw_chart import choose_decimals, tell_hop
 from mdl.scheduler.explain.watched_play import Bench, play_named
 from mdl.scheduler.policies.registry import SHARES_BY
 from mdl.scheduler.study.play import PlayedScenario

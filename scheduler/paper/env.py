@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from mdl.scheduler.paper.problem import Floats, Integers, PaperChain, PaperRules, PaperState, draw_busy, observe_paper
+from mdl.scheduler.paper.policy import Floats, Integers, PaperChain, PaperRules, PaperState, draw_busy, observe_paper
 
 PAPER_ENV_ID = "mdl/ChainPaper-v0"
 
@@ -27,7 +27,7 @@ class ChainPaperEnv(gymnasium.Env[Floats, np.int64]):
     depends on them.
 
     ## Reward
-    Eq. 7 (`PaperRules`): one case a pick, listed in scheduler/paper/problem.py.
+    Eq. 7 (`PaperRules`): one case a pick, listed in scheduler/paper/policy.py.
 
     ## Start
     0 to n // 2 devices are busy, for the whole episode. `busy`, or `reset(options={"busy": [...]})`, sets them: the

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mdl.devices.usage import UsageKind, expected_busy_s
-from mdl.scheduler.policies.chain_arrays import BUSY_SHARE, SEND, STATES, Bools, Doubles, Floats, Integers, Stand
+from mdl.scheduler.policies.chain import BUSY_SHARE, SEND, STATES, Bools, Doubles, Floats, Integers, Stand
 from mdl.scheduler.policies.layout import Layout, Prospects, lay_out, picks_now, prospects, receivers_for
 from mdl.scheduler.policies.trained_under import OBSERVATION
 

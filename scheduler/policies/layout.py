@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mdl.scheduler.policies.chain_arrays import (
+from mdl.scheduler.policies.chain import (
     BUSY_SHARE,
     SEND,
     Bools,

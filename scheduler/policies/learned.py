@@ -13,8 +13,19 @@ import msgspec
 import numpy as np
 
 from mdl.devices.usage import UsageKind
-from mdl.scheduler.policies.chain import FULL, ChainView, Choice, Decision, DeviceState, Pair, Policy, Wait, leave_to
-from mdl.scheduler.policies.chain_arrays import Floats, stand_of
+from mdl.scheduler.policies.chain import (
+    FULL,
+    ChainView,
+    Choice,
+    Decision,
+    DeviceState,
+    Floats,
+    Pair,
+    Policy,
+    Wait,
+    leave_to,
+    stand_of,
+)
 from mdl.scheduler.policies.features import Look, look_at
 from mdl.scheduler.policies.greedy import Greedy, too_few
 from mdl.scheduler.policies.qnet_numpy import MARGIN, NumpyQ, Picked, Picks, Weights, load_weights

@@ -24,7 +24,7 @@ from safetensors.numpy import save
 from mdl.errors import DataError, StorageError
 from mdl.files.checkpoint import read_safetensors
 from mdl.reading import decode_json
-from mdl.scheduler.policies.chain_arrays import Bools, Floats, Integers, Stand
+from mdl.scheduler.policies.chain import Bools, Floats, Integers, Stand
 from mdl.scheduler.policies.features import (
     COLUMN,
     FEATURES,

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from mdl.scheduler.rounds.learned import Layer, LearnedRule
+from mdl.scheduler.rounds.learned import Layer, LearnedRule, make_rule
 from mdl.scheduler.rounds.participation import Bounds, ParticipationRule
-from mdl.scheduler.rounds.registry import make_rule
 from mdl.scheduler.rounds.simulate import PlayedWorld, play_world
 from mdl.scheduler.rounds.world import FAMILIES, HORIZON_S, Logged, World, draw_logged_world, draw_world
 from mdl.scheduler.study.judging import half_width

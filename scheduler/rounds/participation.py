@@ -6,7 +6,7 @@ Devices that are left out train on. They get the result in the background, and b
 sees what an agent may know: never when a busy time ends.
 
 Shipped rules: `third`, `all`, `deadline` and `k-of-n` are one rule (`CloseAfter`) with other bounds. `half` and
-`best-ratio` are the rules of a mesh. `mdl.scheduler.rounds.registry` has their names and bounds.
+`best-ratio` are the rules of a mesh. `mdl.scheduler.rounds.learned` has their names and bounds.
 
 The worth of a round is a formula:
 

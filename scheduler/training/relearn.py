@@ -28,7 +28,7 @@ from mdl.scheduler.policies.qnet_numpy import (
     set_aside,
 )
 from mdl.scheduler.study.judging import Cells, judge_network
-from mdl.scheduler.training.labels import train_on_labels
+from mdl.scheduler.training.train import train_on_labels
 from mdl.sim.timing.scenario import vary_scenario
 
 SLOTS = 24

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.defence.reputation import ALTERED
+from mdl.defence.limits import ALTERED
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.machine import KeepDelta, Send
 from mdl.protocol.round_messages import (

@@ -16,7 +16,6 @@ from mdl.defence.judge import length
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Sums, Vector
-from mdl.protocol.kept_ballot import LATE_S, KeptBallot, doubted
 from mdl.protocol.machine import (
     DeltaRecalled,
     Effect,
@@ -37,7 +36,18 @@ from mdl.protocol.machine import (
 from mdl.protocol.round_messages import BroadcastOrdered, CatchUp
 from mdl.protocol.statements import AnyStatement
 from mdl.protocol.vector_work import VECTOR_WORK, MergeDeltas, merge_deltas, where_it_begins
-from mdl.protocol.vocabulary import Ballot, HopDecision, Lineage, PeerInfo, ResourceState, Staged, TrainingReport
+from mdl.protocol.vocabulary import (
+    LATE_S,
+    Ballot,
+    HopDecision,
+    KeptBallot,
+    Lineage,
+    PeerInfo,
+    ResourceState,
+    Staged,
+    TrainingReport,
+    doubted,
+)
 from mdl.sim.mesh.accounts import Accounts
 from mdl.sim.plans.fault_plan import DISK_FORGETS_S
 

@@ -16,7 +16,7 @@ from benchmarks.recommend.report import PAPER, paired, show
 from benchmarks.recommend.rounds import ROUNDS, figure5
 from benchmarks.recommend.tables import FAIR, STALE, generated, table3, table4
 from mdl.recommend.din import DinSettings
-from mdl.recommend.splits import gains, make_test
+from mdl.recommend.interactions import gains, make_test
 from tests.mdl.recommend.logs import small_log
 
 SMALL = Options(DinSettings(4, 8, 20, dropout=0.0), epochs=1, steps=1)

@@ -50,7 +50,7 @@ from mdl.sim.timing.scenario import draw_scenario
 from mdl.transport.discovery.directory import Directory, parse_address
 from mdl.transport.discovery.mdns import describe, read_description
 from mdl.transport.limits import LogLimit
-from mdl.transport.links.roster_talk import RosterTalk
+from mdl.transport.links.introducer import RosterTalk
 from mdl.transport.links.transfers import Transfers, check_frames
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code, parse_join_code
 from mdl.transport.trust.membership import Membership

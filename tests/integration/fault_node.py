@@ -18,7 +18,7 @@ import numpy as np
 
 from mdl.config import load_config
 from mdl.files.checkpoint import CachedModel, ModelCache
-from mdl.files.journal import Journal
+from mdl.files.figures import Journal
 from mdl.peers.edge.identity import claim_identity, release_identity
 from mdl.peers.edge.lifeline import stopped_by_signals
 from mdl.peers.edge.node import METRICS, drive, record_round, start_peer

@@ -17,9 +17,8 @@ from mdl.protocol.status_messages import StatusWanted
 from mdl.protocol.vocabulary import Packed, PeerInfo, Role
 from mdl.transport.discovery.directory import Directory
 from mdl.transport.limits import FIRST_S, MOST_REBUILDS
-from mdl.transport.links.introducer import Introducer
+from mdl.transport.links.introducer import Introducer, RosterTalk
 from mdl.transport.links.mesh_links import Links
-from mdl.transport.links.roster_talk import RosterTalk
 from mdl.transport.runtime import Renewed, Runtime
 from mdl.transport.trust.keys import new_join_code
 from mdl.transport.wire.incoming import IncomingTransfers

@@ -462,7 +462,7 @@ def test_a_thousand_invented_peers_cost_a_node_neither_its_sockets_nor_its_mesh(
         send(
             mesh, "b", "a", PeersKnown(tuple(invented(keys, number, incarnation) for number in range(MAX_MEMBERS - 2)))
         )
-    # The second message is beyond what one member can have checked at once (`mdl.transport.links.roster_talk`).
+    # The second message is beyond what one member can have checked at once (`mdl.transport.links.introducer`).
     assert mesh.until(lambda: len(mesh.of("a", PeerFound)) > MAX_MEMBERS - 10)
     for number in range(MAX_MEMBERS - 2):
         send(mesh, "a", f"invented-{number}", StatusWanted())

@@ -31,7 +31,7 @@ def users(tmp_path, tmp_path_factory):
 def words_of(home):
     """Of the key of this user's device, which `mdl doctor` and owners read out."""
     script = (
-        "from mdl.peers.edge.membership import device_key; from mdl.transport.trust.words import fingerprint;"
+        "from mdl.peers.edge.membership import device_key; from mdl.transport.trust.keys import fingerprint;"
         "print(fingerprint(device_key().public))"
     )
     command = home.start_python("-c", script)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from msgspec import inspect
 from rich.console import Console
 
-from mdl.addresses import parse_host
+from mdl.bounds import parse_host
 from mdl.errors import LocalProtocolError, RemoteProtocolError
 from mdl.peers.roles.outsiders import Observer
 from mdl.peers.view.snapshot import Told, take_snapshot
@@ -69,12 +69,11 @@ NEARLY = (
 
 def patterns() -> dict[str, str]:
     """The name of each kind of text in `mdl`, by its pattern."""
-    import mdl.addresses
     import mdl.bounds
     import mdl.protocol.vocabulary
 
     found = {}
-    for module in (mdl.bounds, mdl.addresses, mdl.protocol.vocabulary):
+    for module in (mdl.bounds, mdl.bounds, mdl.protocol.vocabulary):
         for name, kind in vars(module).items():
             if typing.get_origin(kind) is typing.Annotated and get_args(kind)[0] is str:
                 found[inspect.type_info(kind).pattern] = name

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mdl.scheduler.policies.chain import ChainView
-from mdl.scheduler.policies.chain_arrays import stand_of
+from mdl.scheduler.policies.chain import ChainView, stand_of
 from mdl.scheduler.policies.features import look_at, observe_receivers, observe_senders
 
 

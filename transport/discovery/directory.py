@@ -28,8 +28,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import TypeAlias
 
-from mdl.addresses import parse_host
-from mdl.bounds import MAX_MEMBERS
+from mdl.bounds import MAX_MEMBERS, parse_host
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.delta import Contributor
 from mdl.protocol.statements import MAX_HOSTS

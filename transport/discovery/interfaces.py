@@ -35,8 +35,7 @@ from typing import Any
 
 import psutil
 
-from mdl.addresses import parse_host
-from mdl.bounds import printable
+from mdl.bounds import parse_host, printable
 from mdl.errors import ConfigError
 from mdl.protocol.statements import MAX_HOSTS
 from mdl.transport.discovery.directory import EVERY_HOST, Address, Interface, bare, is_link_local

@@ -2,7 +2,7 @@
 
 At the door, with keys from the join code, a peer may introduce itself and nothing else. The other ROUTER takes
 messages. Each device shows its own key there, and a message counts as the word of that key's owner. Messages count once
-the peer has told all that it knows of the members (`mdl.transport.links.roster_talk`). A node greets each peer that it
+the peer has told all that it knows of the members (`mdl.transport.links.introducer`). A node greets each peer that it
 learns of, and answers a greeting with all the peers it knows. That is enough: of two peers that greet a third, the
 later one hears of the earlier. A peer with this node's own name is greeted too, once, so that both know
 (`transport/discovery/directory.py`). A machine sees only `Received` for whole messages, `PeerFound`, `NameTaken`,

@@ -18,10 +18,9 @@ from mdl.protocol.statements import AnyStatement, Enrolled
 from mdl.protocol.status_messages import PageServed, StatusWanted
 from mdl.protocol.vocabulary import PeerInfo
 from mdl.transport.links.doors import ALLOWED, DOOR, LATER, REFUSED
-from mdl.transport.links.roster_talk import Checks, RosterTalk
-from mdl.transport.trust.keys import RUN_MARK, MeshKeys, code_hash
+from mdl.transport.links.introducer import Checks, RosterTalk
+from mdl.transport.trust.keys import RUN_MARK, MeshKeys, code_hash, fingerprint
 from mdl.transport.trust.membership import Membership, NotLetInError
-from mdl.transport.trust.words import fingerprint
 from mdl.transport.wire.bulk import Outgoing
 from mdl.transport.wire.codec import FLOW_MESSAGES, Body, CodeTold, RosterTold
 

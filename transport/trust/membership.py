@@ -32,9 +32,8 @@ from mdl.protocol.statements import (
     claim_of,
 )
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.trust.keys import DeviceKey, MeshKeys, is_signed, where_claim
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, fingerprint, is_signed, where_claim
 from mdl.transport.trust.roster import Check, Roster, Worked
-from mdl.transport.trust.words import fingerprint
 
 
 def encode_readable(value: object, kind: Any, what: str) -> bytes:

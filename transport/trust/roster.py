@@ -10,7 +10,7 @@ brings a device back. A statement that another one makes void is dropped, and no
   has revoked stays out even if an equal revokes that owner, or a thief could let everybody in again: the founder
   decides.
 - A name belongs to the device that had it first here, until that one is out, or until another device comes with it and
-  that one has taken a name of its own in its place (`mdl.transport.trust.words.own_names`).
+  that one has taken a name of its own in its place (`mdl.transport.trust.keys.own_names`).
 - A device that claims another device's link key as its own only lets that one speak for it.
 
 Room is kept by rank, so that nobody uses up the room of a higher device:
@@ -57,8 +57,7 @@ from mdl.protocol.statements import (
     OwnerNamed,
     claim_of,
 )
-from mdl.transport.trust.keys import MeshKeys, is_signed
-from mdl.transport.trust.words import own_names
+from mdl.transport.trust.keys import MeshKeys, is_signed, own_names
 
 # Peers that one device may be: `mdl up` has so many on one machine, and nobody becomes a majority by many names.
 MAX_NAMES = 64

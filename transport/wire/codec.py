@@ -91,7 +91,7 @@ class TransferDropped(Message, frozen=True):
 
 
 class RosterTold(Message, frozen=True):
-    """The sender's knowledge of the mesh's members (`mdl.transport.links.roster_talk`).
+    """The sender's knowledge of the mesh's members (`mdl.transport.links.introducer`).
 
     digest: of its whole roster. is_all: these statements and those right before are all of it.
     """

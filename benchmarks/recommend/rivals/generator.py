@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from mdl.recommend.device_step import Basis, score_features
 from mdl.recommend.din import Din, FitSettings, as_tensors, click_loss, fit
-from mdl.recommend.interactions import Interactions
+from mdl.recommend.interactions import Interactions, ItemSamples, Negatives, SampleEnds
 from mdl.recommend.momodistill import CloudModel
-from mdl.recommend.splits import ItemSamples, Negatives, SampleEnds
 
 
 class Generator(nn.Module):

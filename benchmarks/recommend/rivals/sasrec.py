@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mdl.recommend.din import click_loss
-from mdl.recommend.interactions import Integers, Interactions
-from mdl.recommend.splits import Negatives
+from mdl.recommend.interactions import Integers, Interactions, Negatives
 
 
 class SelfAttentiveRecommender(nn.Module):

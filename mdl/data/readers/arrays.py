@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mdl.channels import convert_channels, kept_unit, read_units
 from mdl.config import LARGEST_SEED, MANY
-from mdl.data.quantities import convert_channels, kept_unit, read_units
 from mdl.data.readers.archive import load_arrays
 from mdl.data.spec import Spec, split_names
 from mdl.data.windows import (

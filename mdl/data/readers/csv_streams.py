@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from mdl.data.readers.archive import list_tables
 from mdl.data.spec import split_names
-from mdl.data.tables.options import CsvOptions
+from mdl.data.tables.dialect import CsvOptions
 from mdl.data.tables.recordings import TABLES, list_recordings
 from mdl.data.tables.streams import Streams, read_streams
 from mdl.data.tables.stretches import below_sides, find_sides

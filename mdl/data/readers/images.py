@@ -21,10 +21,9 @@ from mdl.config import LARGEST_SEED
 from mdl.data.readers.archive import list_files
 from mdl.data.spec import split_names
 from mdl.data.tables.stretches import below_sides, find_sides, name_from_path, refuse_one_class_by_two_names
-from mdl.data.tally import Tally
 from mdl.data.windows import LARGEST_WINDOWS_BYTES, DataSet, assemble_data, number_names
 from mdl.errors import ConfigError, DataError
-from mdl.reading import read_bytes, shorten
+from mdl.reading import Tally, read_bytes, shorten
 from mdl.writing import open_private
 
 Pixels: TypeAlias = NDArray[np.uint8]

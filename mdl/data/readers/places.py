@@ -47,9 +47,9 @@ from mdl.data.readers.visits import (
     take_stays,
 )
 from mdl.data.spec import describe_choices
-from mdl.data.tally import Tally
 from mdl.data.windows import DataSet, Integers, Windows, make_windows
 from mdl.errors import ConfigError, DataError
+from mdl.reading import Tally
 from mdl.writing import write_bytes
 
 TEST_SHARE = 0.2

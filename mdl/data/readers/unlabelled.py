@@ -31,8 +31,7 @@ from mdl.data.tables.columns import (
     rename_columns,
     scale_to,
 )
-from mdl.data.tables.dialect import Dialect, dialect_of, is_number, parse_line, plain_name
-from mdl.data.tables.options import CsvOptions
+from mdl.data.tables.dialect import CsvOptions, Dialect, dialect_of, is_number, parse_line, plain_name
 from mdl.data.tables.rows import Floats64, to_numbers
 from mdl.data.tables.streams import look_at_tables, read_streams
 from mdl.data.windows import Floats, Integers

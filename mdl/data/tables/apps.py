@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mdl.data.quantities import find_unit, quantity_of
+from mdl.channels import find_unit, quantity_of
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from mdl.bounds import first_few
-from mdl.data.quantities import conversion, find_unit, quantity_of, read_units
+from mdl.channels import conversion, find_unit, quantity_of, read_units
 from mdl.data.readers.clock import is_time_name
 from mdl.data.spec import describe_choices, split_names
-from mdl.data.tables.dialect import Dialect, plain_name, without_unit
-from mdl.data.tables.options import CsvOptions
+from mdl.data.tables.dialect import CsvOptions, Dialect, plain_name, without_unit
 from mdl.data.tables.rows import Floats64
 from mdl.errors import ConfigError, DataError
 

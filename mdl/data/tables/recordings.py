@@ -34,8 +34,8 @@ from mdl.data.tables.blocks import Cells, to_texts
 from mdl.data.tables.columns import Columns
 from mdl.data.tables.dialect import Dialect, SensorFile, find_dialect, name_all
 from mdl.data.tables.rows import LARGEST_NUMBER, Floats64, TableRows, read_rows, to_numbers
-from mdl.data.tally import Tally
 from mdl.errors import DataError, MdlError
+from mdl.reading import Tally
 
 TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 # The most sensors of one device; each is read beside the others.

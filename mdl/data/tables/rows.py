@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from mdl.data.readers.archive import TextBlocks, open_blocks
 from mdl.data.tables.blocks import Block, Cells, join_strings, take_apart
 from mdl.data.tables.dialect import Dialect, is_nothing
-from mdl.data.tally import Tally
 from mdl.errors import DataError
-from mdl.reading import shorten
+from mdl.reading import Tally, shorten
 
 # Rows parsed together: with 10 cells of 60 bytes as Python's texts they take some 10 MB.
 ROWS_AT_ONCE = 16_384

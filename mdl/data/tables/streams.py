@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.bounds import first_few
-from mdl.data.quantities import describe_units, kept_unit, quantity_of
+from mdl.channels import describe_units, kept_unit, quantity_of
 from mdl.data.readers.clock import RATE_TOLERANCE, UNITS_S, Clock, find_clock, is_time_name
 from mdl.data.spec import split_names
 from mdl.data.tables.blocks import Cells, read_instants
@@ -41,8 +41,7 @@ from mdl.data.tables.columns import (
     rename_columns,
     scale_to,
 )
-from mdl.data.tables.dialect import Dialect, is_nothing, without_unit
-from mdl.data.tables.options import CsvOptions
+from mdl.data.tables.dialect import CsvOptions, Dialect, is_nothing, without_unit
 from mdl.data.tables.recordings import KeptRows, choose_base, look_at_recording, read_table
 from mdl.data.tables.rows import TIME_EXAMPLES, Floats64, TableRows, to_numbers
 from mdl.data.tables.stretches import (
@@ -58,9 +57,8 @@ from mdl.data.tables.stretches import (
     read_flags,
     refuse_one_class_by_two_names,
 )
-from mdl.data.tally import Tally
 from mdl.errors import DataError
-from mdl.reading import shorten
+from mdl.reading import Tally, shorten
 from mdl.task import describe_rate
 
 # Rows that suffice for the rate: the first ones and, in longer files, blocks of rows from all over.

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from mdl.bounds import first_few
-from mdl.defence.reputation import accusers_needed
+from mdl.defence.limits import accusers_needed
 from mdl.errors import LocalProtocolError
 from mdl.peers.roles.agent.aggregation import Aggregation, OpenRound
 from mdl.peers.roles.agent.distribution import Distribution, newest_staged

@@ -9,8 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from mdl.defence.limits import Limits
-from mdl.defence.reputation import ALTERED_RESULT
+from mdl.defence.limits import ALTERED_RESULT, Limits
 from mdl.peers.roles.agent.aggregation import OpenRound
 from mdl.peers.roles.membership.majority import has_quorum
 from mdl.peers.roles.membership.members import (

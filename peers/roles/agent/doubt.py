@@ -20,8 +20,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from mdl.defence.limits import FEWEST, Limits, MeshKnowledge, Word, find_odd, greatest_length
-from mdl.defence.reputation import accusers_needed
+from mdl.defence.limits import FEWEST, Limits, MeshKnowledge, Word, accusers_needed, find_odd, greatest_length
 from mdl.peers.roles.agent.ledger import LOOKED, MERGED, Hop, RoundLedger
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import SUSPECT

@@ -28,7 +28,7 @@ import msgspec
 
 from mdl.bounds import MAX_MEMBERS, MAX_TEXT, printable
 from mdl.config import BusySection
-from mdl.defence.reputation import FAINT, Quarantine, Suspicion
+from mdl.defence.limits import FAINT, Quarantine, Suspicion
 from mdl.protocol.delta import Contributor
 from mdl.protocol.round_messages import PeerReport
 from mdl.protocol.status_messages import MAX_CUTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mdl.bounds import MAX_RATE_MB_S
-from mdl.defence.reputation import ALTERED_RESULT
+from mdl.defence.limits import ALTERED_RESULT
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.exchange import SegmentExchange, Uplink
 from mdl.peers.roles.trainer.guard import DeltaGuard, Voice

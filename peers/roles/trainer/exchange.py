@@ -24,7 +24,7 @@ from typing import TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from mdl.defence.reputation import ALTERED
+from mdl.defence.limits import ALTERED
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.guard import DeltaGuard
 from mdl.protocol.checksum import add_up, are_whole_pieces, checksums_by_segment

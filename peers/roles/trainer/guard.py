@@ -17,8 +17,7 @@ import numpy as np
 
 from mdl.bounds import MAX_LOSS, printable, within
 from mdl.defence.judge import ALONE, Marks, PieceJudge, draw_places, length
-from mdl.defence.limits import Limits, OwnDeltaSeen
-from mdl.defence.reputation import Accusation, Suspects
+from mdl.defence.limits import Accusation, Limits, OwnDeltaSeen, Suspects
 from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.protocol.delta import Contributor, PartialSum
 from mdl.protocol.grid import Vector

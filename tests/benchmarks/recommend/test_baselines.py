@@ -18,7 +18,7 @@ from benchmarks.recommend.rivals.factorisation import (
 )
 from benchmarks.recommend.rivals.sasrec import SelfAttentiveRecommender, SequenceSettings, fit_sequences, windows
 from mdl.recommend.din import FitSettings, fit_model, score
-from mdl.recommend.splits import Negatives, hits, make_samples, ranks, training_places
+from mdl.recommend.interactions import Negatives, hits, make_samples, ranks, training_places
 from tests.mdl.recommend.logs import small_log
 
 USERS, ITEMS = 6, 200

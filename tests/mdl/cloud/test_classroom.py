@@ -15,9 +15,10 @@ from mdl.cloud.classroom import (
     Pupil,
     TeacherPair,
     TeachingSettings,
+    accuracy_of,
     suggest,
+    teacher_probabilities,
 )
-from mdl.cloud.client_update import accuracy_of, teacher_probabilities
 from mdl.cloud.distillation import DistillSettings, Examples, train_student
 from mdl.cloud.model_kinds import ModelKind, RecurrentKind, WindowKind
 from mdl.errors import ConfigError, DataError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.next_place.costs import count_parameters
-from mdl.cloud.client_update import accuracy_of, draw_held, hold_examples, update_client
+from mdl.cloud.classroom import accuracy_of, draw_held, hold_examples, update_client
 from mdl.cloud.distillation import DistillSettings, Examples, train_student
 from mdl.cloud.model_kinds import UPDATE_MODES, RecurrentKind, WindowKind, find_mode
 from mdl.cloud.recurrent import RecurrentModel

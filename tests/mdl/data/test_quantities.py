@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.data.quantities import QUANTITIES, conversion, convert_channels, describe_units, find_unit, kept_unit
+from mdl.channels import QUANTITIES, conversion, convert_channels, describe_units, find_unit, kept_unit
 from mdl.task import describe_task, task_difference
 
 UNITS = [unit for quantity in QUANTITIES for unit in (quantity.unit, *quantity.others)]

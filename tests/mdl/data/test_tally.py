@@ -10,8 +10,8 @@ import pytest
 from mdl.data import describe_data, read_data
 from mdl.data.describe import suspect_channels
 from mdl.data.readers.unlabelled import describe_unlabelled
-from mdl.data.tally import Tally
 from mdl.data.windows import make_windows
+from mdl.reading import Tally
 
 
 def test_the_line_names_the_commonest_reason_first() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.defence.reputation import (
+from mdl.defence.limits import (
     DOUBTED,
     FAINT,
     HALF_LIFE,

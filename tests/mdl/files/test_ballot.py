@@ -14,8 +14,7 @@ from mdl.bounds import MAX_INCARNATION
 from mdl.errors import MdlError
 from mdl.files import ballot
 from mdl.files.ballot import BallotFile
-from mdl.protocol.kept_ballot import doubted
-from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, LineagePoint
+from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, LineagePoint, doubted
 
 
 def _ballot(term: int) -> Ballot:

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from mdl import writing as files
-from mdl.files.journal import MAX_WAITING, Journal
+from mdl.files.figures import MAX_WAITING, Journal
 
 
 def test_lines_are_added_to_what_is_there(tmp_path):

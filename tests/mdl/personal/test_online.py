@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mdl.errors import ConfigError
 from mdl.personal.compression import factor_linear
-from mdl.personal.online import OnlineLearner
+from mdl.personal.words.keyboard import OnlineLearner
 
 RATE = 0.3
 

@@ -11,7 +11,7 @@ import torch
 from mdl.errors import TrainingCancelledError
 from mdl.recommend.device_step import VectorSettings, learn_vectors, score_with_vectors
 from mdl.recommend.din import DinSettings, FitSettings, click_loss, fit_model, score
-from mdl.recommend.interactions import Interactions, keep_users
+from mdl.recommend.interactions import Interactions, Negatives, keep_users, make_samples, training_places
 from mdl.recommend.momodistill import (
     CloudModel,
     MoMoDistillSettings,
@@ -20,7 +20,6 @@ from mdl.recommend.momodistill import (
     distill_model,
     make_cloud_model,
 )
-from mdl.recommend.splits import Negatives, make_samples, training_places
 
 SMALL = DinSettings(embedding=8, hidden=16, history=5, dropout=0.0, has_user=False)
 SHORT = FitSettings(epochs=2, batch=16, history=5)

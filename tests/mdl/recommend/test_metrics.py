@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.recommend.figures import group_by_activity
 from benchmarks.recommend.report import paired
-from mdl.recommend.splits import gains, hits, ranks, top_metrics
+from mdl.recommend.interactions import gains, hits, ranks, top_metrics
 
 
 def test_the_rank_is_the_place_among_all_candidates() -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from benchmarks.recommend.rounds import places_between
 from mdl.errors import DataError
-from mdl.recommend.interactions import group_by_user, keep_active, keep_users
-from mdl.recommend.splits import (
+from mdl.recommend.interactions import (
     Negatives,
     batches,
+    group_by_user,
     histories,
+    keep_active,
+    keep_users,
     last_places,
     make_samples,
     make_test,

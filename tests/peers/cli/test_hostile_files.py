@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import save
 
 from mdl.peers.cli import main as cli
-from mdl.scheduler.paper.problem import PaperRules
+from mdl.scheduler.paper.policy import PaperRules
 
 DEEP = b"[" * 100_000
 DIGITS = b"9" * 5000

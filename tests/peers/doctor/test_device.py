@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mdl.peers.doctor.device import check_clocks, check_key, check_standing
-from mdl.peers.doctor.finding import Finding, Severity
 from mdl.peers.doctor.mesh import Sight
+from mdl.peers.doctor.network import Finding, Severity
 from mdl.peers.edge.identity import default_name
 from mdl.peers.edge.membership import key_path
 from mdl.protocol.vocabulary import PeerInfo, Role

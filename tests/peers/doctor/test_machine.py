@@ -17,10 +17,10 @@ from mdl.peers.doctor.device import (
     check_memory,
     check_power,
     check_torch,
+    exit_code,
 )
-from mdl.peers.doctor.examine import exit_code
-from mdl.peers.doctor.finding import Finding, Severity, fail, note, ok
 from mdl.peers.doctor.mesh import DOCTOR_PORT, with_peers
+from mdl.peers.doctor.network import Finding, Severity, fail, note, ok
 
 
 @pytest.mark.parametrize(

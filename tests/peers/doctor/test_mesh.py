@@ -7,8 +7,8 @@ from ipaddress import IPv4Interface
 
 import pytest
 
-from mdl.peers.doctor.finding import Severity
 from mdl.peers.doctor.mesh import Sight, _check_strangers, _check_work, _Device, _find_trouble
+from mdl.peers.doctor.network import Severity
 from mdl.protocol.messages import PROTOCOL_VERSION
 from mdl.protocol.status_messages import MeshStatus
 from mdl.transport.discovery.directory import Address

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mdl.peers.doctor.device import check_name
-from mdl.peers.doctor.finding import Severity
+from mdl.peers.doctor.network import Severity
 from mdl.peers.edge.identity import default_name
 from mdl.peers.edge.membership import name_here
 from mdl.transport.trust.membership import Membership

@@ -12,7 +12,7 @@ import pytest
 
 from mdl.config import MeshSection
 from mdl.peers.doctor import network
-from mdl.peers.doctor.finding import Severity
+from mdl.peers.doctor.network import Severity
 from mdl.transport.discovery import interfaces
 from mdl.transport.links.probe import Heard, Multicast
 

@@ -9,8 +9,8 @@ import pytest
 
 from mdl.config import Config, load_config
 from mdl.peers.doctor.device import OwnModel, build_own_model, check_own_model
-from mdl.peers.doctor.finding import Severity
 from mdl.peers.doctor.mesh import Sight
+from mdl.peers.doctor.network import Severity
 from mdl.peers.edge.device import Device
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo, Role

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mdl.peers.edge.condition import ConditionBook, DeviceCondition, MeshCondition, find_changes
+from mdl.peers.edge.relearner import ConditionBook, DeviceCondition, MeshCondition, find_changes
 from mdl.protocol.vocabulary import ResourceState
 
 USUAL = ResourceState(2_000_000_000, 20.0, 80.0, False)

@@ -9,9 +9,8 @@ import pytest
 from mdl.errors import NameRefusedError
 from mdl.peers.edge.identity import default_name
 from mdl.peers.edge.membership import device_key, name_here, under_a_free_name
-from mdl.transport.trust.keys import DeviceKey, Mesh, MeshKeys, new_join_code
+from mdl.transport.trust.keys import LONGEST_NAME, DeviceKey, Mesh, MeshKeys, new_join_code, next_own_name, own_names
 from mdl.transport.trust.membership import Membership
-from mdl.transport.trust.words import LONGEST_NAME, next_own_name, own_names
 
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(range(19))))
 ME, OTHER = (DeviceKey.of(bytes([at]) * 32) for at in (1, 2))

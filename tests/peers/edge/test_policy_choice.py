@@ -11,8 +11,7 @@ from mdl.config import Config, RoundSection
 from mdl.errors import ConfigError, DataError
 from mdl.own import Own
 from mdl.peers.edge.relearner import choose_policy
-from mdl.scheduler.paper.policy import MlpQ, save_paper_dqn
-from mdl.scheduler.paper.problem import PaperRules
+from mdl.scheduler.paper.policy import MlpQ, PaperRules, save_paper_dqn
 from mdl.scheduler.policies.registry import make_policy
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mdl.files.figures import ROUNDS_KEPT
+from mdl.files import figures as tails
+from mdl.files.figures import ROUNDS_KEPT, LineTail, RoundReader
 from mdl.peers.launch.run_directory import CycleReader
-from mdl.peers.view import tail as tails
-from mdl.peers.view.tail import LineTail, RoundReader
 from mdl.protocol.status_messages import RoundSummary
 
 MANY = 13_000

@@ -17,9 +17,8 @@ import torch
 from mdl.errors import ConfigError
 from mdl.peers.personal.home import LOG, MODEL, read_record
 from mdl.peers.personal.typing_session import TypingSession, run_typing, type_here
-from mdl.personal.online import OnlineLearner
 from mdl.personal.study import StudySettings
-from mdl.personal.words.keyboard import Keyboard
+from mdl.personal.words.keyboard import Keyboard, OnlineLearner
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.next_word import NextWordModel
 from mdl.personal.words.personalise import Techniques, begin_study

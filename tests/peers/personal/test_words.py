@@ -9,8 +9,7 @@ import torch
 
 from mdl.errors import ConfigError
 from mdl.peers.personal.home import MODEL, PREVIOUS, STUDY
-from mdl.peers.personal.train import train
-from mdl.peers.personal.words import edit_words, own_words
+from mdl.peers.personal.train import edit_words, own_words, train
 from mdl.personal.study import StudySettings
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.personalise import Techniques

@@ -19,7 +19,7 @@ from mdl.peers.sharing import GivenFiles, TakenFiles, delete_shared, measure_spe
 from mdl.protocol.machine import CutWindows, DeleteShared, ForgetShare, ReadPart, StorePart
 from mdl.protocol.sharing_messages import PART_BYTES, Offer, WindowsOffered
 from mdl.protocol.vocabulary import Packed
-from mdl.transport.trust.words import fingerprint
+from mdl.transport.trust.keys import fingerprint
 
 DATA = make_motion(MotionOptions(people=8, test_people=2, windows=150), 0)
 OWN = "able-acid-acorn-actor-adult"

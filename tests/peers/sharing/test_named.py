@@ -6,9 +6,8 @@ import pytest
 
 from mdl.errors import ConfigError
 from mdl.peers.sharing import Named
-from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, fingerprint, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
-from mdl.transport.trust.words import fingerprint
 
 PHONE, WATCH, EVE = (DeviceKey.of(bytes([number]) * 32) for number in (1, 2, 3))
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(19), founder_mark(PHONE.public)))

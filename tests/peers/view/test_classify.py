@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mdl.data.readers.unlabelled import live_windows
-from mdl.data.tables.options import CsvOptions
+from mdl.data.tables.dialect import CsvOptions
 from mdl.files.export import ModelDescription, export_model, import_model
 from mdl.learning.evaluation import predict_logits
 from mdl.learning.models import build_model

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mdl.cloud.client_update import update_client
+from mdl.cloud.classroom import update_client
 from mdl.cloud.distillation import DistillSettings
 from mdl.cloud.model_kinds import UPDATE_MODES, RecurrentKind
 from mdl.cloud.progress import PERSONAL, write_personal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mdl.peers.web.guard import COOKIE, Asked, PageGuard
+from mdl.peers.web.serving import COOKIE, Asked, PageGuard
 
 TOKEN = "t" * 32
 OTHER_PAGE = "http://10.0.0.7:8420"

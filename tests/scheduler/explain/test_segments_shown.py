@@ -11,9 +11,8 @@ from rich.console import Console
 
 from mdl.errors import DataError
 from mdl.protocol.status_messages import DeviceRecord, MeshStatus, RoundSummary
-from mdl.scheduler.explain.chart_svg import draw_svg
-from mdl.scheduler.explain.chart_text import draw_chart
-from mdl.scheduler.explain.device_table import draw_devices, real_devices
+from mdl.scheduler.explain.decide_lines import draw_devices, real_devices
+from mdl.scheduler.explain.draw_chart import draw_chart, draw_svg
 from mdl.scheduler.explain.recorded_round import chart_real, finished_round, live_round, rebuild
 
 PLAN = "160 segments of 32 KB: a 80, b 80; 1 own none; 1.57 s at best"

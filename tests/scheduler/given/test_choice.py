@@ -12,8 +12,7 @@ from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import write_safetensors
 from mdl.own import Own
 from mdl.scheduler.given import Foreign, check_count, describe_choice, is_file, policy_of
-from mdl.scheduler.paper.policy import MlpQ, PaperPolicy, save_paper_dqn
-from mdl.scheduler.paper.problem import PaperRules
+from mdl.scheduler.paper.policy import MlpQ, PaperPolicy, PaperRules, save_paper_dqn
 from mdl.scheduler.policies import trained_under
 from mdl.scheduler.policies.learned import Learned
 from mdl.scheduler.policies.qnet_numpy import draw_weights, save_weights

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mdl.devices.scenario import Scenario, ScenarioDevice
-from mdl.scheduler.paper.policy import MlpQ, PaperPolicy
-from mdl.scheduler.paper.problem import PaperChain, PaperRules, PaperState
+from mdl.scheduler.paper.policy import MlpQ, PaperChain, PaperPolicy, PaperRules, PaperState
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Wait
 from mdl.scheduler.study.play import view_of
 from mdl.sim.timing.iteration import Iteration

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks.chain.optimum import PaperOptimum
-from mdl.scheduler.paper.problem import PaperChain, PaperRules, PaperState
+from mdl.scheduler.paper.policy import PaperChain, PaperRules, PaperState
 
 ALPHA, BETA, RHO = -0.04, 0.1, -0.8
 

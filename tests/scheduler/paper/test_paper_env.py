@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.chain.optimum import PaperOptimum
-from mdl.scheduler.paper.problem import PaperBatch, PaperChain, PaperRules, draw_busy, observe_paper
+from mdl.scheduler.paper.policy import PaperBatch, PaperChain, PaperRules, draw_busy, observe_paper
 from mdl.scheduler.policies.fixed import FollowOrder
 from mdl.scheduler.study.play import play
 from mdl.sim.timing.scenario import draw_scenario

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mdl.scheduler.paper.policy import MlpQ, is_paper_dqn, load_paper_dqn, save_paper_dqn
-from mdl.scheduler.paper.problem import PaperRules
+from mdl.scheduler.paper.policy import MlpQ, PaperRules, is_paper_dqn, load_paper_dqn, save_paper_dqn
 from mdl.scheduler.policies.qnet_numpy import PolicyFileError, draw_weights, save_weights
 
 

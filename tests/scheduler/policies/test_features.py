@@ -9,7 +9,7 @@ import pytest
 from mdl.devices.scenario import Scenario
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView
 from mdl.scheduler.policies.features import COLUMN, FEATURES, look_at, observe_receivers, observe_senders
-from mdl.scheduler.study.parallel_play import stand_of_rows
+from mdl.scheduler.study.judging import stand_of_rows
 from mdl.scheduler.study.play import view_of
 from mdl.sim.timing.batch import Batch, pack
 from mdl.sim.timing.iteration import Iteration

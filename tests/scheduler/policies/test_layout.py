@@ -11,7 +11,7 @@ import pytest
 from mdl.scheduler.policies.fixed import Fifo
 from mdl.scheduler.policies.layout import Prospects, lay_hops, lay_out
 from mdl.scheduler.policies.qnet_numpy import Picks
-from mdl.scheduler.study.parallel_play import finish
+from mdl.scheduler.study.judging import finish
 from mdl.scheduler.study.play import play
 from mdl.sim.timing.batch import Batch, pack
 from mdl.sim.timing.scenario import draw_scenario

@@ -19,8 +19,7 @@ from mdl.scheduler.policies.fixed import Tree
 from mdl.scheduler.policies.greedy import Greedy
 from mdl.scheduler.policies.learned import Learned, load_shipped
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, Picks, draw_weights, save_weights
-from mdl.scheduler.study.judging import judge_network
-from mdl.scheduler.study.parallel_play import finish
+from mdl.scheduler.study.judging import finish, judge_network
 from mdl.scheduler.study.play import play, view_of
 from mdl.sim.timing.batch import Batch, pack
 from mdl.sim.timing.iteration import Iteration

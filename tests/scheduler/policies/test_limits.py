@@ -9,8 +9,7 @@ import pytest
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
 from mdl.scheduler.explain.watched_play import Bench
-from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair
-from mdl.scheduler.policies.chain_arrays import stand_of
+from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, stand_of
 from mdl.scheduler.policies.features import COLUMN, look_at, observe_receivers, observe_senders
 from mdl.scheduler.policies.layout import lay_out, prospects
 from mdl.scheduler.policies.registry import POLICIES, make_policy

@@ -13,7 +13,7 @@ from mdl.errors import ConfigError
 from mdl.peers.cli.schedule import app
 from mdl.peers.view.compare import parse_rules, parse_wanted
 from mdl.scheduler.rounds.judge import LEVELS, describe_cell, judge_cell, over_reference
-from mdl.scheduler.rounds.registry import make_rule
+from mdl.scheduler.rounds.learned import make_rule
 from mdl.scheduler.rounds.world import HORIZON_S, draw_world
 from tests.scheduler.rounds.test_worlds import _phones
 from tests.scheduler.rounds.worlds import device, world

@@ -17,12 +17,12 @@ from mdl.scheduler.rounds.learned import (
     LONGEST_WAIT_S,
     LearnedRule,
     load_rounds_policy,
+    make_rule,
     observe,
     save_rounds_policy,
     valid_choices,
 )
 from mdl.scheduler.rounds.participation import Bounds, Close, DeviceSeen, RoundSeen, WaitFor
-from mdl.scheduler.rounds.registry import make_rule
 from mdl.scheduler.rounds.simulate import RoundsMesh
 from mdl.scheduler.rounds.world import draw_world
 

@@ -10,7 +10,7 @@ import pytest
 
 from mdl.errors import DataError
 from mdl.protocol.status_messages import DeviceRecord, RoundSummary
-from mdl.scheduler.rounds.registry import make_rule
+from mdl.scheduler.rounds.learned import make_rule
 from mdl.scheduler.rounds.simulate import play_world
 from mdl.scheduler.rounds.world import HORIZON_S, LEAST_ROUNDS, draw_logged_world, split_log
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mdl.errors import ConfigError
+from mdl.scheduler.rounds.learned import make_rule
 from mdl.scheduler.rounds.participation import Close
-from mdl.scheduler.rounds.registry import make_rule
 from mdl.scheduler.rounds.simulate import RoundsMesh, play_world
 from mdl.scheduler.rounds.world import draw_world
 from tests.scheduler.rounds.worlds import device, world

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mdl.devices.usage import UsageKind
 from mdl.errors import ConfigError
+from mdl.scheduler.rounds.learned import RULES, make_rule
 from mdl.scheduler.rounds.participation import (
     ARMS,
     Bandit,
@@ -24,7 +25,6 @@ from mdl.scheduler.rounds.participation import (
     in_plan_order,
     plan_exchange,
 )
-from mdl.scheduler.rounds.registry import RULES, make_rule
 
 
 def _device(name: str, ready_in_s: float = 0.0, **changes: object) -> DeviceSeen:

@@ -9,8 +9,8 @@ import pytest
 
 from mdl.devices.energy import MERGE_W
 from mdl.errors import LocalProtocolError
+from mdl.scheduler.rounds.learned import RULES, make_rule
 from mdl.scheduler.rounds.participation import FRESH, TOGETHER, Close, Decision, RoundSeen, WaitFor
-from mdl.scheduler.rounds.registry import RULES, make_rule
 from mdl.scheduler.rounds.simulate import PlayedWorld, RoundsMesh, play_world
 from mdl.scheduler.rounds.world import FAMILIES, HORIZON_S, World, draw_world
 from tests.scheduler.rounds.worlds import device, world

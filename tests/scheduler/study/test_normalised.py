@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mdl.scheduler.paper.problem import normalise, objectives
+from mdl.scheduler.paper.policy import normalise, objectives
 
 
 def test_eq_4_n_of_x_is_x_less_the_least_over_the_range() -> None:

@@ -14,8 +14,15 @@ from mdl.scheduler.training.qnet_torch import QNetwork
 
 pytest.importorskip("stable_baselines3")
 
-from mdl.scheduler.training.chain_dqn import DqnSettings, describe_training, train_chain_dqn
-from mdl.scheduler.training.dqn import ChainVecEnv, margin_pick, planned_picks, valid_actions
+from mdl.scheduler.training.dqn import (
+    ChainVecEnv,
+    DqnSettings,
+    describe_training,
+    margin_pick,
+    planned_picks,
+    train_chain_dqn,
+    valid_actions,
+)
 from mdl.scheduler.training.env import ChainVectorEnv
 
 SMALL = DqnSettings(groups=(((3, 4), 3), ((5, 6), 2)))

@@ -17,15 +17,14 @@ from mdl.scheduler.policies.qnet_numpy import load_weights
 from mdl.scheduler.study.judging import tell_verdict
 from mdl.scheduler.training import train
 from mdl.scheduler.training.dqn import Exploration
-from mdl.scheduler.training.labels import TrainingProgress
 from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
+from mdl.scheduler.training.train import TrainingProgress
 from mdl.sim.timing.scenario import draw_scenario
 
 pytest.importorskip("stable_baselines3")
 
-from mdl.scheduler.training.dqn import ChainPolicy, MaskedDQN, TellExploration, valid_actions
+from mdl.scheduler.training.dqn import ChainPolicy, MaskedDQN, PaperVecEnv, TellExploration, train_paper, valid_actions
 from mdl.scheduler.training.env import ChainEnv, split_observation
-from mdl.scheduler.training.paper_dqn import PaperVecEnv, train_paper
 
 
 def _model(env: ChainEnv, **options: Any) -> MaskedDQN:
@@ -120,7 +119,7 @@ def test_the_paper_network_is_kept_and_plays_the_same(tmp_path: Path) -> None:
 
 def test_the_paper_is_trained_on_the_very_environment() -> None:
     from mdl.scheduler.paper.env import ChainPaperEnv
-    from mdl.scheduler.paper.problem import PaperRules
+    from mdl.scheduler.paper.policy import PaperRules
 
     busy = [0, 1, 0, 0]
     one, many = ChainPaperEnv(4, busy=busy), PaperVecEnv(4, 3, PaperRules(), busy=busy)
@@ -149,7 +148,7 @@ def test_training_of_the_paper_ends_when_it_is_told_so_after_an_episode() -> Non
 
 
 def test_the_paper_explores_valid_picks_alone_and_fully_until_its_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mdl.scheduler.paper.problem import PaperBatch
+    from mdl.scheduler.paper.policy import PaperBatch
 
     failures: list[bool] = []
     step = PaperBatch.step

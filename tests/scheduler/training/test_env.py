@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from mdl.devices.scenario import Scenario
 from mdl.errors import ConfigError
-from mdl.scheduler.policies.chain_arrays import stand_of
+from mdl.scheduler.policies.chain import stand_of
 from mdl.scheduler.policies.features import look_at, observe_receivers, observe_senders
 from mdl.scheduler.policies.learned import SHIPPED
 from mdl.scheduler.policies.qnet_numpy import NumpyQ, load_weights
 from mdl.scheduler.study.play import everywhere_s, play_segments, view_of
-from mdl.scheduler.training.objective import (
+from mdl.scheduler.training.env import (
     Objective,
     finish,
     finish_batch,

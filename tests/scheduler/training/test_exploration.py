@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.scheduler.paper.problem import PaperBatch, PaperRules
+from mdl.scheduler.paper.policy import PaperBatch, PaperRules
 from mdl.scheduler.training.dqn import (
     FIRST,
     LAST,

@@ -8,8 +8,8 @@ import pytest
 from mdl.errors import ConfigError
 from mdl.scheduler.policies.features import COLUMN
 from mdl.scheduler.policies.qnet_numpy import Weights, draw_weights
-from mdl.scheduler.training import labels
-from mdl.scheduler.training.labels import (
+from mdl.scheduler.training import train as labels
+from mdl.scheduler.training.train import (
     IMBALANCE_TRANSFERS,
     LabelJob,
     TrainingProgress,

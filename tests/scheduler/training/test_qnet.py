@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from mdl.errors import DataError
-from mdl.scheduler.policies.chain_arrays import Bools, Floats
+from mdl.scheduler.policies.chain import Bools, Floats
 from mdl.scheduler.policies.features import FEATURES, UNVARIED
 from mdl.scheduler.policies.qnet_numpy import INVALID_Q, NumpyQ, Weights, draw_weights
-from mdl.scheduler.training.labels import Adam, LabelJob, Labels, Passes, find_gradients, produce_labels
 from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
+from mdl.scheduler.training.train import Adam, LabelJob, Labels, Passes, find_gradients, produce_labels
 
 
 def _inputs(rows: int, count: int, seed: int = 0) -> tuple[Floats, Bools, Bools]:

@@ -10,7 +10,7 @@ from mdl.devices.scenario import save_scenarios
 from mdl.errors import DataError
 from mdl.scheduler.policies import trained_under
 from mdl.scheduler.policies.learned import DRAFT, POLICY, SEEN
-from mdl.scheduler.training import labels
+from mdl.scheduler.training import train as labels
 from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 from mdl.scheduler.training.relearn import run_slot
 from mdl.sim.timing.scenario import draw_scenario

@@ -14,9 +14,8 @@ pytest.importorskip("stable_baselines3")
 
 from mdl.scheduler.rounds import judge
 from mdl.scheduler.rounds.judge import drawn_cells, less_time_than, play_rule
-from mdl.scheduler.rounds.learned import Layer, LearnedRule, best_ratio_choices, observe
+from mdl.scheduler.rounds.learned import Layer, LearnedRule, best_ratio_choices, make_rule, observe
 from mdl.scheduler.rounds.participation import Bounds
-from mdl.scheduler.rounds.registry import make_rule
 from mdl.scheduler.rounds.simulate import RoundsMesh
 from mdl.scheduler.rounds.world import draw_world
 from mdl.scheduler.training import rounds_train

@@ -16,7 +16,7 @@ from mdl.protocol.statements import AnyStatement
 from mdl.sim.mesh.invariants import RunVerdict
 from mdl.sim.plans.fault_plan import FaultPlan
 from mdl.sim.trust import Desk, SimulatedGate
-from mdl.transport.links.roster_talk import RosterTalk
+from mdl.transport.links.introducer import RosterTalk
 from mdl.transport.links.standing import LinkStanding, News
 from mdl.transport.trust.roster import Roster
 from mdl.transport.wire.codec import RosterTold

@@ -10,8 +10,7 @@ from zmq.utils import z85
 from mdl.errors import RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.discovery.directory import Address
-from mdl.transport.links.introducer import Introducer
-from mdl.transport.links.roster_talk import RosterTalk
+from mdl.transport.links.introducer import Introducer, RosterTalk
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, new_join_code
 from mdl.transport.trust.membership import Membership
 

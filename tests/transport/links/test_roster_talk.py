@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from mdl.bounds import MAX_MEMBERS
-from mdl.transport.links.roster_talk import COMPARE_S, Checks, RosterTalk
+from mdl.transport.links.introducer import COMPARE_S, Checks, RosterTalk
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, new_join_code
 from mdl.transport.trust.membership import Membership
 from mdl.transport.trust.roster import Roster

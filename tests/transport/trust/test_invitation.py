@@ -20,8 +20,8 @@ from mdl.transport.trust.invitation import (
     Invitation,
     Joining,
 )
-from mdl.transport.trust.words import COUNT
-from mdl.transport.trust.words import WORDS as LISTED
+from mdl.transport.trust.keys import COUNT
+from mdl.transport.trust.keys import WORDS as LISTED
 
 WORDS, OTHERS = "maple otter violin", "maple otter vowel"
 CODE = "home:k7q2-9xvd-k7q2-9xvd-k7q2"

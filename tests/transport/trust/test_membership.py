@@ -7,10 +7,9 @@ import pytest
 
 from mdl.errors import ConfigError, RemoteProtocolError
 from mdl.protocol.vocabulary import PeerInfo, Role
-from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
+from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code, own_names
 from mdl.transport.trust.membership import MAX_VISITORS, Membership
 from mdl.transport.trust.roster import MAX_NAMES
-from mdl.transport.trust.words import own_names
 
 FOUNDER, ANN, BOB = (DeviceKey.of(bytes([at]) * 32) for at in range(3))
 KEYS = MeshKeys.from_code(new_join_code("home", bytes(19), founder_mark(FOUNDER.public)))

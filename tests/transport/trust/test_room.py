@@ -25,7 +25,7 @@ from mdl.protocol.statements import (
     Enrolled,
     OwnerNamed,
 )
-from mdl.transport.links.roster_talk import RosterTalk
+from mdl.transport.links.introducer import RosterTalk
 from mdl.transport.trust import roster as roster_module
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership

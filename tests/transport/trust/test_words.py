@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.transport.trust.words import COUNT, WORDS, draw_words, parse_words
+from mdl.transport.trust.keys import COUNT, WORDS, draw_words, parse_words
 
 
 def test_the_list_has_512_short_words_with_beginnings_of_their_own() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mdl.channels import G_MS2
 from mdl.data import read_data
-from mdl.data.quantities import G_MS2
 from mdl.data.readers.unlabelled import live_windows
 from mdl.data.tables.apps import APPS
-from mdl.data.tables.options import CsvOptions
+from mdl.data.tables.dialect import CsvOptions
 from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, DataError
 

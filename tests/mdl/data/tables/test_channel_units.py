@@ -10,7 +10,7 @@ import pytest
 from mdl.data import read_data
 from mdl.data.parcel import read_parcel, write_parcel
 from mdl.data.readers.unlabelled import live_windows
-from mdl.data.tables.options import CsvOptions
+from mdl.data.tables.dialect import CsvOptions
 from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, DataError
 

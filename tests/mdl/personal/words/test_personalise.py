@@ -13,10 +13,9 @@ import torch
 from benchmarks.deeptype_online import type_sentences
 from mdl.errors import ConfigError, DataError
 from mdl.personal.compression import count_bytes
-from mdl.personal.online import OnlineLearner
 from mdl.personal.study import StudySettings
 from mdl.personal.words.efficiency import Alphabet, efficiency, evaluate_next_word
-from mdl.personal.words.keyboard import Keyboard
+from mdl.personal.words.keyboard import Keyboard, OnlineLearner
 from mdl.personal.words.model_file import load_next_word, save_next_word
 from mdl.personal.words.next_word import NextWordModel
 from mdl.personal.words.personalise import (

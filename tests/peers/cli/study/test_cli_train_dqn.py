@@ -16,7 +16,7 @@ from mdl.scheduler.training.qnet_torch import QNetwork, load_policy, save_policy
 pytest.importorskip("stable_baselines3")
 
 from mdl.scheduler.study import judging
-from mdl.scheduler.training import chain_dqn
+from mdl.scheduler.training import dqn
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[QNetwork]:
         on_network(steps // 2, QNetwork(1))
         return QNetwork(2), steps
 
-    monkeypatch.setattr(chain_dqn, "train_chain_dqn", train)
+    monkeypatch.setattr(dqn, "train_chain_dqn", train)
     monkeypatch.setattr(judging, "compare_networks", lambda one, other, count: {"paper 9": (-2.0, 1.0)})
     return starts
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mdl.defence.reputation import HALF_LIFE, Accusation
+from mdl.defence.limits import HALF_LIFE, Accusation
 from mdl.peers.roles.agent.conductor import Phase
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received

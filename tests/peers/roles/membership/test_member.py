@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mdl.channels import ChannelValues
-from mdl.defence.reputation import Accusation
+from mdl.defence.limits import Accusation
 from mdl.peers.roles.membership.members import Members, ReportChange
 from mdl.protocol.counts import Evaluation
 from mdl.protocol.delta import Contributor

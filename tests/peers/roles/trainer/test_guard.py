@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from mdl.defence.judge import PieceJudge
-from mdl.defence.limits import Limits, OwnDeltaSeen
-from mdl.defence.reputation import DOUBTED, Accusation
+from mdl.defence.limits import DOUBTED, Accusation, Limits, OwnDeltaSeen
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.guard import Defence
 from mdl.peers.roles.trainer.trainer import Trainer, TrainerSettings

@@ -11,9 +11,18 @@ from mdl.peers.roles.trainer import model_state
 from mdl.peers.roles.trainer.model_state import ModelState, TrainedWork, total
 from mdl.protocol.delta import Contributor, Partial, PartialSum, apply_delta, digest_of
 from mdl.protocol.grid import room_for
-from mdl.protocol.kept_ballot import doubted
 from mdl.protocol.round_messages import ModelMessage
-from mdl.protocol.vocabulary import MAX_REACHED, MAX_STARTS, Ballot, Counted, Fork, History, Lineage, LineagePoint
+from mdl.protocol.vocabulary import (
+    MAX_REACHED,
+    MAX_STARTS,
+    Ballot,
+    Counted,
+    Fork,
+    History,
+    Lineage,
+    LineagePoint,
+    doubted,
+)
 from tests.peers.roles.at_once import apply_at_once, sum_of
 
 ME, ANN, BOB = (Contributor(name, 1) for name in ("me", "ann", "bob"))

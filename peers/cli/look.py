@@ -1,4 +1,7 @@
-"""`mdl doctor`: finds why devices do not meet, or what would keep them from it."""
+"""`mdl doctor`: finds why devices do not meet, or what would keep them from it.
+
+`mdl status`: a look at a live mesh. `mdl peers` is its other name.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ from mdl.peers.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from mdl.peers.doctor.finding import Finding
+    from mdl.peers.doctor.network import Finding
+from mdl.peers.cli.options import (
+    LOOK,
+)
 
 
 def doctor(
@@ -67,9 +73,9 @@ def doctor(
     if model:
         need_data(settings)
     from mdl.errors import UnfinishedError
-    from mdl.peers.doctor.examine import examine, exit_code
-    from mdl.peers.doctor.finding import broken
+    from mdl.peers.doctor.device import examine, exit_code
     from mdl.peers.doctor.mesh import with_peers
+    from mdl.peers.doctor.network import broken
     from mdl.peers.view.plain import log_from
 
     log_from("error")  # the findings say what the links would log
@@ -89,7 +95,7 @@ def doctor(
         print_json(result)
 
 
-def register(app: typer.Typer) -> None:
+def register_doctor(app: typer.Typer) -> None:
     app.command(rich_help_panel=MACHINE)(doctor)
 
 
@@ -101,3 +107,33 @@ def _show(finding: Finding) -> None:
     for word, text in (("do", finding.do), ("or", finding.around)):
         if text:
             print(f"{'':19}{word}: {printable(text, 400)}", flush=True)
+
+
+def status(
+    mesh: MeshName = None,
+    code: Code = None,
+    wait: Annotated[
+        float, typer.Option(help="Look around for so many seconds.", min=0.1, max=LONGEST_S, callback=finite)
+    ] = 3.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    join: Join = None,
+    interface: Interface = None,
+    loopback: Loopback = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show devices, the open round, and what was learned.
+
+    mdl peers is the same command. docs/api.md has all fields of --json.
+    """
+    settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
+    from mdl.peers.view.terminal import show_status
+
+    found = find_mesh(mesh, code, settings)
+    told = show_status(found, settings.mesh, wait, watch=watch, quiet=as_json)
+    if as_json:
+        print_json(told)
+
+
+def register_status(app: typer.Typer) -> None:
+    app.command(rich_help_panel=LOOK)(status)
+    app.command("peers", hidden=True)(status)  # its other name
