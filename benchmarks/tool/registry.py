@@ -64,6 +64,8 @@ BENCHMARKS = (
               "docs/doctor-tests.md"),
     Benchmark("drift", "One person's sensor turns round: accuracy of the others, with old windows kept and without.",
               "docs/data-live.md"),
+    Benchmark("forks", "Forks of simulated meshes under faults, and those that had a majority present.",
+              "docs/protocol-forks.md"),
     Benchmark("individual", "One person's devices share data: time and energy beside one device alone.",
               "docs/results/security.md"),
     Benchmark("lan_round", "Round times of real peers by policy, on unequal links.",
