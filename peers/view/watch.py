@@ -25,6 +25,9 @@ from mdl.transport.links.standing import LinkStanding, Stated
 from mdl.transport.runtime import Renewed
 from mdl.transport.trust.keys import Mesh
 
+# A loop that takes longer has ended.
+_STATED_S = 10.0
+
 
 class Watcher:
     """An observer node in a thread of its own; `status` and `rounds` grow while it runs. Use as a context manager.
@@ -83,8 +86,11 @@ class Watcher:
         return self._runtime.links.standing
 
     def state(self, stated: Stated) -> None:
-        """Tell the mesh what this device states. May be called from any thread."""
+        """Tell the mesh what this device states; return once its own roster has it. May be called from any thread."""
+        done = threading.Event()
         self._runtime.state(stated)
+        self._runtime.with_links(lambda links, now: done.set())  # in the order of the calls
+        done.wait(_STATED_S)
 
     @property
     def status(self) -> MeshStatus | None:

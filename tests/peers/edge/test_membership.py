@@ -16,6 +16,7 @@ from mdl.peers.edge import membership as kept
 from mdl.peers.edge.identity import known_meshes
 from mdl.peers.ownership import change_code
 from mdl.protocol.statements import MAX_KEPT, CodeChanged
+from mdl.transport.links.standing import LinkStanding, News, Stated
 from mdl.transport.trust.keys import DeviceKey, MeshKeys, founder_mark, new_join_code
 from mdl.transport.trust.membership import Membership
 
@@ -186,6 +187,19 @@ def test_a_new_code_keeps_who_worked_here_and_says_who_is_left_out(
     after = {each.peer_id for each in kept.open_membership(MeshKeys.from_code(code)).roster.members()}
     assert after == (stay or set(names))
     assert left_out == sorted(set(names) - after)
+
+
+def test_a_node_that_is_slow_to_state_a_new_code_has_changed_it_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    _found()
+    state = LinkStanding.state
+
+    def state_late(self: LinkStanding, stated: Stated, now: float) -> News:
+        threading.Event().wait(3.2)  # longer than its end is waited for
+        return state(self, stated, now)
+
+    monkeypatch.setattr(LinkStanding, "state", state_late)
+    code, _, _ = change_code("home", MeshSection(loopback=True), 0.1)
+    assert known_meshes()["home"] == code
 
 
 def test_a_device_to_keep_that_nobody_knows_changes_nothing() -> None:
