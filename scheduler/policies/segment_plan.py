@@ -56,10 +56,10 @@ class SegmentPlan(msgspec.Struct, frozen=True):
         return round(self.vector_bytes(size) * (1.0 + (others - 1) * share)), round(4 * size * others * share)
 
 
-def plan_segments(view: ChainView, size: int, values: int = 0, coding: Compress = "none") -> SegmentPlan | None:
+def plan_segments(view: ChainView, size: int, values: int = 0, coding: Coding = "none") -> SegmentPlan | None:
     """Plan for all live devices of a view, for a delta of `size` values; None if no device may own any.
 
-    values: of one segment; 0: as many as fit a model of that size. coding: "auto" rounds only if a round takes long.
+    values: of one segment; 0: as many as fit a model of that size. coding: of the round.
     """
     devices = [device for device in view.devices if device.state is not DeviceState.DEAD]
     here = {device.peer_id for device in devices}
@@ -73,19 +73,18 @@ def plan_segments(view: ChainView, size: int, values: int = 0, coding: Compress 
     rates = level([device.link_mb_s or usual for device in devices])
     shares, time_per_mb = bandwidth_shares(rates, [device in idle for device in devices])
     uncoded_s = 4e-6 * size * time_per_mb if known else 0.0
-    chosen = _choose(uncoded_s, len(devices)) if coding == "auto" else coding
     # A segment has to keep a link busy for as long, however few bytes its values take.
-    carries_mb_s = usual / packed_part(chosen, len(devices)) if known else 0.0
+    carries_mb_s = usual / packed_part(coding, len(devices)) if known else 0.0
     values = values or segment_values(size, carries_mb_s, sum(share > 0.0 for share in shares))
     owns = dict(
         zip([device.peer_id for device in devices], apportion(shares, count_segments(size, values)), strict=True)
     )
-    bound_s = uncoded_s * packed_part(chosen, len(devices))
-    coded = _tell_coding(chosen, uncoded_s)
+    bound_s = uncoded_s * packed_part(coding, len(devices))
+    coded = _tell_coding(coding, uncoded_s)
     given = zip(devices, shares, strict=True)
     none = {device.peer_id: _why_none(device, share) for device, share in given if not owns[device.peer_id]}
     none |= {peer_id: "does not reach all" for peer_id in none if peer_id in apart}
-    return SegmentPlan(owns, values, _tell(owns, values, bound_s, coded, none), bound_s, chosen)
+    return SegmentPlan(owns, values, _tell(owns, values, bound_s, coded, none), bound_s, coding)
 
 
 def choose_coding(link_mb_s: Sequence[float | None], size: int, compress: Compress) -> Coding:
@@ -96,15 +95,9 @@ def choose_coding(link_mb_s: Sequence[float | None], size: int, compress: Compre
         return "none"
     usual = usual_link(link_mb_s, _ANY_MB_S)
     _, time_per_mb = bandwidth_shares(level([link or usual for link in link_mb_s]), [True] * len(link_mb_s))
-    return _choose(4e-6 * size * time_per_mb, len(link_mb_s))
-
-
-def _choose(bound_s: float, devices: int) -> Coding:
-    """Choose the coding that rounds least and still makes the round short enough."""
-    for coding in _MILDEST:
-        if bound_s * packed_part(coding, devices) < _LONG_S:
-            return coding
-    return "int4"
+    bound_s = 4e-6 * size * time_per_mb
+    short = (coding for coding in _MILDEST if bound_s * packed_part(coding, len(link_mb_s)) < _LONG_S)
+    return next(short, "int4")  # that rounds least, and still makes the round short enough
 
 
 def packed_part(coding: Coding, devices: int) -> float:

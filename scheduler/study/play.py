@@ -12,7 +12,7 @@ from mdl.devices.scenario import Scenario
 from mdl.devices.usage import DeviceState
 from mdl.errors import LocalProtocolError
 from mdl.scheduler.policies.chain import ChainView, DeviceView, Policy, Wait, go_around
-from mdl.scheduler.policies.segment_plan import SegmentPlan, packed_part, plan_segments
+from mdl.scheduler.policies.segment_plan import SegmentPlan, choose_coding, packed_part, plan_segments
 from mdl.sim.timing.iteration import Iteration, TimedHop, broadcast_end_s, exchange_end_s
 
 
@@ -131,7 +131,8 @@ def play_segments(scenario: Scenario, names: Sequence[str] = (), compress: Compr
             pass
         start_s, members = iteration.now_s, _living(iteration)
         view = _named(view_of(iteration), names)
-        plan = plan_segments(view, size, coding=compress) if len(members) > 1 else None
+        links = [device.link_mb_s for device in view.devices if device.state is not DeviceState.DEAD]
+        plan = plan_segments(view, size, coding=choose_coding(links, size, compress)) if len(members) > 1 else None
         if plan is None:
             end_s = start_s
             break
