@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mdl.devices.energy import MERGE_W, RECEIVE_W, SEND_W
+from mdl.devices.energy import MERGE_W
 from mdl.devices.scenario import Scenario, ScenarioDevice
 from mdl.devices.usage import Periods, UsageKind, draw_busy_periods
 from mdl.errors import ConfigError, did_you_mean
@@ -49,17 +49,14 @@ IN_USE_PERCENT_AN_HOUR = 10.5
 CHARGING_PERCENT_AN_HOUR = 54.0
 # Given powers in the same unit. The slope of the recorded CPU (12) is near, but does not carry over phones.
 CPU_PERCENT_AN_HOUR = MERGE_W * 3600.0 / JOULES_A_PERCENT
-RADIO_PERCENT_AN_HOUR = SEND_W * 3600.0 / JOULES_A_PERCENT
 
 # Fitted: battery temperature follows CPU and use as a first-order system.
 HEAT_MINUTES = 24.0
 HEAT_CPU_CELSIUS = 11.0
 HEAT_USE_CELSIUS = 4.6
 REST_CELSIUS = 28.0
-# Assumed: the recordings show no clock speed, so they do not tell when a phone slows down and how much.
+# Assumed: the recordings show no clock speed, so they do not tell when a phone slows down.
 HEAT_LIMIT_CELSIUS = 40.0
-SLOWER_A_CELSIUS = 0.05
-SLOWEST_SHARE = 0.5
 
 
 def draw_class(rng: np.random.Generator) -> int:
@@ -77,49 +74,9 @@ def draw_merge_mb_s(device_class: int, rng: np.random.Generator) -> float:
     return float(rng.uniform(*MERGE_RANGES_MB_S[device_class]))
 
 
-def drain_percent(seconds: float, cpu_share: float, in_use: bool, radio_share: float) -> float:
-    """Return the percent of a full battery that `seconds` cost while not charging.
-
-    cpu_share and radio_share: shares of the time, 0..1, in which our own work keeps the CPU or the radio at full power,
-    on top of the owner's use (`in_use`). A hop that is counted by `hop_energy_j` must not be in the shares too.
-    """
-    an_hour = IDLE_PERCENT_AN_HOUR + (IN_USE_PERCENT_AN_HOUR if in_use else 0.0)
-    an_hour += cpu_share * CPU_PERCENT_AN_HOUR + radio_share * RADIO_PERCENT_AN_HOUR
-    return an_hour * seconds / 3600.0
-
-
-def charge_percent(seconds: float) -> float:
-    """Return the percent of a full battery that `seconds` on a charger add, use included."""
-    return CHARGING_PERCENT_AN_HOUR * seconds / 3600.0
-
-
-def dies_after_s(battery_percent: float, cpu_share: float, in_use: bool, radio_share: float) -> float:
-    """Return the seconds until a device that does not charge falls to 0 %."""
-    return max(0.0, battery_percent) / drain_percent(1.0, cpu_share, in_use, radio_share)
-
-
-def hop_energy_j(transfer_s: float, merge_s: float) -> tuple[float, float]:
-    """Return the joules that one hop costs (the sender, the receiver)."""
-    return SEND_W * transfer_s, RECEIVE_W * transfer_s + MERGE_W * merge_s
-
-
 def energy_percent(joules: float) -> float:
     """Convert joules to percent of a full battery."""
     return joules / JOULES_A_PERCENT
-
-
-def heat_celsius(cpu_share: float, in_use: bool, minutes: float, rest_celsius: float = REST_CELSIUS) -> float:
-    """Return the battery temperature after `minutes` of steady load that began at rest: a first-order rise."""
-    full = cpu_share * HEAT_CPU_CELSIUS + (HEAT_USE_CELSIUS if in_use else 0.0)
-    return rest_celsius + full * -math.expm1(-minutes / HEAT_MINUTES)
-
-
-def throttle(
-    compute_mb_s: float, busy_share: float, minutes: float, in_use: bool = False, rest_celsius: float = REST_CELSIUS
-) -> float:
-    """Return the compute speed in MB/s after `minutes` at `busy_share` (0..1): less above the (assumed) limit."""
-    above = max(0.0, heat_celsius(busy_share, in_use, minutes, rest_celsius) - HEAT_LIMIT_CELSIUS)
-    return compute_mb_s * max(SLOWEST_SHARE, 1.0 - SLOWER_A_CELSIUS * above)
 
 
 Floats = npt.NDArray[np.float64]

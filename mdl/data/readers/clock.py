@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,15 +90,6 @@ def find_clock(
 def unix_unit(time: float) -> str | None:
     """Return the unit in which this is a UNIX time of the years 2001 to 2103; None if there is none."""
     return next((name for name, seconds in UNITS_S.items() if EARLIEST_S <= time * seconds <= LATEST_S), None)
-
-
-def parse_dates(texts: NDArray[np.str_]) -> Times | None:
-    """Return UNIX seconds of ISO dates and times, as UTC without a zone; None if a text is no date."""
-    try:
-        parsed = [datetime.fromisoformat(text) for text in texts.tolist()]
-    except ValueError:
-        return None
-    return np.array([(each if each.tzinfo else each.replace(tzinfo=UTC)).timestamp() for each in parsed], np.float64)
 
 
 def is_time_name(column: str) -> bool:

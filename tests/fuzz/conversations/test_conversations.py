@@ -78,7 +78,7 @@ def _senders_are_never_freed(self: RoundLedger) -> list[Any]:
 MUTATIONS: dict[Callable[..., Any], tuple[Any, str, str, str, int, str]] = {
     _any_text_is_an_address: (statements, "check_reachable", "mesh", CODE_HOLDER, 0, "ValueError"),
     _nobody_looks_at_frames: (mesh_links, "check_frames", "mesh", MEMBER, 2, "IndexError"),
-    _whoever_is_named_is_a_member: (Members, "get", "mesh", MEMBER, 39, "KeyError"),
+    _whoever_is_named_is_a_member: (Members, "get", "mesh", MEMBER, 24, "KeyError"),
     _senders_are_never_freed: (RoundLedger, "to_release", "mesh", MEMBER, 22, "no round of two"),
 }
 # Cases that are tried where a changed machine is no longer caught by the one that is named.

@@ -25,7 +25,7 @@ from tests.scheduler.one_view import observe
 SEEN = Path(__file__).with_name("observation.json")
 FOLDER = Path(trained_under.__file__).parent
 # What makes the observation, and the layout that it tells of.
-MAKERS = ("chain_arrays", "features", "layout")
+MAKERS = ("chain", "features", "layout")
 
 
 @pytest.fixture

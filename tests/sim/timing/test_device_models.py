@@ -155,31 +155,9 @@ def test_classes_come_in_their_shares_and_speeds_in_the_ranges_of_the_class() ->
             assert speeds.mean() == pytest.approx((low + high) / 2.0, rel=0.05)
 
 
-def test_a_hop_costs_what_the_study_says_and_a_watt_hour_is_a_share_of_the_battery() -> None:
-    assert devices.hop_energy_j(4.0, 2.0) == pytest.approx((4.0, 0.8 * 4.0 + 1.5 * 2.0))
+def test_a_watt_hour_is_a_share_of_the_battery() -> None:
     assert devices.energy_percent(devices.BATTERY_J) == pytest.approx(100.0)
     assert devices.energy_percent(3600.0) == pytest.approx(6.49, abs=0.01)
-    sending = devices.drain_percent(10.0, 0.0, False, 1.0) - devices.drain_percent(10.0, 0.0, False, 0.0)
-    assert sending == pytest.approx(devices.energy_percent(devices.hop_energy_j(10.0, 0.0)[0]))
-
-
-def test_a_device_dies_when_its_drain_has_used_up_the_battery() -> None:
-    alive_s = devices.dies_after_s(3.0, 0.5, True, 0.2)
-    assert devices.drain_percent(alive_s, 0.5, True, 0.2) == pytest.approx(3.0)
-    assert alive_s < devices.dies_after_s(3.0, 0.0, False, 0.0)
-    assert devices.dies_after_s(0.0, 0.0, False, 0.0) == 0.0
-    assert devices.charge_percent(3600.0) > devices.drain_percent(3600.0, 1.0, True, 1.0)
-
-
-def test_heat_rises_by_its_time_constant_and_slows_a_device_only_above_the_limit() -> None:
-    full = devices.heat_celsius(1.0, True, 1e6) - devices.REST_CELSIUS
-    rise = devices.heat_celsius(1.0, True, devices.HEAT_MINUTES) - devices.REST_CELSIUS
-    assert rise == pytest.approx(full * (1.0 - math.exp(-1.0)))
-    assert devices.throttle(100.0, 1.0, 1.0) == 100.0
-    hot = [devices.throttle(100.0, 1.0, minutes, in_use=True) for minutes in (0.0, 30.0, 60.0, 240.0)]
-    assert hot == sorted(hot, reverse=True)
-    assert 50.0 <= hot[-1] < hot[0] == 100.0
-    assert devices.throttle(100.0, 1.0, 240.0, rest_celsius=60.0) == 50.0
 
 
 def test_constants_are_those_that_the_recordings_give(data_dir: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.data.readers.clock import UNITS_S, find_clock, is_time_name, parse_dates
+from mdl.data.readers.clock import UNITS_S, find_clock, is_time_name
 from mdl.errors import DataError
 
 
@@ -100,14 +100,6 @@ def test_fewer_rows_may_be_asked_for_and_a_third_of_them_may_be_missing() -> Non
 def test_times_that_stand_still_are_refused() -> None:
     with pytest.raises(DataError, match="column 't' never advances"):
         find_clock(np.full(9, 3.0), "t", "a.csv")
-
-
-def test_dates_are_unix_seconds_with_a_zone_or_in_utc() -> None:
-    texts = np.array(["2024-02-29T12:00:00Z", "2024-02-29 12:00:00.5", "2024-02-29T14:00:01+02:00"])
-    dates = parse_dates(texts)
-    assert dates is not None
-    assert np.array_equal(dates - 1709208000, [0, 0.5, 1])
-    assert parse_dates(np.array(["2024-02-29", "noon"])) is None
 
 
 @pytest.mark.parametrize(
