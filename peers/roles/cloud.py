@@ -8,7 +8,8 @@ pupil is lost, and a cycle that was under way is done again. Knows nothing of fi
 is answered once it is on the disk, with all others that came meanwhile in one write. While a round is learned none is
 answered, so that each vector that a device has heard to be taken is in exactly one round, wherever this process ends.
 
-`Presence` counts the learners that speak to a cloud, and those still there when it has something new to teach.
+`Presence` counts the learners that speak to a cloud, and those still there when it has something new to teach. Both
+clouds decide by one rule when to learn (`_Teaching`).
 """
 
 from __future__ import annotations
@@ -88,17 +89,10 @@ class Presence:
         ]
 
 
-# Updates that are on their way at the same time: as many as a node takes in at once (transport/wire/bulk.py).
-_MOST_COMING = 2
-# An update of which no new byte came for so long is not coming any more; another learner may send its own.
-_STUCK_S = 15.0
 # Pause after a cycle that failed.
 _PAUSE_S = 60.0
+# Refusals that are remembered for the end's summary; and pupils of one cloud.
 MAX_PUPILS = 256
-# Digests of taken updates that are remembered for each pupil. A member of its mesh that is late offers an update that
-# another one has sent.
-_REMEMBERED = 8
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class CloudSettings(msgspec.Struct, frozen=True):
@@ -110,6 +104,122 @@ class CloudSettings(msgspec.Struct, frozen=True):
     updates: int = 2
     patience_s: float = 30.0
     synchronous: bool = False
+
+
+class _Teaching:
+    """The part that both clouds share: refusals, and cycles that begin once enough is there to learn from.
+
+    version: of the present lesson, 0 before there is one. refusals: pupil -> why it was refused the last time.
+    """
+
+    def __init__(self, settings: CloudSettings, taught: CycleTaught | None, now: float) -> None:
+        self.refusals: OrderedDict[str, str] = OrderedDict()
+        self.is_teaching = False
+        self._settings = settings
+        self._taught = taught
+        self._heard = Presence()
+        self._lines = LogLimit(logger)
+        self._teach_after = self._waiting_since = now
+
+    @property
+    def version(self) -> int:
+        return self._taught.version if self._taught else 0
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        self._lines.on_time(now)
+        match event:
+            case CycleTaught():
+                effects = self._on_taught(event, now)
+            case WorkFailed(effect=effect, problem=problem):
+                effects = self._on_failed(effect, problem, now)
+            case StopRequested():
+                return [Finish()]
+            case _:
+                effects = self._act(event, now)
+        return effects + self._work(now)
+
+    def deadline(self) -> float | None:
+        due_at = max(self._due_at(), self._teach_after)
+        return None if self._is_at_work() or due_at == inf else due_at
+
+    def _act(self, event: Event, now: float) -> list[Effect]:
+        raise NotImplementedError
+
+    def _note_failed(self) -> None:
+        """Note that something could not be kept: its senders say it again."""
+        raise NotImplementedError
+
+    def _count_pending(self) -> int:
+        """Return how much is there that no cycle has learned from."""
+        raise NotImplementedError
+
+    def _is_enough(self, pending: int) -> bool:
+        """Return True if a cycle with so much is worth it without further waiting."""
+        return pending >= self._settings.updates
+
+    def _is_at_work(self) -> bool:
+        return self.is_teaching
+
+    def _refuse(
+        self, sender: Contributor, pupil: str, reason: str, now: float, digest: bytes = b"", pull_again: bool = False
+    ) -> list[Effect]:
+        reason = printable(reason)
+        if not pull_again:
+            if self.refusals.get(pupil) != reason:
+                self._lines.warning(now, sender.peer_id, "refused %s (from %s): %s", pupil[:64], sender.peer_id, reason)
+            self.refusals[pupil] = reason
+            while len(self.refusals) > MAX_PUPILS:
+                self.refusals.popitem(last=False)
+        return [Send(sender.peer_id, PupilRefused(pupil, reason, digest, pull_again))]
+
+    def _answer(self, sender: Contributor, wanted: LessonWanted) -> Effect:
+        pupil, synchronous = wanted.pupil, self._settings.synchronous
+        if self._taught is None or wanted.version == self.version:
+            return Send(sender.peer_id, LessonCurrent(pupil, self.version, synchronous))
+        group = self._taught.groups.get(pupil, -1)
+        models = (wanted.with_teacher and self._taught.pairs) or self._taught.lessons
+        return Send(sender.peer_id, LessonMessage(pupil, self.version, group, synchronous), models[str(group)])
+
+    def _on_taught(self, event: CycleTaught, now: float) -> list[Effect]:
+        self._taught, self.is_teaching = event, False
+        self._teach_after = self._waiting_since = now
+        return self._heard.tell(event.version, self._settings.synchronous, now)
+
+    def _on_failed(self, effect: str, problem: str, now: float) -> list[Effect]:
+        if effect != TeachCycle.__name__:
+            self._lines.log(logging.ERROR, now, "", "%s: %s", effect, problem)
+            self._note_failed()
+            return []
+        if self._taught is None:
+            return [Finish(problem, 4)]
+        logger.error("cycle %d failed, again in %.0f s: %s", self.version + 1, _PAUSE_S, problem)
+        self.is_teaching, self._teach_after = False, now + _PAUSE_S
+        return []
+
+    def _work(self, now: float) -> list[Effect]:
+        if self._is_at_work() or now < self._teach_after or now < self._due_at():
+            return []
+        self.is_teaching = True
+        return [TeachCycle(self.version + 1)]
+
+    def _due_at(self) -> float:
+        """Return when the next cycle should begin; at once for the first, which needs no pupils."""
+        if self._taught is None:
+            return -inf
+        pending = self._count_pending()
+        if not pending:
+            return inf
+        return -inf if self._is_enough(pending) else self._waiting_since + self._settings.patience_s
+
+
+# Updates that are on their way at the same time: as many as a node takes in at once (transport/wire/bulk.py).
+_MOST_COMING = 2
+# An update of which no new byte came for so long is not coming any more; another learner may send its own.
+_STUCK_S = 15.0
+# Digests of taken updates that are remembered for each pupil. A member of its mesh that is late offers an update that
+# another one has sent.
+_REMEMBERED = 8
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class CloudState(msgspec.Struct, frozen=True):
@@ -134,61 +244,47 @@ class _Coming:
     is_storing: bool = False
 
 
-class Cloud:
-    """See the module. schema_hash, model: of the pupils' small model. state: from the disk.
-
-    version: of its present lesson, 0 before it has one. refusals: pupil -> why it was refused the last time.
-    """
+class Cloud(_Teaching):
+    """See the module. schema_hash, model: of the pupils' small model. state: from the disk."""
 
     def __init__(self, schema_hash: str, model: str, settings: CloudSettings, state: CloudState, now: float) -> None:
-        self.refusals: OrderedDict[str, str] = OrderedDict()
+        super().__init__(settings, state.taught, now)
         self.stored = dict(state.stored)
         self._had = {pupil: deque([digest], _REMEMBERED) for pupil, digest in state.stored.items()}
         self._schema_hash = schema_hash
         self._model = model
-        self._settings = settings
-        self._taught = state.taught
-        self._heard = Presence()
         self._coming: dict[str, _Coming] = {}
         self._places = PlacesInLine(_MOST_COMING, _STUCK_S)
-        self._lines = LogLimit(logger)
-        self.is_teaching = False
-        self._teach_after = now
-        self._waiting_since = now
-
-    @property
-    def version(self) -> int:
-        return self._taught.version if self._taught else 0
 
     def pending(self) -> list[str]:
         """Return the pupils with a last update that is in no cycle yet."""
         learned = self._taught.learned if self._taught else {}
         return sorted(pupil for pupil, digest in self.stored.items() if digest != learned.get(pupil))
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
-        self._lines.on_time(now)
+    def _act(self, event: Event, now: float) -> list[Effect]:
         match event:
             case Received(sender=sender, message=message, values=values):
-                effects = self._hear(sender, message, values, now)
+                return self._hear(sender, message, values, now)
             case TransferProgressed():
-                effects = self._on_progress(event, now)
+                return self._on_progress(event, now)
             case UpdateStored():
-                effects = self._on_stored(event, now)
-            case CycleTaught():
-                effects = self._on_taught(event, now)
-            case WorkFailed(effect=effect, problem=problem):
-                effects = self._on_failed(effect, problem, now)
-            case StopRequested():
-                return [Finish()]
-            case _:
-                effects = []
-        return effects + self._teach(now)
+                return self._on_stored(event, now)
+        return []
 
-    def deadline(self) -> float | None:
-        if self.is_teaching:
-            return None
-        due_at = max(self._due_at(), self._teach_after)
-        return due_at if due_at < inf else None
+    def _count_pending(self) -> int:
+        return len(self.pending())
+
+    def _is_enough(self, pending: int) -> bool:
+        """Return True if so many are; in a synchronous cycle if all pupils that are there are among them."""
+        if pending < self._settings.updates or not self._settings.synchronous:
+            return pending >= self._settings.updates
+        last = max(self._heard.pupils.values(), default=0.0)
+        present = {pupil for pupil, heard_at in self._heard.pupils.items() if last - heard_at < PRESENT_S}
+        return present <= set(self.pending())
+
+    def _note_failed(self) -> None:
+        if failed := next((coming for coming in self._coming.values() if coming.is_storing), None):
+            self._end_coming(failed)
 
     def _hear(self, sender: Contributor, message: object, values: Bulk | None, now: float) -> list[Effect]:
         if not isinstance(message, LessonWanted | UpdateOffered | UpdateMessage):
@@ -215,24 +311,6 @@ class Cloud:
         if message.pupil not in self.stored and len(self.stored) >= MAX_PUPILS:
             return f"this cloud has {MAX_PUPILS} pupils, which is as many as it takes"
         return ""
-
-    def _refuse(self, sender: Contributor, pupil: str, reason: str, now: float, digest: bytes = b"") -> list[Effect]:
-        reason = printable(reason)
-        if self.refusals.get(pupil) != reason:
-            self._lines.warning(now, sender.peer_id, "refused %s (from %s): %s", pupil[:64], sender.peer_id, reason)
-        self.refusals[pupil] = reason
-        while len(self.refusals) > MAX_PUPILS:
-            self.refusals.popitem(last=False)
-        return [Send(sender.peer_id, PupilRefused(pupil, reason, digest))]
-
-    def _answer(self, sender: Contributor, wanted: LessonWanted) -> Effect:
-        pupil = wanted.pupil
-        if self._taught is None or wanted.version == self.version:
-            return Send(sender.peer_id, LessonCurrent(pupil, self.version, self._settings.synchronous))
-        group = self._taught.groups.get(pupil, -1)
-        lesson = LessonMessage(pupil, self.version, group, self._settings.synchronous)
-        models = self._taught.pairs if wanted.with_teacher else self._taught.lessons
-        return Send(sender.peer_id, lesson, models[str(group)])
 
     def _on_offered(self, sender: Contributor, offered: UpdateOffered, now: float) -> list[Effect]:
         pupil = offered.pupil
@@ -277,11 +355,7 @@ class Cloud:
         if (coming := self._coming.get(sender.peer_id)) and coming.pupil == update.pupil:
             self._end_coming(coming)
         if event.pull_again:
-            return [
-                Send(
-                    sender.peer_id, PupilRefused(update.pupil, printable(event.problem), update.digest, pull_again=True)
-                )
-            ]
+            return self._refuse(sender, update.pupil, event.problem, now, update.digest, pull_again=True)
         if event.problem:
             return self._refuse(sender, update.pupil, event.problem, now, update.digest)
         if not self.pending():
@@ -291,114 +365,58 @@ class Cloud:
         self._had.setdefault(update.pupil, deque(maxlen=_REMEMBERED)).append(update.digest)
         return [Send(sender.peer_id, UpdateTaken(update.pupil, update.digest))]
 
-    def _on_taught(self, event: CycleTaught, now: float) -> list[Effect]:
-        self._taught, self.is_teaching = event, False
-        self._teach_after = self._waiting_since = now
-        return self._heard.tell(event.version, self._settings.synchronous, now)
-
-    def _on_failed(self, effect: str, problem: str, now: float) -> list[Effect]:
-        if effect != TeachCycle.__name__:
-            self._lines.log(logging.ERROR, now, "", "%s: %s", effect, problem)
-            if failed := next((coming for coming in self._coming.values() if coming.is_storing), None):
-                self._end_coming(failed)
-            return []
-        if self._taught is None:
-            return [Finish(problem, 4)]
-        logger.error("cycle %d failed, again in %.0f s: %s", self.version + 1, _PAUSE_S, problem)
-        self.is_teaching, self._teach_after = False, now + _PAUSE_S
-        return []
-
-    def _teach(self, now: float) -> list[Effect]:
-        if self.is_teaching or now < self._teach_after or now < self._due_at():
-            return []
-        self.is_teaching = True
-        return [TeachCycle(self.version + 1)]
-
-    def _due_at(self) -> float:
-        """Return when the next cycle should begin; at once for the first, which needs no pupils."""
-        if self._taught is None:
-            return -inf
-        pending = self.pending()
-        if not pending:
-            return inf
-        enough = len(pending) >= self._settings.updates
-        if enough and self._settings.synchronous:
-            last = max(self._heard.pupils.values(), default=0.0)
-            present = {pupil for pupil, heard_at in self._heard.pupils.items() if last - heard_at < PRESENT_S}
-            enough = present <= set(pending)
-        return -inf if enough else self._waiting_since + self._settings.patience_s
-
 
 # A device and its cloud compare this before anything else; another form of lessons or vectors gets another number.
 TASK = "recommend-1"
 # Vectors, 1 KB each, that wait for the write under way; a device that finds no room says its own again.
 _MOST_WAITING = 4096
-# Refusals that are remembered for the end's summary.
-_MOST_REFUSALS = 256
-_LESSON = "-1"
 
 
-class Collector:
+class Collector(_Teaching):
     """See the module. taught: the lesson on the disk, if there is one; fresh: vectors that no round has learned from.
 
-    refusals: device -> why its vector was refused the last time. taken: vectors that were kept by this process.
+    taken: vectors that were kept by this process.
     """
 
     def __init__(self, settings: CloudSettings, taught: CycleTaught | None, fresh: int, now: float) -> None:
-        self.refusals: OrderedDict[str, str] = OrderedDict()
+        super().__init__(settings, taught, now)
         self.taken = 0
-        self._settings = settings
-        self._taught, self._fresh = taught, fresh
+        self._fresh = fresh
         self._waiting: OrderedDict[str, VectorReceived] = OrderedDict()
-        self._heard = Presence()
-        self._keeping = self.is_teaching = False
-        self._teach_after = self._waiting_since = now
-        self._lines = LogLimit(logger)
+        self._keeping = False
 
-    @property
-    def version(self) -> int:
-        return self._taught.version if self._taught else 0
-
-    def handle(self, event: Event, now: float) -> list[Effect]:
-        self._lines.on_time(now)
+    def _act(self, event: Event, now: float) -> list[Effect]:
         match event:
             case Received(sender=sender, message=message):
-                effects = self._hear(sender, message, now)
+                return self._hear(sender, message, now)
             case VectorsKept():
-                effects = self._on_kept(event, now)
-            case CycleTaught():
-                effects = self._on_taught(event, now)
-            case WorkFailed(effect=effect, problem=problem):
-                effects = self._on_failed(effect, problem, now)
-            case StopRequested():
-                return [Finish()]
-            case _:
-                effects = []
-        return effects + self._work(now)
+                return self._on_kept(event, now)
+        return []
 
-    def deadline(self) -> float | None:
-        due_at = max(self._due_at(), self._teach_after)
-        return None if self.is_teaching or self._keeping or due_at == inf else due_at
+    def _count_pending(self) -> int:
+        return self._fresh
+
+    def _is_at_work(self) -> bool:
+        return self.is_teaching or self._keeping
+
+    def _note_failed(self) -> None:
+        self._keeping = False
 
     def _hear(self, sender: Contributor, message: object, now: float) -> list[Effect]:
         if not isinstance(message, LessonWanted | VectorMessage):
             return []
+        digest = message.digest if isinstance(message, VectorMessage) else b""
         if message.schema_hash != TASK:
-            return self._refuse(sender, message, "another task: this cloud is for mdl learn --task recommend", now)
+            problem = "another task: this cloud is for mdl learn --task recommend"
+            return self._refuse(sender, message.pupil, problem, now, digest)
         self._heard.hear(sender.peer_id, message.pupil, now)
         if isinstance(message, LessonWanted):
             return [self._answer(sender, message)]
         if self._taught is None or message.version > self.version:
-            return self._refuse(sender, message, "", now, pull_again=True)
+            return self._refuse(sender, message.pupil, "", now, digest, pull_again=True)
         if message.pupil in self._waiting or len(self._waiting) < _MOST_WAITING:
             self._waiting[message.pupil] = VectorReceived(sender, message)
         return []
-
-    def _answer(self, sender: Contributor, wanted: LessonWanted) -> Effect:
-        if self._taught is None or wanted.version == self.version:
-            return Send(sender.peer_id, LessonCurrent(wanted.pupil, self.version, self._settings.synchronous))
-        lesson = LessonMessage(wanted.pupil, self.version, synchronous=self._settings.synchronous)
-        return Send(sender.peer_id, lesson, self._taught.lessons[_LESSON])
 
     def _on_kept(self, event: VectorsKept, now: float) -> list[Effect]:
         self._keeping = False
@@ -413,63 +431,19 @@ class Collector:
     def _tell(self, judged: VectorJudged, now: float) -> list[Effect]:
         sender, message = judged.received.sender, judged.received.message
         if judged.problem:
-            return self._refuse(sender, message, judged.problem, now, judged.pull_again)
+            return self._refuse(sender, message.pupil, judged.problem, now, message.digest, judged.pull_again)
         self.taken += 1
         self.refusals.pop(message.pupil, None)
         return [Send(sender.peer_id, UpdateTaken(message.pupil, message.digest))]
 
-    def _refuse(
-        self,
-        sender: Contributor,
-        message: LessonWanted | VectorMessage,
-        reason: str,
-        now: float,
-        pull_again: bool = False,
-    ) -> list[Effect]:
-        digest = message.digest if isinstance(message, VectorMessage) else b""
-        if not pull_again:
-            self._lines.warning(
-                now, message.pupil, "refused %s (from %s): %s", message.pupil, sender.peer_id, printable(reason)
-            )
-            self.refusals[message.pupil] = reason
-            while len(self.refusals) > _MOST_REFUSALS:
-                self.refusals.popitem(last=False)
-        return [Send(sender.peer_id, PupilRefused(message.pupil, printable(reason), digest, pull_again))]
-
     def _on_taught(self, event: CycleTaught, now: float) -> list[Effect]:
-        self._taught, self.is_teaching, self._fresh = event, False, 0
-        self._teach_after = self._waiting_since = now
-        return self._heard.tell(event.version, self._settings.synchronous, now)
-
-    def _on_failed(self, effect: str, problem: str, now: float) -> list[Effect]:
-        if effect == KeepVectors.__name__:
-            # Nobody was answered: they say it again.
-            self._keeping = False
-            self._lines.log(logging.ERROR, now, "", "%s: %s", effect, problem)
-            return []
-        if self._taught is None:
-            return [Finish(problem, 4)]
-        logger.error("round %d failed, again in %.0f s: %s", self.version, _PAUSE_S, problem)
-        self.is_teaching, self._teach_after = False, now + _PAUSE_S
-        return []
+        self._fresh = 0
+        return super()._on_taught(event, now)
 
     def _work(self, now: float) -> list[Effect]:
         """Begin what is due: one write or one round at a time."""
-        if self._keeping or self.is_teaching:
-            return []
-        if self._waiting and now < max(self._due_at(), self._teach_after):
+        if self._waiting and not self._is_at_work() and now < max(self._due_at(), self._teach_after):
             self._keeping = True
             vectors, self._waiting = tuple(self._waiting.values()), OrderedDict()
             return [KeepVectors(vectors)]
-        if now < self._teach_after or now < self._due_at():
-            return []
-        self.is_teaching = True
-        return [TeachCycle(self.version + 1)]
-
-    def _due_at(self) -> float:
-        """Return when the next round should begin; at once for the first lesson, which needs no vectors."""
-        if self._taught is None:
-            return -inf
-        if not self._fresh:
-            return inf
-        return -inf if self._fresh >= self._settings.updates else self._waiting_since + self._settings.patience_s
+        return super()._work(now)

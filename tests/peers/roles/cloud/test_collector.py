@@ -68,6 +68,8 @@ def test_the_first_lesson_needs_no_vectors_and_then_everybody_who_asks_gets_it()
     assert effects == [Send("ann", LessonCurrent("ann", 0)), TeachCycle(1)]
     assert _said(collector.handle(FIRST, 5.0)) == [LessonCurrent("ann", 1)]
     assert collector.handle(wanted, 6.0) == [Send("ann", LessonMessage("ann", 1), LESSON)]
+    greedy = Received(ANN, LessonWanted("ann", TASK, with_teacher=True))  # there is none here
+    assert collector.handle(greedy, 6.5) == [Send("ann", LessonMessage("ann", 1), LESSON)]
     known = Received(ANN, LessonWanted("ann", TASK, version=1))
     assert _said(collector.handle(known, 7.0)) == [LessonCurrent("ann", 1)]
 
