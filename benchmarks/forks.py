@@ -32,7 +32,7 @@ def run(given: Namespace, sheet: Sheet) -> None:
     """Play the meshes. Raises Failed if one does not pass."""
     campaign = Campaign(wide=given.wide)
     here: list[bool] = []
-    with silent_machines(), _watched(here):
+    with silent_machines(), watched(here):
         for seed in range(given.seed_from, given.seed_from + given.seeds):
             if kind := run_guarded(campaign.plan(seed)).kind:
                 raise Failed(f"seed {seed}: {kind}")
@@ -41,7 +41,7 @@ def run(given: Namespace, sheet: Sheet) -> None:
 
 
 @contextmanager
-def _watched(here: list[bool]) -> Iterator[None]:
+def watched(here: list[bool]) -> Iterator[None]:
     """Note of each fork within if a majority of those that decide is present as it begins."""
     begin = MobileAgent._begin_fork
 

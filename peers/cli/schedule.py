@@ -214,7 +214,7 @@ def what_if(
     The orders are those of all devices. A last line tells which of them a mesh would not wait for, and why.
     """
     from mdl.peers.view.schedule_source import as_playable, find_subject, looker
-    from mdl.scheduler.explain.decide_lines import close_round, describe_closed, tell_closed
+    from mdl.scheduler.explain.draw_chart import close_round, describe_closed, tell_closed
     from mdl.scheduler.explain.what_if import apply_changes, describe_outcomes, parse_changes, play_both, show_outcomes
 
     names = _parse_policies(policies or f"{_usual_policy()},{SHARES}")
@@ -352,8 +352,7 @@ def _describe(drawn: Drawing) -> dict[str, object]:
 
 
 def _print_drawing(drawn: Drawing) -> None:
-    from mdl.scheduler.explain.decide_lines import draw_devices
-    from mdl.scheduler.explain.draw_chart import show_chart
+    from mdl.scheduler.explain.draw_chart import draw_devices, show_chart
 
     console = _console()
     show_chart(drawn.chart, console)

@@ -47,7 +47,7 @@ from mdl.protocol.delta import digest_of
 from mdl.protocol.machine import CycleTaught, StoreUpdate, TeachCycle, UpdateStored
 from mdl.protocol.vocabulary import Packed
 from mdl.reading import decode_json, read_bytes
-from mdl.transport.trust.names import MOST_NAMES, Names
+from mdl.transport.links.hub import MOST_NAMES, Names
 from mdl.writing import append_line, make_private_folder, write_bytes
 
 logger = logging.getLogger(__name__)

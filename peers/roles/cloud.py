@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import re
+from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from math import inf
@@ -106,7 +107,7 @@ class CloudSettings(msgspec.Struct, frozen=True):
     synchronous: bool = False
 
 
-class _Teaching:
+class _Teaching(ABC):
     """The part that both clouds share: refusals, and cycles that begin once enough is there to learn from.
 
     version: of the present lesson, 0 before there is one. refusals: pupil -> why it was refused the last time.
@@ -142,16 +143,17 @@ class _Teaching:
         due_at = max(self._due_at(), self._teach_after)
         return None if self._is_at_work() or due_at == inf else due_at
 
+    @abstractmethod
     def _act(self, event: Event, now: float) -> list[Effect]:
-        raise NotImplementedError
+        """Handle all other events."""
 
+    @abstractmethod
     def _note_failed(self) -> None:
         """Note that something could not be kept: its senders say it again."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _count_pending(self) -> int:
         """Return how much is there that no cycle has learned from."""
-        raise NotImplementedError
 
     def _is_enough(self, pending: int) -> bool:
         """Return True if a cycle with so much is worth it without further waiting."""

@@ -19,7 +19,7 @@ from mdl.files.figures import read_rounds
 from mdl.own import Own
 from mdl.protocol.status_messages import RoundSummary
 from mdl.scheduler.explain.chart import Chart, Exchanged, SeenDevice, chart_round
-from mdl.scheduler.explain.decide_lines import ShownDevice, real_devices, scenario_devices
+from mdl.scheduler.explain.draw_chart import ShownDevice, real_devices, scenario_devices
 from mdl.scheduler.explain.recorded_round import (
     RealRound,
     chart_real,

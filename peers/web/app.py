@@ -36,7 +36,7 @@ from mdl.peers.web.serving import COOKIE, TOKEN_FIELD, VIEWS, Asked, FullError, 
 from mdl.peers.web.sources import POLICIES, SnapshotSource
 from mdl.protocol.status_messages import RoundSummary
 from mdl.scheduler.explain.chart import Delay
-from mdl.scheduler.explain.decide_lines import ShownDevice
+from mdl.scheduler.explain.draw_chart import ShownDevice
 from mdl.scheduler.explain.recorded_round import RealRound, finished_round
 from mdl.scheduler.explain.what_if import apply_changes, parse_changes
 

@@ -3,22 +3,31 @@
 Every kind of span has its own sign, so that a chart without colours, or in a file, can be read as well.
 
 The same as a picture: SVG, written here, or PNG by matplotlib if it is installed.
+
+The devices of a shown schedule, as policies see them: links, merges, use, battery. `close_round` tells which of them a
+mesh's round would not wait for, and why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import import_module
+from math import inf
 from pathlib import Path
 
+import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mdl.devices.scenario import Scenario
+from mdl.devices.usage import UsageKind, periods_begun
 from mdl.errors import ConfigError
 from mdl.scheduler.explain.chart import Chart, ChartHop, Row, Span, SpanKind, Waited
+from mdl.scheduler.explain.recorded_round import RealRound
+from mdl.scheduler.rounds.participation import Close, DeviceSeen, ParticipationRule, RoundSeen
 
 # Kind -> sign, sign if only ASCII can be printed, style.
 _SIGNS = {
@@ -243,8 +252,8 @@ def _draw_delays(chart: Chart, plain: bool) -> RenderableType:
     return table
 
 
-def _clip(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "~"
+def _clip(text: str, length: int, end: str = "~") -> str:
+    return text if len(text) <= length else text[: length - 1] + end
 
 
 _COLOURS = {
@@ -272,7 +281,7 @@ _PICTURE_MEANS = {
 _WIDTH, _LEFT, _TOP, _ROW, _BAR, _RIGHT = 1000, 110, 56, 30, 20, 24
 _PICTURE_TICKS = 8
 _LABEL_PX = 7.0
-_MOST_LETTERS = 140
+_MOST_LETTERS, _LABEL_LETTERS = 140, 14
 _DPI = 120
 _INCH_PX = 100.0
 
@@ -299,7 +308,7 @@ def draw_svg(chart: Chart) -> str:
     parts.append(f'<text x="{_LEFT}" y="24" font-size="15" font-weight="bold">{escape(chart.title)}</text>')
     if chart.exchange:
         told = f"{chart.exchange.plan}; {chart.exchange.tell()}"
-        parts.append(f'<text x="{_LEFT}" y="42">{escape(_clip_label(told, _MOST_LETTERS))}</text>')
+        parts.append(f'<text x="{_LEFT}" y="42">{escape(_clip(told, _MOST_LETTERS, "…"))}</text>')
     parts += [*_axis(chart), *_bars(chart), *_arrows(chart), *_legend(chart, height), "</svg>"]
     return "\n".join(parts) + "\n"
 
@@ -334,8 +343,8 @@ def _axis(chart: Chart) -> Iterator[str]:
 
 def _bars(chart: Chart) -> Iterator[str]:
     for row in chart.rows:
-        middle = _y(chart, row.device)
-        yield f'<text x="{_LEFT - 10}" y="{middle + 4:.1f}" text-anchor="end">{escape(_clip_label(row.device))}</text>'
+        middle, name = _y(chart, row.device), _clip(row.device, _LABEL_LETTERS, "…")
+        yield f'<text x="{_LEFT - 10}" y="{middle + 4:.1f}" text-anchor="end">{escape(name)}</text>'
         for span in row.spans:
             if span.kind is SpanKind.DONE:
                 continue
@@ -390,10 +399,6 @@ def _describe_hop(hop: ChartHop) -> str:
     return f"hop {hop.number}: {hop.sender} → {hop.receiver} at {hop.start_s:.2f} s, {hop.outcome}: {hop.reason}"
 
 
-def _clip_label(text: str, length: int = 14) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
-
-
 def _write_png(chart: Chart, path: Path) -> None:
     try:
         figures, patches = import_module("matplotlib.figure"), import_module("matplotlib.patches")
@@ -427,3 +432,161 @@ def _write_png(chart: Chart, path: Path) -> None:
         figure.savefig(path, dpi=_DPI)
     except OSError as error:
         raise ConfigError(f"--out {path}: {error.strerror}") from None
+
+
+_MOST_SHOWN = 64
+
+
+class ShownDevice(msgspec.Struct, frozen=True):
+    """link_mb_s, merge_mb_s: MB/s, None until a hop has shown them. battery_percent: None on mains.
+    owns: segments, of a round in segments; else None.
+    """
+
+    device: str
+    ready_s: float | None
+    link_mb_s: float | None
+    merge_mb_s: float | None
+    kind: str
+    battery_percent: float | None
+    owns: int | None = None
+
+
+def real_devices(real: RealRound) -> tuple[ShownDevice, ...]:
+    """List the devices as the agent knew them at the end of the round, or knows them now."""
+    owns = real.exchange.owns if real.exchange else {}
+    return tuple(
+        ShownDevice(
+            *(each.peer_id, each.ready_s, each.link_mb_s, each.merge_mb_s, _name_kind(each.kind)),
+            *(each.battery_percent, owns.get(each.peer_id)),
+        )
+        for each in real.devices
+    )
+
+
+def scenario_devices(
+    scenario: Scenario, names: Sequence[str], owns: Mapping[str, int] | None = None
+) -> tuple[ShownDevice, ...]:
+    """List the devices of a scenario. owns: device -> segments, if it is played in segments."""
+    known = owns or {}
+    return tuple(
+        ShownDevice(
+            *(name, each.ready_s, each.link_mb_s, each.merge_mb_s, _name_kind(each.kind)),
+            *(each.battery_percent, known.get(name)),
+        )
+        for name, each in zip(names, scenario.devices, strict=True)
+    )
+
+
+def draw_devices(devices: Sequence[ShownDevice]) -> Table:
+    table = Table(box=None, pad_edge=False, title="devices", title_justify="left", title_style="bold")
+    table.add_column("device", no_wrap=True)
+    for column in ("ready s", "link MB/s", "merge MB/s", "battery"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("use", no_wrap=True)
+    segments = sum(each.owns or 0 for each in devices)
+    if segments:
+        table.add_column("owns", justify="right", no_wrap=True)
+    for each in devices[:_MOST_SHOWN]:
+        table.add_row(
+            each.device,
+            "" if each.ready_s is None else f"{each.ready_s:.3f}",
+            _tell_rate(each.link_mb_s),
+            _tell_rate(each.merge_mb_s),
+            "mains" if each.battery_percent is None else f"{each.battery_percent:.0f} %",
+            each.kind,
+            *((_tell_share(each.owns, segments),) if segments else ()),
+        )
+    if len(devices) > _MOST_SHOWN:
+        table.add_row("...", "", "", "", "", f"{len(devices) - _MOST_SHOWN} more; all are in --json")
+    return table
+
+
+def _tell_share(owns: int | None, segments: int) -> str:
+    return "" if owns is None else f"{owns} ({owns / segments:.0%})"
+
+
+def _tell_rate(mb_s: float | None) -> str:
+    return "not known" if mb_s is None else f"{mb_s:.3g}" if mb_s < 1000.0 else f"{mb_s:.0f}"
+
+
+def _name_kind(kind: int) -> str:
+    return UsageKind(kind).name.lower() if 0 <= kind < len(UsageKind) else "unknown"
+
+
+@dataclass(frozen=True)
+class CloseDecision:
+    """The close of a round. at_s: since it opened. left_out: names. told: the rule's reason, in a sentence."""
+
+    at_s: float
+    left_out: tuple[str, ...]
+    told: str
+
+
+def close_round(scenario: Scenario, names: Sequence[str], rule: ParticipationRule, number: int = 1) -> CloseDecision:
+    """Ask a rule about the scenario's round until it closes. number: of the round.
+
+    No device was left out of a round before. A device that dies before it can give takes no part.
+    """
+    at_s = 0.0
+    while True:
+        seen = _see(scenario, names, at_s, number)
+        decision = rule.decide(seen)
+        if isinstance(decision, Close):
+            out = tuple(each.device_id for each in seen.devices if each.device_id not in decision.devices)
+            return CloseDecision(at_s, out, decision.reason)
+        coming = [each.ready_in_s for each in seen.devices if each.ready_in_s > 0.0]
+        later_s = min([decision.until_s, *(at_s + seconds for seconds in coming)])
+        if later_s in (inf, at_s) or later_s < at_s:
+            return CloseDecision(at_s, (), f"open: {decision.reason}")
+        at_s = later_s
+
+
+def _see(scenario: Scenario, names: Sequence[str], at_s: float, number: int) -> RoundSeen:
+    devices = []
+    for name, device in zip(names, scenario.devices, strict=True):
+        if device.dies_at_s is not None and device.dies_at_s <= device.ready_s:
+            continue
+        is_ready = device.ready_s <= at_s
+        place = periods_begun(device.busy, at_s)
+        is_busy = place > 0 and device.busy[place - 1][1] > at_s
+        devices.append(
+            DeviceSeen(
+                device_id=name,
+                progress=float(is_ready),
+                ready_in_s=0.0 if is_ready else device.ready_s - at_s,
+                link_mb_s=device.link_mb_s,
+                kind=device.kind,
+                busy_for_s=max(1e-6, at_s - device.busy[place - 1][0]) if is_busy else 0.0,
+                battery_percent=device.battery_percent,
+                charging=device.charging,
+                able_at_s=device.ready_s if is_ready else None,
+            )
+        )
+    return RoundSeen(
+        number=number,
+        open_s=at_s,
+        size_mb=scenario.size_mb,
+        latency_s=scenario.latency_s,
+        devices=tuple(devices),
+        members=len(scenario.devices),
+    )
+
+
+def describe_closed(before: CloseDecision, after: CloseDecision) -> dict[str, object]:
+    """Return what `--json` prints of the round without and with the changes."""
+    return {
+        name: {"at_s": round(each.at_s, 6), "left_out": list(each.left_out), "told": each.told}
+        for name, each in (("before", before), ("after", after))
+    }
+
+
+def tell_closed(before: CloseDecision, after: CloseDecision) -> list[str]:
+    """Tell the round without and with the changes, one line each; a single line if they are the same."""
+    if before == after:
+        return [f"the round, as before: {_tell(before)}"]
+    return [f"the round before: {_tell(before)}", f"the round now: {_tell(after)}"]
+
+
+def _tell(closed: CloseDecision) -> str:
+    out = f" (left out: {', '.join(closed.left_out)})" if len(closed.left_out) > 1 else ""
+    return f"{closed.told}{out}"

@@ -204,7 +204,7 @@ COVERED: dict[str, str] = {
     "peers/trials/story_file.py:_builtins": SELF,
     "peers/trials/story_file.py:load_story": "story: of a run",
     "peers/trials/story_file.py:_read_header": "story: of a run",
-    "peers/view/terminal.py:_tell_changes": SELF,
+    "peers/view/status.py:_tell_changes": SELF,
     "peers/view/inference.py:_follow": "opens; who reads is named here",
     "peers/view/portable.py:_check_parameters": SELF,
     "peers/personal/typing_session.py:_read_keys": "keys of a terminal",

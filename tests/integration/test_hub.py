@@ -11,9 +11,8 @@ from mdl.protocol.cloud_messages import LessonCurrent, LessonMessage, LessonWant
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import Received
 from mdl.protocol.vocabulary import Packed
-from mdl.transport.links.hub import CloudHub, Spoke
+from mdl.transport.links.hub import CloudHub, Names, Spoke
 from mdl.transport.trust.keys import DeviceKey
-from mdl.transport.trust.names import Names
 
 OWN = DeviceKey.of(bytes(range(32)))
 MODEL = Packed(random.Random(1).randbytes((1 << 22) - 1))  # 4 MiB, and no whole number of float32

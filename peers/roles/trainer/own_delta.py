@@ -320,13 +320,12 @@ class OwnWork:
         earlier = [work.values for work in part.works]
         if not part.is_empty:
             part.fresh = fresh
-        held = made.find(fresh.values, earlier, self._theta, part.room) if made else None
-        is_made = held is not None
-        held = self._put_on_grid(part, fresh.values, earlier, held)
+        found = made.find(fresh.values, earlier, self._theta, part.room) if made else None
+        held = self._put_on_grid(part, fresh.values, earlier, found)
         # A story has no values, so what is told of them comes by events alone.
-        part.checksums = held.checksums if is_made else ()
-        if is_made and self.training:
-            self.training = replace(self.training, clipped=held.clipped_values)
+        part.checksums = found.checksums if found else ()
+        if found and self.training:
+            self.training = replace(self.training, clipped=found.clipped_values)
         effects: list[Effect] = [*self._count(part, held.sum)]
         if self._keeps:
             effects.append(KeepDelta(part.round_id, "own", replace(held.sum, values=held.sum.values.copy())))

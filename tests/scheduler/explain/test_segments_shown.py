@@ -11,8 +11,7 @@ from rich.console import Console
 
 from mdl.errors import DataError
 from mdl.protocol.status_messages import DeviceRecord, MeshStatus, RoundSummary
-from mdl.scheduler.explain.decide_lines import draw_devices, real_devices
-from mdl.scheduler.explain.draw_chart import draw_chart, draw_svg
+from mdl.scheduler.explain.draw_chart import draw_chart, draw_devices, draw_svg, real_devices
 from mdl.scheduler.explain.recorded_round import chart_real, finished_round, live_round, rebuild
 
 PLAN = "160 segments of 32 KB: a 80, b 80; 1 own none; 1.57 s at best"

@@ -14,7 +14,7 @@ from mdl.peers.cli.schedule import app
 from mdl.peers.view.snapshot import _tell_lost
 from mdl.peers.web.app import what_if
 from mdl.protocol.status_messages import LEFT_OUT, DeviceRecord, RoundSummary
-from mdl.scheduler.explain.decide_lines import close_round, tell_closed
+from mdl.scheduler.explain.draw_chart import close_round, tell_closed
 from mdl.scheduler.explain.recorded_round import pick_round
 from mdl.scheduler.rounds.participation import Bounds, mesh_rule
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from mdl.peers.roles.agent.agent import MobileAgent
-from mdl.peers.roles.membership.majority import has_quorum
+from benchmarks.forks import watched
 from mdl.peers.trials.campaign import Campaign, silent_machines
 from mdl.peers.trials.run_plan import run_guarded
-from mdl.protocol.vocabulary import Lineage
 from mdl.sim.plans.draw_plan import draw_plan, draw_wide, with_splits
 from mdl.sim.plans.fault_plan import Cut, FaultPlan, Split, Suspend
 from tests.portions import in_portions
@@ -49,21 +47,11 @@ def test_time_apart_is_counted_beyond_the_first_seconds_of_each_time() -> None:
     assert plan.apart_s(5.0) == 5.5
 
 
-def test_a_group_that_is_to_wait_goes_on_without_a_majority_never(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_is_to_wait_goes_on_without_a_majority_never() -> None:
     """It may begin a fork all the same: most are here, and too many of them have forgotten what they voted for."""
     here: list[bool] = []
-    begin = MobileAgent._begin_fork
-
-    def watched(self: MobileAgent, lineage: Lineage, round_id: int, size: int) -> Lineage:
-        following = self.following()
-        if lineage:
-            base = next(member.report.base for member in following if member.report.lineage == lineage)
-            here.append(has_quorum(base, {member.peer_id for member in following}))
-        return begin(self, lineage, round_id, size)
-
-    monkeypatch.setattr(MobileAgent, "_begin_fork", watched)
     campaign = Campaign(peers=3, rounds=6, on_partition="wait")
-    with silent_machines():
+    with silent_machines(), watched(here):
         assert not [verdict for seed in range(40) if (verdict := run_guarded(campaign.plan(seed))).kind]
     assert here
     assert all(here)

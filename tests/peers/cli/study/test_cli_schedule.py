@@ -23,8 +23,15 @@ from mdl.peers.view.compare import compare, describe_comparison
 from mdl.peers.view.schedule_source import as_playable, find_subject
 from mdl.protocol.status_messages import DeviceRecord, HopSummary, MeshStatus, RoundSummary
 from mdl.scheduler.explain.chart import Chart, SpanKind
-from mdl.scheduler.explain.decide_lines import MAX_LINE_BYTES, Decider, ShownDevice, draw_devices, real_devices
-from mdl.scheduler.explain.draw_chart import draw_chart, draw_svg, write_picture
+from mdl.scheduler.explain.decide_lines import MAX_LINE_BYTES, Decider
+from mdl.scheduler.explain.draw_chart import (
+    ShownDevice,
+    draw_chart,
+    draw_devices,
+    draw_svg,
+    real_devices,
+    write_picture,
+)
 from mdl.scheduler.explain.recorded_round import chart_real, finished_round, live_round, rebuild
 from mdl.scheduler.explain.replay_run import RECORDED, replay_run
 from mdl.scheduler.explain.watched_play import Bench, chart_play, parse_policies, play_watched

@@ -9,7 +9,7 @@ import pytest
 
 from mdl.errors import DamagedError, RemoteProtocolError
 from mdl.peers.edge.cloud_files import DEVICES, NAME_FILES, open_names
-from mdl.transport.trust import names as names_module
+from mdl.transport.links import hub as names_module
 
 ANN, BOB = bytes([1]) * 32, bytes([2]) * 32
 
