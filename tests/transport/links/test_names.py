@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mdl.errors import RemoteProtocolError
+from mdl.transport.links import hub as names_module
 from mdl.transport.links.hub import MOST_OF_ONE, NEW_AT_ONCE, Names
-from mdl.transport.trust import names as names_module
 
 ANN, BOB = bytes([1]) * 32, bytes([2]) * 32
 
