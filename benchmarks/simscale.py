@@ -3,9 +3,10 @@
     python -m benchmarks simscale --sizes 4 16 64 128 256 500
 
 Every device runs the real machines (`mdl.peers.roles`), without faults, over a simulated network of 2.5 to 5 MB/s a
-device (`mdl.sim.mesh`); a delta is charged as 0.3 MB. Checks after each event are left out: they are the price of a
-campaign, not of a mesh. Each size is a process of its own, so that its memory is its own. Round 1 counts neither in the
-seconds nor in the messages: in it everybody still meets everybody.
+device, which streams share (`mdl.sim.mesh`). A delta is charged as 0.3 MB, and cut into as many segments as one of that
+size is on such links. Checks after each event are left out: they are the price of a campaign, not of a mesh. Each size
+is a process of its own, so that its memory is its own. Round 1 counts neither in the seconds nor in the messages: in it
+everybody still meets everybody.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import resource
 import subprocess
 import sys
 import time
+from statistics import fmean
 from typing import Any, get_args
 
 import numpy as np
@@ -30,6 +32,7 @@ from mdl.errors import ConfigError
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
 from mdl.peers.trials.run_plan import SIZE_BYTES
 from mdl.protocol.delta import Contributor
+from mdl.protocol.segments import count_segments, segment_values
 from mdl.protocol.vocabulary import Role
 from mdl.sim.mesh.accounts import Accounts
 from mdl.sim.mesh.driver import SimMesh
@@ -38,6 +41,7 @@ from mdl.sim.plans.fault_plan import AGENT_NODE
 
 # One dimension a training (sim/mesh/accounts.py), with room for rounds that are opened twice.
 _TRAININGS, _LEAST_VALUES = 2, 256
+_RATES_MB_S = (2.5, 5.0)
 # Virtual: far more than any round takes.
 _ROUND_S = 120.0
 _MEETS_S = 1.0
@@ -81,12 +85,17 @@ def _build(peers: int, rounds: int, exchange: Exchange) -> _Mesh:
     rng = np.random.default_rng(peers)
     names = [f"p{number}" for number in range(peers)]
     parameters = np.zeros(max(_LEAST_VALUES, _TRAININGS * peers * (rounds + 1)), np.float32)
-    network = Network(rng, rates_mb_s={name: float(rng.uniform(2.5, 5.0)) for name in names})
+    network = Network(rng, rates_mb_s={name: float(rng.uniform(*_RATES_MB_S)) for name in names}, is_shared=True)
+    real = SIZE_BYTES // 4
+    segments = count_segments(real, segment_values(real, fmean(_RATES_MB_S), peers))
+    values = -(-parameters.size // segments)
     mesh = _Mesh(network, Accounts(parameters), SIZE_BYTES)
     for name in [AGENT_NODE, *names]:
         is_agent = name == AGENT_NODE
         start = None if is_agent else TrainerStart(parameters.size, b"")
-        told = simulated_start(Contributor(name, 1), "greedy", 2 * peers - 1, "wait", start, 0.0, exchange)
+        told = simulated_start(
+            Contributor(name, 1), "greedy", 2 * peers - 1, "wait", start, 0.0, exchange, segment_values=values
+        )
         role = Role.AGENT if is_agent else Role.TRAINER
         mesh.add(name, role, build_machine(told, parameters), train_s=float(rng.uniform(0.15, 0.4)))
     mesh.is_complete = True

@@ -25,9 +25,11 @@ from mdl.protocol.vocabulary import Partials
 
 # Limit of about so many segments: results of some go out while pieces of others come in. More cost messages.
 _SEGMENTS = 160
-# Each keeps a link busy for at least so long: both ends spend less than that on a message.
+# Each keeps a link busy for so long: both ends spend less than that on a message.
 _SEGMENT_S = 0.004
-# Bytes of a segment on links that nobody has measured: rounds may end before a link is known, and messages cost.
+# A small model is cut for each device to own a part, but into none that takes a link less: a message costs more.
+_LEAST_S = 0.001
+# Bytes of a segment on links that nobody has measured: small models end before a link is known.
 _UNKNOWN_BYTES = 1 << 16
 # Bytes of a segment, a power of two between these. The largest is as much as a message carries at once, for links that
 # carry it in _SEGMENT_S: there messages cost most. On other links segments stay smaller, however large the model is.
@@ -50,10 +52,12 @@ def places_of(order: BroadcastOrdered) -> list[tuple[Contributor, int]]:
 def segment_values(size: int, mb_s: float = 0.0, owners: int = 1) -> int:
     """Return the float32 values of one segment, for a delta of `size` values; the last segment may have fewer.
 
-    mb_s: of the links, in MB/s; 0.0: not known. owners: each should have one at least.
+    mb_s: of the links, in MB/s; 0.0: not known. owners: each should have one, if that is long enough.
     """
     least = mb_s * 1e6 * _SEGMENT_S if mb_s else _UNKNOWN_BYTES
-    wanted = min(max(4 * size / _SEGMENTS, least), 4 * size / owners)
+    wanted = max(4 * size / _SEGMENTS, least)
+    if mb_s:
+        wanted = min(wanted, max(4 * size / owners, mb_s * 1e6 * _LEAST_S))
     power = 1 << max(0, ceil(wanted) - 1).bit_length()
     largest = LARGEST_SEGMENT_BYTES if least > _LARGEST_USUAL_BYTES else _LARGEST_USUAL_BYTES
     return min(max(power, SMALLEST_SEGMENT_BYTES), largest) // 4

@@ -171,8 +171,9 @@ ExchangeBy = Annotated[
     str | None,
     typer.Option(
         "--exchange",
-        help="Send each device's work by chain (whole, from device to device, as the policy orders), shares (in "
-        "segments, by bandwidth) or auto. With auto, shares begin once all links are known and slow.",
+        help="Send each device's work by shares (in segments, by bandwidth), chain (whole, from device to device, "
+        "as the policy orders) or auto. With auto, only a small model that the defence judges goes by chain. "
+        "The default is chain with --policy, else auto.",
         rich_help_panel=ROUNDS,
     ),
 ]
@@ -377,6 +378,8 @@ def round_overrides(
 ) -> dict[str, object]:
     from mdl.config import parse_period, until_settings
 
+    if policy and not compress:
+        exchange = exchange or "chain"  # a policy orders hops
     how: dict[str, object] = {"round.policy": policy, "round.exchange": exchange, "round.compress": compress}
     return how | {"round.every_s": parse_period(every) if every else None} | until_settings(until or [])
 

@@ -103,10 +103,10 @@ del sys.argv[1]
 from mdl.__main__ import main
 main()
 """
-# From which round on, and where: in the middle of training, of a hop, of writing the model.
+# From which round on, and where: in the middle of training, of an exchange, of writing the model.
 BUSY = {
     "trains": (2, "mdl.peers.edge.device:Device:_train"),
-    "aggregates": (4, "mdl.peers.roles.trainer.hops:HopsHere:merge", "mdl.peers.roles.trainer.hops:HopsHere:serve"),
+    "aggregates": (4, "mdl.peers.roles.trainer.exchange:SegmentExchange:take_piece"),
     "saves": (6, "mdl.peers.edge.device:Device:_save"),
 }
 

@@ -67,7 +67,7 @@ def test_a_run_ends_for_all_when_it_is_good_enough_and_keeps_the_best_model(home
 def test_a_run_verifies_compares_and_leaves_all_that_is_promised(home, tmp_path):
     out = tmp_path / "run"
     run = home.run("up", "-n", 3, "--epochs", 2, "--verify", "--baselines", "--json", "--seed", 3,
-                   "--data", SMALL, "--out", out)  # fmt: skip
+                   "--policy", "dqn", "--data", SMALL, "--out", out)  # fmt: skip
     assert run.code == 0, run.told
     result = run.result()
     assert list(result) == RESULT_KEYS

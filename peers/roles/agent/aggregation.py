@@ -45,7 +45,7 @@ from mdl.protocol.status_messages import LEFT_OUT
 from mdl.protocol.vocabulary import Activity, Holding, ResourceState
 from mdl.scheduler.policies.chain import ChainView, DeviceState, DeviceView, Pair, Policy, Wait, go_around
 from mdl.scheduler.policies.device_book import DeviceBook, learn_from_hop, usual_link
-from mdl.scheduler.policies.segment_plan import SegmentPlan, bandwidth_shares, plan_segments
+from mdl.scheduler.policies.segment_plan import SegmentPlan, plan_segments
 from mdl.scheduler.rounds.participation import LOOKED_BACK, Bounds, Close, DeviceSeen, RoundSeen, mesh_rule
 
 logger = logging.getLogger(__name__)
@@ -334,10 +334,8 @@ class Repeater:
         self._said.clear()
 
 
-# If the values of a round take less at best, hops end soon, and the policy minds batteries and busy devices.
-_SLOW_S = 0.05
-# Assumed of links before the first one is measured: 400 Mbit/s. A model that is small there is soon through on others.
-_ANY_MB_S = 50.0
+# Values of a model. An owner of segments judges the direction of many values, and no more; a hop's receiver judges all.
+_JUDGED_WHOLE = 400_000
 # Looked up once: see peers/roles/agent/conductor.py.
 _RECEIVING = Activity.RECEIVING
 
@@ -516,23 +514,10 @@ class Aggregation:
         held = [holding for peer in live if (holding := self._ledger.holding(peer))]
         if any(len(holding.contributors) > 1 or holding.sent_hop is not None for holding in held):
             return "some deltas are merged already"
-        if self._settings.exchange == "shares" or (self.going and self._find_who_goes_on(self.going)):
-            return ""  # an exchange under way needs no plan, so no links either
-        return self._why_fast(live)
-
-    def _why_fast(self, live: Collection[Contributor]) -> str:
-        """Return why hops end soon enough; "": they take a while even at best. Unknown links are like the others."""
-        members = [member for peer in live if (member := self._members.get(peer))]
-        if not members:
-            return "nobody is here"
-        told = [member.device.link_mb_s for member in members]
-        usual_mb_s = usual_link(told, _ANY_MB_S)
-        links = [link or usual_mb_s for link in told]
-        size_mb = 4e-6 * members[0].report.size
-        _, seconds_a_mb = bandwidth_shares(links, [True] * len(links))
-        least_s = size_mb * seconds_a_mb
-        of = "these links" if any(told) else f"links of {_ANY_MB_S:g} MB/s, as none is measured yet"
-        return "" if least_s >= _SLOW_S else f"{least_s:.2g} s of {of}, where segments are for {_SLOW_S:g} s"
+        if self._settings.exchange == "auto" and self._judging.is_on:
+            sizes = (member.report.size for peer in live if (member := self._members.get(peer)))
+            return "a small model's deltas are judged whole" if max(sizes, default=0) < _JUDGED_WHOLE else ""
+        return ""
 
     def _plan_segments(self, now: float) -> Holding | None:
         """Plan the segments; return the mean to be, as soon as everybody holds its own delta."""

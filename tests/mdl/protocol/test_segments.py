@@ -57,10 +57,14 @@ def test_a_segment_that_is_none_is_refused() -> None:
             cut.bounds(segment)
 
 
-def test_segments_of_links_that_nobody_has_measured_are_few_and_each_device_owns_one() -> None:
-    assert 4 * segment_values(62_500) == 1 << 16
-    assert count_segments(62_500, segment_values(62_500, owners=8)) == 8
+def test_segments_of_links_that_nobody_has_measured_are_few() -> None:
+    assert 4 * segment_values(62_500, owners=8) == 1 << 16
     assert 4 * segment_values(11_600_000) == _USUAL
+
+
+def test_each_device_owns_a_part_of_a_small_model_where_that_keeps_its_link_busy() -> None:
+    found = {mb_s: count_segments(62_500, segment_values(62_500, mb_s, owners=8)) for mb_s in (5.0, 60.0, 125.0)}
+    assert found == {5.0: 8, 60.0: 4, 125.0: 2}
 
 
 def test_only_links_on_which_messages_are_what_costs_have_the_largest_segments() -> None:
