@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE =
 TESTS ?= tests/mdl tests/transport tests/scheduler
 
 up: .venv/installed
-	$(BIN)/mdl up -n 4 --data motion --model lenet --epochs 5 --rounds-per-epoch 4 --baselines
+	$(BIN)/mdl up -n 4 --data motion --model lenet --epochs 5 --rounds-per-epoch 4 --policy dqn --baselines
 
 test: .venv/installed
 	$(BIN)/ruff check .

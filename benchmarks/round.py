@@ -7,6 +7,7 @@ number in a vector of any size. The others average the same vector, without any 
     python -m benchmarks round 4@46.4 8@46.4 8@0.25 --plans chain,shares            # loopback
     python -m benchmarks round 4x40@5 --beside hivemind=../hm/bin/python,flower=../fl/bin/python
     python -m benchmarks round 4x40@5 --plans shares --others '' --train-s 2        # whole rounds, also with overlap
+    python -m benchmarks round 4x24@5 --others '' --rounds 12 --fall 1              # a link that falls, and comes back
 
 A case is LINKS@MB: `3x40+10@5` is three hosts of 40 Mbit/s and one of 10, and 5 MB; `4~40@5` four that share a channel
 of 40 Mbit/s; `8@46.4` eight processes on loopback. Gloo and hivemind encrypt nothing; ring, chain and mdl do, but on
@@ -22,6 +23,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -64,6 +68,9 @@ def add_options(parser: Parser) -> None:
     parser.add_argument("--beside", default="", help="hivemind=PYTHON,flower=PYTHON: environments of their own")
     add_rounds(parser, 8)
     add_runs(parser, 3)
+    parser.add_argument(
+        "--fall", type=float, help="Mbit/s of the first host's link in the middle third of mdl's rounds"
+    )
     parser.add_argument("--train-s", type=float, default=0.0, help="a device trains so long: whole rounds are measured")
     add_settings(parser)
     parser.add_argument("--code", type=Path, default=ROOT, help="a source tree of mdl")
@@ -92,6 +99,8 @@ def run(given: Namespace, sheet: Sheet) -> None:
             done = {"failed": str(error)[-300:]}
         measured[place.text].setdefault(system, []).append(done)
         told = done.get("failed") or f"{quartiles(done['seconds'], 4)}, round 1 {done['first_s']:.4f} s"
+        if given.fall and "seconds" in done:
+            told += f", each from round {WARM_UP + 1} on: {[round(second, 2) for second in done['seconds']]}"
         print(f"run {number}, {place.text}, {system}: {told}", file=sys.stderr, flush=True)
     found = {place.text: _summarise(place, measured[place.text]) for place in given.cases}
     for place in given.cases:
@@ -132,13 +141,37 @@ def _run_mdl(net: Any, place: Case, system: str, folder: Path, given: Namespace)
     devices = [
         net.start(host, node, code, f"dev{host}", folder, *words, stderr=log.fileno()) for host in range(place.size)
     ]
-    read_all(devices, PATIENCE_S)
+    with _falling(net, place, folder, given):
+        read_all(devices, PATIENCE_S)
     told = read_run(folder)
     if not told:
         log.seek(0)
         raise RuntimeError(f"no round was closed: {log.read()[-300:]}")
     phases = ("total",) if given.train_s else ("aggregate", "broadcast", "apply")
     return [sum(line.seconds.get(phase, 0.0) for phase in phases) for line in told]
+
+
+@contextmanager
+def _falling(net: Any, place: Case, folder: Path, given: Namespace) -> Iterator[None]:
+    """Slow the first host's link down after a third of the rounds, until two thirds are closed."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        for part, mbit in ((1, given.fall), (2, place.mbit[0])):
+            while len(read_run(folder)) < part * given.rounds // 3:
+                if is_over.wait(0.2):
+                    return
+            net.limit(0, mbit)
+
+    watching = threading.Thread(target=watch)
+    if given.fall and place.mbit:
+        watching.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        if watching.ident:
+            watching.join()
 
 
 def _run_other(net: Any, place: Case, system: str, folder: Path, given: Namespace) -> tuple[list[float], bool]:
