@@ -1,4 +1,4 @@
-"""How often a word of a round has to go from one device to another, one after the other (docs/results/speed.md)."""
+"""How often a word of a round has to go from one device to another, one after the other (docs/results/small-models.md)."""
 
 from __future__ import annotations
 
