@@ -1,4 +1,7 @@
-"""How often a word of a round has to go from one device to another, one after the other (docs/results/small-models.md)."""
+"""How often a word of a round has to go from one device to another, one after the other.
+
+The figures are in docs/results/small-models.md.
+"""
 
 from __future__ import annotations
 
