@@ -300,8 +300,8 @@ class RoundSection(Section, frozen=True):
     rounds: the run's last round; 0: until it is stopped.
     min_peers: devices that must be there before a round is opened.
     policy: the name of a policy that pairs devices for aggregation (scheduler/policies/registry.py).
-    exchange: deltas go whole from hop to hop ("chain") or in segments ("shares"); "auto": in segments, but hop by hop
-        if the defence judges deltas of a small model.
+    exchange: deltas go whole from hop to hop ("chain") or in segments ("shares"); "auto": in segments, but a small
+        model hop by hop if the defence judges deltas, or with more than 100 devices.
     compress: segments in 3.8 (int8) or 6.5 (int4) times fewer bytes; auto: by the links.
     theta: a device's weight in the mean: 1 each ("peer"), or its windows ("samples").
     eta: step along the global delta (Algorithm 1), also of the outer optimizer.

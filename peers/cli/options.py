@@ -172,7 +172,7 @@ ExchangeBy = Annotated[
     typer.Option(
         "--exchange",
         help="Send each device's work by shares (in segments, by bandwidth), chain (whole, from device to device, "
-        "as the policy orders) or auto. With auto, only a small model that the defence judges goes by chain. "
+        "as the policy orders) or auto. With auto, a small model goes by chain with a defence or over 100 devices. "
         "The default is chain with --policy, else auto.",
         rich_help_panel=ROUNDS,
     ),

@@ -335,7 +335,9 @@ class Repeater:
 
 
 # Values of a model. An owner of segments judges the direction of many values, and no more; a hop's receiver judges all.
-_JUDGED_WHOLE = 400_000
+_SMALL = 400_000
+# A small model has few owners, each of which exchanges with all: with more devices hops are over sooner.
+_MANY = 100
 # Looked up once: see peers/roles/agent/conductor.py.
 _RECEIVING = Activity.RECEIVING
 
@@ -514,9 +516,12 @@ class Aggregation:
         held = [holding for peer in live if (holding := self._ledger.holding(peer))]
         if any(len(holding.contributors) > 1 or holding.sent_hop is not None for holding in held):
             return "some deltas are merged already"
-        if self._settings.exchange == "auto" and self._judging.is_on:
-            sizes = (member.report.size for peer in live if (member := self._members.get(peer)))
-            return "a small model's deltas are judged whole" if max(sizes, default=0) < _JUDGED_WHOLE else ""
+        sizes = (member.report.size for peer in live if (member := self._members.get(peer)))
+        if self._settings.exchange == "auto" and max(sizes, default=0) < _SMALL:
+            if self._judging.is_on:
+                return "a small model's deltas are judged whole"
+            if len(live) > _MANY:
+                return f"more than {_MANY} devices, and a small model"
         return ""
 
     def _plan_segments(self, now: float) -> Holding | None:

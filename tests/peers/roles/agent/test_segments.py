@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from mdl.peers.roles.agent import aggregation
 from mdl.peers.roles.agent.agent import MobileAgent
 from mdl.peers.roles.agent.conductor import Phase
 from mdl.protocol.delta import Contributor, Partial
@@ -327,6 +328,19 @@ def test_auto_takes_segments_but_hops_where_a_small_model_is_judged(judges: bool
     for peer in (A, B, C):
         desk.hold(peer)
     assert bool(desk.hops()) is not segments
+    assert (BroadcastOrdered in desk.newest) is segments
+
+
+@pytest.mark.parametrize(("size", "segments"), [(10, False), (400_000, True)])
+def test_auto_takes_hops_where_many_devices_have_a_small_model(
+    size: int, segments: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aggregation, "_MANY", 2)
+    desk = Desk(min_peers=3, exchange="auto", segment_values=size // 5)
+    for peer in (A, B, C):
+        desk.report(peer, size=size)
+    for peer in (A, B, C):
+        desk.hold(peer)
     assert (BroadcastOrdered in desk.newest) is segments
 
 
