@@ -89,7 +89,8 @@ def build(name, policy, now):
     """policy: or how deltas travel instead of hops, which then play no part."""
     # Training is held back in some of these tests: nobody is left out for that.
     overrides = {"round.rounds": ROUNDS, "round.min_peers": len(PEERS), "round.wait_for": 1.0}
-    overrides["round.exchange" if policy == "shares" else "round.policy"] = policy
+    is_cut = policy == "shares"
+    overrides |= {"round.exchange": "shares"} if is_cut else {"round.exchange": "chain", "round.policy": policy}
     config = load_config(None, overrides | {"faults.lost_after_s": 2.0, "round.keep_deltas": True})
     settings = TrainerSettings(theta=WEIGHTS.get(name, 1.0))
     trainer = TrainerStart(SIZE, b"", "schema", "model", settings=settings) if name != "agent" else None
