@@ -101,6 +101,7 @@ def _is_signed(public: bytes, claim: bytes, signature: bytes) -> bool:
 
 # 0.3 MB at 2.5 to 5 MB/s: a hop takes 0.06 to 0.12 s, not much less than local training, so that faults hit both.
 SIZE_BYTES = 300_000
+RATES_MB_S = (2.5, 5.0)
 # A round of a device that trains alone takes as long as its training does: 0.15 s at least, mostly more.
 _ALONE_S = 0.15
 # If nothing in a plan keeps devices apart for longer, the trainings of a run of its size are enough.
@@ -122,7 +123,7 @@ def build_mesh(plan: FaultPlan, record: bool = False) -> tuple[SimMesh, Injector
     rng = np.random.default_rng([plan.seed, 0x5EED])
     start = np.zeros(_count_trainings(plan), np.float32)
     accounts = Accounts(start, plan.compress, plan.outer())
-    rates = {peer_id: float(rng.uniform(2.5, 5.0)) for peer_id in plan.peer_ids()}
+    rates = {peer_id: float(rng.uniform(*RATES_MB_S)) for peer_id in plan.peer_ids()}
     network = Network(
         rng, jitter_s=plan.jitter_s, rates_mb_s=rates, loss=plan.loss, duplication=plan.duplication, late=plan.late
     )

@@ -338,6 +338,8 @@ class Repeater:
 _SMALL = 400_000
 # A small model has few owners, each of which exchanges with all: with more devices hops are over sooner.
 _MANY = 100
+# Segments that are planned anew give up what is on its way, and begin once more.
+_WORTH_IT = 1.15
 # Looked up once: see peers/roles/agent/conductor.py.
 _RECEIVING = Activity.RECEIVING
 
@@ -546,6 +548,23 @@ class Aggregation:
         self.plan = plan
         theta = sum(holding.theta for holding in holdings.values() if holding)
         return Holding(theta, tuple(sorted(holdings)))
+
+    def is_better_anew(self, plan: SegmentPlan, elapsed_s: float, now: float) -> bool:
+        """Return True if a plan by the links that are known by now is over sooner than the rest of this one.
+
+        elapsed_s: of its exchange.
+        """
+        size = next(report.size for report in self._ledger.reports.values())
+        view = chain_view(self._ledger, self._members, now)
+        anew = plan_segments(view, size, self._settings.segment_values, plan.coding)
+        devices = [device for device in view.devices if device.state is not _DEAD]
+        links = [device.link_mb_s for device in devices]
+        if anew is None or not any(links) or elapsed_s > anew.bound_s / 2:
+            return False  # by then much of the values is there
+        usual_mb_s = usual_link(links, 0.0)
+        sent_mb = [plan.work_of(device.peer_id, size)[0] / 1e6 for device in devices]
+        takes_s = max(mb / (link or usual_mb_s) for mb, link in zip(sent_mb, links, strict=True))
+        return takes_s - elapsed_s > _WORTH_IT * anew.bound_s
 
     def _find_who_goes_on(self, going: BroadcastOrdered) -> Holding | None:
         """Return the mean of those left of an exchange, if all have followed it as far as this device has.

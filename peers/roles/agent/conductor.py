@@ -92,6 +92,7 @@ class Conductor:
         self._repeater = round_.repeater
         self._settings = round_.settings
         self._enough_at: float | None = None  # enough devices have the result since then
+        self._is_planned_anew = False
         self._dropped_at = 0.0  # the segments went on without a slow device last
         self._stall_s = round_.settings.stall_s
         self._aggregation = Aggregation(round_, going)
@@ -256,6 +257,8 @@ class Conductor:
                 if not distribution.sources():
                     return self._lose_result(now)
                 distribution.order(now)  # devices that have all of it give it to the others
+            elif self._is_better_planned_anew(now):
+                return self._lose_result(now)
         elif not distribution.sources():
             return self._lose_result(now)
         elif distribution.is_refused():
@@ -274,6 +277,19 @@ class Conductor:
             return self._decide(distribution.recipients(), now)
         self.waiting_for = f"{first_few([member.peer_id for member in late])} to have the result"
         return self._repeater.say_to_all([member.contributor for member in late], order, now)
+
+    def _is_better_planned_anew(self, now: float) -> bool:
+        """Return True, once a round, if its segments were planned without any link, and are over sooner with those."""
+        plan = self._distribution.plan
+        if self._is_planned_anew or plan is None or plan.bound_s or self._distribution.sources():
+            return False
+        elapsed_s = now - self.marks[BROADCASTING.value]
+        self._is_planned_anew = self._aggregation.is_better_anew(plan, elapsed_s, now)
+        if self._is_planned_anew:
+            logger.info(
+                "round %d: its segments are planned anew, by the links that are known now", self.ledger.round_id
+            )
+        return self._is_planned_anew
 
     def _find_slow(self, recipients: list[TrainerSeen], now: float) -> TrainerSeen | None:
         """Return the device that most owners wait for, once the segments take twice their planned time and the grace.

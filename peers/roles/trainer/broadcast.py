@@ -179,7 +179,10 @@ class Staging:
         if type(message) is SegmentsReady:
             return [*exchange.hear_ready(sender, message, now), *self._name_if_whole(part, exchange)]
         if type(message) is SegmentTaken:
-            return [*exchange.hear_taken(sender, message, now)]
+            sends = exchange.hear_taken(sender, message, now)
+            if not self._voice.link_mb_s:
+                self._tell_link(exchange)  # the segments were planned without it, and the agent may plan them anew
+            return [*sends]
         assert values is not None
         if type(message) is PieceMessage:
             sends = exchange.take_piece(sender, message, values, now, checksum)
@@ -239,8 +242,13 @@ class Staging:
 
     def _note_staged(self, part: RoundState) -> None:
         """Note the staged result: it may be closed from here on, whatever this device hears of it."""
-        if (exchange := part.broadcast.exchange) and exchange.uplink.mb_s:
-            self._voice.link_mb_s = min(exchange.uplink.mb_s, MAX_RATE_MB_S)
+        if exchange := part.broadcast.exchange:
+            self._tell_link(exchange)
         if (staged := part.broadcast.report()) and part.broadcast.order:
             self.staged_term = part.broadcast.order.term
             self._standing.note_staged(staged)
+
+    def _tell_link(self, exchange: SegmentExchange) -> None:
+        """Report the speed of this device's link, if this exchange has shown it."""
+        if exchange.uplink.mb_s:
+            self._voice.link_mb_s, self._voice.has_changed = min(exchange.uplink.mb_s, MAX_RATE_MB_S), True

@@ -293,6 +293,27 @@ def test_devices_that_do_not_reach_each_other_own_no_segment() -> None:
     assert not desk.hops()
 
 
+@pytest.mark.parametrize(("slow_mb_s", "is_anew"), [(1e-6, True), (0.0, False)])
+def test_segments_that_were_planned_without_links_are_planned_anew_once_if_that_takes_less_time(
+    slow_mb_s: float, is_anew: bool
+) -> None:
+    """Ten values, 40 bytes, at 10 bytes a second, and one device at a tenth of that or as fast as the others."""
+    desk = _desk(min_peers=4)
+    desk.start(A, B, C, D)
+    first = desk.last(BroadcastOrdered)
+    assert first.owns == (2, 1, 1, 1)
+    for peer, mb_s in ((A, slow_mb_s), (B, 1e-5), (C, 1e-5), (D, 1e-5)):
+        desk.report(peer, link_mb_s=mb_s, transfer=Transfer("a", 8, 40))
+    order = desk.last(BroadcastOrdered)
+    assert (order.version > first.version) is is_anew
+    assert (order.contributors, order.lost) == (first.contributors, ())
+    if is_anew:
+        assert (order.owns[0], order.began) == (0, order.version)
+        for peer, mb_s in ((A, 1e-5), (B, 1e-6), (C, 1e-5)):
+            desk.report(peer, link_mb_s=mb_s, transfer=Transfer("a", 16, 40))
+        assert desk.last(BroadcastOrdered) == order
+
+
 def test_if_no_device_reaches_all_others_they_aggregate_by_hops() -> None:
     desk = _desk()
     for peer in (A, B, C):
