@@ -279,9 +279,14 @@ class Conductor:
         return self._repeater.say_to_all([member.contributor for member in late], order, now)
 
     def _is_better_planned_anew(self, now: float) -> bool:
-        """Return True, once a round, if its segments were planned without any link, and are over sooner with those."""
-        plan = self._distribution.plan
+        """Return True, once a round, if its segments were planned without any link, and are over sooner with those.
+
+        The pieces that a lost device has given would be lost with the plan.
+        """
+        plan, last = self._distribution.plan, self._distribution.last
         if self._is_planned_anew or plan is None or plan.bound_s or self._distribution.sources():
+            return False
+        if last is None or last.lost:
             return False
         elapsed_s = now - self.marks[BROADCASTING.value]
         self._is_planned_anew = self._aggregation.is_better_anew(plan, elapsed_s, now)
