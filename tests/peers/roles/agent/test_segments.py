@@ -314,17 +314,6 @@ def test_segments_that_were_planned_without_links_are_planned_anew_once_if_that_
         assert desk.last(BroadcastOrdered) == order
 
 
-def test_segments_that_have_pieces_of_a_lost_device_are_not_planned_anew() -> None:
-    desk = _desk(min_peers=4)
-    desk.start(A, B, C, D)
-    desk.silence(D, A, B, C, for_s=6.0)
-    lost = desk.last(BroadcastOrdered)
-    assert [each.contributor for each in lost.lost] == [D]
-    for peer, mb_s in ((A, 1e-7), (B, 1e-5), (C, 1e-5)):
-        desk.report(peer, link_mb_s=mb_s, transfer=Transfer("a", 8, 40))
-    assert desk.last(BroadcastOrdered) == lost
-
-
 def test_if_no_device_reaches_all_others_they_aggregate_by_hops() -> None:
     desk = _desk()
     for peer in (A, B, C):
