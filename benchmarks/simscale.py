@@ -30,7 +30,7 @@ from benchmarks.tool.table import show
 from mdl.config import Exchange
 from mdl.errors import ConfigError
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
-from mdl.peers.trials.run_plan import SIZE_BYTES
+from mdl.peers.trials.run_plan import RATES_MB_S, SIZE_BYTES
 from mdl.protocol.delta import Contributor
 from mdl.protocol.segments import count_segments, segment_values
 from mdl.protocol.vocabulary import Role
@@ -41,7 +41,6 @@ from mdl.sim.plans.fault_plan import AGENT_NODE
 
 # One dimension a training (sim/mesh/accounts.py), with room for rounds that are opened twice.
 _TRAININGS, _LEAST_VALUES = 2, 256
-_RATES_MB_S = (2.5, 5.0)
 # Virtual: far more than any round takes.
 _ROUND_S = 120.0
 _MEETS_S = 1.0
@@ -85,9 +84,9 @@ def _build(peers: int, rounds: int, exchange: Exchange) -> _Mesh:
     rng = np.random.default_rng(peers)
     names = [f"p{number}" for number in range(peers)]
     parameters = np.zeros(max(_LEAST_VALUES, _TRAININGS * peers * (rounds + 1)), np.float32)
-    network = Network(rng, rates_mb_s={name: float(rng.uniform(*_RATES_MB_S)) for name in names}, is_shared=True)
+    network = Network(rng, rates_mb_s={name: float(rng.uniform(*RATES_MB_S)) for name in names}, is_shared=True)
     real = SIZE_BYTES // 4
-    segments = count_segments(real, segment_values(real, fmean(_RATES_MB_S), peers))
+    segments = count_segments(real, segment_values(real, fmean(RATES_MB_S), peers))
     values = -(-parameters.size // segments)
     mesh = _Mesh(network, Accounts(parameters), SIZE_BYTES)
     for name in [AGENT_NODE, *names]:

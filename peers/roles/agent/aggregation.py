@@ -334,7 +334,7 @@ class Repeater:
         self._said.clear()
 
 
-# Values of a model. An owner of segments judges the direction of many values, and no more; a hop's receiver judges all.
+# A model of fewer values is small. An owner judges the direction of many values alone; a receiver of hops judges all.
 _SMALL = 400_000
 # A small model has few owners, each of which exchanges with all: with more devices hops are over sooner.
 _MANY = 100
@@ -554,15 +554,16 @@ class Aggregation:
 
         elapsed_s: of its exchange.
         """
-        size = next(report.size for report in self._ledger.reports.values())
-        view = chain_view(self._ledger, self._members, now)
+        members = [member for peer in self._ledger.live() if (member := self._members.get(peer))]
+        links = [member.device.link_mb_s for member in members]
+        if not any(links):
+            return False
+        size, view = members[0].report.size, chain_view(self._ledger, self._members, now)
         anew = plan_segments(view, size, self._settings.segment_values, plan.coding)
-        devices = [device for device in view.devices if device.state is not _DEAD]
-        links = [device.link_mb_s for device in devices]
-        if anew is None or not any(links) or elapsed_s > anew.bound_s / 2:
+        if anew is None or elapsed_s > anew.bound_s / 2:
             return False  # by then much of the values is there
         usual_mb_s = usual_link(links, 0.0)
-        sent_mb = [plan.work_of(device.peer_id, size)[0] / 1e6 for device in devices]
+        sent_mb = [plan.work_of(member.peer_id, size)[0] / 1e6 for member in members]
         takes_s = max(mb / (link or usual_mb_s) for mb, link in zip(sent_mb, links, strict=True))
         return takes_s - elapsed_s > _WORTH_IT * anew.bound_s
 

@@ -284,9 +284,9 @@ class Conductor:
         The pieces that a lost device has given would be lost with the plan.
         """
         plan, last = self._distribution.plan, self._distribution.last
-        if self._is_planned_anew or plan is None or plan.bound_s or self._distribution.sources():
+        if self._is_planned_anew or plan is None or plan.bound_s or last is None or last.lost:
             return False
-        if last is None or last.lost:
+        if self._distribution.sources():
             return False
         elapsed_s = now - self.marks[BROADCASTING.value]
         self._is_planned_anew = self._aggregation.is_better_anew(plan, elapsed_s, now)

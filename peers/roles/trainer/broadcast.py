@@ -180,8 +180,9 @@ class Staging:
             return [*exchange.hear_ready(sender, message, now), *self._name_if_whole(part, exchange)]
         if type(message) is SegmentTaken:
             sends = exchange.hear_taken(sender, message, now)
-            if not self._voice.link_mb_s:
-                self._tell_link(exchange)  # the segments were planned without it, and the agent may plan them anew
+            if exchange.uplink.mb_s and not self._voice.link_mb_s:
+                self._note_link(exchange)
+                self._voice.has_changed = True  # the segments were planned without it: the agent may plan them anew
             return [*sends]
         assert values is not None
         if type(message) is PieceMessage:
@@ -243,12 +244,12 @@ class Staging:
     def _note_staged(self, part: RoundState) -> None:
         """Note the staged result: it may be closed from here on, whatever this device hears of it."""
         if exchange := part.broadcast.exchange:
-            self._tell_link(exchange)
+            self._note_link(exchange)
         if (staged := part.broadcast.report()) and part.broadcast.order:
             self.staged_term = part.broadcast.order.term
             self._standing.note_staged(staged)
 
-    def _tell_link(self, exchange: SegmentExchange) -> None:
-        """Report the speed of this device's link, if this exchange has shown it."""
+    def _note_link(self, exchange: SegmentExchange) -> None:
+        """Note the speed of this device's link for its reports, if this exchange has shown it."""
         if exchange.uplink.mb_s:
-            self._voice.link_mb_s, self._voice.has_changed = min(exchange.uplink.mb_s, MAX_RATE_MB_S), True
+            self._voice.link_mb_s = min(exchange.uplink.mb_s, MAX_RATE_MB_S)

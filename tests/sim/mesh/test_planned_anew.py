@@ -24,7 +24,7 @@ def _links_as_slow_as_simulated_values_are_few(monkeypatch: pytest.MonkeyPatch) 
 
 
 def _first_round() -> SimMesh:
-    """Of six devices, one of which has a tenth of the others' link, and many segments."""
+    """Play a round of many segments and six devices, one of which has a tenth of the others' link."""
     mesh, _ = run_plan.build_mesh(FaultPlan(seed=3, peers=6, rounds=60, exchange="shares"))
     mesh.network.is_shared = True
     mesh.network.rates_mb_s = dict.fromkeys(mesh.nodes, 0.01) | {"p3": 0.001}

@@ -1,4 +1,4 @@
-"""How often a word of a round has to go from one device to another, one after the other.
+"""Counts how often a word of a round has to go from one device to another, one after the other.
 
 The figures are in docs/results/small-models.md.
 """
