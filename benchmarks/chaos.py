@@ -32,7 +32,7 @@ from benchmarks.tool.sheet import Failed, Sheet
 from benchmarks.tool.table import show
 from mdl.config import load_config
 from mdl.peers.launch.processes import Child, Children
-from mdl.peers.view.inference import evaluate_model
+from mdl.peers.use.inference import evaluate_model
 from mdl.transport.trust.keys import Mesh, new_join_code
 
 _SETTINGS = (

@@ -26,13 +26,13 @@ from benchmarks.tool.options import Namespace, Parser, add_data, add_seeds, add_
 from benchmarks.tool.sheet import Failed, Sheet
 from benchmarks.tool.spread import median
 from benchmarks.tool.table import show
-from mdl.cloud.model_kinds import kind_of
 from mdl.config import load_config
 from mdl.data import default_cache_dir, load_data
 from mdl.errors import ConfigError
 from mdl.files.checkpoint import read_safetensors
 from mdl.learning.evaluation import evaluate
 from mdl.own import own_data, own_model
+from mdl.peers.colla.model.model_kinds import kind_of
 
 # More rounds than any run has: the mesh's model stays at home.
 _NEVER = 1_000_000

@@ -35,10 +35,10 @@ from benchmarks.next_place.record import Device, Examples, cut_record, first_par
 from benchmarks.next_place.table import COLLA, EXTENDED, PAPER, describe_variants, show_tables, summarise
 from benchmarks.tool.options import Namespace, Parser, add_data, add_seeds
 from benchmarks.tool.sheet import Sheet
-from mdl.cloud.classroom import Classroom, suggest
-from mdl.cloud.model_kinds import RecurrentKind
 from mdl.data.readers.places import PlaceLog, PlaceOptions, read_stays
 from mdl.errors import ConfigError
+from mdl.peers.colla.model.classroom import Classroom, suggest
+from mdl.peers.colla.model.model_kinds import RecurrentKind
 
 _WITHOUT_TIME = "DT, RNN without time"
 # Of the cloud's teaching: no groups (Fig. 9a); so many groups as Fig. 9b has; the best 70 % teach (Fig. 14).

@@ -37,8 +37,8 @@ from benchmarks.recommend.tables import FAIR, STALE, generated, table2, table3, 
 from benchmarks.tool.options import Namespace, Parser, add_data, add_seeds
 from benchmarks.tool.sheet import Sheet
 from mdl.errors import ConfigError
-from mdl.recommend.din import DinSettings
-from mdl.recommend.readers import read_interactions
+from mdl.peers.dccl.model.din import DinSettings
+from mdl.peers.dccl.model.readers import read_interactions
 
 # What each finds, and which of its rows the others are compared with.
 TABLES = {

@@ -40,12 +40,12 @@ from benchmarks.tool.sheet import Failed, Sheet
 from benchmarks.tool.table import show
 from mdl.config import Config, load_config
 from mdl.errors import MdlError
-from mdl.peers.recommend.node import make_device
+from mdl.peers.dccl.edge import make_device
+from mdl.peers.dccl.model.interactions import Interactions
+from mdl.peers.dccl.model.readers import read_interactions
 from mdl.protocol.cloud_messages import UpdateTaken
 from mdl.protocol.delta import Contributor, digest_of
 from mdl.protocol.machine import Effect, Event, Received, StudyLesson, UpdateReady
-from mdl.recommend.interactions import Interactions
-from mdl.recommend.readers import read_interactions
 from mdl.transport.runtime import Runtime
 from mdl.transport.trust.keys import MeshKeys, new_join_code
 

@@ -27,17 +27,17 @@ from benchmarks.tool.options import Namespace, Parser
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from benchmarks.tool.turns import in_turns
-from mdl.peers.personal.train import read_sentences
-from mdl.personal.compression import count_bytes
-from mdl.personal.study import Study, StudySettings, Task, tune_all, tune_only
-from mdl.personal.words.keyboard import STEP_SAMPLES, OnlineLearner
-from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
-from mdl.personal.words.personalise import (
+from mdl.peers.deeptype.model.compression import count_bytes
+from mdl.peers.deeptype.model.keyboard import STEP_SAMPLES, OnlineLearner
+from mdl.peers.deeptype.model.next_word import NextWordModel, NextWordSize, build_next_word
+from mdl.peers.deeptype.model.personalise import (
     Techniques,
     TextTask,
     cache_text,
 )
-from mdl.personal.words.text import Text, TokenTable, encode
+from mdl.peers.deeptype.model.study import Study, StudySettings, Task, tune_all, tune_only
+from mdl.peers.deeptype.model.text import Text, TokenTable, encode
+from mdl.peers.deeptype.train import read_sentences
 
 CLASSES, PERSONAL, HIDDEN, RANK = 20_000, 10_000, 400, 40
 # Of Table 2: hours for an epoch of 100,000 words on a Nexus 6, and MB.

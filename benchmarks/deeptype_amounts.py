@@ -21,13 +21,13 @@ from benchmarks.tool.options import Namespace, Parser
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.errors import ConfigError
-from mdl.peers.personal.train import Sentences, read_sentences
-from mdl.personal.study import Study, StudySettings, tune_all
-from mdl.personal.words.efficiency import Alphabet, evaluate_next_word
-from mdl.personal.words.keyboard import count_ngrams, evaluate_ngrams
-from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
-from mdl.personal.words.personalise import TextTask
-from mdl.personal.words.text import build_table, encode
+from mdl.peers.deeptype.model.efficiency import Alphabet, evaluate_next_word
+from mdl.peers.deeptype.model.keyboard import count_ngrams, evaluate_ngrams
+from mdl.peers.deeptype.model.next_word import NextWordModel, NextWordSize, build_next_word
+from mdl.peers.deeptype.model.personalise import TextTask
+from mdl.peers.deeptype.model.study import Study, StudySettings, tune_all
+from mdl.peers.deeptype.model.text import build_table, encode
+from mdl.peers.deeptype.train import Sentences, read_sentences
 
 # Top-3 efficiency of its network by millions of words (3.2).
 PAPER = {1_000_000: 0.524, 10_000_000: 0.573}

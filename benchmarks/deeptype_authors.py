@@ -28,14 +28,21 @@ from benchmarks.deeptype import authors_of
 from benchmarks.tool.options import Namespace, Parser
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
-from mdl.peers.personal.train import Sentences, read_sentences
-from mdl.personal.study import StudySettings
-from mdl.personal.words.efficiency import Alphabet, evaluate_next_word
-from mdl.personal.words.keyboard import count_ngrams, evaluate_mixture, evaluate_ngrams
-from mdl.personal.words.model_file import load_next_word, save_next_word
-from mdl.personal.words.next_word import NextWordModel, NextWordSize, build_next_word
-from mdl.personal.words.personalise import Techniques, begin_study, change_words, count_words, plan_words, suit_rate
-from mdl.personal.words.text import TokenTable, build_table, encode
+from mdl.peers.deeptype.model.efficiency import Alphabet, evaluate_next_word
+from mdl.peers.deeptype.model.keyboard import count_ngrams, evaluate_mixture, evaluate_ngrams
+from mdl.peers.deeptype.model.model_file import load_next_word, save_next_word
+from mdl.peers.deeptype.model.next_word import NextWordModel, NextWordSize, build_next_word
+from mdl.peers.deeptype.model.personalise import (
+    Techniques,
+    begin_study,
+    change_words,
+    count_words,
+    plan_words,
+    suit_rate,
+)
+from mdl.peers.deeptype.model.study import StudySettings
+from mdl.peers.deeptype.model.text import TokenTable, build_table, encode
+from mdl.peers.deeptype.train import Sentences, read_sentences
 
 Row: TypeAlias = dict[str, float]
 

@@ -24,13 +24,13 @@ from benchmarks.deeptype_authors import SAME_WORDS, cut, file_name
 from benchmarks.tool.options import Namespace, Parser
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
-from mdl.peers.personal.train import read_sentences
-from mdl.personal.study import StudySettings
-from mdl.personal.words.efficiency import evaluate_next_word
-from mdl.personal.words.model_file import load_next_word
-from mdl.personal.words.next_word import NextWordModel
-from mdl.personal.words.personalise import Techniques, begin_study, suit_rate
-from mdl.personal.words.text import Text, encode
+from mdl.peers.deeptype.model.efficiency import evaluate_next_word
+from mdl.peers.deeptype.model.model_file import load_next_word
+from mdl.peers.deeptype.model.next_word import NextWordModel
+from mdl.peers.deeptype.model.personalise import Techniques, begin_study, suit_rate
+from mdl.peers.deeptype.model.study import StudySettings
+from mdl.peers.deeptype.model.text import Text, encode
+from mdl.peers.deeptype.train import read_sentences
 
 _TECHNIQUES = Techniques(True, 0, 0, cache=True)
 

@@ -24,11 +24,11 @@ from benchmarks.deeptype import authors_of
 from benchmarks.tool.options import Namespace, Parser
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
-from mdl.peers.personal.train import Sentences, read_sentences
-from mdl.personal.words.efficiency import efficiency
-from mdl.personal.words.keyboard import Keyboard, OnlineLearner
-from mdl.personal.words.model_file import load_next_word
-from mdl.personal.words.personalise import online_rate
+from mdl.peers.deeptype.model.efficiency import efficiency
+from mdl.peers.deeptype.model.keyboard import Keyboard, OnlineLearner
+from mdl.peers.deeptype.model.model_file import load_next_word
+from mdl.peers.deeptype.model.personalise import online_rate
+from mdl.peers.deeptype.train import Sentences, read_sentences
 
 PARTS = 10
 ARMS = ("nothing learned", "learning", "learning, with recent words")

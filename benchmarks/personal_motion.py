@@ -3,7 +3,7 @@
     python -m benchmarks personal_motion --data uci-har:UCI_HAR_Dataset.zip --seeds 0 1 2
 
 A model is trained on the data set's training people. Of each test person the first half of their windows, in time and
-by whole segments, is learned by the last layer alone (`mdl.personal`: features cached), by all layers (at each of
+by whole segments, is learned by the last layer alone (`mdl.peers.deeptype.model`: cached), by all layers (at each of
 --rates), or by a vector of 64 numbers that generates patches (`benchmarks/recommend/windows.py`; the basis is learned
 from the training people); the other half is the test. Controls: another person's half, and the vector that all start
 from.
@@ -32,9 +32,9 @@ from mdl.learning.evaluation import predict_logits
 from mdl.learning.flat import FlatModel
 from mdl.learning.models import build_model
 from mdl.learning.training import LocalTrainer
-from mdl.personal.compression import FactoredLinear
-from mdl.personal.study import FeatureTask, Ids, Study, StudySettings, tune_all, tune_only
-from mdl.recommend.device_step import Basis
+from mdl.peers.dccl.model.device_step import Basis
+from mdl.peers.deeptype.model.compression import FactoredLinear
+from mdl.peers.deeptype.model.study import FeatureTask, Ids, Study, StudySettings, tune_all, tune_only
 
 Row: TypeAlias = dict[str, float]
 

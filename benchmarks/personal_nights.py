@@ -28,15 +28,15 @@ from benchmarks.tool.options import Namespace, Parser, add_seeds
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.learning.flat import FlatModel
-from mdl.peers.personal.shared import TextLesson, teach
-from mdl.peers.personal.train import Sentences, read_sentences
-from mdl.personal.compression import swap_unused
-from mdl.personal.study import Study, StudySettings, tune_only
-from mdl.personal.words.efficiency import evaluate_next_word
-from mdl.personal.words.model_file import load_next_word
-from mdl.personal.words.next_word import NextWordModel
-from mdl.personal.words.personalise import TextTask, change_words, count_words, rebase, suit_rate
-from mdl.personal.words.text import TokenTable, encode
+from mdl.peers.deeptype.model.compression import swap_unused
+from mdl.peers.deeptype.model.efficiency import evaluate_next_word
+from mdl.peers.deeptype.model.model_file import load_next_word
+from mdl.peers.deeptype.model.next_word import NextWordModel
+from mdl.peers.deeptype.model.personalise import TextTask, change_words, count_words, rebase, suit_rate
+from mdl.peers.deeptype.model.study import Study, StudySettings, tune_only
+from mdl.peers.deeptype.model.text import TokenTable, encode
+from mdl.peers.deeptype.shared import TextLesson, teach
+from mdl.peers.deeptype.train import Sentences, read_sentences
 
 
 @dataclass

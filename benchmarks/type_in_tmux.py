@@ -21,8 +21,8 @@ from statistics import median
 
 from benchmarks.tool.options import Namespace, Parser
 from benchmarks.tool.sheet import Failed, Sheet
-from mdl.peers.personal.home import LOG, MODEL
-from mdl.peers.personal.train import read_sentences
+from mdl.peers.deeptype.home import LOG, MODEL
+from mdl.peers.deeptype.train import read_sentences
 
 _WIDTH = 220
 # To start, load torch and a model on a busy machine; and for a key to be shown.

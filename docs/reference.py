@@ -18,7 +18,7 @@ from mdl.config import Section, ranges_of
 from mdl.data.sources import source_forms
 from mdl.learning.built_in import MODELS
 from mdl.peers.cli.main import whole
-from mdl.peers.cli.options import COMMANDS
+from mdl.peers.command.options import COMMANDS
 from mdl.peers.view import snapshot
 from mdl.peers.web.prometheus import METRICS
 from mdl.protocol import cloud_messages, messages, round_messages, sharing_messages, status_messages, vocabulary

@@ -22,10 +22,10 @@ from mdl.data.sources import parse_spec
 from mdl.learning.built_in import MODELS
 from mdl.learning.networks import is_configured, parse_sizes
 from mdl.peers.cli.main import whole as root
-from mdl.peers.cli.web import with_port
+from mdl.peers.command.web import with_port
+from mdl.peers.dccl.model.readers import parse_log
 from mdl.peers.view.compare import parse_rules, parse_wanted
 from mdl.peers.view.schedule_source import draw_scenarios
-from mdl.recommend.readers import parse_log
 from mdl.scheduler.explain.watched_play import parse_policies
 from mdl.scheduler.given import is_file
 from mdl.scheduler.policies.registry import POLICIES, SHARES_BY

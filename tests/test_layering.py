@@ -18,12 +18,12 @@ LAYERS = ("mdl", "transport", "sim", "scheduler", "peers")
 FACE = ("mdl/__init__.py", "mdl/__main__.py", "mdl/gym.py")
 # And, inside each, only from folders that stand left of its own; a large module may stand for a folder.
 INSIDE = {
-    "mdl": ("devices", "defence", "protocol", "data", "learning", "files", "cloud", "personal", "recommend"),
+    "mdl": ("devices", "defence", "protocol", "data", "learning", "files"),
     "transport": ("trust", "wire", "discovery", "links"),
     "scheduler": ("policies", "paper", "study", "rounds", "training", "explain"),
     "peers": (
-        *("roles", "edge", "personal", "recommend", "view", "ownership", "sharing", "loops", "integrations"),
-        *("web", "launch", "trials", "service", "doctor", "cli"),
+        *("roles", "edge", "view", "ownership", "sharing", "loops", "integrations", "web", "command"),
+        *("cloud", "colla", "dccl", "deeptype", "use", "launch", "trials", "service", "doctor", "cli"),
     ),
     "peers/roles": ("membership", "trainer", "agent"),
 }
@@ -38,9 +38,6 @@ PURE = (
     "mdl/defence",
     "mdl/protocol",
     "mdl/devices",
-    "mdl/cloud",
-    "mdl/personal",
-    "mdl/recommend",
     "mdl/learning",
     "transport/wire",
     "sim",
@@ -51,6 +48,14 @@ PURE = (
     "scheduler/rounds",
     "scheduler/training",
     "peers/roles",
+    # Each slice holds a paper: its model and its machine decide, its edge meets the runtime, its commands print.
+    "peers/cloud/learner.py",
+    "peers/cloud/teaching.py",
+    "peers/colla/machine.py",
+    "peers/colla/model",
+    "peers/dccl/machine.py",
+    "peers/dccl/model",
+    "peers/deeptype/model",
 )
 IMPURE = {"time", "random", "asyncio", "threading", "socket", "zmq", "zeroconf", "psutil", "os", "subprocess"}
 # Modules of the scheduler that train a policy may import these, and no peer imports those modules.
@@ -160,12 +165,12 @@ IMPORTS_BY_NAME = "mdl/own.py"
 HEARS_THE_USER = {
     "peers/launch/baselines.py",
     "peers/cli/main.py",
-    "peers/cli/options.py",
+    "peers/command/options.py",
     "peers/cli/data.py",
     "peers/cli/use.py",
     "peers/cli/schedule.py",
     "peers/cli/sim.py",
-    "peers/edge/cloud.py",
+    "peers/colla/edge.py",
     "peers/edge/device.py",
     "peers/edge/share.py",
     "peers/launch/up.py",
@@ -234,14 +239,11 @@ def test_one_module_makes_files_and_folders(folder: str) -> None:
 
 
 # Who may touch a person's text, words and layers: none of them sends anything.
-PERSONAL = (
-    "mdl/personal/",
-    "peers/personal/",
-    "peers/cli/personal.py",
-    "peers/cli/personal_mesh.py",
-)
+PERSONAL = "peers/deeptype/"
+# Which commands there are.
+COMMANDS = "peers/cli/groups.py"
 # The one place where a person's model and a mesh meet. It says what it hands over; it sends nothing itself.
-PERSONAL_MEETS_MESH = "peers/cli/personal_mesh.py"
+PERSONAL_MEETS_MESH = "peers/deeptype/mesh_commands.py"
 SENDS = ("transport.", "zmq", "zeroconf", "socket", "mdl.protocol.", "peers.roles.", "peers.edge.node")
 
 
@@ -254,8 +256,8 @@ def test_what_is_personal_never_meets_what_sends(folder: str) -> None:
             assert not [name for name in names if name.startswith(SENDS)], path
         elif str(path.relative_to(ROOT)).startswith(PERSONAL):
             assert not [name for name in names if name.startswith((*SENDS, "peers.api"))], path
-        elif str(path.relative_to(ROOT)) != "peers/cli/main.py":
-            assert not [name for name in names if name.startswith(("mdl.personal", "peers.personal"))], path
+        elif str(path.relative_to(ROOT)) != COMMANDS:
+            assert not [name for name in names if name.startswith("peers.deeptype")], path
 
 
 def test_a_role_knows_no_driver_and_a_driver_no_role() -> None:
@@ -309,7 +311,7 @@ def test_importing_a_module_loads_nothing_heavy(module: str, heavy: set[str]) ->
 PEERS = (
     "peers.edge.node",
     "peers.edge.device",
-    "peers.edge.cloud",
+    "peers.colla.edge",
     "peers.api",
     "peers.loops",
 )

@@ -15,10 +15,10 @@ from torch import nn
 
 from benchmarks.next_place.methods import Recipe, draw
 from benchmarks.next_place.record import Device
-from mdl.cloud.classroom import update_client
-from mdl.cloud.model_kinds import UPDATE_MODES, RecurrentKind
-from mdl.cloud.recurrent import SIZES, RecurrentModel
 from mdl.data.readers.visits import FEATURES
+from mdl.peers.colla.model.classroom import update_client
+from mdl.peers.colla.model.model_kinds import UPDATE_MODES, RecurrentKind
+from mdl.peers.colla.model.recurrent import SIZES, RecurrentModel
 
 _PERCENTILE = 0.23
 # Table 2 and 5.4.

@@ -11,8 +11,8 @@ import numpy as np
 from benchmarks.next_place.methods import Outcome, Recipe, run_alone, run_central, run_colla
 from benchmarks.next_place.record import Device, Examples, join
 from benchmarks.next_place.table import COLLA, EXTENDED, pair
-from mdl.cloud.classroom import Classroom
-from mdl.cloud.model_kinds import RecurrentKind
+from mdl.peers.colla.model.classroom import Classroom
+from mdl.peers.colla.model.model_kinds import RecurrentKind
 
 
 def draw_devices(devices: list[Device], count: int, seed: int) -> list[Device]:

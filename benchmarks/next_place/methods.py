@@ -1,6 +1,6 @@
 """Colla and those it is compared with (5.2), all in one process, by the paper's protocol.
 
-Every upload is encoded, counted, decoded and only then used; what is learned is mdl/cloud, the same as over a network.
+Every upload is encoded, counted, decoded and only then used. `peers/colla/model/` learns, as over a network.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from benchmarks.next_place.counts import count_prior, guess_counted, guess_markov, guess_tree, mix
 from benchmarks.next_place.record import Device, Examples, join
-from mdl.cloud.classroom import (
+from mdl.peers.colla.model.classroom import (
     BASE,
     PLACES_PRESETS,
     Classroom,
@@ -28,9 +28,9 @@ from mdl.cloud.classroom import (
     hold_examples,
     update_client,
 )
-from mdl.cloud.distillation import DistillSettings, predict_probabilities, train_student
-from mdl.cloud.distillation import Examples as Taught
-from mdl.cloud.model_kinds import UPDATE_MODES, RecurrentKind
+from mdl.peers.colla.model.distillation import DistillSettings, predict_probabilities, train_student
+from mdl.peers.colla.model.distillation import Examples as Taught
+from mdl.peers.colla.model.model_kinds import UPDATE_MODES, RecurrentKind
 
 CYCLES = 3
 _MEASURED = PLACES_PRESETS["measured"]

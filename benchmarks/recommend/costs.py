@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from benchmarks.recommend.picture import draw
-from mdl.recommend.device_step import VectorSettings
-from mdl.recommend.din import DinSettings, FitSettings
-from mdl.recommend.interactions import Negatives, group_by_user, keep_users, training_places
-from mdl.recommend.lesson import RecommenderLesson, learn_vector, suggest
-from mdl.recommend.momodistill import MoMoDistillSettings, distill_basis, distill_model, make_cloud_model
+from mdl.peers.dccl.model.device_step import VectorSettings
+from mdl.peers.dccl.model.din import DinSettings, FitSettings
+from mdl.peers.dccl.model.interactions import Negatives, group_by_user, keep_users, training_places
+from mdl.peers.dccl.model.lesson import RecommenderLesson, learn_vector, suggest
+from mdl.peers.dccl.model.momodistill import MoMoDistillSettings, distill_basis, distill_model, make_cloud_model
 
 _SIZES = (100, 300, 1_000, 3_000, 10_000)
 

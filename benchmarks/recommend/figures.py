@@ -14,7 +14,7 @@ from benchmarks.recommend.picture import draw
 from benchmarks.recommend.report import paired
 from benchmarks.recommend.tables import FAIR, STALE, table3
 from benchmarks.tool.table import show
-from mdl.recommend.interactions import TEST_NEGATIVES, Interactions, last_places
+from mdl.peers.dccl.model.interactions import TEST_NEGATIVES, Interactions, last_places
 
 GROUPS = 20
 _SHOWN = (STALE, "DCCL-e", FAIR, "DCCL-m")

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mdl.files.checkpoint import read_safetensors, write_safetensors
-from mdl.recommend.device_step import VectorSettings, learn_vectors, score_with_vectors
-from mdl.recommend.din import JUNCTIONS, DinSettings, FitSettings, fit_model, score
-from mdl.recommend.interactions import (
+from mdl.peers.dccl.model.device_step import VectorSettings, learn_vectors, score_with_vectors
+from mdl.peers.dccl.model.din import JUNCTIONS, DinSettings, FitSettings, fit_model, score
+from mdl.peers.dccl.model.interactions import (
     Interactions,
     ItemSamples,
     Negatives,
@@ -29,7 +29,13 @@ from mdl.recommend.interactions import (
     top_metrics,
     training_places,
 )
-from mdl.recommend.momodistill import CloudModel, MoMoDistillSettings, distill_basis, distill_model, make_cloud_model
+from mdl.peers.dccl.model.momodistill import (
+    CloudModel,
+    MoMoDistillSettings,
+    distill_basis,
+    distill_model,
+    make_cloud_model,
+)
 
 Ranks = NDArray[np.int64]
 Rows = dict[str, Ranks]

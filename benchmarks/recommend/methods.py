@@ -17,8 +17,8 @@ from benchmarks.recommend.rivals.factorisation import (
     NeuralFactorisation,
 )
 from benchmarks.recommend.rivals.sasrec import SelfAttentiveRecommender, SequenceSettings, fit_sequences
-from mdl.recommend.din import Din, DinSettings, FitSettings, fit_model, score
-from mdl.recommend.interactions import Interactions, Negatives, make_test, ranks, training_places
+from mdl.peers.dccl.model.din import Din, DinSettings, FitSettings, fit_model, score
+from mdl.peers.dccl.model.interactions import Interactions, Negatives, make_test, ranks, training_places
 
 # MF and its kin learn quicker than they generalise: the rate that DIN learns with.
 _RATE = 3e-3

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.recommend.learning import Ranks, Rows
 from benchmarks.tool import table
-from mdl.recommend.interactions import Floats, gains, hits, top_metrics
+from mdl.peers.dccl.model.interactions import Floats, gains, hits, top_metrics
 
 MEASURES = ("HR@1", "HR@5", "HR@10", "NDCG@5", "NDCG@10")
 # Table 2, MovieLens-1M, in the order of MEASURES. DCCL is one round, DCCL-m.

@@ -17,10 +17,24 @@ from benchmarks.recommend.learning import ONE_PASS, Options, Rows, fit_best, kep
 from benchmarks.recommend.picture import draw
 from benchmarks.recommend.report import difference, show, tell
 from mdl.errors import DataError
-from mdl.recommend.device_step import VectorSettings, learn_vectors
-from mdl.recommend.din import FitSettings, fit_model
-from mdl.recommend.interactions import Integers, Interactions, Negatives, SampleEnds, gains, make_test, training_places
-from mdl.recommend.momodistill import CloudModel, MoMoDistillSettings, distill_basis, distill_model, make_cloud_model
+from mdl.peers.dccl.model.device_step import VectorSettings, learn_vectors
+from mdl.peers.dccl.model.din import FitSettings, fit_model
+from mdl.peers.dccl.model.interactions import (
+    Integers,
+    Interactions,
+    Negatives,
+    SampleEnds,
+    gains,
+    make_test,
+    training_places,
+)
+from mdl.peers.dccl.model.momodistill import (
+    CloudModel,
+    MoMoDistillSettings,
+    distill_basis,
+    distill_model,
+    make_cloud_model,
+)
 
 ROUNDS = (1, 2, 4, 8)
 

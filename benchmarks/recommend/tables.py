@@ -22,9 +22,9 @@ from benchmarks.recommend.learning import (
 )
 from benchmarks.recommend.methods import BASELINES, SIZES, din_of, learn_method
 from benchmarks.recommend.rivals.generator import learn_generator
-from mdl.recommend.din import JUNCTIONS
-from mdl.recommend.interactions import Interactions, ItemSamples, Negatives, make_test, ranks, training_places
-from mdl.recommend.momodistill import CloudModel
+from mdl.peers.dccl.model.din import JUNCTIONS
+from mdl.peers.dccl.model.interactions import Interactions, ItemSamples, Negatives, make_test, ranks, training_places
+from mdl.peers.dccl.model.momodistill import CloudModel
 
 STALE, FAIR = "DIN (stale)", "DIN (fair)"
 # Table 4 of the paper: the junctions one by one, and all.

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mdl.errors import ConfigError
-from mdl.recommend.device_step import Basis, Junction, patched
-from mdl.recommend.interactions import Integers
+from mdl.peers.dccl.model.device_step import Basis, Junction, patched
+from mdl.peers.dccl.model.interactions import Integers
 
 
 class WindowSettings(msgspec.Struct, frozen=True):

@@ -99,7 +99,7 @@ class UpdateMessage(UpdateNamed, frozen=True):
 class VectorMessage(UpdateNamed, frozen=True):
     """A device to a cloud of recommenders (DCCL, Algorithm 1): the vector it learned, said again until it is taken.
 
-    values: the vector and what it generates patches by, packed (`mdl.recommend.lesson`).
+    values: the vector and what it generates patches by, packed (`mdl.peers.dccl.model.lesson`).
     """
 
     values: Annotated[bytes, Meta(max_length=MAX_VECTOR_BYTES)] = b""

@@ -13,7 +13,7 @@ import typer
 
 from mdl.config import LARGEST_SEED, LONGEST_S
 from mdl.data.sources import source_forms
-from mdl.peers.cli.options import (
+from mdl.peers.command.options import (
     AsJson,
     CommandGroup,
     Interface,
@@ -31,7 +31,7 @@ from mdl.peers.cli.options import (
     print_json,
     tell,
 )
-from mdl.peers.cli.progress import progress_bar
+from mdl.peers.command.progress import progress_bar
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -165,8 +165,8 @@ def inspect_set(
 
 def _inspect_log(spec: str, as_json: bool) -> None:
     """Show a log of interactions as it was read: the first users with the first items of each."""
+    from mdl.peers.dccl.model.readers import preview_interactions, read_titles
     from mdl.peers.view.plain import plain_lines
-    from mdl.recommend.readers import preview_interactions, read_titles
 
     log, told = preview_interactions(spec)
     titles = read_titles(spec)

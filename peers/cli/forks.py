@@ -16,7 +16,8 @@ def _import_all() -> None:
 
     from mdl.peers import sharing  # noqa: F401
     from mdl.peers.cli.main import whole
-    from mdl.peers.edge import cloud, device, node, resume  # noqa: F401
+    from mdl.peers.colla import edge  # noqa: F401
+    from mdl.peers.edge import device, node, resume  # noqa: F401
     from mdl.peers.view import report  # noqa: F401
 
     whole()

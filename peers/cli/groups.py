@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from mdl.peers.cli import cloud, invite, look, personal, use, web
+from mdl.peers.cli import cloud, invite, look, use
 from mdl.peers.cli.data import app as data_app
 from mdl.peers.cli.data import register_sharing
 from mdl.peers.cli.mesh import app as mesh_app
 from mdl.peers.cli.mesh import register_owners
-from mdl.peers.cli.options import DATA, LOOK, MACHINE, MESH, SCHEDULE
 from mdl.peers.cli.schedule import app as schedule_app
 from mdl.peers.cli.scheduler import app as scheduler_app
 from mdl.peers.cli.service import app as service_app
 from mdl.peers.cli.sim import app as sim_app
 from mdl.peers.cli.sim import replay, search
+from mdl.peers.command import web
+from mdl.peers.command.options import DATA, LOOK, MACHINE, MESH, SCHEDULE
+from mdl.peers.deeptype import commands as personal
 
 
 def add_to(app: typer.Typer) -> None:

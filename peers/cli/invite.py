@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mdl.config import LONGEST_S
-from mdl.peers.cli.options import AsJson, Interface, finite, need_data, print_json, tell
+from mdl.peers.command.options import AsJson, Interface, finite, need_data, print_json, tell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

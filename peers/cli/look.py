@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from mdl.config import LONGEST_S
-from mdl.peers.cli.options import (
+from mdl.peers.command.options import (
     MACHINE,
     AsJson,
     Assign,
@@ -36,7 +36,7 @@ from mdl.peers.cli.options import (
 
 if TYPE_CHECKING:
     from mdl.peers.doctor.network import Finding
-from mdl.peers.cli.options import (
+from mdl.peers.command.options import (
     LOOK,
 )
 

@@ -31,7 +31,7 @@ from mdl.descriptors import RAISE_IT
 from mdl.errors import MdlError, StorageError, UnfinishedError
 from mdl.peers import interrupts
 from mdl.peers.cli.invite import Invited, be_let_in
-from mdl.peers.cli.options import (
+from mdl.peers.command.options import (
     MESH,
     AsJson,
     Assign,
@@ -81,16 +81,18 @@ from mdl.peers.cli.options import (
     print_json,
     round_overrides,
 )
-from mdl.peers.cli.web import MetricsPort, Web, WebLan, page_beside, web_overrides, with_port
+from mdl.peers.command.web import MetricsPort, Web, WebLan, page_beside, web_overrides, with_port
 from mdl.peers.interrupts import INTERRUPTED
 from mdl.peers.view.plain import log_plainly
 from mdl.transport.limits import FloodFilter
 
 if TYPE_CHECKING:
     from mdl.config import Config
-    from mdl.peers.edge.node import Ended
+    from mdl.peers.edge.device import Device
+    from mdl.peers.edge.node import CloudLine, Ended
     from mdl.peers.edge.relearner import ChosenPolicy
     from mdl.protocol.delta import Contributor
+    from mdl.transport.trust.keys import Mesh
 
 logger = logging.getLogger(__name__)
 
@@ -364,11 +366,18 @@ def _train_here(
                 return me, directory, Ended("", 130, 0, 0)
             from mdl.peers.edge.resume import Begin  # imports torch
 
-            return me, directory, run_trainer(*met, found, directory, Begin(*begin), policy, name_classes, gone)
+            ended = run_trainer(*met, found, directory, Begin(*begin), policy, name_classes, gone, _open_cloud)
+            return me, directory, ended
 
     me, directory, ended = under_a_free_name(found, name, train)
     _report(ended, directory)
     end(ended, {"peer": me.peer_id, "mesh": found.name, "run_dir": str(directory)}, as_json, _tell(ended, directory))
+
+
+def _open_cloud(config: Config, me: Contributor, mesh: Mesh, device: Device) -> CloudLine:
+    from mdl.peers.colla.edge import CloudSide
+
+    return CloudSide(config, me, mesh, device)
 
 
 def _report(ended: Ended, directory: Path) -> None:

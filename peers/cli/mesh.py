@@ -14,7 +14,7 @@ import typer
 
 from mdl.config import LONGEST_S
 from mdl.peers.cli.invite import AsQr, draw_qr
-from mdl.peers.cli.options import (
+from mdl.peers.command.options import (
     AsJson,
     CommandGroup,
     Interface,

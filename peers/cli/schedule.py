@@ -10,7 +10,7 @@ import typer
 
 from mdl.config import LONGEST_S, MANY
 from mdl.errors import UnfinishedError
-from mdl.peers.cli.options import (
+from mdl.peers.command.options import (
     AsJson,
     Code,
     CommandGroup,
@@ -25,7 +25,7 @@ from mdl.peers.cli.options import (
     print_json,
     tell,
 )
-from mdl.peers.cli.progress import progress_bar
+from mdl.peers.command.progress import progress_bar
 from mdl.scheduler.policies.registry import OPTIMAL, SHARES, name_policies, quick_policies
 from mdl.writing import check_writable
 

@@ -14,7 +14,7 @@ import typer
 
 from mdl.config import LARGEST_SEED, MANY
 from mdl.errors import ConfigError, UnfinishedError
-from mdl.peers.cli.options import (
+from mdl.peers.command.options import (
     MOST_PROCESSES,
     AsJson,
     CommandGroup,
@@ -26,7 +26,7 @@ from mdl.peers.cli.options import (
     log_at,
     tell,
 )
-from mdl.peers.cli.progress import progress_bar
+from mdl.peers.command.progress import progress_bar
 from mdl.peers.interrupts import handled
 from mdl.writing import check_writable, save_or_rescue
 

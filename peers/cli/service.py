@@ -10,7 +10,7 @@ import typer
 
 from mdl.config import MANY
 from mdl.errors import ConfigError
-from mdl.peers.cli.options import AsJson, CommandGroup, print_json, tell
+from mdl.peers.command.options import AsJson, CommandGroup, print_json, tell
 
 if TYPE_CHECKING:
     from mdl.peers.service import Service
@@ -202,7 +202,7 @@ def _without_store(command: list[str], hides: bool) -> tuple[list[str], str]:
 
     A user's own file with it stays in the words.
     """
-    from mdl.peers.recommend.databases import read_url
+    from mdl.peers.dccl.databases import read_url
 
     kept, store, words = list[str](), "", iter(command)
     for word in words:

@@ -17,7 +17,7 @@ from msgspec.structs import replace as replace_struct
 
 from mdl.config import MANY, Exchange
 from mdl.errors import ConfigError, MdlError, UnfinishedError
-from mdl.peers.cli.options import (
+from mdl.peers.command.options import (
     AsJson,
     CommandGroup,
     FirstSeed,
@@ -30,10 +30,10 @@ from mdl.peers.cli.options import (
     log_at,
     tell,
 )
-from mdl.peers.cli.progress import progress_bar
+from mdl.peers.command.progress import progress_bar
 
 if TYPE_CHECKING:
-    from mdl.peers.cli.progress import Show
+    from mdl.peers.command.progress import Show
     from mdl.peers.trials.campaign import Bound, Campaign, Found, Searched, Totals
     from mdl.sim.mesh.invariants import RunVerdict
     from mdl.sim.plans.fault_plan import FaultPlan

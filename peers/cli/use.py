@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from mdl.config import MANY
-from mdl.peers.cli.options import DATA, AsJson, DataSpec, OwnModel, print_json, tell
+from mdl.peers.command.options import DATA, AsJson, DataSpec, OwnModel, print_json, tell
 
 # Rounds take longer; a look opens a few files.
 _LOOK_S = 0.5
@@ -31,7 +31,7 @@ def register(app: typer.Typer) -> None:
 def evaluate(model: ModelFile, data: DataSpec = None, own: OwnModel = None, as_json: AsJson = False) -> None:
     """Test a trained model on a data set's test windows."""
     from mdl.own import own_data, own_model
-    from mdl.peers.view.inference import evaluate_model, show_evaluation
+    from mdl.peers.use.inference import evaluate_model, show_evaluation
 
     result = evaluate_model(model, own_data(data) if data else None, own_model(own) if own else None)
     if as_json:
@@ -63,7 +63,7 @@ def predict(
     With --at it tells the place of a person at that moment.
     """
     if at is not None:
-        from mdl.peers.view.inference import predict_places, show_places
+        from mdl.peers.use.inference import predict_places, show_places
 
         where = predict_places(model, data, at, limit or 20)
         print_json(where) if as_json else show_places(where)
@@ -72,7 +72,7 @@ def predict(
         _classify(model, own, recordings, classes, follow, limit, as_json)
         return
     from mdl.own import own_data, own_model
-    from mdl.peers.view.inference import predict_windows, show_predictions
+    from mdl.peers.use.inference import predict_windows, show_predictions
 
     result = predict_windows(model, own_data(data) if data else None, limit or 20, own_model(own) if own else None)
     if as_json:
@@ -96,7 +96,7 @@ def export(
     The result has to answer as the model does. A card beside it describes it.
     """
     from mdl.own import own_model
-    from mdl.peers.view.portable import export_portable
+    from mdl.peers.use.portable import export_portable
 
     result = export_portable(model, form, out, own_model(own) if own else None)
     if as_json:
@@ -149,7 +149,7 @@ def _classify(
     from mdl.data.spec import split_names
     from mdl.errors import ConfigError
     from mdl.own import own_model
-    from mdl.peers.view.inference import classify, describe_prediction, load_model, show_prediction
+    from mdl.peers.use.inference import classify, describe_prediction, load_model, show_prediction
 
     if follow and len(recordings) != 1:
         raise ConfigError(f"--follow goes on with one file; {len(recordings)} are given")

@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -44,6 +44,7 @@ from mdl.peers.roles.peer import Peer
 from mdl.peers.roles.run_end import Leaving
 from mdl.peers.roles.trainer.trainer import Trainer
 from mdl.protocol.delta import Contributor
+from mdl.protocol.grid import Vector
 from mdl.protocol.machine import (
     Effect,
     Event,
@@ -71,10 +72,27 @@ from mdl.transport.trust.keys import Mesh
 from mdl.transport.worker import Work
 
 if TYPE_CHECKING:
-    from mdl.peers.edge.cloud import CloudSide
+    from mdl.peers.edge.device import Device
     from mdl.peers.edge.resume import Begin, ResumeState
 
 logger = logging.getLogger(__name__)
+
+
+class CloudLine(Protocol):
+    """A member's own line to a cloud, beside the rounds, which never wait for it."""
+
+    def warm_start(self) -> Vector | None:
+        """Return the cloud's model for a device that has none yet, float32 (P,); None if it does not come in time."""
+
+    def join(self, work: Work) -> Work:
+        """Return the device's work, of which the line hears."""
+
+    def pause(self, paused: PauseChanged) -> None: ...
+    def close(self) -> None: ...
+    def sent_bytes(self) -> int: ...
+
+
+OpenCloud: TypeAlias = "Callable[[Config, Contributor, Mesh, Device], CloudLine]"
 
 
 def open_links(info: PeerInfo, mesh: Mesh, section: MeshSection, max_values: int) -> Links:
@@ -271,15 +289,16 @@ def run_trainer(
     policy: ChosenPolicy | None = None,
     name_classes: Callable[[tuple[str, ...]], None] = lambda names: None,
     gone: Callable[[], str] = lambda: "",
+    open_cloud: OpenCloud | None = None,
 ) -> Ended:
     """Run `mdl peer`: train, aggregate, keep the file cache, and export the global model at the end.
 
     Begin as `how` says, else from the state in `out`. policy: from the command line, instead of the configuration's.
-    name_classes: is given the class names. gone: returns why its windows were taken back. Raises ConfigError if an
+    name_classes: is given the class names. gone: returns why its windows were taken back. open_cloud: opens its line to
+    `cloud.address`. Raises ConfigError if an
     existing state conflicts with `how`.
     """
-    from mdl.peers.edge.cloud import CloudSide  # imports torch, which an agent never needs
-    from mdl.peers.edge.device import Device
+    from mdl.peers.edge.device import Device  # imports torch, which an agent never needs
 
     chosen = policy or choose_policy(config)
     gate = make_gatekeeper(config.device.when, config)
@@ -287,7 +306,7 @@ def run_trainer(
     name_classes(device.description.class_names)
     device.is_paused, device.hold = lambda: bool(gate.forbidden_by), gate.hold
     kept = device.restore(*(how or ()))
-    cloud = CloudSide(config, me, mesh, device) if config.cloud.address else None
+    cloud = open_cloud(config, me, mesh, device) if open_cloud and config.cloud.address else None
     state = kept if kept.round_id or not cloud else _warmed(kept, cloud)
     sampler = Sampler(config.device, merges := MergeTimer(device.losses(config.defence.test_windows)))
     sampler.check_offer(state.parameters.nbytes)
@@ -338,7 +357,7 @@ def tell_weight(config: Config, theta: float) -> str:
     return "it weighs 1, as every device does (round.theta)"
 
 
-def _warmed(state: ResumeState, cloud: CloudSide) -> ResumeState:
+def _warmed(state: ResumeState, cloud: CloudLine) -> ResumeState:
     """Return the state of a device that has trained nothing yet: with the cloud's model, if it gives one."""
     from mdl.peers.edge.resume import ResumeState  # imports torch, too
 
@@ -372,7 +391,7 @@ def _why_leave(leaving: Leaving, trainer: Trainer, sampler: Sampler, gone: Calla
     return leaving.why(trainer.round_id, trainer.goal, trainer.part is not None, sampler.is_spent(), gone())
 
 
-def _tell_pause(paused: PauseChanged, node: _Node, cloud: CloudSide | None) -> None:
+def _tell_pause(paused: PauseChanged, node: _Node, cloud: CloudLine | None) -> None:
     """Tell the mesh, and the line to a cloud if there is one."""
     node.runtime.post(paused)
     if cloud:

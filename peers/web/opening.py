@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 # Packages that `pip install 'mdl[web]'` brings.
 _EXTRA = ("starlette", "uvicorn", "h11", "segno", "prometheus_client")
-# Equal to `mdl.peers.cli.web.DEFAULT_PORT`; a script that chose its own port means exactly that one.
+# Equal to `mdl.peers.command.web.DEFAULT_PORT`; a script that chose its own port means exactly that one.
 _USUAL_PORT = 8420
 _LOOK_S = 0.5
 TOKEN_VARIABLE = "MDL_PAGE_TOKEN"

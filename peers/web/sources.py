@@ -39,7 +39,7 @@ class SnapshotSource(Protocol):
 
 
 class CycleLine(msgspec.Struct, frozen=True):
-    """One line of cycles.jsonl (`peers/edge/cloud_files.py`)."""
+    """One line of cycles.jsonl (`peers/colla/files.py`)."""
 
     version: Count
     groups: dict[str, tuple[PeerId, ...]] = {}

@@ -15,9 +15,9 @@ from benchmarks.recommend.learning import Options, Rows, fit_best, kept_rows
 from benchmarks.recommend.report import PAPER, paired, show
 from benchmarks.recommend.rounds import ROUNDS, figure5
 from benchmarks.recommend.tables import FAIR, STALE, generated, table3, table4
-from mdl.recommend.din import DinSettings
-from mdl.recommend.interactions import gains, make_test
-from tests.mdl.recommend.logs import small_log
+from mdl.peers.dccl.model.din import DinSettings
+from mdl.peers.dccl.model.interactions import gains, make_test
+from tests.peers.dccl.model.logs import small_log
 
 SMALL = Options(DinSettings(4, 8, 20, dropout=0.0), epochs=1, steps=1)
 

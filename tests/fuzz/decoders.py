@@ -479,8 +479,8 @@ class UpdateCase(_Case):
     def __init__(self, seed: int) -> None:
         import torch
 
-        from mdl.cloud.model_kinds import RecurrentKind, WindowKind
-        from mdl.cloud.recurrent import build_recurrent, customize_classes
+        from mdl.peers.colla.model.model_kinds import RecurrentKind, WindowKind
+        from mdl.peers.colla.model.recurrent import build_recurrent, customize_classes
 
         super().__init__(seed)
         torch.manual_seed(seed)

@@ -19,10 +19,11 @@ import numpy as np
 from rich.console import Console
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
+from mdl.peers.cloud.learner import CLOUD, Learner, LearnerSettings
+from mdl.peers.cloud.teaching import CloudSettings
+from mdl.peers.colla.machine import Cloud, CloudState
 from mdl.peers.edge.narrate import Narrator
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
-from mdl.peers.roles.cloud import Cloud, CloudSettings, CloudState
-from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
 from mdl.peers.roles.outsiders import Observer
 from mdl.peers.view.snapshot import Told, take_snapshot
 from mdl.peers.view.terminal import describe_summary, draw_mesh

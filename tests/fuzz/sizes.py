@@ -130,7 +130,7 @@ def _lesson(**sizes: int) -> bytes:
 
 
 def _learn(packed: bytes) -> object:
-    from mdl.recommend.lesson import read_lesson
+    from mdl.peers.dccl.model.lesson import read_lesson
 
     return read_lesson(packed)
 
@@ -145,7 +145,7 @@ for _name, _content in SAFETENSORS.items():
 @cache
 def _kinds() -> tuple[Any, Any]:
     """Of places, and of windows so long that a large model of them has gigabytes."""
-    from mdl.cloud.model_kinds import RecurrentKind, WindowKind
+    from mdl.peers.colla.model.model_kinds import RecurrentKind, WindowKind
 
     return RecurrentKind(("a", "b")), WindowKind("fcn", "fcn", 3, 1 << 16, ("a", "b"))
 
@@ -173,14 +173,14 @@ def _window_update(_: Path) -> object:
 
 @_case("vector: another length")
 def _vector(_: Path) -> object:
-    from mdl.recommend.lesson import read_vector
+    from mdl.peers.dccl.model.lesson import read_vector
 
     return read_vector(bytes(16) + bytes(1 << 20), bytes(16), 4)
 
 
 @_case("parts: of a lesson")
 def _parts(_: Path) -> object:
-    from mdl.cloud.update_codec import unpack_parts
+    from mdl.peers.colla.model.update_codec import unpack_parts
 
     return unpack_parts(SAFETENSORS["offsets of terabytes"], 3)
 
@@ -209,7 +209,7 @@ def _words(**sizes: int) -> bytes:
 
 
 def _next_word(folder: Path, content: bytes) -> object:
-    from mdl.personal.words.model_file import load_next_word
+    from mdl.peers.deeptype.model.model_file import load_next_word
 
     return load_next_word(_file(folder, "w.safetensors", content))
 
@@ -220,7 +220,7 @@ CASES["words: a million words"] = lambda folder: _next_word(folder, _words(class
 
 @_case("study: tensors of another shape")
 def _study(folder: Path) -> object:
-    from mdl.personal.study import load_study
+    from mdl.peers.deeptype.model.study import load_study
 
     study: Any = SimpleNamespace(restore=lambda *_: None)
     return load_study(_file(folder, "s.safetensors", SAFETENSORS["a tensor of terabytes"]), study, "")
@@ -228,7 +228,7 @@ def _study(folder: Path) -> object:
 
 @_case("own: model and origin")
 def _own(folder: Path) -> object:
-    from mdl.cloud.progress import OWN, read_progress
+    from mdl.peers.colla.model.progress import OWN, read_progress
 
     _file(folder, OWN, SAFETENSORS["offsets of terabytes"])
     return read_progress(folder, _kinds()[1])
@@ -288,7 +288,7 @@ def _init(folder: Path) -> object:
 
 @_case("where: a model whose parts are shown")
 def _where(folder: Path) -> object:
-    from mdl.peers.view.inference import _load_places as load_places
+    from mdl.peers.use.inference import _load_places as load_places
 
     parts = {"embed.0.weight": np.zeros((0, 9999), np.float32), "lstm.weight_hh_l0": np.zeros((0, 9999), np.float32)}
     log: Any = SimpleNamespace(places=("a", "b"))
@@ -415,7 +415,7 @@ def _clusters(folder: Path) -> object:
 
 def _log(name: str, content: Callable[[], bytes]) -> Case:
     def read(folder: Path) -> object:
-        from mdl.recommend.readers import read_interactions
+        from mdl.peers.dccl.model.readers import read_interactions
 
         return read_interactions(f"{name.partition('-')[0]}:{_file(folder, name.partition('-')[2], content())}")
 
@@ -447,7 +447,7 @@ CASES["phones: a long line"] = _phones(
 
 def _corpus(name: str, content: Callable[[], bytes]) -> Case:
     def read(folder: Path) -> object:
-        from mdl.personal.words.corpus import read_lines_of
+        from mdl.peers.deeptype.model.corpus import read_lines_of
 
         return sum(1 for _ in read_lines_of(_file(folder, name, content()), ""))
 
@@ -530,7 +530,7 @@ def _roster(folder: Path) -> object:
 
 @_case("names: a line of 64 MB")
 def _names(folder: Path) -> object:
-    from mdl.peers.edge.cloud_files import DEVICES, open_names
+    from mdl.peers.cloud.names import DEVICES, open_names
 
     _file(folder, DEVICES, b"a" * (64 << 20))
     return open_names(folder)
@@ -538,7 +538,7 @@ def _names(folder: Path) -> object:
 
 @_case("names: a gigabyte")
 def _many_names(folder: Path) -> object:
-    from mdl.peers.edge.cloud_files import DEVICES, open_names
+    from mdl.peers.cloud.names import DEVICES, open_names
 
     with (folder / DEVICES).open("wb") as file:
         file.truncate(1 << 30)
@@ -667,8 +667,8 @@ def main() -> None:
     os.environ["XDG_CACHE_HOME"] = tempfile.gettempdir()
     import mdl.data  # noqa: F401
     from mdl.files import export  # noqa: F401
+    from mdl.peers.dccl.model import readers  # noqa: F401
     from mdl.peers.edge import membership  # noqa: F401
-    from mdl.recommend import readers  # noqa: F401
 
     _kinds()
     _bomb()

@@ -7,7 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from mdl.peers.roles.cloud import Cloud, CloudSettings, CloudState
+from mdl.peers.cloud.teaching import CloudSettings
+from mdl.peers.colla.machine import Cloud, CloudState
 from mdl.protocol.cloud_messages import LessonCurrent, LessonWanted, UpdateOffered
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import CycleTaught, Finish, PeerFound, Received, Send, StopRequested, StoreUpdate, WorkFailed

@@ -27,12 +27,12 @@ from benchmarks.compiled import split_structs
 from benchmarks.links.places import parse_case
 from benchmarks.next_place.counts import count_prior
 from mdl.config import load_config
-from mdl.peers.personal.train import read_sentences
-from mdl.personal.words.model_file import save_next_word
-from mdl.personal.words.text import build_table
+from mdl.peers.deeptype.model.model_file import save_next_word
+from mdl.peers.deeptype.model.text import build_table
+from mdl.peers.deeptype.train import read_sentences
 from mdl.protocol.coding import CODINGS
 from tests.integration import lan
-from tests.mdl.personal.words.examples import invent, small_model
+from tests.peers.deeptype.model.examples import invent, small_model
 
 ROOT = Path(__file__).resolve().parents[2]
 # A busy machine takes many times the 3 to 12 s of an idle one.

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from mdl.files.checkpoint import read_safetensors
-from mdl.peers.personal.home import MODEL, STUDY
-from mdl.personal.words.model_file import save_next_word
-from mdl.personal.words.text import build_table
+from mdl.peers.deeptype.home import MODEL, STUDY
+from mdl.peers.deeptype.model.model_file import save_next_word
+from mdl.peers.deeptype.model.text import build_table
 from tests.integration import product
-from tests.mdl.personal.words.examples import invent, small_model
+from tests.peers.deeptype.model.examples import invent, small_model
 
 # Each start costs seconds; ten moments were tried when this was written.
 KILLS = 4

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mdl.peers.personal.home import MODEL, SHARED
-from mdl.personal.words.model_file import load_next_word, save_next_word
-from mdl.personal.words.text import build_table
+from mdl.peers.deeptype.home import MODEL, SHARED
+from mdl.peers.deeptype.model.model_file import load_next_word, save_next_word
+from mdl.peers.deeptype.model.text import build_table
 from mdl.transport.trust.keys import new_join_code
 from tests.integration import product
-from tests.mdl.personal.words.examples import invent, small_model
+from tests.peers.deeptype.model.examples import invent, small_model
 
 CAPTURE = """
 import asyncio.selector_events, os, socket, sys

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.integration import product
-from tests.peers.recommend.postgres import PASSWORD, Server, missing
+from tests.peers.dccl.postgres import PASSWORD, Server, missing
 
 USERS, ITEMS = 40, 220
 
@@ -142,8 +142,8 @@ def test_a_cloud_keeps_vectors_on_a_postgresql_server_that_goes_and_comes_back(h
 
 
 def test_a_bad_vector_is_refused_by_name(home, code, log, tmp_path):
-    from mdl.peers.roles.cloud import TASK
-    from mdl.peers.roles.learner import CLOUD
+    from mdl.peers.cloud.learner import CLOUD
+    from mdl.peers.dccl.machine import TASK
     from mdl.protocol.cloud_messages import PupilRefused, UpdateTaken, VectorMessage
     from mdl.protocol.delta import Contributor
     from mdl.transport.links.hub import Spoke

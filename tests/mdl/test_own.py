@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from mdl.cloud.model_kinds import WindowKind
 from mdl.config import Config, RoundSection
 from mdl.data import load_data
 from mdl.data.sources import names_built_in
@@ -20,6 +19,7 @@ from mdl.files.checkpoint import read_safetensors, write_safetensors
 from mdl.files.export import ModelDescription, export_model, import_model
 from mdl.learning.models import build_model
 from mdl.own import own_data, own_model, own_policy
+from mdl.peers.colla.model.model_kinds import WindowKind
 from mdl.peers.edge.relearner import choose_policy
 
 LENET = ModelDescription("lenet", 3, 32, ("sit", "stand"), "motion", "home", 5)
@@ -140,7 +140,7 @@ def test_a_description_with_impossible_numbers_is_refused(tmp_path: Path, change
 
 
 def test_a_pipe_in_the_place_of_data_is_not_opened_because_a_file_says_so(tmp_path: Path) -> None:
-    from mdl.peers.view.inference import evaluate_model
+    from mdl.peers.use.inference import evaluate_model
 
     os.mkfifo(tmp_path / "pipe")
     path = tmp_path / "global.safetensors"

@@ -8,8 +8,8 @@ import pytest
 
 from mdl.errors import ConfigError
 from mdl.files.kept import previous_of
+from mdl.peers.deeptype.home import PERSONAL_FILES, RECORD, PersonalRecord, read_record, write_record
 from mdl.peers.edge import membership
-from mdl.peers.personal.home import PERSONAL_FILES, RECORD, PersonalRecord, read_record, write_record
 from mdl.peers.sharing import SharedWindows, read_shares, write_shares
 
 SHARES = [SharedWindows("00" * 16, "77" * 32, "watch", 40, 10), SharedWindows("11" * 16, "78" * 32, "pi", 20, 5)]

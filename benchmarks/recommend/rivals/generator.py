@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mdl.recommend.device_step import Basis, score_features
-from mdl.recommend.din import Din, FitSettings, as_tensors, click_loss, fit
-from mdl.recommend.interactions import Interactions, ItemSamples, Negatives, SampleEnds
-from mdl.recommend.momodistill import CloudModel
+from mdl.peers.dccl.model.device_step import Basis, score_features
+from mdl.peers.dccl.model.din import Din, FitSettings, as_tensors, click_loss, fit
+from mdl.peers.dccl.model.interactions import Interactions, ItemSamples, Negatives, SampleEnds
+from mdl.peers.dccl.model.momodistill import CloudModel
 
 
 class Generator(nn.Module):

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mdl.recommend.din import click_loss
-from mdl.recommend.interactions import Integers, Interactions, Negatives
+from mdl.peers.dccl.model.din import click_loss
+from mdl.peers.dccl.model.interactions import Integers, Interactions, Negatives
 
 
 class SelfAttentiveRecommender(nn.Module):

@@ -1,5 +1,5 @@
 """The log and the model that the tests of recommending have."""
 
-from tests.mdl.recommend.conftest import cloud, log
+from tests.peers.dccl.model.conftest import cloud, log
 
 __all__ = ["cloud", "log"]

@@ -17,9 +17,9 @@ from benchmarks.recommend.rivals.factorisation import (
     cross,
 )
 from benchmarks.recommend.rivals.sasrec import SelfAttentiveRecommender, SequenceSettings, fit_sequences, windows
-from mdl.recommend.din import FitSettings, fit_model, score
-from mdl.recommend.interactions import Negatives, hits, make_samples, ranks, training_places
-from tests.mdl.recommend.logs import small_log
+from mdl.peers.dccl.model.din import FitSettings, fit_model, score
+from mdl.peers.dccl.model.interactions import Negatives, hits, make_samples, ranks, training_places
+from tests.peers.dccl.model.logs import small_log
 
 USERS, ITEMS = 6, 200
 MODELS: dict[str, Callable[[], nn.Module]] = {

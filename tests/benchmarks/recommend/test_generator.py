@@ -11,10 +11,10 @@ import torch
 
 from benchmarks.recommend.rivals.generator import Generator, learn_generator
 from mdl.errors import TrainingCancelledError
-from mdl.recommend.device_step import score_with_vectors
-from mdl.recommend.din import FitSettings, click_loss, fit_model
-from mdl.recommend.interactions import Interactions, Negatives, make_samples, training_places
-from mdl.recommend.momodistill import CloudModel
+from mdl.peers.dccl.model.device_step import score_with_vectors
+from mdl.peers.dccl.model.din import FitSettings, click_loss, fit_model
+from mdl.peers.dccl.model.interactions import Interactions, Negatives, make_samples, training_places
+from mdl.peers.dccl.model.momodistill import CloudModel
 
 HISTORY = 5
 SETTINGS = FitSettings(epochs=20, batch=16, history=HISTORY, learning_rate=0.01)

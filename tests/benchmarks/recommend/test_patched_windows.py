@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from benchmarks.recommend.windows import WindowSettings, find_junctions, learn_basis, learn_vector, predict
 from mdl.errors import ConfigError
 from mdl.learning.models import build_model
-from mdl.recommend.device_step import Basis
-from mdl.recommend.interactions import Integers
+from mdl.peers.dccl.model.device_step import Basis
+from mdl.peers.dccl.model.interactions import Integers
 
 PEOPLE, CLASSES = 4, 3
 

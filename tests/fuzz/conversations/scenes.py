@@ -18,9 +18,11 @@ import msgspec
 import numpy as np
 
 from mdl.errors import ConfigError
+from mdl.peers.cloud.learner import CLOUD, Learner, LearnerSettings
+from mdl.peers.cloud.teaching import CloudSettings
+from mdl.peers.colla.machine import Cloud, CloudState
+from mdl.peers.dccl.machine import TASK, Collector
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start
-from mdl.peers.roles.cloud import TASK, Cloud, CloudSettings, CloudState, Collector
-from mdl.peers.roles.learner import CLOUD, Learner, LearnerSettings
 from mdl.peers.roles.outsiders import Observer
 from mdl.peers.roles.sharing import Giver, WindowTaker
 from mdl.protocol.delta import Contributor

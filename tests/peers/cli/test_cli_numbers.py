@@ -11,7 +11,6 @@ import msgspec
 import pytest
 import typer
 
-from mdl.cloud.recurrent import parse_size
 from mdl.config import Config, Section, load_config, ranges_of
 from mdl.data.readers.arrays import ArrayOptions
 from mdl.data.readers.csv_streams import CsvOptions
@@ -23,6 +22,7 @@ from mdl.data.split import parse_shard, split_windows
 from mdl.data.windows import Windows
 from mdl.errors import ConfigError
 from mdl.peers.cli.main import add_groups, app, main
+from mdl.peers.colla.model.recurrent import parse_size
 from mdl.transport.discovery.directory import parse_address
 
 # What a command needs besides the number.

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mdl.__main__ import HELP, HELP_COLUMNS
-from mdl.peers.cli import options as headings
 from mdl.peers.cli.main import whole
+from mdl.peers.command import options as headings
 from mdl.scheduler.explain.what_if import _FIELDS
 from mdl.sim.timing.scenario import FAMILIES
 

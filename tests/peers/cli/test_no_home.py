@@ -7,7 +7,7 @@ import os
 import pytest
 
 from mdl.errors import ConfigError
-from mdl.peers.cli.options import need_home
+from mdl.peers.command.options import need_home
 
 KEPT_IN = ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
 

@@ -7,8 +7,8 @@ import logging
 import pytest
 import rich.progress
 
-from mdl.peers.cli import progress
-from mdl.peers.cli.progress import progress_bar
+from mdl.peers.command import progress
+from mdl.peers.command.progress import progress_bar
 
 
 def test_a_bar_that_is_not_shown_writes_nothing(

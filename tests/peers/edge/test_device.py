@@ -16,7 +16,7 @@ from mdl.files.checkpoint import CachedModel, ModelCache, read_safetensors
 from mdl.files.export import read_description
 from mdl.learning.flat import hash_task
 from mdl.peers.edge.device import Device
-from mdl.peers.view.inference import evaluate_model
+from mdl.peers.use.inference import evaluate_model
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     DeltaRecalled,

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from torch import nn
 
-from mdl.cloud.model_kinds import WindowKind
 from mdl.config import CloudSection, Config, DataSection, ModelSection
 from mdl.errors import ConfigError, DataError
 from mdl.files.checkpoint import ModelCache, write_safetensors
 from mdl.peers.api import join
 from mdl.peers.cli.main import main
-from mdl.peers.edge.cloud import PERSONAL, LearnerRecord, Student
-from mdl.peers.edge.cloud_files import Catalogue, CloudFiles
+from mdl.peers.colla.edge import PERSONAL, LearnerRecord, Student
+from mdl.peers.colla.files import Catalogue, CloudFiles
+from mdl.peers.colla.model.model_kinds import WindowKind
 from mdl.peers.edge.device import Device
 from mdl.peers.edge.identity import known_meshes, remember_code
 from mdl.peers.edge.resume import Origin, describe_state

@@ -15,7 +15,7 @@ from mdl.config import Config
 from mdl.data.readers.motion import MotionOptions, make_motion
 from mdl.errors import ConfigError
 from mdl.peers.cli.main import main
-from mdl.peers.cli.options import log_at
+from mdl.peers.command.options import log_at
 from mdl.peers.launch.processes import Children
 from mdl.peers.launch.up import Run, _start
 from mdl.peers.view.plain import LOG_VARIABLE, OUR_LOGGER, log_from

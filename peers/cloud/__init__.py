@@ -1,0 +1,1 @@
+"""A cloud and the devices that dial it: the parts that Colla and DCCL share."""

@@ -1,0 +1,1 @@
+"""Options that commands share, progress bars, and the page beside a command."""
