@@ -98,15 +98,16 @@ def _npz() -> tuple[type[Any], Callable[[Path, Any], DataSet]]:
 
 
 def _csv(spec: Spec, seed: int) -> Prepared:
-    from mdl.data.readers.csv_streams import CsvOptions, find_recordings, read_csv
+    from mdl.data.readers.csv_streams import CsvOptions, read_csv
+    from mdl.data.tables.recordings import find_recordings
 
     options = read_options(spec, CsvOptions)
     return _stamp(find_recordings(spec.path), spec), lambda scratch: read_csv(spec.path, options, scratch)
 
 
 def _places(spec: Spec, seed: int) -> Prepared:
-    from mdl.data.readers.csv_streams import find_csv_files
     from mdl.data.readers.places import PlaceOptions, read_places
+    from mdl.data.tables.recordings import find_csv_files
 
     options = read_options(spec, PlaceOptions)
     told = [Path(options.clusters).expanduser()] if options.clusters else []

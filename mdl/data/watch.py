@@ -100,7 +100,8 @@ class WatchedFolder:
         self, path: str, options: CsvOptions, data: DataSet, windows: tuple[Windows, Windows], seed: int
     ) -> None:
         # Late: it loads the library that reads tables.
-        from mdl.data.readers.csv_streams import find_recordings, read_csv
+        from mdl.data.readers.csv_streams import read_csv
+        from mdl.data.tables.recordings import find_recordings
 
         self._find_recordings, self._read_csv = find_recordings, read_csv
         self._path, self._options, self._data = path, options, data

@@ -78,7 +78,7 @@ COVERED: dict[str, str] = {
     "mdl/data/readers/semg.py:_read_text": "semg: a zip within",
     "mdl/data/readers/uci_har.py:_read_npz": "uci-har: an array",
     "mdl/data/readers/uci_har.py:_read_text": "uci-har: a zip within",
-    "mdl/data/tables/blocks.py:take_apart": "csv: a quote",
+    "mdl/data/tables/rows.py:take_apart": "csv: a quote",
     "mdl/data/tables/dialect.py:find_dialect": "csv: ",
     "mdl/data/tables/dialect.py:parse_line": "csv: a billion columns",
     "mdl/data/tables/rows.py:read_rows": "csv: a quote",

@@ -35,8 +35,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.data.readers.archive import open_text
-from mdl.data.readers.clock import LATEST_S, UNITS_S, unix_unit
-from mdl.data.readers.csv_streams import find_csv_files
 from mdl.data.readers.visits import (
     FEATURES,
     Stays,
@@ -47,6 +45,8 @@ from mdl.data.readers.visits import (
     take_stays,
 )
 from mdl.data.spec import describe_choices
+from mdl.data.tables.recordings import find_csv_files
+from mdl.data.tables.times import LATEST_S, UNITS_S, unix_unit
 from mdl.data.windows import DataSet, Integers, Windows, make_windows
 from mdl.errors import ConfigError, DataError
 from mdl.reading import Tally

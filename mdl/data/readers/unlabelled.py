@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from mdl.data.describe import draw_window
-from mdl.data.readers.csv_streams import find_recordings, gather_windows, window_starts
+from mdl.data.readers.csv_streams import gather_windows, look_at_tables, read_streams, window_starts
 from mdl.data.sources import parse_spec
 from mdl.data.spec import read_options, split_names
 from mdl.data.tables.columns import (
@@ -32,8 +32,8 @@ from mdl.data.tables.columns import (
     scale_to,
 )
 from mdl.data.tables.dialect import CsvOptions, Dialect, dialect_of, is_number, parse_line, plain_name
+from mdl.data.tables.recordings import find_recordings
 from mdl.data.tables.rows import Floats64, to_numbers
-from mdl.data.tables.streams import look_at_tables, read_streams
 from mdl.data.windows import Floats, Integers
 from mdl.errors import DataError
 from mdl.task import describe_rate, is_one_rate

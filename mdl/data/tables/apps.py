@@ -6,12 +6,7 @@ field. The first matching rule takes the name: no two columns of a file get one.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-from mdl.channels import find_unit, quantity_of
 
 
 @dataclass(frozen=True)
@@ -207,46 +202,3 @@ APPS = (
         ),
     ),
 )  # fmt: skip
-
-
-def find_app(above: Sequence[str], header: Sequence[str]) -> AppFormat | None:
-    """Return the app that writes such files. above: lines before the header; header: "" where there is none."""
-    text = "\n".join(each.strip().casefold() for each in (*above, *header)) + "\n"
-    return next((app for app in APPS if bool(app.names) >= (not header) and re.search(app.mark, text)), None)
-
-
-def name_columns(
-    app: AppFormat, file: Path, header: Sequence[str], units: Sequence[str]
-) -> tuple[list[str], list[str]]:
-    """Return our (names, units) of the columns: "" for a column without a rule.
-
-    header: the names without their units. units: as in the header; the app's rule fills in missing ones.
-    """
-    names, known = [""] * len(header), list(units)
-    stem = file.name.partition(".")[0].casefold()
-    for rule in app.rules:
-        if not re.search(rule.file, stem):
-            continue
-        for place, column in enumerate(header):
-            match = re.fullmatch(rule.column, column)
-            unit = find_unit(units[place])
-            if not match or names[place] or (rule.quantity and quantity_of(unit) != rule.quantity):
-                continue
-            name = rule.name.format(*match.groups())
-            if name not in names:
-                names[place], known[place] = name, units[place] if unit else rule.unit
-    return names, known
-
-
-def has_sensor(app: AppFormat, name: str) -> bool:
-    """Return True if a file of this name, in lower case, may hold columns of one of the app's rules."""
-    return name.endswith(".csv") and any(re.search(rule.file, name.partition(".")[0]) for rule in app.rules)
-
-
-def read_clock(app: AppFormat, above: Sequence[str]) -> tuple[float, float] | None:
-    """Return (start in seconds, rate in Hz) from the lines above the values; None if they have none."""
-    match = re.search(app.clock, "".join(above).casefold()) if app.clock else None
-    if match is None:
-        return None
-    start, rate = float(match.groupdict().get("start") or 0), float(match["rate"])
-    return (start, rate) if rate > 0 else None

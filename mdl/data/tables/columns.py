@@ -15,9 +15,8 @@ import numpy as np
 
 from mdl.bounds import first_few
 from mdl.channels import conversion, find_unit, quantity_of, read_units
-from mdl.data.readers.clock import is_time_name
 from mdl.data.spec import describe_choices, split_names
-from mdl.data.tables.dialect import CsvOptions, Dialect, plain_name, without_unit
+from mdl.data.tables.dialect import CsvOptions, Dialect, is_time_name, plain_name, without_unit
 from mdl.data.tables.rows import Floats64
 from mdl.errors import ConfigError, DataError
 

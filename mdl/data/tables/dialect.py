@@ -20,11 +20,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from mdl.channels import find_unit
+from mdl.channels import find_unit, quantity_of
 from mdl.data.readers.archive import LONGEST_LINE, find_encoding, open_raw, open_text
-from mdl.data.readers.clock import is_time_name
 from mdl.data.spec import split_names
-from mdl.data.tables.apps import AppFormat, find_app, name_columns, read_clock
+from mdl.data.tables.apps import APPS, AppFormat
 from mdl.data.windows import FASTEST_HZ
 from mdl.errors import ConfigError, DataError, MdlError
 from mdl.task import Targets
@@ -48,6 +47,14 @@ WORDS_FOR_NOTHING = sorted(
 )
 # The name of the column of times that a rate stands for.
 CLOCK = "time"
+_TIME_WORDS = frozenset(
+    (
+        *("time", "timestamp", "datetime", "date", "epoch", "epoc", "elapsed", "clock"),
+        # Names in other languages' spreadsheets and loggers.
+        *("zeit", "uhrzeit", "zeitstempel", "datum", "temps", "heure", "tiempo", "hora", "tempo", "tijd", "czas"),
+        *("čas", "время", "χρόνος", "zaman", "時間", "时间"),
+    )
+)
 _NO_TABLES = (
     (b"PK\3\4", "a spreadsheet or a zip file; save it as CSV, or unpack it"),
     (b"\x1f\x8b", "packed by gzip; give it a name that ends in .csv.gz"),
@@ -166,6 +173,49 @@ def _as_of_an_app(file: Path, dialect: Dialect, above: Sequence[str], app: AppFo
     return replace(dialect, units=tuple(units), aliases=tuple(aliases), app=app.name, clock=clock, row_end=app.row_end)
 
 
+def find_app(above: Sequence[str], header: Sequence[str]) -> AppFormat | None:
+    """Return the app that writes such files. above: lines before the header; header: "" where there is none."""
+    text = "\n".join(each.strip().casefold() for each in (*above, *header)) + "\n"
+    return next((app for app in APPS if bool(app.names) >= (not header) and re.search(app.mark, text)), None)
+
+
+def name_columns(
+    app: AppFormat, file: Path, header: Sequence[str], units: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return our (names, units) of the columns: "" for a column without a rule.
+
+    header: the names without their units. units: as in the header; the app's rule fills in missing ones.
+    """
+    names, known = [""] * len(header), list(units)
+    stem = file.name.partition(".")[0].casefold()
+    for rule in app.rules:
+        if not re.search(rule.file, stem):
+            continue
+        for place, column in enumerate(header):
+            match = re.fullmatch(rule.column, column)
+            unit = find_unit(units[place])
+            if not match or names[place] or (rule.quantity and quantity_of(unit) != rule.quantity):
+                continue
+            name = rule.name.format(*match.groups())
+            if name not in names:
+                names[place], known[place] = name, units[place] if unit else rule.unit
+    return names, known
+
+
+def has_sensor(app: AppFormat, name: str) -> bool:
+    """Return True if a file of this name, in lower case, may hold columns of one of the app's rules."""
+    return name.endswith(".csv") and any(re.search(rule.file, name.partition(".")[0]) for rule in app.rules)
+
+
+def read_clock(app: AppFormat, above: Sequence[str]) -> tuple[float, float] | None:
+    """Return (start in seconds, rate in Hz) from the lines above the values; None if they have none."""
+    match = re.search(app.clock, "".join(above).casefold()) if app.clock else None
+    if match is None:
+        return None
+    start, rate = float(match.groupdict().get("start") or 0), float(match["rate"])
+    return (start, rate) if rate > 0 else None
+
+
 def name_all(dialect: Dialect, names: Sequence[str]) -> Dialect:
     """Give all columns the user's names, if there is one for each; else they may be names of the channels."""
     if len(names) == len(dialect.header):
@@ -186,6 +236,17 @@ def without_unit(name: str) -> str:
 
 def _bracketed(match: re.Match[str]) -> str:
     return (match[1] or match[2] or "").strip()
+
+
+def is_time_name(column: str) -> bool:
+    """Return True if a column's name is one of times: time, timestamp_ms, Seconds elapsed."""
+    return not _TIME_WORDS.isdisjoint(words_of(column))
+
+
+def words_of(column: str) -> set[str]:
+    """Split timeStamp_MS into time, stamp, timestamp, ms."""
+    parts = re.split(r"[\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", column))
+    return {part.lower() for part in (*parts, *re.split(r"[\W_]+", column))}
 
 
 def is_number(cell: str) -> bool:

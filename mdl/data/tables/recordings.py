@@ -1,6 +1,6 @@
 """The recordings at a path, and their rows read once: each table is one, and so is what a known app exports together.
 
-A folder or zip that an app exported is known by the app's files in it (`mdl.data.tables.apps`). It is one recording,
+A folder or zip that an app exported is known by the app's files in it (`mdl.data.tables.dialect`). It is one recording,
 with a table for each sensor; other files beside them are left out.
 
 Rows of a recording with a file for each sensor are the fastest one's rows, with the others' values in between. Sensors
@@ -13,6 +13,7 @@ are kept as they were read. A table with rows that had to be read one by one is 
 
 from __future__ import annotations
 
+import glob
 import os
 import tempfile
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
@@ -28,12 +29,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from mdl.data.readers.archive import list_tables, on_disk
-from mdl.data.readers.clock import is_time_name
-from mdl.data.tables.apps import APPS, has_sensor
-from mdl.data.tables.blocks import Cells, to_texts
+from mdl.data.tables.apps import APPS
 from mdl.data.tables.columns import Columns
-from mdl.data.tables.dialect import Dialect, SensorFile, find_dialect, name_all
-from mdl.data.tables.rows import LARGEST_NUMBER, Floats64, TableRows, read_rows, to_numbers
+from mdl.data.tables.dialect import Dialect, SensorFile, find_dialect, has_sensor, is_time_name, name_all
+from mdl.data.tables.rows import LARGEST_NUMBER, Cells, Floats64, TableRows, read_rows, to_numbers, to_texts
 from mdl.errors import DataError, MdlError
 from mdl.reading import Tally
 
@@ -44,6 +43,37 @@ _MOST_PARTS = 64
 _GAP_STEPS = 10.0
 # Rows of a slower sensor beside a block of the fastest: more mean that their times are of two clocks.
 _MOST_WAITING = 1 << 20
+
+
+def find_csv_files(path: str) -> list[Path]:
+    """Return the tables of a file name, a folder, a zip or a glob. Raises DataError if there is none."""
+    return _find(path, lambda root: list_tables(root, TABLES))
+
+
+def find_recordings(path: str) -> list[Path]:
+    """Return files like `find_csv_files`; a folder or zip that a known app exported stands for all its tables."""
+    return _find(path, list_recordings)
+
+
+def _find(path: str, look: Callable[[Path], list[Path]]) -> list[Path]:
+    if glob.has_magic(path) and not Path(path).exists():
+        looked = [(found, look(found)) for found in sorted(_expand(path)) if found.is_file() or "**" not in path]
+        # A folder counts only if it is one recording.
+        files = [file for found, inside in looked if found.is_file() or inside == [found] for file in inside]
+    else:
+        files = look(Path(path))
+    if not files:
+        raise DataError(f"{path}: no file; expected a file, a folder or zip with {', '.join(TABLES[:3])}, or a glob")
+    return files
+
+
+def _expand(path: str) -> list[Path]:
+    """Return the files of a glob. `**` enters no linked folder, or two links to their own folder would have no end."""
+    if "**" not in path:
+        return [Path(name) for name in glob.glob(path)]
+    root = Path(Path(path).anchor)
+    found = root.glob(str(Path(path).relative_to(root)))
+    return [file for file in found if not file.name.startswith(".")]
 
 
 def list_recordings(path: Path) -> list[Path]:

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mdl.data.spec import describe_choices, split_names
-from mdl.data.tables.blocks import distinct
 from mdl.data.tables.dialect import CsvOptions, is_nothing
-from mdl.data.tables.rows import ROWS_AT_ONCE, Floats64
+from mdl.data.tables.rows import ROWS_AT_ONCE, Floats64, distinct
 from mdl.data.windows import Integers
 from mdl.errors import ConfigError, DataError
 from mdl.reading import shorten

@@ -24,10 +24,10 @@ import msgspec
 import numpy as np
 
 from mdl.data.readers.archive import ArchiveFiles, decode_lines, find_encoding, load_arrays, open_members, open_text
-from mdl.data.readers.csv_streams import find_csv_files
 from mdl.data.sources import split_options
 from mdl.data.spec import Spec, describe_choices, read_options, split_names
 from mdl.data.tables.dialect import MOST_COLUMNS, is_number
+from mdl.data.tables.recordings import find_csv_files
 from mdl.errors import ConfigError, DataError
 from mdl.peers.dccl.model.interactions import LONGEST_NAME, Interactions, group_by_user, keep_active, number_profiles
 from mdl.reading import decode_json, open_regular, shorten

@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from mdl.data.readers import archive
 from mdl.data.readers.csv_streams import CsvOptions, read_csv
 from mdl.data.tables import recordings, rows
-from mdl.data.tables.blocks import Block, Cells, read_instants, take_apart
 from mdl.data.tables.dialect import Dialect, is_nothing, parse_line
 from mdl.data.tables.recordings import look_at_recording, read_table
-from mdl.data.tables.rows import read_rows, to_numbers
-from mdl.data.tables.streams import _iso_seconds
+from mdl.data.tables.rows import Block, Cells, read_instants, read_rows, take_apart, to_numbers
+from mdl.data.tables.times import _iso_seconds
 from mdl.errors import MdlError
 from tests.mdl.data.tables.polluted import NOTHING, ODD_NUMBERS, draw_file
 

@@ -12,8 +12,7 @@ import pytest
 
 from mdl.data import read_data
 from mdl.data.readers import archive
-from mdl.data.readers.csv_streams import find_recordings
-from mdl.data.tables.recordings import list_recordings
+from mdl.data.tables.recordings import find_recordings, list_recordings
 from mdl.data.windows import DataSet
 from mdl.errors import DataError
 

@@ -7,8 +7,8 @@ import io
 import numpy as np
 import pytest
 
-from mdl.data.tables.streams import unwrap
 from mdl.data.tables.stretches import UNLABELLED, Filler, StretchWriter, list_stretches
+from mdl.data.tables.times import unwrap
 
 
 def write(blocks: int, *, rate: float | None, window: int = 4) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl.data.readers.clock import UNITS_S, find_clock, is_time_name
+from mdl.data.tables.dialect import is_time_name
+from mdl.data.tables.times import UNITS_S, find_clock
 from mdl.errors import DataError
 
 
