@@ -28,6 +28,7 @@ from benchmarks.tool.options import Namespace, Parser, add_seeds
 from benchmarks.tool.sheet import Sheet
 from benchmarks.tool.table import show
 from mdl.learning.flat import FlatModel
+from mdl.peers.deeptype.home import TextLesson, teach
 from mdl.peers.deeptype.model.compression import swap_unused
 from mdl.peers.deeptype.model.efficiency import evaluate_next_word
 from mdl.peers.deeptype.model.model_file import load_next_word
@@ -35,7 +36,6 @@ from mdl.peers.deeptype.model.next_word import NextWordModel
 from mdl.peers.deeptype.model.personalise import TextTask, change_words, count_words, rebase, suit_rate
 from mdl.peers.deeptype.model.study import Study, StudySettings, tune_only
 from mdl.peers.deeptype.model.text import TokenTable, encode
-from mdl.peers.deeptype.shared import TextLesson, teach
 from mdl.peers.deeptype.train import Sentences, read_sentences
 
 

@@ -8,6 +8,8 @@ moments a command just leaves; a command with something to keep waits for the ne
 - in a command with something to keep (`handled`): its own handler, mostly `interrupt`.
 - at the end: leave with the exit code that was found.
 
+A node that another process started ends with it, as if interrupted: its standard input is its lifeline.
+
 Signals that the caller has this process ignore (`nohup`, a job in a shell's background) stay ignored.
 """
 
@@ -17,13 +19,20 @@ import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
 
 from mdl.signals import SIGNALS, unblock
 
+if TYPE_CHECKING:
+    from mdl.transport.runtime import Runtime
+
 INTERRUPTED = 130
+# A node that another one started ends with it (`mdl up`): it reads its standard input until that closes.
+LIFELINE_VARIABLE = "MDL_LIFELINE"
 # An import under way is checked again: soon for people, seldom for the processor.
 _LOOK_AGAIN_S = 0.02
 _CAN_WAIT = hasattr(signal, "setitimer")
@@ -138,3 +147,34 @@ def _leave() -> None:
             os.write(1, b'{"error": "interrupted", "hint": "", "exit_code": 130}\n')
     finally:
         os._exit(INTERRUPTED)
+
+
+def wait_for_parent() -> None:
+    """Wait until the parent is gone; this process's standard input must be its lifeline."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+
+
+@contextmanager
+def stopped_by_signals(runtime: Runtime[Any]) -> Iterator[None]:
+    """Finish cleanly at the first interrupt, end at once at the second; the end of the parent counts as one.
+
+    Save results inside the context: the first interrupt does not break that off, the second one does.
+    """
+    wishes: list[int] = []
+
+    def wish(number: int, _: object) -> None:
+        wishes.append(number)
+        if len(wishes) > 1 and runtime.is_over:
+            raise KeyboardInterrupt
+        runtime.stop()
+
+    if os.environ.get(LIFELINE_VARIABLE):
+        threading.Thread(target=_follow_parent, args=(runtime,), name="mdl-lifeline", daemon=True).start()
+    with handled(wish):
+        yield
+
+
+def _follow_parent(runtime: Runtime[Any]) -> None:
+    wait_for_parent()
+    runtime.stop()

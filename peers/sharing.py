@@ -44,9 +44,9 @@ from mdl.data.windows import DataSet
 from mdl.errors import ConfigError, DataError, MdlError, RemoteProtocolError, StorageError
 from mdl.files.kept import read_kept, read_sealed, seal, write_kept
 from mdl.peers.edge.identity import claim_identity, known_meshes, release_identity, state_home
-from mdl.peers.edge.lifeline import stopped_by_signals
 from mdl.peers.edge.membership import keep_roster, open_membership, under_a_free_name
 from mdl.peers.edge.node import drive, start_runtime
+from mdl.peers.interrupts import stopped_by_signals
 from mdl.peers.ownership import find_device
 from mdl.peers.roles.sharing import Giver, WindowTaker
 from mdl.protocol.delta import Contributor

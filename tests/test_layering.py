@@ -49,8 +49,8 @@ PURE = (
     "scheduler/training",
     "peers/roles",
     # Each slice holds a paper: its model and its machine decide, its edge meets the runtime, its commands print.
-    "peers/cloud/learner.py",
-    "peers/cloud/teaching.py",
+    "peers/cloud/machine.py",
+    "peers/cloud/machine.py",
     "peers/colla/machine.py",
     "peers/colla/model",
     "peers/dccl/machine.py",

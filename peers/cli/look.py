@@ -126,7 +126,7 @@ def status(
     mdl peers is the same command. docs/api.md has all fields of --json.
     """
     settings = load_settings(None, mesh_overrides(join, None, None, interface, loopback, None), None)
-    from mdl.peers.view.status import show_status
+    from mdl.peers.view.terminal import show_status
 
     found = find_mesh(mesh, code, settings)
     told = show_status(found, settings.mesh, wait, watch=watch, quiet=as_json)

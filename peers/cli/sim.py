@@ -248,7 +248,7 @@ def _run_plan(path: Path, out: Path | None, as_json: bool) -> None:
     plan = _read_plan(path)
     with silent_machines():
         verdict, mesh = tell_plan(plan)
-    from mdl.sim.mesh.story_lines import tell_story
+    from mdl.peers.trials.story_file import tell_story
 
     if not as_json:
         for line in tell_story(mesh.story or []):
@@ -281,7 +281,7 @@ def _tell_failure(plan: FaultPlan, verdict: RunVerdict, directory: Path, shrink:
     from mdl.peers.trials.campaign import silent_machines
     from mdl.peers.trials.run_plan import shrink as shrink_failing
     from mdl.peers.trials.run_plan import tell_plan
-    from mdl.sim.mesh.story_lines import tell_story
+    from mdl.peers.trials.story_file import tell_story
     from mdl.sim.plans.fault_plan import dump_plan
 
     with silent_machines():
@@ -460,7 +460,7 @@ def _tell_found(found: Found, directory: Path | None, as_json: bool, told: dict[
     import msgspec
 
     from mdl.peers.trials.campaign import dump_found, tell_found
-    from mdl.sim.mesh.story_lines import tell_story
+    from mdl.peers.trials.story_file import tell_story
     from mdl.writing import make_private_folder, write_bytes
 
     found, walk = tell_found(found.bound, found.departures)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mdl.config import Config
-from mdl.peers.cloud.learner import CLOUD
+from mdl.peers.cloud.machine import CLOUD
 from mdl.peers.cloud.names import open_names
 from mdl.peers.edge.gatekeeper import Gatekeeper
-from mdl.peers.edge.lifeline import stopped_by_signals
+from mdl.peers.interrupts import stopped_by_signals
 from mdl.protocol.delta import Contributor
 from mdl.protocol.machine import (
     Event,

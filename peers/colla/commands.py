@@ -30,7 +30,7 @@ def learn(
     settings: Config, mesh: Mesh, place: tuple[str | None, Path | None], cycles: int, fresh: bool, as_json: bool
 ) -> None:
     from mdl.peers.colla.edge import run_learner
-    from mdl.peers.colla.model.progress import PERSONAL
+    from mdl.peers.colla.files import PERSONAL
     from mdl.peers.edge.identity import cloud_keys
 
     need_data(settings)

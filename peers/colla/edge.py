@@ -28,14 +28,20 @@ from mdl.learning.flat import FlatModel
 from mdl.learning.training import Teacher
 from mdl.own import own_data, own_model
 from mdl.peers.cloud.edge import NOBODY_S, attend, open_hub, serve
-from mdl.peers.cloud.learner import CLOUD, Learner, LearnerSettings
-from mdl.peers.cloud.teaching import CloudSettings
-from mdl.peers.colla.files import CloudFiles
+from mdl.peers.cloud.machine import CLOUD, CloudSettings, Learner, LearnerSettings
+from mdl.peers.colla.files import (
+    OWN,
+    PERSONAL,
+    CloudFiles,
+    CloudProgress,
+    read_progress,
+    write_personal,
+    write_progress,
+)
 from mdl.peers.colla.machine import Cloud
 from mdl.peers.colla.model.classroom import Classroom, accuracy_of, suggest, update_client
 from mdl.peers.colla.model.distillation import predict_probabilities
 from mdl.peers.colla.model.model_kinds import ModelKind, WindowKind, find_mode, kind_of
-from mdl.peers.colla.model.progress import OWN, PERSONAL, CloudProgress, read_progress, write_personal, write_progress
 from mdl.peers.colla.model.update_codec import LARGEST_LESSON_BYTES, unpack_parts
 from mdl.peers.edge.device import Device, device_seed
 from mdl.peers.edge.gatekeeper import make_gatekeeper

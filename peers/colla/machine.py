@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from mdl.peers.cloud.teaching import MAX_PUPILS, PRESENT_S, CloudSettings, Teaching
+from mdl.peers.cloud.machine import MAX_PUPILS, PRESENT_S, CloudSettings, Teaching
 from mdl.protocol.cloud_messages import (
     LessonWanted,
     UpdateMessage,

@@ -37,9 +37,8 @@ from mdl.errors import ConfigError, DamagedError, DataError, RemoteProtocolError
 from mdl.files.checkpoint import read_packed, write_packed
 from mdl.files.kept import damaged, read_kept, read_sealed, tell_previous, with_previous, write_kept
 from mdl.peers.cloud.edge import NOBODY_S, attend, open_hub, serve
-from mdl.peers.cloud.learner import Learner, LearnerSettings
+from mdl.peers.cloud.machine import CloudSettings, Learner, LearnerSettings
 from mdl.peers.cloud.names import NAME_FILES
-from mdl.peers.cloud.teaching import CloudSettings
 from mdl.peers.dccl.databases import PostgresDatabase, ProfileStore, SqliteDatabase, VectorStore, read_url
 from mdl.peers.dccl.machine import TASK, Collector
 from mdl.peers.dccl.model.device_step import VectorSettings

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from mdl.peers.cloud.teaching import CloudSettings, Teaching
+from mdl.peers.cloud.machine import CloudSettings, Teaching
 from mdl.protocol.cloud_messages import (
     LessonWanted,
     UpdateTaken,

@@ -41,7 +41,7 @@ from mdl.peers.command.progress import progress_bar
 
 if TYPE_CHECKING:
     from mdl.config import Config
-    from mdl.peers.deeptype.shared import Shared, TextLesson
+    from mdl.peers.deeptype.home import Shared, TextLesson
     from mdl.peers.edge.gatekeeper import Gatekeeper
     from mdl.transport.trust.keys import Mesh
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -161,20 +161,21 @@ def join_mesh(
     them.
     """
     log_at(log_level, quiet)
-    from mdl.peers.deeptype import shared, train
+    from mdl.peers.deeptype import train
+    from mdl.peers.deeptype.home import TextLesson, read_shared, take_over, words_of
     from mdl.peers.deeptype.model.personalise import Techniques
     from mdl.peers.edge.gatekeeper import make_gatekeeper
 
     overrides = {"round.rounds": rounds} | mesh_overrides(join, listen, None, None, loopback, insecure)
     settings = load_settings(None, overrides, None)
     folder, gate = home_of(out), make_gatekeeper(when or "")
-    ours = shared.read_shared(folder, model)
-    said = shared.words_of(train.read_sentences(text, author, limit), ours[1].table)
+    ours = read_shared(folder, model)
+    said = words_of(train.read_sentences(text, author, limit), ours[1].table)
     lessons = study_settings(1, batch, "sgd", shared_rate, seed)
-    lesson = shared.TextLesson(said, lessons, words_a_round, lambda: bool(gate.forbidden_by), once=once)
+    lesson = TextLesson(said, lessons, words_a_round, lambda: bool(gate.forbidden_by), once=once)
     how = name, rounds or 0, fresh
     _train_together(find_mesh(mesh, code, settings), settings, ours, lesson, gate, how, (folder, model))
-    shared.take_over(folder, ours, model)
+    take_over(folder, ours, model)
     own = study_settings(epochs, batch, "sgd", rate, seed)
     with progress_bar() as show:
         done = train.train(text, folder, None, Techniques(once=once), own, author, 0.0, limit, when or "", True, show)
@@ -191,11 +192,11 @@ def adopt(
 
     That part is words and the last layer. It takes no text.
     """
-    from mdl.peers.deeptype import shared
+    from mdl.peers.deeptype.home import take_over
     from mdl.peers.deeptype.model.model_file import load_next_word
 
     folder = home_of(out)
-    shared.take_over(folder, load_next_word(model), began_with)
+    take_over(folder, load_next_word(model), began_with)
     if as_json:
         print_json({"directory": str(folder)})
     tell(f"{folder} builds on {model} now")
@@ -218,7 +219,7 @@ def _train_together(
     """
     from mdl.config import Config, RoundSection
     from mdl.learning.loop import Loop
-    from mdl.peers.deeptype.shared import take_over, teach
+    from mdl.peers.deeptype.home import take_over, teach
     from mdl.peers.loops import Member, Place, Saying
 
     (model, described), (name, rounds, fresh), (folder, began_with) = ours, how, places

@@ -21,7 +21,7 @@ from blake3 import blake3
 
 from mdl.bounds import Count
 from mdl.errors import ConfigError, did_you_mean
-from mdl.peers.deeptype.home import MODEL, PREVIOUS, STUDY, read_record, write_record
+from mdl.peers.deeptype.home import MODEL, PREVIOUS, STUDY, identify, read_record, write_record
 from mdl.peers.deeptype.model.compression import VocabularyChange, count_bytes
 from mdl.peers.deeptype.model.corpus import NoTextError, read_lines_of
 from mdl.peers.deeptype.model.efficiency import Alphabet, SuggestionScore, evaluate_next_word
@@ -41,7 +41,6 @@ from mdl.peers.deeptype.model.personalise import (
 )
 from mdl.peers.deeptype.model.study import Study, StudySettings, load_study, save_study, tune_all
 from mdl.peers.deeptype.model.text import Text, TokenTable, build_table, encode, split_words
-from mdl.peers.deeptype.shared import identify
 from mdl.peers.edge.gatekeeper import Gatekeeper, make_gatekeeper
 from mdl.peers.interrupts import handled
 from mdl.writing import check_writable

@@ -27,12 +27,11 @@ import torch
 from mdl.bounds import Count, Share
 from mdl.errors import ConfigError
 from mdl.files.figures import Journal
-from mdl.peers.deeptype.home import LOG, MODEL, prepare_folder, read_record, write_record
+from mdl.peers.deeptype.home import LOG, MODEL, identify, prepare_folder, read_record, write_record
 from mdl.peers.deeptype.model.keyboard import STEP_SAMPLES, Keyboard, OnlineLearner
 from mdl.peers.deeptype.model.model_file import load_next_word, save_next_word
 from mdl.peers.deeptype.model.personalise import online_rate
 from mdl.peers.deeptype.model.text import split_words
-from mdl.peers.deeptype.shared import identify
 from mdl.peers.interrupts import handled, interrupt
 
 _ENDS_SENTENCE = frozenset(".!?…\r\n")

@@ -31,13 +31,13 @@ from mdl.learning.built_in import MODELS, SHORTEST_TIME
 from mdl.peers.edge.best import known_by
 from mdl.peers.edge.gatekeeper import make_gatekeeper
 from mdl.peers.edge.identity import claim_again
-from mdl.peers.edge.lifeline import LIFELINE_VARIABLE, stopped_by_signals
 from mdl.peers.edge.membership import open_membership
 from mdl.peers.edge.narrate import PATIENCE_S, PEER_COMMAND, Narrator, describe_loneliness, describe_round
 from mdl.peers.edge.relearner import FOLDER, ChosenPolicy, Relearner, choose_policy
 from mdl.peers.edge.sampler import MergeTimer, Sampler
 from mdl.peers.edge.share import load_share
 from mdl.peers.edge.small import Spare, check_room
+from mdl.peers.interrupts import LIFELINE_VARIABLE, stopped_by_signals
 from mdl.peers.roles.build import PeerStart, build_machine, configured_start
 from mdl.peers.roles.outsiders import FirstMeeting
 from mdl.peers.roles.peer import Peer

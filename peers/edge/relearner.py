@@ -34,7 +34,7 @@ from mdl.devices.scenario import Scenario, load_scenarios, save_scenarios
 from mdl.errors import DataError, MdlError
 from mdl.files.kept import previous_of, read_kept, read_sealed, write_kept
 from mdl.own import Own
-from mdl.peers.edge.lifeline import wait_for_parent
+from mdl.peers.interrupts import wait_for_parent
 from mdl.processes import APART, let_others_first
 from mdl.protocol.machine import Event, PolicyLearned
 from mdl.protocol.status_messages import RoundSummary

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from mdl.peers.edge.identity import CODE_VARIABLE
-from mdl.peers.edge.lifeline import LIFELINE_VARIABLE
 from mdl.peers.edge.small import VARIABLE as THREADS_VARIABLE
+from mdl.peers.interrupts import LIFELINE_VARIABLE
 from mdl.peers.launch.nursery import Forked, Nursery
 from mdl.peers.view.plain import LOG_VARIABLE
 from mdl.processes import APART, ask_to_end

@@ -46,9 +46,9 @@ from mdl.files.export import ModelDescription, find_model_file, import_model
 from mdl.files.figures import LineTail
 from mdl.learning.evaluation import evaluate, predict_logits
 from mdl.own import Own
+from mdl.peers.colla.files import PERSONAL
 from mdl.peers.colla.model.distillation import predict_probabilities
 from mdl.peers.colla.model.model_kinds import RecurrentKind
-from mdl.peers.colla.model.progress import PERSONAL
 from mdl.peers.colla.model.recurrent import RecurrentModel, recurrent_shapes
 from mdl.peers.view.terminal import PlainConsole
 from mdl.protocol.counts import Evaluation

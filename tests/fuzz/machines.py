@@ -19,8 +19,7 @@ import numpy as np
 from rich.console import Console
 
 from mdl.errors import LocalProtocolError, RemoteProtocolError
-from mdl.peers.cloud.learner import CLOUD, Learner, LearnerSettings
-from mdl.peers.cloud.teaching import CloudSettings
+from mdl.peers.cloud.machine import CLOUD, CloudSettings, Learner, LearnerSettings
 from mdl.peers.colla.machine import Cloud, CloudState
 from mdl.peers.edge.narrate import Narrator
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start

@@ -228,7 +228,7 @@ def _study(folder: Path) -> object:
 
 @_case("own: model and origin")
 def _own(folder: Path) -> object:
-    from mdl.peers.colla.model.progress import OWN, read_progress
+    from mdl.peers.colla.files import OWN, read_progress
 
     _file(folder, OWN, SAFETENSORS["offsets of terabytes"])
     return read_progress(folder, _kinds()[1])

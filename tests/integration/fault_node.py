@@ -20,11 +20,11 @@ from mdl.config import load_config
 from mdl.files.checkpoint import CachedModel, ModelCache
 from mdl.files.figures import Journal
 from mdl.peers.edge.identity import claim_identity, release_identity
-from mdl.peers.edge.lifeline import stopped_by_signals
 from mdl.peers.edge.node import METRICS, drive, record_round, start_peer
 from mdl.peers.edge.resume import ResumeState
 from mdl.peers.edge.sampler import Sampler
 from mdl.peers.edge.small import set_up_heap
+from mdl.peers.interrupts import stopped_by_signals
 from mdl.peers.roles.build import build_machine, configured_start, outer_of
 from mdl.protocol.counts import no_evaluation
 from mdl.protocol.delta import ModelDelta

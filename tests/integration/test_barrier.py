@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from mdl.peers.cloud.teaching import CloudSettings
+from mdl.peers.cloud.machine import CloudSettings
 from mdl.peers.colla.machine import Cloud, CloudState
 from mdl.protocol.cloud_messages import LessonCurrent, LessonWanted, UpdateOffered
 from mdl.protocol.delta import Contributor

@@ -87,7 +87,7 @@ def test_devices_learn_with_a_cloud_that_is_killed_in_the_middle_of_a_cycle(home
 
 
 def test_garbage_and_another_task_are_refused_and_named(home, code, tmp_path):
-    from mdl.peers.cloud.learner import CLOUD
+    from mdl.peers.cloud.machine import CLOUD
     from mdl.protocol.delta import Contributor
     from mdl.protocol.vocabulary import Packed
     from mdl.transport.links.hub import Spoke

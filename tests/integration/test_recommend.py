@@ -142,7 +142,7 @@ def test_a_cloud_keeps_vectors_on_a_postgresql_server_that_goes_and_comes_back(h
 
 
 def test_a_bad_vector_is_refused_by_name(home, code, log, tmp_path):
-    from mdl.peers.cloud.learner import CLOUD
+    from mdl.peers.cloud.machine import CLOUD
     from mdl.peers.dccl.machine import TASK
     from mdl.protocol.cloud_messages import PupilRefused, UpdateTaken, VectorMessage
     from mdl.protocol.delta import Contributor

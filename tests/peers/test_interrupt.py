@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mdl.peers.cloud.learner import Learner, LearnerSettings
+from mdl.peers.cloud.machine import Learner, LearnerSettings
 from mdl.peers.edge import relearner
-from mdl.peers.edge.lifeline import stopped_by_signals
 from mdl.peers.edge.narrate import Narrator
+from mdl.peers.interrupts import stopped_by_signals
 from mdl.peers.launch.run_directory import describe_interrupt
 from mdl.protocol.machine import Finish, StopRequested
 from mdl.protocol.status_messages import RoundSummary

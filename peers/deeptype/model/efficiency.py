@@ -19,8 +19,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from mdl.peers.deeptype.model.next_word import NextWordModel, shared_rows
-from mdl.peers.deeptype.model.pieces import Pieces, cut_pieces, iterate_pieces
-from mdl.peers.deeptype.model.text import LONGEST_WORD, UNKNOWN, Ids, Text, TokenTable
+from mdl.peers.deeptype.model.text import (
+    LONGEST_WORD,
+    UNKNOWN,
+    Ids,
+    Pieces,
+    Text,
+    TokenTable,
+    cut_pieces,
+    iterate_pieces,
+)
 
 Scores: TypeAlias = NDArray[np.float32]
 

@@ -49,8 +49,17 @@ from mdl.peers.deeptype.model.efficiency import (
     rank_of,
 )
 from mdl.peers.deeptype.model.next_word import NextWordModel, State
-from mdl.peers.deeptype.model.pieces import MOST_STEPS, OVERLAP, cut_pieces
-from mdl.peers.deeptype.model.text import LONGEST_WORD, UNKNOWN, Ids, Speller, Text, TokenTable
+from mdl.peers.deeptype.model.text import (
+    LONGEST_WORD,
+    MOST_STEPS,
+    OVERLAP,
+    UNKNOWN,
+    Ids,
+    Speller,
+    Text,
+    TokenTable,
+    cut_pieces,
+)
 
 # 5.5: "a pre-defined batch size (16)".
 STEP_SAMPLES = 16

@@ -28,8 +28,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from mdl.learning.networks import run_recurrent
 from mdl.peers.deeptype.model.compression import FactoredEmbedding, FactoredLinear
-from mdl.peers.deeptype.model.pieces import PieceBatch, SampleBatch
-from mdl.peers.deeptype.model.text import MOST_WORDS, Ids
+from mdl.peers.deeptype.model.text import MOST_WORDS, Ids, PieceBatch, SampleBatch
 
 State: TypeAlias = tuple[Tensor, Tensor]
 

@@ -50,9 +50,14 @@ from mdl.peers.deeptype.model.next_word import (
     shared_rows,
     size_of,
 )
-from mdl.peers.deeptype.model.pieces import (
+from mdl.peers.deeptype.model.study import FeatureTask, Study, StudySettings, tune_all, tune_only
+from mdl.peers.deeptype.model.text import (
     BUCKETS,
     MOST_STEPS,
+    UNKNOWN,
+    Ids,
+    Text,
+    TokenTable,
     batch_pieces,
     collate,
     collate_pieces,
@@ -63,8 +68,6 @@ from mdl.peers.deeptype.model.pieces import (
     iterate_pieces,
     list_samples,
 )
-from mdl.peers.deeptype.model.study import FeatureTask, Study, StudySettings, tune_all, tune_only
-from mdl.peers.deeptype.model.text import UNKNOWN, Ids, Text, TokenTable
 
 # Batches of samples: padded to 30; within four buckets; to a batch's longest; of one length without padding (5.3); or
 # whole pieces with the shared history of their samples.

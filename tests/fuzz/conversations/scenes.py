@@ -18,8 +18,7 @@ import msgspec
 import numpy as np
 
 from mdl.errors import ConfigError
-from mdl.peers.cloud.learner import CLOUD, Learner, LearnerSettings
-from mdl.peers.cloud.teaching import CloudSettings
+from mdl.peers.cloud.machine import CLOUD, CloudSettings, Learner, LearnerSettings
 from mdl.peers.colla.machine import Cloud, CloudState
 from mdl.peers.dccl.machine import TASK, Collector
 from mdl.peers.roles.build import TrainerStart, build_machine, simulated_start

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mdl.peers.cloud.learner import CLOUD, Learner, LearnerSettings
-from mdl.peers.cloud.teaching import MAX_PUPILS, CloudSettings
+from mdl.peers.cloud.machine import CLOUD, MAX_PUPILS, CloudSettings, Learner, LearnerSettings
 from mdl.peers.colla.machine import Cloud, CloudState
 from mdl.protocol.cloud_messages import (
     LessonCurrent,

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mdl.peers.cloud.learner import CLOUD, Learner, LearnerSettings
-from mdl.peers.cloud.teaching import CloudSettings
+from mdl.peers.cloud.machine import CLOUD, CloudSettings, Learner, LearnerSettings
 from mdl.peers.dccl.machine import TASK, Collector
 from mdl.protocol.cloud_messages import (
     LessonCurrent,

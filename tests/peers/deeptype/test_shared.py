@@ -15,8 +15,18 @@ from typer.testing import CliRunner
 from mdl.errors import ConfigError
 from mdl.learning.flat import FlatModel, hash_task
 from mdl.peers.cli.main import add_groups, app
-from mdl.peers.deeptype import shared
-from mdl.peers.deeptype.home import MODEL, NEXT, SHARED
+from mdl.peers.deeptype.home import (
+    MODEL,
+    NEXT,
+    SHARED,
+    TextLesson,
+    identify,
+    read_shared,
+    settle,
+    take_over,
+    teach,
+    words_of,
+)
 from mdl.peers.deeptype.model.model_file import load_next_word, save_next_word
 from mdl.peers.deeptype.model.personalise import Techniques
 from mdl.peers.deeptype.model.study import StudySettings
@@ -70,7 +80,7 @@ def test_a_new_shared_model_comes_and_words_and_last_layer_stay(folder: Path) ->
     torch.testing.assert_close(after.lstm.weight_hh_l0, new[0].lstm.weight_hh_l0)
     row = 1 + mine.table.words.index("anna")
     torch.testing.assert_close(after.output.weight[row], before.output.weight[row])
-    assert described.base == shared.identify(new[0], new[1].table)
+    assert described.base == identify(new[0], new[1].table)
     assert (folder / "me" / SHARED).exists()
     assert not (folder / "me" / NEXT).exists()
 
@@ -86,16 +96,16 @@ def test_the_same_one_again_changes_nothing(folder: Path) -> None:
 @pytest.mark.parametrize("decided", [False, True])
 def test_a_take_over_that_was_killed_half_way_is_dropped_or_finished(folder: Path, decided: bool) -> None:
     home = folder / "me"
-    shared.take_over(home, load_next_word(folder / "global.safetensors"), folder / "global.safetensors")
+    take_over(home, load_next_word(folder / "global.safetensors"), folder / "global.safetensors")
     first, personal = (home / SHARED).read_bytes(), (home / MODEL).read_bytes()
-    shared.take_over(home, load_next_word(folder / "new.safetensors"))
+    take_over(home, load_next_word(folder / "new.safetensors"))
     second = (home / SHARED).read_bytes()
     # As it stood before the last step, with the personal model written or not.
     (home / NEXT).write_bytes(second)
     (home / SHARED).write_bytes(first)
     if not decided:
         (home / MODEL).write_bytes(personal)
-    shared.settle(home)
+    settle(home)
     assert (home / SHARED).read_bytes() == (second if decided else first)
     assert not (home / NEXT).exists()
 
@@ -106,10 +116,10 @@ def test_who_did_not_begin_with_what_is_here_is_told_so(folder: Path) -> None:
 
 
 def test_what_a_mesh_gets_does_not_depend_on_the_person(folder: Path) -> None:
-    model, described = shared.read_shared(folder / "me", folder / "global.safetensors")
-    said = shared.words_of(MINE, described.table)
+    model, described = read_shared(folder / "me", folder / "global.safetensors")
+    said = words_of(MINE, described.table)
     schema, told = FlatModel(model).schema, hash_task(FlatModel(model).schema, described.table.words)
-    taught = shared.teach([Round(1), Round(2)], model, shared.TextLesson(said, SETTINGS, 0, lambda: False))
+    taught = teach([Round(1), Round(2)], model, TextLesson(said, SETTINGS, 0, lambda: False))
     fresh = load_next_word(folder / "global.safetensors")
     assert taught == 2
     assert FlatModel(model).schema == schema == FlatModel(fresh[0]).schema
@@ -118,18 +128,18 @@ def test_what_a_mesh_gets_does_not_depend_on_the_person(folder: Path) -> None:
 
 
 def test_a_round_is_a_part_of_the_text_and_given_up_for_a_pause(folder: Path) -> None:
-    model, described = shared.read_shared(folder / "me", folder / "global.safetensors")
-    said, looks = shared.words_of(MINE, described.table), iter([False, False, True])
+    model, described = read_shared(folder / "me", folder / "global.safetensors")
+    said, looks = words_of(MINE, described.table), iter([False, False, True])
 
     def rounds() -> Iterator[Round]:
         yield whole
         yield cut
 
     whole, cut = Round(1), Round(2)
-    assert shared.teach(rounds(), model, shared.TextLesson(said, SETTINGS, 32, lambda: next(looks))) == 1
+    assert teach(rounds(), model, TextLesson(said, SETTINGS, 32, lambda: next(looks))) == 1
     assert (whole.samples, whole.given_up, cut.given_up) == (32, False, True)
 
 
 def test_a_text_of_which_the_shared_model_knows_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="knows no word"):
-        shared.words_of([["zz", "qq"]], TokenTable(("a", "b"), "ab"))
+        words_of([["zz", "qq"]], TokenTable(("a", "b"), "ab"))

@@ -6,7 +6,7 @@ import pytest
 
 from mdl.bounds import MAX_TERM
 from mdl.errors import RemoteProtocolError
-from mdl.peers.cloud.learner import Learner, LearnerSettings
+from mdl.peers.cloud.machine import Learner, LearnerSettings
 from mdl.peers.roles.outsiders import Observer
 from mdl.peers.roles.peer import Peer
 from mdl.peers.trials.run_plan import build_mesh

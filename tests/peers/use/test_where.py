@@ -10,10 +10,10 @@ import torch
 from mdl.data.readers.places import PlaceOptions, read_stays
 from mdl.data.readers.visits import make_sequences
 from mdl.errors import ConfigError, DataError
+from mdl.peers.colla.files import PERSONAL, write_personal
 from mdl.peers.colla.model.classroom import update_client
 from mdl.peers.colla.model.distillation import DistillSettings
 from mdl.peers.colla.model.model_kinds import UPDATE_MODES, RecurrentKind
-from mdl.peers.colla.model.progress import PERSONAL, write_personal
 from mdl.peers.use.inference import parse_moment, predict_places
 
 DAY = 144

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from mdl.peers.roles.trainer.model_state import ModelState
 from mdl.peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
 from mdl.peers.trials.run_plan import build_mesh, run_guarded, tell_plan
+from mdl.peers.trials.story_file import tell_story
 from mdl.protocol.vocabulary import KeptBallot
-from mdl.sim.mesh.story_lines import tell_story
 from mdl.sim.plans.draw_plan import draw_plan, draw_wide, with_copies, with_power_cuts, with_starved
 from mdl.sim.plans.fault_plan import (
     Burst,

@@ -18,12 +18,12 @@ from mdl.errors import LocalProtocolError
 from mdl.peers.trials import run_plan as simulate
 from mdl.peers.trials.campaign import Campaign, Totals, run_campaign, silent_machines
 from mdl.peers.trials.run_plan import build_mesh, run_guarded, tell_plan
+from mdl.peers.trials.story_file import tell_story
 from mdl.protocol.machine import Received, Send
 from mdl.protocol.round_messages import BroadcastOrdered, RoundClosed
 from mdl.sim.mesh.driver import SimMesh, Watch
 from mdl.sim.mesh.invariants import patience_s
 from mdl.sim.mesh.process import Node
-from mdl.sim.mesh.story_lines import tell_story
 from mdl.sim.plans.draw_plan import LENGTHS, LEVELS, SEGMENTS_SAY, SIZES, STEPS_OF_SEGMENTS, draw_plan, draw_wide
 from mdl.sim.plans.fault_plan import (
     ANYBODY,
@@ -53,7 +53,7 @@ _TELL = """
 import logging
 from mdl.peers.trials.campaign import Campaign
 from mdl.peers.trials.run_plan import tell_plan
-from mdl.sim.mesh.story_lines import tell_story
+from mdl.peers.trials.story_file import tell_story
 logging.disable(logging.CRITICAL)
 for seed in (3, 7, 14):
     verdict, mesh = tell_plan(Campaign().plan(seed))

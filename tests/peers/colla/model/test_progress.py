@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from mdl.errors import DamagedError, RemoteProtocolError
+from mdl.peers.colla.files import OWN, CloudProgress, read_progress, write_progress
 from mdl.peers.colla.model.model_kinds import UPDATE_MODES, ModelKind, RecurrentKind, WindowKind
-from mdl.peers.colla.model.progress import OWN, CloudProgress, read_progress, write_progress
 from mdl.peers.colla.model.update_codec import LARGEST_LESSON_BYTES, pack_parts, unpack_parts
 from mdl.protocol.cloud_messages import LessonMessage
 

@@ -6,19 +6,21 @@ from itertools import pairwise
 
 import numpy as np
 
-from mdl.peers.deeptype.model.pieces import (
+from mdl.peers.deeptype.model.text import (
     BUCKETS,
     MOST_STEPS,
     OVERLAP,
+    Speller,
     batch_pieces,
+    build_table,
     collate,
     cut_pieces,
     draw_bucketed,
     draw_exact,
     draw_longest,
+    encode,
     list_samples,
 )
-from mdl.peers.deeptype.model.text import Speller, build_table, encode
 from tests.peers.deeptype.model.examples import invented_text
 
 

@@ -21,8 +21,8 @@ from mdl.peers.deeptype.model.next_word import (
     shared_rows,
 )
 from mdl.peers.deeptype.model.personalise import TextTask
-from mdl.peers.deeptype.model.pieces import collate, collate_pieces, cut_pieces, list_samples
 from mdl.peers.deeptype.model.study import Study, StudySettings, tune_all
+from mdl.peers.deeptype.model.text import collate, collate_pieces, cut_pieces, list_samples
 from tests.peers.deeptype.model.examples import invented_text, small_model
 
 

@@ -10,8 +10,8 @@ import pytest
 from mdl.config import Config, load_config
 from mdl.peers.edge import node as waiting
 from mdl.peers.edge.identity import claim_again, claim_identity
-from mdl.peers.edge.lifeline import LIFELINE_VARIABLE
 from mdl.peers.edge.node import _introduced, _may_wait, wait_for_others
+from mdl.peers.interrupts import LIFELINE_VARIABLE
 from mdl.protocol.delta import Contributor
 from mdl.protocol.vocabulary import PeerInfo, Role
 from mdl.transport.trust.keys import Mesh
