@@ -1,8 +1,6 @@
 """Streams in CSV files, cut into windows that never straddle a change of label, a gap in time or two recordings.
 
-    csv:PATH?label=activity&columns=ax,ay,az&rate=50&window=128&step=64
-
-PATH is a file, a glob, a folder or a zip. Each file is a recording, and so is each folder or zip as a known app exports
+`csv:PATH?label=activity&columns=ax,ay,az&rate=50&window=128&step=64` names them. PATH is a file, a glob, a folder or a zip. Each file is a recording, and so is each folder or zip as a known app exports
 it; `mdl.data.tables` finds out the form of a file (delimiter, encoding, units, dates). Columns are found by their
 names: the files of one folder may have them in any order. Rows and windows go through files, so that memory does not
 grow with the recordings.
