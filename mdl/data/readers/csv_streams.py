@@ -1,13 +1,13 @@
 """Streams in CSV files, cut into windows that never straddle a change of label, a gap in time or two recordings.
 
-`csv:PATH?label=activity&columns=ax,ay,az&rate=50&window=128&step=64` names them. PATH is a file, a glob, a folder or a zip. Each file is a recording, and so is each folder or zip as a known app exports
-it; `mdl.data.tables` finds out the form of a file (delimiter, encoding, units, dates). Columns are found by their
-names: the files of one folder may have them in any order. Rows and windows go through files, so that memory does not
-grow with the recordings.
+Named as in `csv:PATH?label=activity&columns=ax,ay,az&rate=50&window=128&step=64`. PATH is a file, a glob, a folder or
+a zip. Each file is a recording, and so is each folder or zip as a known app exports it. `mdl.data.tables` finds out the
+form of a file: delimiter, encoding, units, dates. Columns are found by their names: the files of one folder may have
+them in any order. Rows and windows go through files, so that memory does not grow with the recordings.
 
 The way of a row: the form of its file and the roles of its columns (`look_at_tables`), the times of the whole file,
-then its values, label and person (`_Reader`), the stretch that it is in (`StretchWriter`), and the windows of that.
-A file is read once: its rows are kept on the disk while its times are looked for (`KeptRows`).
+then its values, label and person (`_Reader`), the stretch that it is in (`StretchWriter`), and the windows of that. A
+file is read once: its rows are kept on the disk while its times are looked for (`KeptRows`).
 
 Facts that were found out and not given by the user go into notes. Channels are brought to the unit that mdl keeps for
 their quantity. Two files of one set may differ in nothing else (channels, rates, quantities, spellings of a class): the
