@@ -6,8 +6,8 @@ form of a file: delimiter, encoding, units, dates. Columns are found by their na
 them in any order. Rows and windows go through files, so that memory does not grow with the recordings.
 
 A row comes by these steps. `look_at_tables` finds the form of its file, the roles of its columns, and the times of the
-whole file. `_Reader` reads its values, its label and its person, and `StretchWriter` puts it into a stretch. Windows are
-cut of that. A file is read once: its rows are kept on the disk while its times are looked for (`KeptRows`).
+whole file. `_Reader` reads its values, its label and its person, and `StretchWriter` puts it into a stretch. Windows
+are cut of that. A file is read once: its rows are kept on the disk while its times are looked for (`KeptRows`).
 
 Facts that were found out and not given by the user go into notes. Channels are brought to the unit that mdl keeps for
 their quantity. Two files of one set may differ in nothing else (channels, rates, quantities, spellings of a class): the
