@@ -1,6 +1,7 @@
-# `make up` trains on a mesh of real peer processes, `make test` checks everything but what is marked `long`, which is
-# `make test-long`, for each night; `make fuzz` is for a night, too: 10 million hostile inputs over all decoders and
-# machines (INPUTS, SEED), and a million messages of whole conversations (MESSAGES).
+# `make up` trains on a mesh of real peer processes. `make test` checks everything but what is marked `slow` or `alone`,
+# which is `make test-slow`, before a change lands, and what is marked `long`, which is `make test-long`, for each night.
+# `make fuzz` is for a night, too: 10 million hostile inputs over all decoders and machines (INPUTS, SEED), and a
+# million messages of whole conversations (MESSAGES).
 # `make test-arm` runs mdl on the emulated processors of a Raspberry Pi 3 and 4 (docs/raspberry-pi.md).
 # `make test-lowest` is for a release: the oldest versions that pyproject.toml allows. `make lock` writes requirements.lock
 # anew. `make dist` makes what a release consists of, `make test-container` tries its container.
@@ -13,7 +14,7 @@ OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cubla
 	nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse \
 	nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 
-.PHONY: up test test-long docs test-arm pictures test-lowest test-container fuzz lock dist check clean
+.PHONY: up test test-slow test-long docs test-arm pictures test-lowest test-container fuzz lock dist check clean
 INPUTS ?= 10000000
 MESSAGES ?= 1000000
 SEED ?= 1
@@ -31,11 +32,14 @@ up: .venv/installed
 test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --ignore=tests/integration -m "not long"
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/integration -m "not alone and not long"
-	$(BIN)/pytest tests/integration -m "alone and not long"
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not alone and not long"
 
-# What `make test` leaves out: the rest of the seeds, and benchmarks that train whole meshes. For each night.
+# Before each change lands: whole meshes of real processes, their faults and links.
+test-slow: .venv/installed
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "slow and not alone and not long"
+	$(BIN)/pytest -m "alone and not long"
+
+# What both leave out: the rest of the seeds, and benchmarks that train whole meshes. For each night.
 test-long: .venv/installed
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "long and not alone"
 	$(BIN)/pytest -m "long and alone"

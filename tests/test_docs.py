@@ -26,12 +26,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_every_command_is_on_the_page_of_commands(site: Path) -> None:
     page = (site / "reference" / "commands.html").read_text()
     for name, command in whole().commands.items():
         assert command.hidden or f"mdl {name}<" in page, name
 
 
+@pytest.mark.slow
 def test_every_key_is_on_the_page_of_the_configuration(site: Path) -> None:
     page = (site / "reference" / "configuration.html").read_text()
     for section in msgspec.structs.fields(config.Config):
@@ -39,6 +41,7 @@ def test_every_key_is_on_the_page_of_the_configuration(site: Path) -> None:
             assert field.name in page, (section.name, field.name)
 
 
+@pytest.mark.slow
 def test_the_search_works_without_a_network(site: Path) -> None:
     assert "ballot" in (site / "searchindex.js").read_text()
     assert "https://cdn" not in (site / "search.html").read_text()

@@ -27,6 +27,7 @@ FOUND = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inputs", INPUTS)
 def test_a_while_of_hostile_inputs_raises_hangs_and_grows_nothing(inputs):
     command = [sys.executable, "-m", "tests.fuzz", "--inputs", str(inputs), "--processes", "1", "--short"]

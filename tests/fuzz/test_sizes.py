@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.fuzz.sizes import CASES, MOST_S
 
 ROOT = Path(__file__).parents[2]
@@ -250,6 +252,7 @@ def test_every_function_that_parses_bytes_is_named_with_its_case():
             assert any(each.startswith(case) for each in CASES), (name, case)
 
 
+@pytest.mark.slow
 def test_sizes_that_are_not_there_are_told_in_one_line_in_little_memory_and_time():
     """One process, which makes the bombs once."""
     names = sorted(CASES)

@@ -32,6 +32,7 @@ def _check(mesh, liar):
     return round_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [way for way, (kind, _) in WAYS.items() if kind in (PieceMessage, SegmentMessage)])
 def test_in_segments(tmp_path, way):
     with Mesh(tmp_path, None, VALUES, round__exchange="shares", **SETTINGS) as mesh:
@@ -40,6 +41,7 @@ def test_in_segments(tmp_path, way):
         assert first == (2 if "earlier" in way else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["one value of a load", "one value of the result", "the result of an earlier round"])
 def test_by_hops(tmp_path, way):
     liar = "p4" if "result" in way else "p2"
@@ -49,6 +51,7 @@ def test_by_hops(tmp_path, way):
         assert first <= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["other contributors of a load", "tells no checksum"])
 def test_a_device_is_in_no_round(tmp_path, way):
     with Mesh(tmp_path, None, VALUES, round__exchange="chain", **SETTINGS) as mesh:
@@ -59,6 +62,7 @@ def test_a_device_is_in_no_round(tmp_path, way):
         assert not any("p2" in dict(line["contributors"]) for name, line in mesh.told("global") if name == "p1")
 
 
+@pytest.mark.slow
 def test_one_of_four_looks_away(tmp_path):
     with Mesh(tmp_path, None, VALUES, round__exchange="shares", **SETTINGS) as mesh:
         _start(mesh, "one value of a segment", "p2", "p3")

@@ -7,6 +7,7 @@ from tests.integration import lan
 from tests.integration.product import SMALL, Home
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not() or "")
 def test_without_ipv6_and_with_a_home_that_is_read_only_devices_train(tmp_path):
     code = new_join_code("home")

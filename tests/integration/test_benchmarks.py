@@ -59,6 +59,7 @@ def _kept(file: Path) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.slow
 def test_turnover_tells_the_phases_between_two_trainings(tmp_path: Path) -> None:
     short = ["--devices", 2, "--rounds", 5, "--data", "motion?people=6&windows=20"]
     (told,) = _last(_run(tmp_path, "turnover", *short))["milliseconds"].values()
@@ -92,12 +93,14 @@ def test_a_fleet_of_devices_loses_nothing_with_a_cloud_that_is_killed_twice(tmp_
     assert told["killed_at"][0]["version"] == 1
 
 
+@pytest.mark.slow
 def test_a_peer_that_cannot_be_measured_is_one_line(tmp_path: Path) -> None:
     run = _run(tmp_path, "memory", "--peers", 2, "--rounds", 3, "--values", -1)
     assert run.returncode == 4
     assert run.stderr.splitlines()[-1] == "memory: peer-0 ended with 1 and without a figure"
 
 
+@pytest.mark.slow
 def test_simulated_meshes_are_measured_by_size_in_both_exchanges(tmp_path: Path) -> None:
     told = _last(_run(tmp_path, "simscale", "--sizes", 2, 3, "--rounds", 2))
     rows = [(row["peers"], row["exchange"]) for row in told["results"]]
@@ -115,6 +118,7 @@ def test_what_re_learning_takes_is_told_beside_what_a_peer_takes_anyway(tmp_path
     assert 0.0 < on["slot_rss_mb"] < on["peer_rss_mb"]
 
 
+@pytest.mark.slow
 def test_parts_of_the_scheduler_benchmark_are_measured_written_and_drawn(tmp_path: Path) -> None:
     parts = ["cells", "energy", "dying", "fig10"]
     asked = [word for part in parts for word in ("--part", part)]
@@ -126,6 +130,7 @@ def test_parts_of_the_scheduler_benchmark_are_measured_written_and_drawn(tmp_pat
     assert "<svg" in out.with_suffix(".svg").read_text()
 
 
+@pytest.mark.slow
 def test_an_accuracy_recipe_trains_a_mesh_in_one_process(tmp_path: Path) -> None:
     small = ["--data", "motion?people=4&windows=12", "--peers", 2, "--rounds", 1, "--seeds", 0, "--cache", tmp_path]
     told = _last(_run(tmp_path, "accuracy_recipe", *small))
@@ -139,6 +144,7 @@ def test_bare_rounds_run_on_loopback(tmp_path: Path) -> None:
     assert told["median_and_quartiles_s"]["N=2 ."]["total"][0] > 0.0
 
 
+@pytest.mark.slow
 def test_each_way_over_the_wire_is_measured(tmp_path: Path) -> None:
     told = _last(_run(tmp_path, "wire", "--megabytes", 0.01, 0.6, "--times", 3))
     for found in told["gigabytes_a_second"].values():
@@ -291,6 +297,7 @@ def test_a_round_is_timed_beside_others_on_loopback(tmp_path: Path) -> None:
     assert len(json.loads((tmp_path / "round.json").read_text())["all"]["2@0.01"]["mdl shares"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not() or "")
 def test_a_round_is_timed_on_unequal_links_and_in_a_shared_channel(tmp_path: Path) -> None:
     small = ["20+5@0.2", "3~20@0.2", "--rounds", 4, "--runs", 1, "--others", "ring,chain"]
@@ -301,6 +308,7 @@ def test_a_round_is_timed_on_unequal_links_and_in_a_shared_channel(tmp_path: Pat
             assert 0.95 < system["bytes_over_least"] < 3
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not() or "")
 def test_rounds_of_real_peers_are_timed_on_a_shaped_lan(tmp_path: Path) -> None:
     small = ["--policies", "greedy", "--runs", 1, "--rounds", 5]
@@ -310,6 +318,7 @@ def test_rounds_of_real_peers_are_timed_on_a_shaped_lan(tmp_path: Path) -> None:
     assert 1 <= len(rounds) <= 2  # of one, another device may take the office in the middle
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "complaint"),
     [
@@ -329,6 +338,7 @@ def test_too_little_to_measure_is_one_line(tmp_path: Path, command: list[str], c
     assert complaint in run.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_codings_tell_accuracy_and_bytes_of_each_and_what_is_not_coded_is_the_plain_mean(tmp_path: Path) -> None:
     small = ["--peers", 2, "--rounds", 2, "--rounds-per-epoch", 2, "--seeds", 0]
     run = _run(tmp_path, "codings", "--data", _MOTION, *small)
@@ -354,6 +364,7 @@ def test_deeptype_tells_what_each_technique_costs(tmp_path: Path) -> None:
     assert told["bytes"]["all"] < told["bytes"]["buckets"]
 
 
+@pytest.mark.slow
 def test_people_are_compared_with_the_public_model_and_with_each_technique(tmp_path: Path) -> None:
     corpus, blogs = tmp_path / "corpus.txt", tmp_path / "blogs.jsonl.gz"
     corpus.write_text(_say(200, seed=0))
@@ -372,6 +383,7 @@ def test_people_are_compared_with_the_public_model_and_with_each_technique(tmp_p
     assert {f"tweets, {way} / tweets, all layers" for way in ways} <= set(told["summary"])
 
 
+@pytest.mark.slow
 def test_networks_are_compared_with_ngrams_by_how_much_they_learned(tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text(_say(200, seed=0))
@@ -385,6 +397,7 @@ def _say(sentences: int, seed: int) -> str:
     return "".join(" ".join(sentence) + ".\n" for sentence in invent(sentences, seed))
 
 
+@pytest.mark.slow
 def test_one_persons_devices_are_compared_with_one_alone(tmp_path: Path) -> None:
     rng, rows = np.random.default_rng(0), 4 * 2 * 700
     number = np.arange(rows)

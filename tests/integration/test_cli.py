@@ -99,6 +99,7 @@ def test_a_mistake_is_answered_in_one_line(home, mistake, monkeypatch, capsys):
     assert ended.value.code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", WRONG_LATER)
 def test_a_mistake_that_shows_later_is_answered_in_one_line_too(answers, mistake):
     answer = answers[mistake]
@@ -152,6 +153,7 @@ def test_who_trains_nothing_runs_without_torch(home):
         assert not [name for name in loaded if name.startswith("mdl.sim")]
 
 
+@pytest.mark.slow
 def test_a_mesh_goes_on_from_its_saved_round_and_refuses_another_model(home, tmp_path):
     code = new_join_code("home")
     agent = ("agent", "--code", code, "--loopback", "--rounds", 2, "--json")

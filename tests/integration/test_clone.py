@@ -43,6 +43,7 @@ def takes_part(watcher, incarnation, after):
     return is_member and any("phone" in found.contributors for found in watcher.rounds if found.round > after)
 
 
+@pytest.mark.slow
 def test_of_a_device_and_its_copy_the_copy_leaves_and_the_first_takes_part_again_though_it_led(devices):
     phone = devices.start("phone", "phone", 1)
     assert product.until(lambda: "phone is the agent now" in phone.told), phone.told

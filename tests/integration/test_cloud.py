@@ -48,6 +48,7 @@ def version_of(out):
     return json.loads(path.read_bytes())["version"] if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_devices_learn_with_a_cloud_that_is_killed_in_the_middle_of_a_cycle(home, code, tmp_path):
     out, port = tmp_path / "cloud", product.free_port()
     cloud = start_cloud(home, port, out, "--synchronous", "--updates", "2")
@@ -86,6 +87,7 @@ def test_devices_learn_with_a_cloud_that_is_killed_in_the_middle_of_a_cycle(home
     assert again.code == 0, again.told
 
 
+@pytest.mark.slow
 def test_garbage_and_another_task_are_refused_and_named(home, code, tmp_path):
     from mdl.peers.cloud.machine import CLOUD
     from mdl.protocol.delta import Contributor
@@ -141,6 +143,7 @@ def offer_garbage(spoke, schema, values, cloud):
     return answers[0]
 
 
+@pytest.mark.slow
 def test_up_with_a_cloud_trains_with_lessons_and_gives_the_meshs_model_back(home, tmp_path):
     out = tmp_path / "run"
     web = product.free_port()
@@ -162,6 +165,7 @@ def test_up_with_a_cloud_trains_with_lessons_and_gives_the_meshs_model_back(home
     assert not product.processes_of(out)
 
 
+@pytest.mark.slow
 def test_a_mesh_goes_on_without_its_cloud(home, tmp_path):
     nobody = f"cloud.address=127.0.0.1:{product.free_port()}"
     run = home.run("up", "-n", 2, "--epochs", 2, "--data", DATA, "--set", nobody, "--json", "--out", tmp_path / "run")
@@ -169,6 +173,7 @@ def test_a_mesh_goes_on_without_its_cloud(home, tmp_path):
     assert run.result()["rounds"] == 2
 
 
+@pytest.mark.slow
 def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, tmp_path):
     for words, complaint in (
         (("learn", "--data", DATA), "no cloud is named: give --cloud HOST:PORT"),
@@ -189,6 +194,7 @@ def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, tmp_path):
         assert "Traceback" not in run.told
 
 
+@pytest.mark.slow
 def test_a_learner_trains_while_its_conditions_hold_and_ends_at_once_while_they_do_not(home, code, tmp_path):
     port, sensors, out = product.free_port(), tmp_path / "sensors.json", tmp_path / "dev-1"
     sensors.write_text('{"charging": false, "battery_percent": 42}')

@@ -41,6 +41,7 @@ HERE = [
 ]
 
 
+@pytest.mark.slow
 def test_each_fault_is_named_and_a_healthy_machine_is_let_be(tmp_path):
     with lan.Lan(len(HERE) + 1) as net:
         member = doctor_case.start_member(net, tmp_path)
@@ -81,6 +82,7 @@ def check_named(fault, expected, result):
         assert each["do"] or each["verdict"] != "fail", each
 
 
+@pytest.mark.slow
 def test_each_fault_of_a_home_is_named_or_the_two_causes_that_are_left(tmp_path):
     faults = list(doctor_homes.HOMES)
     with lan.Lan(len(faults) + 1) as net:
@@ -99,6 +101,7 @@ def test_each_fault_of_a_home_is_named_or_the_two_causes_that_are_left(tmp_path)
         check_named(fault, doctor_homes.HOMES[fault], result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", doctor_homes.APART, ids=lambda fault: fault.__name__)
 def test_a_fault_of_a_whole_home_is_named_or_the_two_causes_that_are_left(tmp_path, fault):
     with lan.Lan(3) as net:
@@ -110,6 +113,7 @@ def test_a_fault_of_a_whole_home_is_named_or_the_two_causes_that_are_left(tmp_pa
     check_named(fault, doctor_homes.APART[fault], result)
 
 
+@pytest.mark.slow
 def test_an_address_that_another_machine_has_too_is_named(tmp_path):
     with lan.Lan(3) as net:
         member = doctor_case.start_member(net, tmp_path)
@@ -123,6 +127,7 @@ def test_an_address_that_another_machine_has_too_is_named(tmp_path):
     assert ("address", "fail") in doctor_case.names(told)
 
 
+@pytest.mark.slow
 def test_a_guest_network_that_keeps_its_clients_apart_is_named(tmp_path):
     with lan.Lan(2) as net:
         member = doctor_case.start_member(net, tmp_path)
@@ -136,6 +141,7 @@ def test_a_guest_network_that_keeps_its_clients_apart_is_named(tmp_path):
     assert "isolation" in failed["do"]
 
 
+@pytest.mark.slow
 def test_two_doctors_meet_without_multicast_and_nobody_else(tmp_path):
     """Each was told of the other's address alone: the way is in order both ways."""
     mesh = doctor_case.found_mesh(tmp_path / "mesh")
@@ -157,6 +163,7 @@ def test_two_doctors_meet_without_multicast_and_nobody_else(tmp_path):
         assert any(each["check"] == "member" and "answers" in each["told"] for each in told["findings"]), told
 
 
+@pytest.mark.slow
 def test_nobody_else_is_exit_code_3(tmp_path):
     mesh = doctor_case.found_mesh(tmp_path / "mesh")
     with lan.Lan(1) as net:

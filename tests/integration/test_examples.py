@@ -53,6 +53,7 @@ def write_recording(path, seed):
     path.write_text("time,ax,ay,az,activity\n" + "\n".join(rows) + "\n")
 
 
+@pytest.mark.slow
 def test_an_image_model_with_accumulation_and_a_schedule(home):
     one, other = _end(home, "image_model.py")
     assert one == other
@@ -60,6 +61,7 @@ def test_an_image_model_with_accumulation_and_a_schedule(home):
     assert _percent(one[-1]) > 80
 
 
+@pytest.mark.slow
 @_needs("PIL")
 def test_a_network_of_ones_own_for_pictures_in_folders(home):
     drawn = home.start_python(EXAMPLES / "image_folder.py", "pictures", fresh=True)
@@ -75,6 +77,7 @@ def test_a_network_of_ones_own_for_pictures_in_folders(home):
     assert told["windows_by_class"]["sitting"] > 6
 
 
+@pytest.mark.slow
 def test_a_csv_of_ones_own(home):
     for device in (1, 2):
         write_recording(home.folder / f"{device}.csv", device)
@@ -87,6 +90,7 @@ def test_a_csv_of_ones_own(home):
         assert _percent(line) > 80
 
 
+@pytest.mark.slow
 def test_going_on_from_a_model_that_is_there(home):
     torch.manual_seed(1)
     base = torch.nn.Sequential(torch.nn.Linear(10, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
@@ -97,6 +101,7 @@ def test_going_on_from_a_model_that_is_there(home):
     assert _percent(one[-1]) > 60  # chance is 38
 
 
+@pytest.mark.slow
 def test_adapters_of_a_language_model(home):
     texts = home.folder / "texts.zip"
     with zipfile.ZipFile(texts, "w") as file:

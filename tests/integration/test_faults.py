@@ -320,6 +320,7 @@ def test_a_device_whose_link_is_down_for_a_while_brings_the_work_of_that_time_al
         assert counted == trained
 
 
+@pytest.mark.slow
 def test_all_processes_killed_at_once_go_on_from_the_last_closed_round(tmp_path):
     home = product.Home(tmp_path / "home", tmp_path / "cache")
     code = new_join_code("again")
@@ -356,6 +357,7 @@ def test_all_processes_killed_at_once_go_on_from_the_last_closed_round(tmp_path)
         home.close()
 
 
+@pytest.mark.slow
 def test_mdl_up_comes_to_its_end_without_its_agent(tmp_path):
     home = product.Home(tmp_path / "home", tmp_path / "cache")
     try:

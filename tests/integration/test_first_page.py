@@ -67,6 +67,7 @@ def test_the_page_has_the_commands_that_are_run_here_and_no_others():
     assert set(INLINE) == named | {"mdl doctor --mesh home", "mdl status --mesh home", "mdl up --web"}
 
 
+@pytest.mark.slow
 def test_two_devices_meet_by_three_words_and_train(homes):
     one, other = homes
     assert one.run(*words_of(NEW)).code == 0
@@ -97,6 +98,7 @@ def test_two_devices_meet_by_three_words_and_train(homes):
     assert all("round 10" in loop.told for loop in loops)
 
 
+@pytest.mark.slow
 def test_make_up_trains_and_shows_the_gain(homes):
     if not shutil.which("make"):
         pytest.skip("no make")

@@ -42,6 +42,7 @@ def fill(folder):
                     filler.write(bytes(size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["its last round", "Ctrl-C"])
 def test_a_disk_that_fills_is_one_line_and_the_model_is_saved_elsewhere(home, disk, tmp_path, end):
     out, spare = disk / "run", tmp_path / "spare"

@@ -35,6 +35,7 @@ def home(tmp_path, tmp_path_factory):
     home.close()
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_any_moment_of_a_start_is_code_130_without_a_traceback(home):
     """Signals wait until the first line of mdl: what the interpreter does before is not ours."""
     rng = random.Random(12)
@@ -111,6 +112,7 @@ BUSY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_device_saves_its_model_and_the_mesh_goes_on(home, tmp_path, sent):
     code = new_join_code("home")
@@ -145,6 +147,7 @@ def at(sent, place):
     return "-c", AT_MOMENT, f"{int(sent)},0,{place}"
 
 
+@pytest.mark.slow
 def test_an_interrupted_computation_keeps_what_it_has(home):
     """SIGTERM; tests/peers/test_interrupt.py and test_cli_schedule.py have Ctrl-C."""
     campaign = home.start_python(
@@ -213,6 +216,7 @@ def test_an_interrupted_download_goes_on_from_there_the_next_time(home, stalling
     assert [path.name for path in part.parent.iterdir()] == [part.name]
 
 
+@pytest.mark.slow
 def test_what_the_caller_has_ignored_stays_ignored(home):
     """`nohup mdl up &`: neither the closed terminal nor Ctrl-C there is for it. SIGTERM is."""
     ignoring = (

@@ -120,6 +120,7 @@ def test_another_network_is_not_heard():
         door.close()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(lan.why_not()), reason=lan.why_not() or "")
 def test_a_new_device_of_a_lan_comes_in_by_three_words(tmp_path):
     with lan.Lan(2) as net:

@@ -329,6 +329,7 @@ def test_an_optimizer_of_another_model_is_refused_before_anything_is_written():
         mdl.join(model=model, optimizer=optimizer, code=new_join_code("loops"))
 
 
+@pytest.mark.slow
 def test_a_frozen_base_is_not_exchanged_and_another_one_is_refused(home):
     home.start("agent", "--loopback", "--set", "round.min_peers=1")
     script = home.folder / "tuned.py"
@@ -345,6 +346,7 @@ def test_a_frozen_base_is_not_exchanged_and_another_one_is_refused(home):
         assert "the base is what it was" in loop.said
 
 
+@pytest.mark.slow
 def test_a_mask_is_not_exchanged_and_a_device_of_other_constants_is_named_before_its_work_is_merged(home):
     home.start("agent", "--loopback", "--set", "round.min_peers=1")
     script = home.folder / "constant.py"
@@ -423,6 +425,7 @@ def test_a_loop_ends_after_its_rounds_and_says_a_line_for_each(home):
     assert quiet.told == ""
 
 
+@pytest.mark.slow
 def test_loops_that_overlap_train_ahead_but_for_no_round_after_their_last(home):
     script, meeting = home.folder / "overlapping.py", home.folder / "meeting"
     script.write_text(OVERLAPPING)
@@ -438,6 +441,7 @@ def test_loops_that_overlap_train_ahead_but_for_no_round_after_their_last(home):
     assert torch.equal(one["weight"], other["weight"])
 
 
+@pytest.mark.slow
 def test_a_restart_goes_on_with_the_optimizer_and_its_schedule(home):
     script = home.folder / "ready.py"
     script.write_text(READY)

@@ -117,6 +117,7 @@ def test_a_command_does_its_work_or_says_in_a_line_why_not(lacking, words, codes
     assert "Traceback" not in command.told
 
 
+@pytest.mark.slow
 def test_two_devices_train_together(lacking):
     peer = ("peer", "--code", CODE, "--loopback", "--data", product.SMALL, "--json")
     peer += ("--set", "round.rounds=2", "--set", "round.min_peers=2")
@@ -130,6 +131,7 @@ def test_two_devices_train_together(lacking):
         assert "Traceback" not in command.told
 
 
+@pytest.mark.slow
 def test_what_a_system_may_lack_is_imported_where_it_is_used_and_may_be_missing():
     """At the top of a module, `import fcntl` ends each command that imports the module."""
     for folder in ("mdl", "transport", "sim", "scheduler", "peers"):

@@ -85,6 +85,7 @@ def _rounds(home, agent):
 
 
 # A refusal for length alone has to come again before its device is left out.
+@pytest.mark.slow
 @pytest.mark.parametrize(("lie", "count"), [("sign-flip", 8), ("scaling", 16)])
 def test_one_of_four_lies_is_left_out_and_told_and_the_others_learn(home, lie, count):
     script = home.folder / "loop.py"
@@ -104,6 +105,7 @@ def test_one_of_four_lies_is_left_out_and_told_and_the_others_learn(home, lie, c
     assert min(float(loop.said) for loop in loops.values()) > 0.85
 
 
+@pytest.mark.slow
 def test_one_of_six_that_trains_on_turned_labels_stands_out_in_the_first_round_and_the_others_learn(home):
     (home.folder / "waves.py").write_text(WAVES)
     agent, names = _agent(home, 6), (*HONEST, "dan", "eve", "liar")

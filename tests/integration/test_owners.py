@@ -58,6 +58,7 @@ def test_a_revoked_device_ends_at_once_is_told_why_and_stays_out(users):
     assert product.until(lambda: members(users[1]) == there), members(users[1])
 
 
+@pytest.mark.slow
 def test_after_a_change_of_the_code_members_stay_and_the_old_code_opens_nothing(users):
     code = users[0].run("mesh", "new", "ward", "--json").result()["code"]
     peers = [begin(user, number, code) for number, user in enumerate(users[:2], 1)]
@@ -78,6 +79,7 @@ def test_after_a_change_of_the_code_members_stay_and_the_old_code_opens_nothing(
     assert product.until(lambda: trained_with(third, ("p1", "p2"))), third.told
 
 
+@pytest.mark.slow
 def test_an_old_mesh_is_given_an_owner_and_keeps_its_state(users):
     from mdl.transport.trust.keys import new_join_code
 

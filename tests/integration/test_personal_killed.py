@@ -41,6 +41,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_kill_9_at_random_moments_and_the_model_is_that_of_a_run_without(home: product.Home, way: str) -> None:
     command, out, model, study_name = WAYS[way]

@@ -77,6 +77,7 @@ def home(tmp_path: Path) -> Iterator[product.Home]:
     home.close()
 
 
+@pytest.mark.slow
 def test_people_train_a_shared_model_and_nothing_that_is_sent_holds_a_word_of_theirs(home: product.Home) -> None:
     agent = home.start("agent", "--loopback", "--rounds", ROUNDS)
     devices = {}

@@ -36,6 +36,7 @@ def phone(tmp_path):
     home.close()
 
 
+@pytest.mark.slow
 def test_a_phone_takes_part_and_tells_of_itself_what_it_may_know(phone):
     peer = (
         "peer",

@@ -26,6 +26,7 @@ def counts(watcher, name, incarnation):
     return is_member and any(name in found.contributors for found in watcher.rounds)
 
 
+@pytest.mark.slow
 def test_a_killed_device_relies_on_its_ballot_unless_its_machine_was_started_since(home, monkeypatch):
     code, folder = new_join_code("home"), home.folder / "phone"
 

@@ -67,6 +67,7 @@ def version_of(out):
     return (rows and rows[0][0]) or 0
 
 
+@pytest.mark.slow
 def test_devices_learn_with_a_cloud_that_is_killed_and_are_recommended_to(home, code, log, tmp_path):
     out, port = tmp_path / "cloud", product.free_port()
     cloud = start_cloud(home, port, out, log, "--updates", "3", "--patience", "600")
@@ -107,6 +108,7 @@ def test_devices_learn_with_a_cloud_that_is_killed_and_are_recommended_to(home, 
     assert "Product " in home.run("recommend", "u0", "--out", tmp_path / "u0", "--data", titles).said
 
 
+@pytest.mark.slow
 def test_a_cloud_keeps_vectors_on_a_postgresql_server_that_goes_and_comes_back(home, code, log, tmp_path):
     if why := missing():
         pytest.skip(why)
@@ -179,6 +181,7 @@ def test_a_bad_vector_is_refused_by_name(home, code, log, tmp_path):
     assert ask(out, "SELECT device FROM vectors") == [("ann",)]
 
 
+@pytest.mark.slow
 def test_a_user_is_the_device_that_spoke_for_them_first_also_after_a_restart(home, code, log, tmp_path):
     out, port = tmp_path / "cloud", product.free_port()
     cloud = start_cloud(home, port, out, log, "--updates", "9", "--patience", "600")
@@ -219,6 +222,7 @@ def answer_to(spoke, cloud, message, kinds):
     return answers[0]
 
 
+@pytest.mark.slow
 def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, log, tmp_path):
     at = ("--cloud", "127.0.0.1:1")
     for words, complaint in (

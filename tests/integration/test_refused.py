@@ -41,6 +41,7 @@ def finds(user, code):
     return {(each["verdict"], each["told"]) for each in doctor.result()["findings"] if each["check"] == "device"}
 
 
+@pytest.mark.slow
 def test_a_device_of_anothers_name_ends_and_says_what_to_type_and_the_doctor_names_it(users):
     code = users[0].run("mesh", "new", "ward", "--json").result()["code"]
     first, second = (begin(users[at - 1], at, code, "--name", f"dev{at}") for at in (1, 2))
@@ -62,6 +63,7 @@ def test_a_device_of_anothers_name_ends_and_says_what_to_type_and_the_doctor_nam
     assert (first.code, second.code) == (None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="a host name needs root and unshare")
 def test_new_boards_of_one_host_name_all_take_part_under_names_of_their_own(users):
     code = users[0].run("mesh", "new", "ward", "--json").result()["code"]
@@ -95,6 +97,7 @@ with mdl.join(model=model, code=sys.argv[1], loopback=True, **dict(word.split("=
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="a host name needs root and unshare")
 def test_an_own_loop_takes_a_name_of_its_own_too_or_ends(users):
     code = users[0].run("mesh", "new", "ward", "--json").result()["code"]
@@ -109,6 +112,7 @@ def test_an_own_loop_takes_a_name_of_its_own_too_or_ends(users):
     assert "'raspberrypi' is the name of another device" in third.told
 
 
+@pytest.mark.slow
 def test_a_device_that_was_revoked_while_it_was_away_is_told_so_by_whoever_is_there(users):
     code = users[0].run("mesh", "new", "ward", "--json").result()["code"]
     first, second = (begin(users[at - 1], at, code, "--name", f"dev{at}") for at in (1, 2))

@@ -53,6 +53,7 @@ def accept(users, who="watch", *more, speed="100"):
     return users[who].start("data", "accept", "--mesh", "home", *named, *QUICK, speed, *more)
 
 
+@pytest.mark.slow
 def test_windows_go_to_the_named_device_alone_and_are_deleted_when_they_are_taken_back(users):
     watch, stranger = accept(users), accept(users, "stranger")
     shared = share(users)
@@ -78,6 +79,7 @@ def test_windows_go_to_the_named_device_alone_and_are_deleted_when_they_are_take
     assert (again.code, "nothing is shared in mesh home" in again.complaint) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_member_that_is_not_named_gets_nothing_by_forged_words_either(users):
     """It knows the number of the sharing, asks for parts, offers windows of its own, and has others' deleted."""
     watch = accept(users)
@@ -124,6 +126,7 @@ def test_a_device_trains_with_what_it_was_given_until_it_is_taken_back(users):
     assert (again.code, "no windows are shared with this device" in again.complaint) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_revoked_device_is_told_and_deletes_what_it_was_given(users):
     watch = accept(users)
     assert share(users).end() == 0

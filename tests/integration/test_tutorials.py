@@ -48,6 +48,7 @@ def run(home, words):
     return command.said + command.told
 
 
+@pytest.mark.slow
 def test_a_csv_file_is_inspected_trained_on_tested_and_used(home):
     said = [run(home, words) for words in take(home, "csv")]
     assert len(said) == 5
@@ -60,6 +61,7 @@ def test_a_csv_file_is_inspected_trained_on_tested_and_used(home):
     assert len(re.findall(r"^new\.csv .*%$", predicted, re.MULTILINE)) > 20
 
 
+@pytest.mark.slow
 def test_a_loop_of_ones_own_ends_with_one_model_on_both_devices(home):
     made, *loops = take(home, "own-loop")
     run(home, made)
@@ -71,6 +73,7 @@ def test_a_loop_of_ones_own_ends_with_one_model_on_both_devices(home):
     assert models[0] == models[1]  # the last bytes of the file are the parameters
 
 
+@pytest.mark.slow
 def test_a_scheduler_is_trained_shown_compared_and_followed_by_a_mesh(home):
     pytest.importorskip("stable_baselines3")
     trained, shown, compared, followed, drawn = (run(home, words) for words in take(home, "scheduler"))
@@ -116,6 +119,7 @@ def test_two_laptops_of_a_lan_train_together_and_go_on_when_one_is_closed(tmp_pa
                 home.close()
 
 
+@pytest.mark.slow
 def test_a_round_is_read_on_the_page_and_played_again(home):
     for needed in ("starlette", "uvicorn", "segno", "prometheus_client"):
         pytest.importorskip(needed, reason="the page's extra is not installed: pip install 'mdl[web]'")

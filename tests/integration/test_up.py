@@ -46,6 +46,7 @@ def rounds_of(out):
     return product.read_lines(out / "agent" / "metrics.jsonl")
 
 
+@pytest.mark.slow
 def test_a_run_ends_for_all_when_it_is_good_enough_and_keeps_the_best_model(home, tmp_path):
     out = tmp_path / "run"
     run = home.run("up", "-n", 2, "--until", "accuracy=0.3,no-better=4", "--rounds-per-epoch", 2, "--json",
@@ -96,6 +97,7 @@ def test_a_run_verifies_compares_and_leaves_all_that_is_promised(home, tmp_path)
     assert tested["macro_f1"] == pytest.approx(result["macro_f1"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("peers", "policy"), [(2, "tree"), (5, "ring")])
 def test_every_policy_and_number_of_peers_gives_the_central_mean(home, tmp_path, peers, policy):
     run = home.run("up", "-n", peers, "--epochs", 1, "--verify", "--json", "--policy", policy,
@@ -107,6 +109,7 @@ def test_every_policy_and_number_of_peers_gives_the_central_mean(home, tmp_path,
     assert len(line["hops"]) == peers - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", ["none", "int4"])
 def test_devices_train_ahead_while_deltas_travel_and_each_training_counts_once(home, tmp_path, compress):
     out = tmp_path / "run"
@@ -147,6 +150,7 @@ def test_with_too_few_files_a_command_refuses_in_one_line_that_says_how_many_it_
         few.close()
 
 
+@pytest.mark.slow
 def test_a_quiet_run_tells_its_result_alone(home, tmp_path):
     out = tmp_path / "run"
     run = home.run("up", "-n", 2, "--epochs", 1, "--quiet", "--data", SMALL, "--out", out)
@@ -196,6 +200,7 @@ def test_ctrl_c_at_start_up_leaves_nothing_running(home, tmp_path, here):
     assert "Traceback" not in run.told
 
 
+@pytest.mark.slow
 def test_two_that_lose_one_end_with_the_reason_and_a_killed_launcher_takes_its_peers_along(home, tmp_path):
     lonely = home.start("up", "-n", 2, "--data", SMALL, "--out", tmp_path / "lonely")
     assert product.until(lambda: {"mdl peer-1", "mdl peer-2"} <= by_name(lonely).keys())
@@ -222,6 +227,7 @@ def _write_waves(path, **targets):
     np.savez(path, x=x, y=y, subject=np.arange(320) // 40, **targets)
 
 
+@pytest.mark.slow
 def test_a_mesh_learns_numbers_and_tells_their_errors_in_their_unit(home, tmp_path):
     _write_waves(
         home.folder / "a.npz", y=lambda height: 5000 + 100 * height, targets=np.array(["level"]), units=np.array(["mm"])
@@ -257,6 +263,7 @@ def test_a_mesh_learns_numbers_and_tells_their_errors_in_their_unit(home, tmp_pa
     assert "numbers (n, 1), in their units" in card
 
 
+@pytest.mark.slow
 def test_a_mesh_learns_labels_and_refuses_who_has_other_targets(home, tmp_path):
     names = np.array(["high", "low"])
     _write_waves(home.folder / "a.npz", y=lambda height: np.stack([height > 2, height < 1], axis=1) * 1, targets=names)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import psutil
+import pytest
 
 from mdl.transport.trust.keys import new_join_code
 from tests.integration.product import SMALL, Home, until
@@ -20,6 +21,7 @@ def peak_kb(pid):
     return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
 
 
+@pytest.mark.slow
 def test_a_peer_waits_without_torch_and_trains_when_somebody_comes(tmp_path):
     code = new_join_code("home")
     home = Home(tmp_path, tmp_path / "cache")

@@ -46,6 +46,7 @@ def number_in(text):
     return int(found[1].replace(",", "")) if found else 0
 
 
+@pytest.mark.slow
 def test_a_running_mesh_of_five_processes_whose_agent_is_killed(home, other, browser, tmp_path):
     code = home.run("mesh", "new", "home", "--json").result()["code"]
     common = ("--mesh", "home", "--loopback")

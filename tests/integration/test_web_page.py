@@ -14,6 +14,7 @@ for needed in ("starlette", "uvicorn", "segno", "prometheus_client"):
 VIEWS = ("mesh", "round", "learning", "schedule", "cloud", "join")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "height", "theme", "devices"),
     [(360, 740, "dark", 60), (768, 1024, "light", 12), (1440, 900, "light", 60), (3840, 2160, "dark", 30)],
@@ -91,6 +92,7 @@ def test_a_change_reaches_the_page_and_keeps_what_the_reader_does(browser):
         assert browser.run("return window.kept.isConnected && window.kept.innerText.includes('silent for 9 s')")
 
 
+@pytest.mark.slow
 def test_first_paint_within_a_second_and_a_word_of_another_process_within_200_ms(browser):
     """The quickest: other work may hold up any one of them; `python -m benchmarks web` has the figures."""
     paint = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
@@ -198,6 +200,7 @@ def test_a_member_that_came_after_the_page_was_loaded_may_be_followed_too(browse
         assert browser.says("live", "#feed")
 
 
+@pytest.mark.slow
 def test_a_thousand_rounds_later_the_page_has_not_grown(browser):
     told = a_mesh(8, 41)
     words = Words(told)

@@ -102,6 +102,7 @@ def test_a_wheel_and_an_sdist_hold_one_name_and_all_that_belongs_to_it(built):
     assert {"pyproject.toml", "README.md", "LICENSE", "mdl/peers/api.py", "mdl/transport/runtime.py"} <= files
 
 
+@pytest.mark.slow
 def test_programs_run_beside_what_a_user_calls_as_mdl_calls_its_folders(home, installed):
     (home.folder / "loop.py").write_text(LOOP)
     loops = [_start(home, installed / "python", "loop.py", name, MDL_CODE=CODE) for name in ("left", "right")]
@@ -115,6 +116,7 @@ def test_programs_run_beside_what_a_user_calls_as_mdl_calls_its_folders(home, in
     assert env.said.strip() == "mdl.scheduler.training.env"
 
 
+@pytest.mark.slow
 def test_a_mesh_and_its_page_run_there(home, installed):
     options = ("-n", "2", "--data", product.SMALL, "--epochs", "1", "--rounds-per-epoch", "2", "--json")
     for start in ([installed / "mdl"], [installed / "python", "-m", "mdl"]):

@@ -24,6 +24,7 @@ def home(tmp_path, tmp_path_factory):
     home.close()
 
 
+@pytest.mark.slow
 def test_a_paused_peer_is_not_waited_for_has_the_meshs_model_and_comes_back(home, tmp_path):
     code = home.run("mesh", "new", "ward", "--json").result()["code"]
     files = [tmp_path / f"sensors-{name}.json" for name in "ab"]

@@ -23,6 +23,7 @@ def test_a_caller_may_say_it_in_its_own_words() -> None:
     assert did_you_mean("sede", iter(["seed"]), "did you mean {}? ") == "did you mean seed? "
 
 
+@pytest.mark.slow
 def test_nobody_else_looks_for_close_names() -> None:
     folders = [Path(mdl.__file__).parents[1] / name for name in ("mdl", "transport", "sim", "scheduler", "peers")]
     lookers = [

@@ -74,6 +74,7 @@ def test_an_open_file_is_narrowed_when_it_is_written(tmp_path: Path, how: str) -
     assert path.read_bytes() == (b"old new" if how == "ab" else b"new")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("disk", "least_share", "most_s"),
     [

@@ -36,6 +36,7 @@ def lines_checked():
     root.setLevel(level)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)  # where much else runs
 @pytest.mark.parametrize("messages", MESSAGES)
 def test_a_while_of_hostile_conversations_ends_no_process(tmp_path, messages):
@@ -85,6 +86,7 @@ MUTATIONS: dict[Callable[..., Any], tuple[Any, str, str, str, int, str]] = {
 _CASES, _MESSAGES = 40, 600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__.strip("_"))
 def test_a_planted_bug_is_found_and_shrunk(mutation, monkeypatch):
     where, name, scene, role, first, text = MUTATIONS[mutation]

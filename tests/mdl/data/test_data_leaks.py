@@ -91,6 +91,7 @@ def test_windows_of_one_stretch_share_a_group_in_csv(tmp_path: Path) -> None:
             assert len(np.unique(windows.x[windows.group == group] // 50)) == 1
 
 
+@pytest.mark.slow
 @given(st.integers(1, 6), st.integers(1, 3), st.integers(0, 20))
 def test_motion_never_tests_with_a_person_that_trained(people: int, test_people: int, seed: int) -> None:
     assert_no_leak(make_motion(MotionOptions(people=people, test_people=test_people, windows=12), seed))

@@ -93,6 +93,7 @@ def _serves(taught: CycleTaught) -> int:
     raise AssertionError("a lesson that was never taught")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["cloud.json", *(f"lessons/00003/{part}" for part in ("large-base.safetensors", "small-0.safetensors"))]
 )

@@ -38,6 +38,7 @@ def _keep(store: VectorStore, *messages: VectorMessage, version: int = 1) -> lis
     return [str(problem or "") for problem in store.keep(list(messages), version, BASIS, 4)]
 
 
+@pytest.mark.slow
 def test_vectors_count_in_one_round_and_in_no_other(store: VectorStore) -> None:
     assert _keep(store, _vector("ann"), _vector("bob", value=2)) == ["", ""]
     assert store.fresh(1) == 2
@@ -102,6 +103,7 @@ def test_what_goes_wrong_in_the_middle_leaves_nothing(store: VectorStore) -> Non
     assert store.close_round(2, "2", BASIS, TASK) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_a_process_killed_between_rounds_counts_nothing_twice(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest

@@ -56,6 +56,7 @@ def _fail(kind: type[MdlError], *words: str) -> str:
     return str(found.value)
 
 
+@pytest.mark.slow
 def test_from_public_text_to_a_person_and_nothing_left(home: Path) -> None:
     made = _run("personal", "pretrain", "public.txt", *SMALL)
     assert (made["finished"], made["classes"]) == (True, load_next_word(home / "global.safetensors")[1].size.classes)

@@ -95,6 +95,7 @@ def test_a_battery_that_is_nearly_empty_is_told(sensors: dict[str, str], told: l
     assert [finding.told for finding in check_battery(tmp_path)] == told
 
 
+@pytest.mark.slow
 def test_a_torch_that_ends_its_process_or_is_not_there_is_told_with_the_signal(tmp_path: Path) -> None:
     assert check_torch().verdict is Severity.OK
     broken = tmp_path / "python"

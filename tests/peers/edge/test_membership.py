@@ -189,6 +189,7 @@ def test_a_new_code_keeps_who_worked_here_and_says_who_is_left_out(
     assert left_out == sorted(set(names) - after)
 
 
+@pytest.mark.slow
 def test_a_node_that_is_slow_to_state_a_new_code_has_changed_it_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     _found()
     state = LinkStanding.state

@@ -114,6 +114,7 @@ def test_an_own_loop_does_not_overwrite_another_model(home: Path) -> None:
     assert (out / "before-1" / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_program_may_join_more_than_once() -> None:
     twice = "import mdl; first = mdl.join; assert mdl.join is first and callable(first)"
     subprocess.run([sys.executable, "-c", twice], check=True)

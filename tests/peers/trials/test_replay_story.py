@@ -61,6 +61,7 @@ def test_a_machine_that_does_otherwise_is_found_out(stories: list[Path], monkeyp
     assert all(difference.startswith("step ") for difference in told)
 
 
+@pytest.mark.slow
 def test_a_story_is_told_in_lines(stories: list[Path]) -> None:
     lines = [line for path in stories for line in tell_entries(load_story(path))]
     assert any("hears RoundOpened (round 1" in line for line in lines)

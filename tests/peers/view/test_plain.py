@@ -80,6 +80,7 @@ def _hello(name: str) -> object:
     return Hello(PeerInfo(name, 1, Role.TRAINER, "127.0.0.1", 1))
 
 
+@pytest.mark.slow
 def test_commands_show_hostile_names_of_classes_and_files_as_text(tmp_path: Path) -> None:
     path = tmp_path / "a[red]\u202e.npz"
     classes = np.array([f"walk{NASTY}", "run[/b]"])

@@ -130,6 +130,7 @@ def test_n_devices_need_n_minus_1_hops_whatever_the_network_wants(n: int) -> Non
     assert states.count(FREE) == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(states=st.lists(st.sampled_from(DeviceState), min_size=6, max_size=6), seed=st.integers(0, 20))
 def test_any_view_gives_two_free_devices_or_a_wait_that_ends(states: list[DeviceState], seed: int) -> None:

@@ -82,6 +82,7 @@ def _read(reason: str) -> int:
     return len(told) + len(kept) + len(beaten)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "seeds"), [("dqn", 25), ("greedy", 40), ("greedy-risk", 40), ("dp", 8)])
 def test_the_pick_is_the_best_under_what_the_reason_claims(name: str, seeds: int) -> None:
     pairs = waits = read = 0

@@ -48,6 +48,7 @@ def _contributors(mesh: SimMesh) -> list[set[str]]:
     return [{who.peer_id for who in entry.contributors} for entry in closed[1:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", in_portions(range(96), 5))
 @pytest.mark.parametrize("campaign", [Campaign(2, 4, leaves=True), Campaign(wide=True, leaves=True)])
 def test_whoever_leaves_the_others_lose_nothing_and_go_on(campaign: Campaign, seeds: list[int]) -> None:

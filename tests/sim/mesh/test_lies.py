@@ -26,6 +26,7 @@ def _run(seed: int, exchange: Exchange = "chain", level: str = "hard", peers: in
         return run_guarded(with_liars(draw_plan(seed, peers, 5, level, exchange=exchange), liars), 10.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", _SEEDS)
 @pytest.mark.parametrize("exchange", ["chain", "shares"])
 def test_what_liars_give_is_never_merged_and_no_mesh_is_stuck(exchange: Exchange, seeds: list[int]) -> None:

@@ -52,6 +52,7 @@ def test_whatever_happens_to_machines_nothing_is_lost_or_counted_twice(kind: str
     assert totals.seeds == len(seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("peers", "rounds"), [(3, 6), (2, 8)])
 def test_a_small_mesh_that_loses_power_has_one_result_a_round(
     peers: int, rounds: int, monkeypatch: pytest.MonkeyPatch

@@ -31,6 +31,7 @@ def test_a_mesh_with_momentum_lives_through_a_hard_plan(seed: int, exchange: Exc
     assert not _run(seed, exchange).kind
 
 
+@pytest.mark.slow
 def test_a_device_that_forgets_its_momentum_when_it_catches_up_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two devices at one w go apart in the next round, if only one of them has what led to it."""
     move_to = ModelState.move_to

@@ -43,6 +43,7 @@ def test_the_first_round_of_unequal_links_is_planned_anew_and_takes_less_time(mo
     assert anew.now < 0.9 * as_it_was.now
 
 
+@pytest.mark.slow
 def test_under_faults_nothing_is_lost_or_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     anew, judge = [0], Aggregation.is_better_anew
 

@@ -165,6 +165,7 @@ def test_without_faults_no_training_is_lost_for_any_reason() -> None:
     assert (_failures(totals), totals.lost_with_owner, totals.rounds_closed) == ([], 0, 24)
 
 
+@pytest.mark.slow
 def test_the_same_seed_tells_the_same_story_in_another_process() -> None:
     def run(hash_seed: str) -> bytes:
         environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}

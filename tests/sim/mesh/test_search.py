@@ -213,6 +213,7 @@ def test_schedules_of_two_departures_are_all_different() -> None:
 # -- the search -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bound",
     [TWO, Bound(2, 2), THREE, Bound(2, 1, agent=True)],
@@ -225,6 +226,7 @@ def test_nothing_is_broken_by_any_one_departure(bound: Bound) -> None:
     assert searched.schedules > 100
 
 
+@pytest.mark.slow
 def test_a_group_that_waits_for_its_majority_breaks_nothing_either() -> None:
     assert search_all(Bound(3, 1, on_partition="wait", kinds=("crash", "cut")), 1, 1).found is None
 

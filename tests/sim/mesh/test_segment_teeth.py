@@ -309,6 +309,7 @@ def _is_caught(verdict: RunVerdict) -> bool:
     return bool(verdict.kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", CODINGS)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__.strip("_"))
 def test_a_broken_rule_of_segments_is_caught(

@@ -42,6 +42,7 @@ def test_hard_plans_with_revocations_break_nothing(peers: int, seeds: list[int])
     assert totals.revoked > len(seeds) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", in_portions(range(0, 288, 9), 3))
 def test_wide_plans_have_them_too(seeds: list[int]) -> None:
     totals = run_campaign(Campaign(wide=True, exchange="any", revocations=True), seeds, processes=1)

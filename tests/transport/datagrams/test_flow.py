@@ -78,6 +78,7 @@ def test_small_messages_keep_their_order_and_pass_values(seed):
     assert [frames[0] for _, frames in way.got[1]] == [*(b"%d" % number for number in range(50)), b"large"]
 
 
+@pytest.mark.slow
 def test_a_way_that_is_good_is_left_to_tcp_and_a_bad_one_is_not():
     wanted = {}
     for name, faults in {"good": {}, "long": {"delay_s": 0.06}, "lossy": {"loss": 0.2}}.items():

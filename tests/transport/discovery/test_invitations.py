@@ -35,6 +35,7 @@ def test_only_addresses_of_own_networks_are_near(host: str, near: bool) -> None:
     assert is_near(host, OWN) is near
 
 
+@pytest.mark.slow
 def test_an_invitation_is_found_and_shows_an_address_under_a_random_name(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[ServiceInfo] = []
     register = Zeroconf.register_service

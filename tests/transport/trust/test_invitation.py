@@ -188,6 +188,7 @@ def test_the_longest_text_fits_into_a_frame_and_a_longer_one_is_a_bug() -> None:
         _invite(text="x" * (MAX_TEXT_BYTES + 1))
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.binary(max_size=80) | st.just(b"A" + bytes(31) + b"\1"), max_size=4), st.integers(0, 2))
 def test_whatever_is_said_neither_end_breaks_or_gives_anything_away(said: list[bytes], honest: int) -> None:

@@ -24,6 +24,7 @@ def from_zip(data_dir: Path, cache_dir: Path) -> DataSet:
     return load_data(f"uci-har:{data_dir}/uci_har/UCI_HAR_Dataset.zip", cache_dir)
 
 
+@pytest.mark.slow
 def test_uci_har_has_the_published_counts(from_zip: DataSet) -> None:
     assert np.bincount(from_zip.train.y).tolist() == [1226, 1073, 986, 1286, 1374, 1407]
     assert np.bincount(from_zip.test.y).tolist() == [496, 471, 420, 491, 532, 537]
@@ -70,6 +71,7 @@ def write_small_uci_har(folder: Path, rows: int = 3) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_uci_har_brought_to_a_level_by_person_differs_in_nothing_else(
     from_zip: DataSet, data_dir: Path, cache_dir: Path
 ) -> None:

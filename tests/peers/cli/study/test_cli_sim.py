@@ -25,6 +25,7 @@ def _mdl(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_a_run_over_processes_ends_with_one_object() -> None:
     done = _mdl("sim", "run", "--faults", "mild", "--seeds", 60, "--processes", 2, "--json")
     assert done.returncode == 0, done.stderr
@@ -35,6 +36,7 @@ def test_a_run_over_processes_ends_with_one_object() -> None:
     assert {"messages", "lost_with_owner", "seeds_per_s", "violations"} <= result.keys()
 
 
+@pytest.mark.slow
 def test_coded_segments_are_judged_and_what_cannot_be_coded_is_told() -> None:
     done = _mdl("sim", "run", "--exchange", "shares", "--compress", "any", "--seeds", 8, "--processes", 1, "--json")
     assert done.returncode == 0, done.stderr
@@ -45,11 +47,13 @@ def test_coded_segments_are_judged_and_what_cannot_be_coded_is_told() -> None:
     assert "--compress int4: only segments are rounded; add --exchange shares" in refused.stderr
 
 
+@pytest.mark.slow
 def test_seeds_give_the_same_totals_in_any_number_of_processes() -> None:
     one, two = (run_campaign(Campaign(level="mild"), range(100, 130), processes) for processes in (1, 2))
     assert one == two
 
 
+@pytest.mark.slow
 def test_a_wide_run_tells_by_size() -> None:
     done = _mdl("sim", "run", "--wide", "--faults", "none", "--seeds", 9, "--processes", 2, "--json")
     assert done.returncode == 0, done.stderr

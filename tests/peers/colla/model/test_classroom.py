@@ -199,6 +199,7 @@ def test_without_pupils_the_base_is_all_there_is() -> None:
     assert (set(cycle.teachers), cycle.groups, cycle.left_out) == ({BASE}, {}, ())
 
 
+@pytest.mark.slow
 def test_pupils_of_two_kinds_get_two_teachers() -> None:
     x, y = _windows()
     turned = (y + 1) % 3

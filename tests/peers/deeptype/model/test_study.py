@@ -29,6 +29,7 @@ def _learned(study: Study) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in study.state().items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [SETTINGS, ADAM], ids=["sgd", "adam"])
 @pytest.mark.parametrize(
     "techniques", [COMBINED, Techniques(fine_tune=False, batching="shared"), Techniques(cache=True)]

@@ -83,6 +83,7 @@ def test_what_is_no_corpus_is_named(tmp_path: Path, name: str, content: bytes, a
         list(read_lines_of(tmp_path / name, author))
 
 
+@pytest.mark.slow
 def test_real_corpora_have_the_words_their_readme_counts(data_dir: Path) -> None:
     counted = {
         folder: sum(len(words) for line in read_lines_of(data_dir / folder) for words in split_words(line))

@@ -149,6 +149,7 @@ def test_nothing_is_trained_ahead_of_the_last_round_or_in_a_pause() -> None:
     assert _trained(trainer.handle(PauseChanged(""), 9.0)) == [(6, [-2, -2, -2, -2])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", ["chain", "shares"])
 def test_under_faults_each_training_counts_once(exchange: str) -> None:
     campaign = Campaign(wide=True, exchange=exchange, overlap=True)  # type: ignore[arg-type]
