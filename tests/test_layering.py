@@ -7,6 +7,7 @@ import graphlib
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -79,9 +80,18 @@ def _in_house(name: str) -> str:
     return name.removeprefix("mdl.") if linked else name
 
 
-def _imports(path: Path, for_types: bool = False) -> Iterator[str]:
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def _imports(path: Path, for_types: bool = False) -> tuple[str, ...]:
     """Names, as the folders give them, of what a module imports, also inside functions; those for types never run."""
-    tree = ast.parse(path.read_text())
+    return tuple(_imported(_tree(path), path, for_types))
+
+
+def _imported(tree: ast.AST, path: Path, for_types: bool) -> Iterator[str]:
     pending: list[ast.AST] = [tree]
     while pending:
         node = pending.pop()
@@ -153,7 +163,7 @@ def test_nothing_is_ever_unpickled(folder: str) -> None:
     unsafe = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
     for path in _modules(folder):
         assert not _tops(path) & unsafe, path
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_tree(path)):
             if isinstance(node, ast.keyword) and node.arg in ("allow_pickle", "weights_only"):
                 safe = node.arg == "weights_only"
                 assert isinstance(node.value, ast.Constant), f"{path}:{node.value.lineno}"
@@ -192,7 +202,7 @@ def test_one_module_imports_what_a_text_names(folder: str) -> None:
         name = str(path.relative_to(ROOT))
         if name == IMPORTS_BY_NAME:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_tree(path)):
             if not isinstance(node, ast.Call):
                 continue
             called, where = _called(node), f"{name}:{node.lineno}"
@@ -226,7 +236,7 @@ def test_one_module_makes_files_and_folders(folder: str) -> None:
         name = str(path.relative_to(ROOT))
         if name == "mdl/writing.py" or name in WRITES_IN_THE_OPEN:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(_tree(path)):
             if not isinstance(node, ast.Call):
                 continue
             called, where = _called(node), f"{name}:{node.lineno}"

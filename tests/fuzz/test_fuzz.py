@@ -47,6 +47,7 @@ def lines_checked():
     root.setLevel(level)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lines_checked")
 @pytest.mark.parametrize(("target", "case", "inputs"), FOUND)
 def test_what_was_found_once_is_handled(target, case, inputs):

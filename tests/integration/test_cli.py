@@ -111,6 +111,7 @@ def test_a_mistake_that_shows_later_is_answered_in_one_line_too(answers, mistake
     assert len(answer.said.splitlines()) < 4  # no page of settings before it
 
 
+@pytest.mark.slow
 def test_mistakes_leave_no_process_and_no_run_behind(home, answers):
     assert not product.processes_of(home.folder)
     assert not (home.folder / "run").exists()
@@ -134,6 +135,7 @@ def test_a_look_at_a_mesh_where_nobody_is_ends_with_code_3(home):
     assert "nobody of mesh 'empty' answered within 0.5 s" in answer.complaint
 
 
+@pytest.mark.slow
 def test_who_trains_nothing_runs_without_torch(home):
     """`mdl agent`, and a look at its mesh: from the first import to the last."""
     code = new_join_code("light")

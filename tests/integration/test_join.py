@@ -242,6 +242,7 @@ def home(tmp_path):
     home.close()
 
 
+@pytest.mark.slow
 def test_the_example_trains_with_another_device_to_the_end(home):
     agent = home.start("agent", "--loopback", "--rounds", 3)
     loops = [home.start_python(EXAMPLE, device, "--loopback") for device in (1, 2)]
@@ -289,6 +290,7 @@ def test_an_example_that_knows_no_mesh_says_so_in_one_line(home):
         assert "Traceback" not in loop.told
 
 
+@pytest.mark.slow
 def test_a_loop_that_moves_the_models_tensors_ends_with_the_same_model_as_the_others(home):
     script = home.folder / "moving.py"
     script.write_text(MOVING)

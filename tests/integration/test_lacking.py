@@ -99,6 +99,7 @@ def test_what_is_hidden_is_hidden(lacking):
     assert "FileNotFoundError" in command.complaint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "codes"),
     [

@@ -38,6 +38,7 @@ def home(tmp_path):
     home.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("-m", "tell"), ("-c", TELL), ("folder/tell.py",)], ids=["module", "code", "script"])
 @pytest.mark.parametrize("blocked", [False, True])
 def test_a_program_sees_what_an_interpreter_of_its_own_would_show_it(home, words, blocked):
@@ -52,6 +53,7 @@ def test_a_program_sees_what_an_interpreter_of_its_own_would_show_it(home, words
     assert forked["own"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "ended"),
     [

@@ -56,6 +56,7 @@ def test_a_phone_takes_part_and_tells_of_itself_what_it_may_know(phone):
         assert "Traceback" not in command.told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("doctor",), ("peers", "--wait", "0.5", "--code", new_join_code("home"))])
 def test_what_a_phone_does_not_tell_ends_no_command(phone, words):
     command = phone.start_python(phone.folder / "phone.py", *words, "--json", fresh=True)

@@ -245,6 +245,7 @@ def test_what_a_user_gets_wrong_is_said_in_one_line(home, code, log, tmp_path):
         assert "Traceback" not in run.told
 
 
+@pytest.mark.slow
 def test_a_device_keeps_to_its_conditions(home, code, log, tmp_path):
     out, port, sensors = tmp_path / "cloud", product.free_port(), tmp_path / "sensors.json"
     sensors.write_text(json.dumps({"charging": False}))

@@ -33,6 +33,7 @@ def segments_of(values_each):
     return [MODEL[start : start + values_each] for start in range(0, MODEL.size, values_each)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_encrypted", [True, False])
 @pytest.mark.parametrize("size_bytes", [LARGEST_SEGMENT_BYTES, SMALLEST_SEGMENT_BYTES])
 def test_a_model_in_segments_arrives_bit_for_bit_and_costs_hardly_more(mesh, keys, is_encrypted, size_bytes):

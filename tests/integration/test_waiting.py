@@ -46,6 +46,7 @@ def test_a_peer_waits_without_torch_and_trains_when_somebody_comes(tmp_path):
         home.close()
 
 
+@pytest.mark.slow
 def test_a_peer_that_waits_ends_at_once_and_can_be_started_again(tmp_path):
     home = Home(tmp_path, tmp_path / "cache")
     peer = ("peer", "--code", new_join_code("home"), "--loopback", "--data", SMALL, "--json")

@@ -125,6 +125,7 @@ def test_a_running_mesh_of_five_processes_whose_agent_is_killed(home, other, bro
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_a_story_of_thirty_simulated_devices(browser):
     """The agent's words at some moments of it, as an observer would have heard them."""
     plan = FaultPlan(seed=7, peers=30, rounds=3)

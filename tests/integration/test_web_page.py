@@ -40,6 +40,7 @@ def test_every_view_is_whole_readable_and_quiet(browser, width, height, theme, d
         assert {each for each in asked if not each.startswith(f"http://127.0.0.1:{port_of(opened)}/")} == set()
 
 
+@pytest.mark.slow
 def test_what_is_shown_is_what_is_told(browser):
     with served(Words(a_mesh())) as opened:
         browser.go(opened.url)

@@ -76,6 +76,7 @@ def _start(home, *words, **variables):
     return command
 
 
+@pytest.mark.slow
 def test_a_wheel_and_an_sdist_hold_one_name_and_all_that_belongs_to_it(built):
     wheel, sdist = built
     inside = zipfile.ZipFile(wheel).namelist()

@@ -216,6 +216,7 @@ class Within(Hostile):
         return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_consumers_take_any_line_of_a_status(seed: int) -> None:
     """Whatever the decoder lets through can be shown: by the terminal, the page and the metrics."""

@@ -91,6 +91,7 @@ def play_hops(scenario: Scenario, policy: str) -> tuple[float, list[tuple[str, s
     return played.makespan_s, [(str(one.hop.sender), str(one.hop.receiver)) for one in played.ordered]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fifo", "greedy", "tree", "ring"])
 @pytest.mark.parametrize("family", ["paper", "hetero", "dynamic"])
 @pytest.mark.parametrize("n", [3, 9])

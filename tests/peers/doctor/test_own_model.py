@@ -35,6 +35,7 @@ def test_what_a_device_brings_has_the_hash_that_its_peer_tells(tmp_path: Path) -
     assert own == OwnModel(device.schema_hash, device.summary)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "why"),
     [(config("csv:no-such-folder"), "no such file"), (config("motion", "no_such_module:make"), "cannot be imported")],

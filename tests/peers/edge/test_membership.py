@@ -169,6 +169,7 @@ def test_who_has_worked_is_known_after_a_restart_and_in_every_run_of_the_mesh(
     assert "the list of devices that worked begins anew" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep", "everybody", "stay"), [((), False, {"pi"}), (("desk",), False, {"pi", "desk"}), ((), True, None)]
 )

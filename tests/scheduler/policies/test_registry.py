@@ -67,6 +67,7 @@ def _play(policy: str, count: int) -> list[tuple[int, int]]:
     return pairs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 @settings(max_examples=30)
 @given(view=views())

@@ -316,6 +316,7 @@ def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
         ChainEnv(**options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reward", get_args(Reward))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_vector_environment_does_what_single_ones_do(family: str, reward: Reward) -> None:

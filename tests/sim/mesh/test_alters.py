@@ -58,6 +58,7 @@ def test_among_other_faults_no_mesh_is_stuck_and_what_is_applied_is_the_sum(
     assert not [verdict for verdict in verdicts if verdict.kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("peers", "level"), [(4, "none"), (5, "mild"), (7, "mild")])
 def test_a_device_that_checks_nothing_has_the_others_apply_nothing_altered(
     peers: int, level: str, monkeypatch: pytest.MonkeyPatch

@@ -35,6 +35,7 @@ def play(
     return list(machine.agent._records.finished)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Cut, CutOneWay])
 @pytest.mark.parametrize("peers", [3, 6])
 @pytest.mark.parametrize("policy", ["greedy", "fifo", "tree", "ring", "dp", "dqn"])
@@ -49,6 +50,7 @@ def test_a_lasting_cut_between_two_devices_costs_once(policy: str, peers: int, k
         assert all(summary.cuts for summary in after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Cut, CutOneWay])
 @pytest.mark.parametrize("peers", [3, 6])
 @pytest.mark.parametrize("policy", ["greedy", "tree", "ring"])

@@ -44,6 +44,7 @@ def _run(campaign: Campaign, seeds: list[int]) -> Totals:
         return run_campaign(campaign, seeds, processes=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", _SEEDS)
 @pytest.mark.parametrize("kind", _KINDS)
 def test_whatever_happens_to_machines_nothing_is_lost_or_counted_twice(kind: str, seeds: list[int]) -> None:

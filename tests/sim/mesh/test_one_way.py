@@ -70,6 +70,7 @@ def test_a_majority_that_its_agent_does_not_hear_goes_on_without_it(waits: bool)
     assert all(made[name] >= 5 for name in (THIRD, FOURTH, FIFTH)), made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow_s", [0.3, pytest.param(1.0, marks=pytest.mark.long), 3.0])
 @pytest.mark.parametrize("exchange", ["chain", "shares"])
 def test_a_majority_goes_on_beside_a_fork_that_it_hears_and_that_does_not_hear_it(
@@ -98,6 +99,7 @@ def majorities(names: tuple[str, ...], lost: set[tuple[str, str]]) -> list[tuple
     return [group for group in groups if lost.isdisjoint(permutations(group, 2))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits", [False, True], ids=["continue", "wait"])
 @pytest.mark.parametrize("seed", range(6))
 def test_whichever_ways_are_lost(seed: int, waits: bool) -> None:

@@ -101,6 +101,7 @@ def test_a_paused_device_that_dies_and_comes_back_is_counted_again() -> None:
     assert "p2" in _contributors(mesh)[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_fails_pauses_lose_nothing_and_no_round_is_stuck(seed: int) -> None:
     plan, rng = draw_plan(seed, 5, 4, "hard"), np.random.default_rng([seed, 15])

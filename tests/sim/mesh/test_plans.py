@@ -69,6 +69,7 @@ def _failures(totals: Totals) -> list[str]:
     return [f"seed {verdict.seed}: {verdict.kind}: {verdict.problem}" for verdict in totals.failing]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.long) for block in (1, 2))])
 def test_hard_plans_lose_nothing_and_count_nothing_twice(block: int) -> None:
     totals = run_campaign(Campaign(), range(block * _BLOCK, (block + 1) * _BLOCK), processes=1)
@@ -77,6 +78,7 @@ def test_hard_plans_lose_nothing_and_count_nothing_twice(block: int) -> None:
     assert totals.rounds_closed >= 3 * (_BLOCK - totals.without_quorum)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS, ids=lambda path: path.stem)
 def test_a_stored_plan_gets_through(plan: Path) -> None:
     """What once failed, or catches a broken rule (`test_teeth.py`); README.md beside the plans tells why."""

@@ -75,6 +75,7 @@ def heard_again(monkeypatch: pytest.MonkeyPatch) -> list[SimMesh]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "exchange"), CASES, ids=lambda each: getattr(each, "__name__", each))
 def test_nothing_is_lost_or_counted_twice_where_a_handler_breaks_off_half_way(
     monkeypatch: pytest.MonkeyPatch, kind: type, exchange: Exchange

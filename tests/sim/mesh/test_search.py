@@ -231,6 +231,7 @@ def test_a_group_that_waits_for_its_majority_breaks_nothing_either() -> None:
     assert search_all(Bound(3, 1, on_partition="wait", kinds=("crash", "cut")), 1, 1).found is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remembered", [16, 1])
 def test_two_starts_of_a_mesh_that_meet_late_are_counted_apart(
     monkeypatch: pytest.MonkeyPatch, remembered: int

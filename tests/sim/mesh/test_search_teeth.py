@@ -137,6 +137,7 @@ def _search(broken: Broken) -> Found | None:
     return found or search_all(broken.bound, 2, 1).found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", TEETH)
 def test_a_rule_that_is_switched_off_is_found(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = TEETH[rule]

@@ -363,6 +363,7 @@ def _is_caught(verdict: RunVerdict) -> bool:
     return bool(verdict.kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__.strip("_"))
 def test_a_broken_rule_is_caught(mutation: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, stored = MUTATIONS[mutation]

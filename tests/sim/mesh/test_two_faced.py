@@ -31,6 +31,7 @@ def _run(plan: FaultPlan) -> tuple[RunVerdict, SimMesh]:
         return run_plan(plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", CODINGS)
 @pytest.mark.parametrize("peers", [2, 3, 4])
 @pytest.mark.parametrize("seed", range(4))

@@ -43,6 +43,7 @@ def _assert_same(batch: Batch, row: int, iteration: Iteration) -> None:
     assert batch.busy_for_s()[row][busy] == pytest.approx([iteration.busy_for_s(i) for i in busy], abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_random_play_gives_the_same_story_as_the_reference(family: str) -> None:
     scenarios = [draw_scenario(family, n, seed) for seed in range(6) for n in (2, 5, 9)]

@@ -40,6 +40,7 @@ def send_delta(way):
     return way.now - begun
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(
     ("way", "at_most_s"),

@@ -34,6 +34,7 @@ def test_uci_har_has_the_published_counts(from_zip: DataSet) -> None:
     assert not np.intersect1d(from_zip.train.subject, from_zip.test.subject).size
 
 
+@pytest.mark.slow
 def test_uci_har_zip_and_npz_hold_the_same_windows(from_zip: DataSet, data_dir: Path, cache_dir: Path) -> None:
     from_npz = load_data(f"uci-har:{data_dir}/uci_har/uci_har.npz", cache_dir)
     for mine, theirs in ((from_zip.train, from_npz.train), (from_zip.test, from_npz.test)):

@@ -67,6 +67,7 @@ def read(path: str, options: CsvOptions) -> tuple[object, ...] | str:
     return (*(each.tobytes() for each in arrays), *told)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("tenth", range(10))
 def test_a_polluted_table_is_read_as_it_is_row_by_row(
@@ -118,6 +119,7 @@ def test_numbers_of_all_sizes_and_halfway_between_two_are_python_s(together: boo
     assert values_of(texts, together).tobytes() == np.array([float(text) for text in texts]).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("cell", [*ODD_NUMBERS, *NOTHING, '"1.5"', '""', '"NaN"', '" 2"', '"-0"'])
 def test_an_odd_cell_is_the_same_number_or_the_same_error(delimiter: str, cell: str, tmp_path: Path) -> None:

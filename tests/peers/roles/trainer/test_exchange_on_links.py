@@ -125,6 +125,7 @@ LAN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAN)
 def test_on_a_lan_an_exchange_is_near_the_bound_of_the_links(name: str) -> None:
     """Frames and words alone are 1.07."""
