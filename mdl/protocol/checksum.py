@@ -58,18 +58,11 @@ def piece_values(size: int) -> int:
     return min(1 << max(0, least - 1).bit_length(), _LARGEST)
 
 
-def are_whole_pieces(values: int, size: int) -> bool:
-    """Return True if segments of `values` values are made of whole pieces, of a sum of `size` values."""
-    return values % piece_values(size) == 0
-
-
 def checksums_by_segment(pieces: Sequence[int], size: int, values: int) -> tuple[int, ...]:
-    """Return the checksums of the segments of `values` values; () if these are not made of whole pieces.
+    """Return the checksums of the segments of `values` values, which are made of whole pieces.
 
     pieces: by `checksums_by_piece`, of a sum of `size` values.
     """
-    if not are_whole_pieces(values, size):
-        return ()
     count = values // piece_values(size)
     return tuple(add_up(pieces[first : first + count]) for first in range(0, len(pieces), count))
 

@@ -98,7 +98,8 @@ class PeerReport(Message, frozen=True):
     hops: its decisions as a receiver in the open round.
     staged: the result it has and has not applied.
     exchange: the exchange in segments that it takes part in; None: in none.
-    lacking: the peer ids of the contributors to that one with pieces that this owner still waits for.
+    lacking: the peer ids of the contributors to that one with pieces that this owner still waits for, and of the lost
+        ones with pieces in its sums that have told it no checksums.
     resources: as sampled last; None: not yet.
     training: the report on local training for the open round; None: it is not done.
     evaluation: the test of the last w that it tested.

@@ -18,6 +18,7 @@ import numpy as np
 
 from mdl.bounds import MAX_SEGMENTS
 from mdl.errors import RemoteProtocolError
+from mdl.protocol.checksum import piece_values
 from mdl.protocol.delta import Contributor, Partial, PartialSum
 from mdl.protocol.grid import Vector
 from mdl.protocol.round_messages import BroadcastOrdered, Lost
@@ -52,7 +53,8 @@ def places_of(order: BroadcastOrdered) -> list[tuple[Contributor, int]]:
 def segment_values(size: int, mb_s: float = 0.0, owners: int = 1) -> int:
     """Return the float32 values of one segment, for a delta of `size` values; the last segment may have fewer.
 
-    mb_s: of the links, in MB/s; 0.0: not known. owners: each should have one, if that is long enough.
+    mb_s: of the links, in MB/s; 0.0: not known. owners: each should have one, if that is long enough. Segments are made
+    of whole pieces with checksums (`piece_values`).
     """
     least = mb_s * 1e6 * _SEGMENT_S if mb_s else _UNKNOWN_BYTES
     wanted = max(4 * size / _SEGMENTS, least)
@@ -60,7 +62,7 @@ def segment_values(size: int, mb_s: float = 0.0, owners: int = 1) -> int:
         wanted = min(wanted, max(4 * size / owners, mb_s * 1e6 * _LEAST_S))
     power = 1 << max(0, ceil(wanted) - 1).bit_length()
     largest = LARGEST_SEGMENT_BYTES if least > _LARGEST_USUAL_BYTES else _LARGEST_USUAL_BYTES
-    return min(max(power, SMALLEST_SEGMENT_BYTES), largest) // 4
+    return max(min(max(power, SMALLEST_SEGMENT_BYTES), largest) // 4, piece_values(size))
 
 
 def count_segments(size: int, values: int) -> int:

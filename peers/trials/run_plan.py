@@ -24,6 +24,7 @@ from mdl.errors import MdlError
 from mdl.peers.roles.agent.settings import TimeLimit
 from mdl.peers.roles.build import SEGMENT_VALUES, PeerStart, TrainerStart, build_machine, simulated_start
 from mdl.peers.roles.peer import Peer, tell_waits
+from mdl.protocol.checksum import piece_values
 from mdl.protocol.delta import Contributor
 from mdl.protocol.statements import AnyStatement
 from mdl.protocol.vocabulary import PeerInfo, Role
@@ -165,9 +166,11 @@ def _count_trainings(plan: FaultPlan) -> int:
 def _segment_values(plan: FaultPlan) -> int:
     """Return the values of a segment: a plan with a larger model has no more segments than one of the usual size.
 
-    Each segment has messages of its own, all of which a plan may lose.
+    Each segment has messages of its own, all of which a plan may lose. Segments are made of whole pieces.
     """
-    return round(SEGMENT_VALUES * _count_trainings(plan) / dimensions_of(plan.peers, plan.rounds))
+    size = _count_trainings(plan)
+    values, piece = round(SEGMENT_VALUES * size / dimensions_of(plan.peers, plan.rounds)), piece_values(size)
+    return -(-values // piece) * piece
 
 
 def process_start(plan: FaultPlan, peer_id: str, incarnation: int, disk: Disk, now: float) -> PeerStart:

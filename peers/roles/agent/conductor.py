@@ -247,6 +247,8 @@ class Conductor:
             if is_refused and (not holders or self._can_decide_without(holders)):
                 self._aggregation.is_whole = True  # by hops, where whole deltas are judged
                 return self._leave_the_staged_behind(holders, now, "others refuse its part of the segments")
+            if distribution.is_unproven() and (not holders or self._can_decide_without(holders)):
+                return self._leave_the_staged_behind(holders, now, "a lost device did not tell all its checksums")
             if slow := self._find_slow(recipients, now):
                 distribution.left_behind.add(slow.contributor)
             lost, stands_still = distribution.lost_contributors(), distribution.is_at_a_standstill(now)

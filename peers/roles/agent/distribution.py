@@ -213,6 +213,14 @@ class Distribution:
         self._say(order, self.plan)
         return True
 
+    def is_unproven(self) -> bool:
+        """Return True if a lost contributor has not told all its checksums: a sum with its pieces may be altered."""
+        if not self._lost or self.last is None:
+            return False
+        lost, mark = {each.contributor.peer_id for each in self._lost}, exchanging(self.last)
+        following = [member.report for member in self.recipients() if member.report.exchange == mark]
+        return any(not lost.isdisjoint(report.lacking) for report in following)
+
     def is_at_a_standstill(self, now: float) -> bool:
         """Return True if for too long no device has told of more values, or of the result."""
         assert self.last is not None

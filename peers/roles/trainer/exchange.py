@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from mdl.defence.limits import ALTERED
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer.guard import DeltaGuard
-from mdl.protocol.checksum import add_up, are_whole_pieces, checksums_by_segment
+from mdl.protocol.checksum import add_up, checksums_by_segment, piece_values
 from mdl.protocol.coding import part_of_bytes
 from mdl.protocol.delta import THETA_ROUNDING, Contributor, PartialSum, check_size, pair_aggregate
 from mdl.protocol.grid import Grid, Sums, Vector, check_sums, coding_in
@@ -362,8 +362,8 @@ class SegmentExchange:
         self._guard = guard
         self._retry_s, self._most_under_way = retry_s, most_under_way
         self._follow(order, size)
-        # Segments that are not made of whole pieces have no checksums of their own.
-        self._is_checkable = are_whole_pieces(order.segment_values, size)
+        if order.segment_values % piece_values(size):
+            raise RemoteProtocolError(f"segments of {order.segment_values} values, which have no checksums")
         self._checksums = checksums_by_segment(checksums, size, order.segment_values) if self._own else ()
         self._told = {me: self._checksums}
         # (contributor, or None of a result; segment) -> the giver, and what it gave before that could be checked.
@@ -387,12 +387,15 @@ class SegmentExchange:
     @property
     def is_unchecked(self) -> bool:
         """True while some values could not be checked as they came."""
-        return bool(self._unchecked) or not self._is_checkable
+        return bool(self._unchecked)
 
     @property
     def is_checked(self) -> bool:
-        """True unless the result has to wait for checksums of contributors, or was refused as a whole."""
-        return not (self._is_refused or self._lacks_checksums())
+        """True unless the result has to wait for checksums of contributors, or was refused as a whole.
+
+        It waits without end for those of lost ones: the agent has the others begin anew.
+        """
+        return not (self._is_refused or self._lacks_checksums() or self._unproven())
 
     @property
     def partial(self) -> Partials:
@@ -400,8 +403,22 @@ class SegmentExchange:
         return partials_of(self.order.lost, self._without, self._cut.segments, self._cut.values)
 
     def lacking(self) -> tuple[str, ...]:
-        """Return the peer ids of the contributors with pieces that this owner still waits for."""
-        return tuple(peer.peer_id for peer in self._lanes if self._lacks_piece_of(peer))
+        """Return the peer ids of the contributors with pieces that this owner still waits for.
+
+        And of the lost ones whose pieces are in a sum here, and that have told it no checksums: it cannot be checked.
+        """
+        waits = [] if self.is_whole else [peer.peer_id for peer in self._lanes if self._lacks_piece_of(peer)]
+        return (*waits, *(peer.peer_id for peer in self._unproven()))
+
+    def _unproven(self) -> list[Contributor]:
+        untold = [(n, each.contributor) for n, each in enumerate(self.order.lost) if each.contributor not in self._told]
+        return [peer for number, peer in untold if self._has_some_of(number, peer)]
+
+    def _has_some_of(self, number: int, peer: Contributor) -> bool:
+        """Return True if pieces of this lost device, by its number among the lost, are in a sum here."""
+        here = (segment for segment in range(self._cut.segments) if segment not in self.result.lacking)
+        is_in_result = any(number not in self._without.get(segment, ()) for segment in here)
+        return is_in_result or any(peer in merged.contributors for merged in self._merging.values())
 
     def is_over(self) -> bool:
         """Return True once the result is whole here and every peer has its part of it from this device."""
@@ -462,15 +479,17 @@ class SegmentExchange:
     def hear_ready(self, sender: Contributor, message: SegmentsReady, now: float) -> list[Send]:
         """Begin to send to this peer. Tell it again, once, that this device is ready: it may have begun later."""
         lane = self._lanes.get(sender)
-        if lane is None or self.lacks_own:
+        if lane is None:
             return []
         if message.checksums and len(message.checksums) != self._cut.segments:
             raise RemoteProtocolError(f"{len(message.checksums)} checksums of {self._cut.segments} segments")
-        if self._is_checkable and sender in self._contributors and not message.checksums:
+        if sender in self._contributors and not message.checksums:
             raise RemoteProtocolError(f"{sender.peer_id} does not tell the checksums of its delta")
         if sender not in self._told:
             self._told[sender] = message.checksums
             self._look_again()
+        if self.lacks_own:
+            return []
         is_known = (lane.is_heard or lane.is_ready) and not message.asks
         again = [] if is_known else [Send(sender.peer_id, self._ready(sender))]
         if message.has or not lane.is_ready:  # its values may have come before its word that it is ready
@@ -579,7 +598,7 @@ class SegmentExchange:
         if isinstance(message, SegmentMessage):
             summed = self._contributors
             lost = tuple(each.contributor for n, each in enumerate(self.order.lost) if n not in message.without)
-        if not self._is_checkable or any(peer not in self._told for peer in lost):
+        if any(peer not in self._told for peer in lost):
             return False
         if not self._told.keys() >= summed:
             return None

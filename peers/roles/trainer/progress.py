@@ -276,7 +276,7 @@ def _add_round(report: PeerReport, part: RoundState) -> PeerReport:
         staged=part.broadcast.report(),
         exchange=exchanging(exchange.order) if exchange else None,
         checksum=add_up(part.checksums) if part.checksums else None,
-        lacking=exchange.lacking() if exchange and not exchange.is_whole else (),
+        lacking=exchange.lacking() if exchange else (),
     )
 
 

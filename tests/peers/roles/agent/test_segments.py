@@ -95,6 +95,21 @@ def test_what_a_round_sent_is_counted_as_it_was_coded_and_what_it_took_of_each_d
     assert spent_j == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("has_followed", [True, False])
+def test_a_lost_device_that_has_not_told_all_its_checksums_is_in_no_sum(has_followed: bool) -> None:
+    """Whoever has its pieces could have altered them."""
+    desk = _started()
+    first = desk.last(BroadcastOrdered)
+    desk.silence(C, A, B, for_s=6.0)
+    mark = Exchanging(first.term, first.version, 1 if has_followed else 0)
+    desk.report(A, exchange=mark, lacking=("c",))
+    desk.report(B, exchange=mark)
+    desk.pass_time(0.6, A, B)
+    order = desk.last(BroadcastOrdered)
+    assert order.order == (A, B)
+    assert (order.lost == ()) == has_followed, "before it has followed it lacks pieces of it, as any owner may"
+
+
 def test_who_asks_hears_of_the_segments_while_they_are_on_their_way() -> None:
     desk = _started()
     status = _status(desk)

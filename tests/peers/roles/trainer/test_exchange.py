@@ -12,7 +12,7 @@ import pytest
 from mdl.errors import RemoteProtocolError
 from mdl.peers.roles.trainer import exchange as exchange_module
 from mdl.peers.roles.trainer.exchange import MOST_AT_ONCE, SegmentExchange, Uplink
-from mdl.protocol.checksum import checksum_of, checksums_by_piece
+from mdl.protocol.checksum import checksum_of, checksums_by_piece, checksums_by_segment
 from mdl.protocol.coding import Coding, part_of_bytes
 from mdl.protocol.delta import Contributor, ModelDelta, PartialSum
 from mdl.protocol.grid import Sums, Vector, room_for, share_of
@@ -445,6 +445,15 @@ class LossyNet(Net):
 
     behind: tuple[Contributor, ...] = ()
 
+    def tell_checksums(self, *names: str) -> None:
+        """What they say first arrives everywhere."""
+        for name in names:
+            peer = self.by_id[name]
+            pieces = checksums_by_segment(checksums_by_piece(self.own[peer].values), SIZE, VALUES)
+            ready = SegmentsReady(self.order.round_id, self.order.term, self.order.version, checksums=pieces)
+            for other in self.at.keys() - {peer}:
+                self.post(other, self.at[other].hear_ready(peer, ready, self.now))
+
     def lose(self, *names: str) -> None:
         """They are gone; what they have said may still arrive."""
         gone = [peer for peer in self.order.order if peer.peer_id in names]
@@ -525,6 +534,7 @@ def test_if_devices_are_lost_the_others_agree_on_who_is_in_which_segment(
         for _ in range(int(net.rng.integers(1, 160))):
             if net.queue or net.behind:
                 net.step()
+        net.tell_checksums(name)
         net.lose(name)
     while net.behind or net.queue or not all(exchange.is_over() for exchange in net.at.values()):
         if net.behind or net.queue:
@@ -543,6 +553,25 @@ def test_if_devices_are_lost_the_others_agree_on_who_is_in_which_segment(
     assert results[0].tobytes() == total.tobytes()
     for exchange in net.at.values():
         assert exchange.order == net.order
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_sum_with_pieces_of_a_lost_device_counts_where_its_checksums_are_known(is_told: bool) -> None:
+    """Else its owner could have altered it."""
+    net = LossyNet(_order("abc", (5, 4, 4)), seed=3)
+    if is_told:
+        net.tell_checksums("c")
+    while not net.said["SegmentTaken"]:
+        sender, receiver, message, values = net.queue.pop(0)
+        if is_told or (sender.peer_id, receiver.peer_id, type(message)) != ("c", "b", SegmentsReady):
+            net.post(receiver, hear(net.at[receiver], sender, message, values, net.now))
+    net.lose("c")
+    for _ in range(2_000):
+        if net.behind or net.queue:
+            net.step()
+    ann, bob = net.at[net.by_id["a"]], net.at[net.by_id["b"]]
+    assert (ann.is_whole, bob.is_whole, ann.is_checked) == (True, True, True)
+    assert (bob.is_checked, bob.lacking()) == (is_told, () if is_told else ("c",))
 
 
 @pytest.mark.parametrize(

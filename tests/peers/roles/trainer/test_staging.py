@@ -139,15 +139,17 @@ def test_the_next_model_leaves_alone_what_is_on_its_way_to_a_device_that_was_los
     """It may wake up, and take that for segments of the exchange which it still follows."""
     cleo = Contributor("cleo", 1)
     three, piece = (ANN, BOB, cleo), on_way(np.ones(16))
+    told = tuple(checksum_of(piece.view(np.int32), 16 * segment) for segment in range(4))
     pair, order = _trained(TrainerSettings())
     ann = pair[ANN]
     assert ann.part is not None
     ann.part.trained_from = None  # as where earlier work is in its own delta: the result is beside that
     order = replace(order, order=three, theta=3.0, contributors=three, owns=(4, 0, 0))
     ann.handle(Received(AGENT, order), 1.0)
+    ann.handle(Received(cleo, SegmentsReady(1, 9, 1, checksums=told)), 1.0)
     given: list[Vector] = []
     for segment, who in ((0, BOB), (1, BOB), (2, BOB), (3, BOB), (0, cleo), (1, cleo)):
-        sends = ann.handle(Received(who, PieceMessage(1, 9, 1, segment, 1.0), piece), 1.1)
+        sends = ann.handle(Received(who, PieceMessage(1, 9, 1, segment, 1.0, 16 * segment), piece), 1.1)
         given += [e.values for e in sends if isinstance(e, Send) and isinstance(e.values, np.ndarray)]
     before = [values.copy() for values in given]
     assert len(given) == 4
@@ -156,7 +158,7 @@ def test_the_next_model_leaves_alone_what_is_on_its_way_to_a_device_that_was_los
         order, version=2, began=1, order=(ANN, BOB), theta=2.0, contributors=(ANN, BOB), owns=(4, 0), lost=lost
     )
     ann.handle(Received(AGENT, on), 2.0)
-    ann.handle(Received(BOB, SegmentsReady(1, 9, 2, checksums=(0,) * 4)), 2.1)
+    ann.handle(Received(BOB, SegmentsReady(1, 9, 2, checksums=told)), 2.1)
     for segment in range(4):
         ann.handle(Received(BOB, SegmentTaken(1, 9, 2, segment, True)), 2.2)
     broadcast = ann.part.broadcast
