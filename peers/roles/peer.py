@@ -112,13 +112,13 @@ class Promises:
 
     def _unsaved(self, trainer: Trainer, succession: Succession) -> Ballot | None:
         """Return the ballot, if the disk does not know it yet; it counts as saved from here on."""
-        saved, standing, term = self._saved, trainer.standing, succession.term
+        saved, model_state, term = self._saved, trainer.model_state, succession.term
         agent = "" if trainer.staged_term == term else succession.spoken_by
-        said = term, agent, standing.starts, standing.begun, standing.accepted
+        said = term, agent, model_state.starts, model_state.begun, model_state.accepted
         before = saved.term, saved.agent, saved.starts, saved.begun, saved.accepted
-        if said == before and standing.reached == self._saved_reached:
+        if said == before and model_state.reached == self._saved_reached:
             return None
-        self._saved, self._saved_reached = standing.ballot(term, agent), dict(standing.reached)
+        self._saved, self._saved_reached = model_state.ballot(term, agent), dict(model_state.reached)
         return self._saved
 
 
@@ -325,7 +325,7 @@ class Peer:
                 return []
             self._step_down(now)
         before, trainer = self.succession.agent, self.trainer
-        goes_on = claim.quorum and trainer is not None and claim.lineage == trainer.standing.lineage
+        goes_on = claim.quorum and trainer is not None and claim.lineage == trainer.model_state.lineage
         if self.succession.hear_claim(sender, claim, now, goes_on) and before != sender.peer_id:
             logger.info("%s leads now, under term %d", sender.peer_id, claim.term)
             if trainer:
@@ -394,7 +394,7 @@ class Peer:
     def _take_office(self, now: float) -> None:
         reports = [member.report for member in self._members.alive()]
         term = self.succession.take_office(max((report.term for report in reports), default=0))
-        lineage = self.trainer.standing.lineage if self.trainer else ()
+        lineage = self.trainer.model_state.lineage if self.trainer else ()
         mesh = (self.agent_settings, self._members, term, self.trainer.taken if self.trainer else UNKNOWN, lineage)
         exchange = self.trainer.exchange if self.trainer else None
         self.agent = MobileAgent(self.me, self._make_policy(), *mesh, now, self.succession.lacking_since, exchange)
@@ -465,14 +465,14 @@ def tell_waits(peer: Peer, now: float) -> str:
 
 
 def _tell_trainer(trainer: Trainer, now: float) -> str:
-    part, standing = trainer.part, trainer.standing
-    told = [f"at {standing.round_id} of {_name(standing.lineage)}"]
+    part, model_state = trainer.part, trainer.model_state
+    told = [f"at {model_state.round_id} of {_name(model_state.lineage)}"]
     if part is None:
         told.append("in no round")
     else:
         told.append(f"{part.activity().value} in round {part.round_id}")
         told += [f"hop {order.hop_id} from {order.sender.peer_id} comes in"] if (order := part.incoming) else []
-    if not standing.votes(part is not None and part.broadcast.staged is not None):
+    if not model_state.votes(part is not None and part.broadcast.staged is not None):
         told.append("has no vote")
     if wish := _tell_wish(trainer):
         told.append(f"asks for {wish}")

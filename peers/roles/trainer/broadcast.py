@@ -38,7 +38,7 @@ class Staging:
     def __init__(
         self,
         me: Contributor,
-        standing: ModelState,
+        model_state: ModelState,
         voice: Voice,
         hops: HopsHere,
         most_under_way: int,
@@ -46,7 +46,7 @@ class Staging:
     ) -> None:
         self.staged_term = 0
         self._me = me
-        self._standing = standing
+        self._model_state = model_state
         self._voice = voice
         self._hops = hops
         self._most_under_way = most_under_way
@@ -69,7 +69,7 @@ class Staging:
         if exchange and exchange.is_in_place and broadcast.exchange is not exchange:
             part.is_spent, effects = True, [*part.recall()]
         if staged_before and broadcast.staged is None and self._replaces(order, staged_before):
-            self._standing.note_replaced()
+            self._model_state.note_replaced()
         self._note_staged(part)
         if broadcast.staged is None and broadcast.parent and (ask or voice.ask_at is None):
             voice.ask_at = now
@@ -127,7 +127,7 @@ class Staging:
         sums = values.view(np.int32)
         if message.stop:
             return [*self._fill_gap(part, message, sums, now)]
-        check_size(sums, self._standing.parameters.size)
+        check_size(sums, self._model_state.parameters.size)
         assert part.broadcast.order is not None
         if part.broadcast.order.checksum not in (None, checksum):
             altered = f"{ALTERED_RESULT}{part.round_id}"
@@ -203,7 +203,7 @@ class Staging:
         return [*exchange.on_time(now), *self._name_if_whole(part, exchange)]
 
     def _begin_exchange(self, part: RoundState, order: BroadcastOrdered, now: float) -> list[Effect]:
-        exchange, size = part.broadcast.exchange, self._standing.parameters.size
+        exchange, size = part.broadcast.exchange, self._model_state.parameters.size
         if part.is_spent:
             return []  # it begins when the own delta is here again
         self._voice.ask_at = now + self._voice.retry_s
@@ -216,7 +216,7 @@ class Staging:
         own, most, guard = part.own_hold(self._me), self._most_under_way, self._guard
         # The own delta is not lent while pieces of an exchange that was left may still be read from it, on their way.
         retry_s, lends = self._voice.retry_s, part.may_lend and not guard.judges and part.broadcast.is_handed_on()
-        grid = self._standing.grid(order.room) if guard.judges else None
+        grid = self._model_state.grid(order.room) if guard.judges else None
         exchange = SegmentExchange(
             order, self._me, own, size, retry_s, most, self.uplink, guard, lends, grid, part.checksums
         )
@@ -247,7 +247,7 @@ class Staging:
             self._note_link(exchange)
         if (staged := part.broadcast.report()) and part.broadcast.order:
             self.staged_term = part.broadcast.order.term
-            self._standing.note_staged(staged)
+            self._model_state.note_staged(staged)
 
     def _note_link(self, exchange: SegmentExchange) -> None:
         """Note the speed of this device's link for its reports, if this exchange has shown it."""

@@ -405,7 +405,7 @@ class SegmentExchange:
     def lacking(self) -> tuple[str, ...]:
         """Return the peer ids of the contributors with pieces that this owner still waits for.
 
-        And of the lost ones whose pieces are in a sum here, and that have told it no checksums: it cannot be checked.
+        And of the lost ones with pieces in a sum here that have told it no checksums: that sum cannot be checked.
         """
         waits = [] if self.is_whole else [peer.peer_id for peer in self._lanes if self._lacks_piece_of(peer)]
         return (*waits, *(peer.peer_id for peer in self._unproven()))

@@ -83,13 +83,13 @@ class Defence(msgspec.Struct, frozen=True):
 class DeltaGuard:
     """See the module. suspects: of this device. told: the reason why rounds leave it out itself, "" if none does."""
 
-    def __init__(self, settings: Defence, standing: ModelState, voice: Voice) -> None:
+    def __init__(self, settings: Defence, model_state: ModelState, voice: Voice) -> None:
         self.suspects = Suspects()
         self.told = ""
         self._settings = settings
-        self._standing = standing
+        self._model_state = model_state
         self._voice = voice
-        self._places = draw_places(standing.parameters.size, np.random.default_rng(settings.seed))
+        self._places = draw_places(model_state.parameters.size, np.random.default_rng(settings.seed))
         self._last: Vector | None = None
         self._own_norm: tuple[int, float] = (0, 0.0)  # round, and the length of the own delta in it
 
@@ -106,12 +106,12 @@ class DeltaGuard:
         room: of the round's grid. is_own: this device holds its own delta alone. limits: as the agent tells them.
         is_look: with own windows, too.
         """
-        standing, round_id = self._standing, self._standing.round_id + 1
+        model_state, round_id = self._model_state, self._model_state.round_id + 1
         own_norm = self._own_norm[1] if self._own_norm[0] == round_id else None
         if not self._settings.is_on or (own_norm is None and not is_own):
             return None
-        rounds = max(standing.rounds_since_counted(each.peer_id) for each in contributors)
-        grid, parameters = standing.grid(room), standing.parameters if is_look and self._settings.tests else None
+        rounds = max(model_state.rounds_since_counted(each.peer_id) for each in contributors)
+        grid, parameters = model_state.grid(room), model_state.parameters if is_look and self._settings.tests else None
         return Check(grid, limits, rounds, own_norm, self._places, self._last, parameters, self._settings.clips)
 
     def note(self, contributors: frozenset[Contributor], done: DeltasMerged) -> None:
@@ -129,8 +129,8 @@ class DeltaGuard:
     def accuse(self, peers: Iterable[Contributor], reason: str) -> None:
         """Hold against each of these what it did in this round, even where deltas are not judged; reports tell."""
         for peer in peers:
-            logger.warning("round %d: %s: %s", self._standing.round_id + 1, peer.peer_id, reason)
-            self.suspects.accuse([peer.peer_id], self._standing.round_id + 1, reason)
+            logger.warning("round %d: %s: %s", self._model_state.round_id + 1, peer.peer_id, reason)
+            self.suspects.accuse([peer.peer_id], self._model_state.round_id + 1, reason)
             self._voice.has_changed = True
 
     def tell(self, contributors: frozenset[Contributor], marks: Marks | None) -> OwnDeltaSeen | None:
@@ -148,18 +148,18 @@ class DeltaGuard:
 
     def admits(self, judge: PieceJudge, sender: Contributor, bounds: slice, values: Vector) -> bool:
         """Return True if a device's piece may be merged. If not, suspect the device, and tell the agent."""
-        peer_id, standing = sender.peer_id, self._standing
+        peer_id, model_state = sender.peer_id, self._model_state
         is_known = peer_id in judge.refused
-        reason = judge.look(peer_id, standing.rounds_since_counted(peer_id), bounds, values)
+        reason = judge.look(peer_id, model_state.rounds_since_counted(peer_id), bounds, values)
         if reason and not is_known:
-            self.suspects.accuse([peer_id], standing.round_id + 1, reason)
+            self.suspects.accuse([peer_id], model_state.round_id + 1, reason)
             self._voice.has_changed = True
         return not reason
 
     def note_global(self, result: PartialSum) -> None:
         """Keep marks of the result that is about to be applied: the next one is compared with it."""
         if self._settings.is_on:
-            grid = self._standing.grid(result.room)
+            grid = self._model_state.grid(result.room)
             self._last = grid.mean_at(result.values, result.theta, self._places)
 
     def accusations(self) -> tuple[Accusation, ...]:

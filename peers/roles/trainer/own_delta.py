@@ -68,12 +68,12 @@ class OwnWork:
     """
 
     def __init__(
-        self, me: Contributor, standing: ModelState, keeps: bool, overlaps: bool = False, theta: float = 1.0
+        self, me: Contributor, model_state: ModelState, keeps: bool, overlaps: bool = False, theta: float = 1.0
     ) -> None:
         self.training: TrainingReport | None = None
         self.is_paused = False
         self._me = me
-        self._standing = standing
+        self._model_state = model_state
         self._keeps = keeps
         self._overlaps = overlaps
         self._theta = weight_of(theta)
@@ -103,9 +103,9 @@ class OwnWork:
         lineage: of that attempt. Work given away there may be counted on the other side of a cut: the place where this
         device stands later will tell. goal: the run's last round.
         """
-        standing, effects = self._standing, []
+        model_state, effects = self._model_state, []
         if before and before.hold:
-            if (own := before.own_hold(self._me)) and self._is_of(before, (standing.lineage, part.round_id)):
+            if (own := before.own_hold(self._me)) and self._is_of(before, (model_state.lineage, part.round_id)):
                 values = change_room(own.values, own.room, part.room)
                 part.hold = own = replace(own, values=values, room=part.room)
                 part.grid = replace(before.grid, room=part.room) if before.grid else None
@@ -114,7 +114,7 @@ class OwnWork:
                 part.works = tuple(work.given_in(here) for work in before.works)
                 part.fresh = before.fresh.given_in(here) if before.fresh else None
                 return self._count(part, own)  # no result takes its place (`trained_from`): it may be on its way still
-            effects = self.give_back(before, standing.parameters, lineage)
+            effects = self.give_back(before, model_state.parameters, lineage)
             if before.is_empty:
                 return effects + self._hold_nothing(part)
         return effects + self._go_on(part, goal)
@@ -123,7 +123,7 @@ class OwnWork:
         """Return True if another attempt's own delta can be this round's: it was, or there was none here."""
         works = [*before.works, before.fresh] if before.fresh else before.works
         was_in = [here in work.rounds or work.has_counted(here) for work in works]
-        return all(was_in) or not (any(was_in) or self._standing.was_given_in(here))
+        return all(was_in) or not (any(was_in) or self._model_state.was_given_in(here))
 
     def take_trained(
         self, ready: LocalDeltaReady, part: RoundState | None, missed: RoundState | None, goal: int
@@ -141,12 +141,12 @@ class OwnWork:
             work = self._as_trained(work, part.round_id)
             effects = self._hold(part, work, made) + self._train_ahead(part, goal)
             is_there = part.fresh is work and ready.round_id not in self._overwritten and not self._overlaps
-            if is_there and work.trained == ((part.round_id, self._standing.digest),):
+            if is_there and work.trained == ((part.round_id, self._model_state.digest),):
                 part.fresh = replace(work, values=_NOTHING)  # the trained model has them until the round is over
                 if not part.works:
-                    part.trained_from = self._standing.parameters
+                    part.trained_from = self._model_state.parameters
             return effects
-        was_given = self._standing.was_given_in((self._standing.lineage, ready.round_id))
+        was_given = self._model_state.was_given_in((self._model_state.lineage, ready.round_id))
         if missed and missed.round_id == ready.round_id and not (missed.hold or was_given):
             missed.fresh = work  # the model to come will tell whether it was counted
             self._put_on_grid(missed, work.values, [], made and made.find(work.values, [], self._theta, missed.room))
@@ -155,7 +155,7 @@ class OwnWork:
             self._ahead = work, training
             return self._go_on(part, goal)
         else:
-            self._standing.add(work)
+            self._model_state.add(work)
             self._is_late = True
             return self._go_on(part, goal)
         return []
@@ -194,7 +194,7 @@ class OwnWork:
         work = self._done(recalled.round_id, recalled.values)
         if part is not None and wanted:
             return self._hold(part, work)
-        self._standing.add(work)
+        self._model_state.add(work)
         return self._go_on(part, goal)
 
     def give_back(self, part: RoundState, parameters: Vector, lineage: Lineage, is_free: bool = False) -> list[Effect]:
@@ -203,27 +203,29 @@ class OwnWork:
         The round began at `parameters` on `lineage`. Work that it counted is remembered where others may go on without
         that round. is_free: nobody needs the parameters.
         """
-        standing, here = self._standing, (lineage, part.round_id)
+        model_state, here = self._model_state, (lineage, part.round_id)
         # It was not late if a hop took its work, or was refused: refused work is no better for coming again at once.
-        is_over, is_taken = part.round_id <= standing.round_id, bool(part.given or part.released or part.decisions)
-        if is_over and not (is_taken or standing.is_counted(*here)) and (part.fresh or part.is_empty):
+        is_over, is_taken = part.round_id <= model_state.round_id, bool(part.given or part.released or part.decisions)
+        if is_over and not (is_taken or model_state.is_counted(*here)) and (part.fresh or part.is_empty):
             self._is_late = True
-        standing.add(*(work.given_in(here) for work in part.works))
+        model_state.add(*(work.given_in(here) for work in part.works))
         if part.fresh is None:
             return []  # there was none, or it is still being trained
         fresh = part.fresh.given_in(here)
-        if fresh.rounds == (here,) and not fresh.counted and standing.holds_for_good(here):
+        if fresh.rounds == (here,) and not fresh.counted and model_state.holds_for_good(here):
             return []
         own = part.own_hold(self._me)
         if fresh.values.size:
-            standing.add(fresh)
-        elif own and part.grid and (standing.is_small or not part.works):  # a large one takes too long to subtract here
+            model_state.add(fresh)
+        elif (
+            own and part.grid and (model_state.is_small or not part.works)
+        ):  # a large one takes too long to subtract here
             whole, earlier = part.grid.to_mean(own.values, own.theta), total(part.works)
             if part.rest is not None:
                 whole += part.rest
-            standing.add(replace(fresh, values=whole if earlier is None else whole - earlier))
-        elif not standing.holds_for_good(here):
-            self._doing[part.round_id] = standing.marked(fresh)
+            model_state.add(replace(fresh, values=whole if earlier is None else whole - earlier))
+        elif not model_state.holds_for_good(here):
+            self._doing[part.round_id] = model_state.marked(fresh)
             return [] if part.is_recalling else [RecallDelta(part.round_id, parameters, is_free)]
         return []
 
@@ -240,17 +242,17 @@ class OwnWork:
             return []
         if part.round_id in self._doing:
             return []
-        standing = self._standing
+        model_state = self._model_state
         if work := self._take_ahead(part.round_id):
             return self._hold(part, work) + self._train_ahead(part, goal)
-        if work := standing.find(part.round_id):
-            standing.drop(work)
+        if work := model_state.find(part.round_id):
+            model_state.drop(work)
             return self._hold(part, work) + self._train_ahead(part, goal)
-        if standing.is_in_a_sum(part.round_id):
+        if model_state.is_in_a_sum(part.round_id):
             return self._hold_nothing(part)
         if self._trains or (self._is_late and self._doing):
             return []
-        if self._is_late and standing.has_training():
+        if self._is_late and model_state.has_training():
             return self._hold_nothing(part)
         return self._train(part, goal)
 
@@ -258,13 +260,13 @@ class OwnWork:
         if self.is_paused:
             return []
         round_id = part.round_id
-        self._doing[round_id] = TrainedWork(_NOTHING, ((round_id, self._standing.digest),))
+        self._doing[round_id] = TrainedWork(_NOTHING, ((round_id, self._model_state.digest),))
         self._trains.add(round_id)
         self.training = None
-        able = self._standing.able()
+        able = self._model_state.able()
         earlier = tuple(work.values for work in able) if len(able) <= MAX_VECTORS else ()
         self._earlier[round_id] = earlier
-        return [TrainLocally(round_id, self._standing.parameters, goal, None, earlier, part.room)]
+        return [TrainLocally(round_id, self._model_state.parameters, goal, None, earlier, part.room)]
 
     def _train_ahead(self, part: RoundState, goal: int) -> list[Effect]:
         """Train for the next round, while the own delta of this one travels."""
@@ -273,12 +275,12 @@ class OwnWork:
             return []
         if fresh is None or not fresh.values.size or round_id in self._doing or self._ahead:
             return []
-        training = round_id, AHEAD_OF + self._standing.digest
-        if any(training in work.trained for work in (*part.works, *self._standing.uncounted)):
+        training = round_id, AHEAD_OF + self._model_state.digest
+        if any(training in work.trained for work in (*part.works, *self._model_state.uncounted)):
             return []  # it was done before, on a fork
         self._doing[round_id] = TrainedWork(_NOTHING, (training,))
         self._trains.add(round_id)
-        return [TrainLocally(round_id, self._standing.parameters, goal, fresh.values)]
+        return [TrainLocally(round_id, self._model_state.parameters, goal, fresh.values)]
 
     def _take_ahead(self, round_id: int) -> TrainedWork | None:
         """Return the work trained ahead for this round; that of a round that never came becomes earlier work."""
@@ -292,31 +294,31 @@ class OwnWork:
 
     def _put_back_ahead(self) -> None:
         if self._ahead:
-            self._standing.add(self._ahead[0])
+            self._model_state.add(self._ahead[0])
             self._ahead = None
 
     def _as_trained(self, work: TrainedWork, round_id: int) -> TrainedWork:
         """Return work that was trained ahead for this round as this round's training."""
         is_its = work.is_ahead and work.trained[0][0] == round_id
-        return replace(work, trained=((round_id, self._standing.digest), *work.trained)) if is_its else work
+        return replace(work, trained=((round_id, self._model_state.digest), *work.trained)) if is_its else work
 
     def _hold_nothing(self, part: RoundState) -> list[Effect]:
         """Hold zeros: the training for this round comes in a sum, as earlier work."""
         part.is_empty = True
-        return self._hold(part, TrainedWork(np.zeros(self._standing.parameters.size, np.float32)))
+        return self._hold(part, TrainedWork(np.zeros(self._model_state.parameters.size, np.float32)))
 
     def _hold(self, part: RoundState, fresh: TrainedWork, made: _Made | None = None) -> list[Effect]:
         """Hold the own delta of this round, with work that earlier rounds did not count. made: it may be the sum.
 
         If there was one before, leave out work trained since: the round's result may hold that one.
         """
-        standing, here = self._standing, (self._standing.lineage, part.round_id)
+        model_state, here = self._model_state, (self._model_state.lineage, part.round_id)
         self._is_late = False
-        is_again = here in fresh.rounds or fresh.has_counted(here) or standing.was_given_in(here)
+        is_again = here in fresh.rounds or fresh.has_counted(here) or model_state.was_given_in(here)
         if is_again and here not in fresh.rounds:
-            standing.add(*([fresh] if fresh.trained else []))
-            part.is_empty, fresh = True, TrainedWork(np.zeros(standing.parameters.size, np.float32))
-        part.works = standing.take(is_again)
+            model_state.add(*([fresh] if fresh.trained else []))
+            part.is_empty, fresh = True, TrainedWork(np.zeros(model_state.parameters.size, np.float32))
+        part.works = model_state.take(is_again)
         earlier = [work.values for work in part.works]
         if not part.is_empty:
             part.fresh = fresh
@@ -349,7 +351,7 @@ class OwnWork:
         """Hold this work as integers of the round's grid, and return them. held: these integers, if they are there."""
         if held is None:
             delta = ModelDelta(fresh, self._theta, frozenset([self._me]))
-            held = hold_own(self._standing.parameters, delta, part.room, earlier)
+            held = hold_own(self._model_state.parameters, delta, part.room, earlier)
         part.hold, part.grid, part.rest = held.sum, held.grid, held.rest
         if held.clipped_values:
             told = "round %d: %d of %d values are beyond their share of the sum; the rest comes with the next delta"

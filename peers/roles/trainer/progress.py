@@ -76,10 +76,10 @@ class Way(Enum):
 class CatchingUp:
     """See the module. target: the place and source of the model it fetches. missed: its part in the round it missed."""
 
-    def __init__(self, standing: ModelState) -> None:
+    def __init__(self, model_state: ModelState) -> None:
         self.target: CatchUp | None = None
         self.missed: RoundState | None = None
-        self._standing = standing
+        self._model_state = model_state
         self._moved_at = -inf
 
     def note_moving(self, sender: Contributor, now: float) -> None:
@@ -89,17 +89,17 @@ class CatchingUp:
 
     def find_way(self, target: CatchUp, part: RoundState | None, now: float) -> Way:
         """Return the way to the target. Raises RemoteProtocolError for a target that no mesh can have come to."""
-        standing = self._standing
-        same_lineage = target.lineage == standing.lineage
-        same_model = (target.round_id, target.digest) == (standing.round_id, standing.digest)
-        late = same_lineage and (same_model or target.round_id < standing.round_id)
-        if target.round_id > standing.round_id + ROUND_LEAP:
-            raise RemoteProtocolError(f"round {target.round_id}, where this device stands at {standing.round_id}")
+        model_state = self._model_state
+        same_lineage = target.lineage == model_state.lineage
+        same_model = (target.round_id, target.digest) == (model_state.round_id, model_state.digest)
+        late = same_lineage and (same_model or target.round_id < model_state.round_id)
+        if target.round_id > model_state.round_id + ROUND_LEAP:
+            raise RemoteProtocolError(f"round {target.round_id}, where this device stands at {model_state.round_id}")
         if late or self.target == target:
             return Way.STAY
         if self.target and target.lineage == self.target.lineage and now - self._moved_at < _MOVING_S:
             return Way.STAY
-        if same_model and has_in_common(standing.lineage, target.lineage, target.round_id):
+        if same_model and has_in_common(model_state.lineage, target.lineage, target.round_id):
             return Way.RENAME
         staged = part.broadcast.staged if part and part.round_id == target.round_id else None
         # If no device's model changes, results of other contributors have the same digest.
@@ -118,7 +118,7 @@ class CatchingUp:
             return False
         if message.history.lineage != wanted.lineage:
             return False
-        check_size(values, self._standing.state.size)
+        check_size(values, self._model_state.state.size)
         if digest != message.digest:
             raise RemoteProtocolError("parameters that do not match their digest")
         return True
@@ -141,7 +141,13 @@ class Reports:
     """
 
     def __init__(
-        self, voice: Voice, standing: ModelState, schema_hash: str, model: str, guard: DeltaGuard, channels: Told = ()
+        self,
+        voice: Voice,
+        model_state: ModelState,
+        schema_hash: str,
+        model: str,
+        guard: DeltaGuard,
+        channels: Told = (),
     ) -> None:
         self.schema_hash = schema_hash
         self.model = printable(model)
@@ -149,7 +155,7 @@ class Reports:
         self.has_left = False
         self.away = ""
         self._voice = voice
-        self._standing = standing
+        self._model_state = model_state
         self._guard = guard
         self._channels = channels
         self._unlike: frozenset[str] = frozenset()
@@ -184,13 +190,13 @@ class Reports:
         self._unlike = frozenset(opened.unlike)
 
     def hear_end(self, end: MeshFinished) -> None:
-        goal, round_id = self.taken.goal, self._standing.round_id
+        goal, round_id = self.taken.goal, self._model_state.round_id
         self.taken = replace(self.taken, course=end.course or self.taken.course, ended_by=end.reason)
         why = f": {end.reason}" if end.reason else f" of {goal}" * bool(goal)
         logger.info("the agent ends the mesh after round %d%s", round_id, why)
 
     def note_entry(self, round_id: int, attempt: int) -> None:
-        self._entered[round_id, attempt] = self._standing.lineage
+        self._entered[round_id, attempt] = self._model_state.lineage
         if len(self._entered) > ATTEMPTS_TOLD:
             over = (entry for entry, lineage in self._entered.items() if lineage is None)
             del self._entered[next(over, next(iter(self._entered)))]
@@ -198,7 +204,7 @@ class Reports:
     def note_applied(self, round_id: int) -> None:
         """Mark attempts at this round as over: their place is needed for rounds that others may still have open."""
         for entry, lineage in self._entered.items():
-            if entry[0] == round_id and lineage == self._standing.lineage:
+            if entry[0] == round_id and lineage == self._model_state.lineage:
                 self._entered[entry] = None
 
     def has_entered(self, round_id: int, attempt: int) -> bool:
@@ -212,7 +218,7 @@ class Reports:
 
         term, agent: the ones that this device obeys.
         """
-        standing, voice = self._standing, self._voice
+        model_state, voice = self._model_state, self._voice
         has_staged = part is not None and part.broadcast.staged is not None
         self._sequence += 1
         voice.has_changed, voice.report_at = False, now + voice.report_s
@@ -221,22 +227,22 @@ class Reports:
             sequence=self._sequence,
             term=term,
             agent=agent,
-            round_id=standing.round_id,
-            digest=standing.digest,
-            lineage=standing.lineage,
-            base=standing.base,
-            votes=standing.votes(has_staged),
+            round_id=model_state.round_id,
+            digest=model_state.digest,
+            lineage=model_state.lineage,
+            base=model_state.base,
+            votes=model_state.votes(has_staged),
             goal=self.taken.goal,
             schema_hash=self.schema_hash,
             model=self.model,
-            size=standing.parameters.size,
+            size=model_state.parameters.size,
             activity=self._activity(part),
             open_round=part.round_id if part else 0,
         )
         report = replace(
             report,
             entered=tuple(attempt for _, attempt in self._entered),
-            forgotten=standing.forgotten(),
+            forgotten=model_state.forgotten(),
             resources=self._resources,
             training=training,
             evaluation=self._evaluation,
@@ -247,10 +253,10 @@ class Reports:
             away=self.away,
             accused=self._guard.accusations(),
             theta=theta,
-            workers=standing.count_workers(),
+            workers=model_state.count_workers(),
             channels=self._channels,
             link_mb_s=voice.link_mb_s,
-            accepted=None if has_staged or not report.votes else standing.recall(),
+            accepted=None if has_staged or not report.votes else model_state.recall(),
         )
         return _add_round(report, part) if part else report
 
@@ -301,7 +307,7 @@ class RoundProgress:
     def __init__(
         self,
         me: Contributor,
-        standing: ModelState,
+        model_state: ModelState,
         reports: Reports,
         voice: Voice,
         staging: Staging,
@@ -310,7 +316,7 @@ class RoundProgress:
         guard: DeltaGuard,
         theta: float = 1.0,
     ) -> None:
-        self.standing = standing
+        self.model_state = model_state
         self.part: RoundState | None = None
         self._me = me
         self._reports = reports
@@ -318,8 +324,8 @@ class RoundProgress:
         self._staging = staging
         self._keeps = keeps
         self._guard = guard
-        self._own = OwnWork(me, standing, keeps, overlaps, theta)
-        self._catching_up = CatchingUp(standing)
+        self._own = OwnWork(me, model_state, keeps, overlaps, theta)
+        self._catching_up = CatchingUp(model_state)
         self._seen: dict[str, int] = {}  # peer id -> the last w from which a round was begun with it
         self._applying: _Applying | None = None
 
@@ -349,8 +355,8 @@ class RoundProgress:
 
     def open(self, opened: RoundOpened, now: float) -> list[Effect]:
         """Train for the round, or go on with what was trained for another attempt at it."""
-        standing = self.standing
-        current = opened.round_id == standing.round_id + 1 and opened.digest == standing.digest
+        model_state = self.model_state
+        current = opened.round_id == model_state.round_id + 1 and opened.digest == model_state.digest
         if not current or self._me not in opened.members or self._reports.has_left or not self._is_on(opened):
             return []
         self._reports.note_opened(opened, now)
@@ -363,10 +369,10 @@ class RoundProgress:
         if self._reports.has_entered(opened.round_id, opened.attempt):
             return []  # it was sent elsewhere meanwhile, and begun afresh it would decide its hops a second time
         missed = self._catching_up.end()
-        before, lineage = self.part or missed, standing.lineage
-        standing.follow(opened.lineage, opened.base)
+        before, lineage = self.part or missed, model_state.lineage
+        model_state.follow(opened.lineage, opened.base)
         if len(members) > 1 and self._are_all_here({member.peer_id for member in members}):
-            standing.share()
+            model_state.share()
         self.part = RoundState(opened.round_id, opened.attempt, members, now, opened.term, members, opened.room)
         self._reports.note_entry(opened.round_id, opened.attempt)
         if before and not before.attempt and lineage == opened.lineage and before.broadcast.stays(opened.term):
@@ -377,15 +383,15 @@ class RoundProgress:
 
     def _are_all_here(self, here: set[str]) -> bool:
         """Return True if all devices of the latest rounds are in this one: none can go on from before w, as a fork."""
-        standing, round_id = self.standing, self.standing.round_id
-        rounds = _LATELY if standing.is_small else 1
-        self._seen |= dict.fromkeys([*standing.base, *here], round_id)
+        model_state, round_id = self.model_state, self.model_state.round_id
+        rounds = _LATELY if model_state.is_small else 1
+        self._seen |= dict.fromkeys([*model_state.base, *here], round_id)
         self._seen = {peer_id: at for peer_id, at in self._seen.items() if at > round_id - rounds}
         return self._seen.keys() <= here
 
     def take_place(self, order: BroadcastOrdered, now: float) -> list[Effect]:
         """Follow the order: a device late for the round takes the result, too, if it stands at w(round_id - 1)."""
-        here = self.standing.round_id + 1, self.standing.digest, self.standing.lineage
+        here = self.model_state.round_id + 1, self.model_state.digest, self.model_state.lineage
         current = (order.round_id, order.base_digest, order.lineage) == here
         if not current or self._me not in order.order or self._reports.has_left:
             return []
@@ -444,9 +450,9 @@ class RoundProgress:
         in_place = target is None and not self._keeps and self._is_free(part, result)
         part.is_spent, part.broadcast.exchange = part.lacks_own, None
         self._guard.note_global(result)
-        if target is None and self._me in result.contributors and self.standing.is_settled():
+        if target is None and self._me in result.contributors and self.model_state.is_settled():
             part.hold = None  # its own is counted, and can be recalled: room for w(t+1)
-        return [ApplyDelta(part.round_id, self.standing.state, result, self.standing.outer, in_place)]
+        return [ApplyDelta(part.round_id, self.model_state.state, result, self.model_state.outer, in_place)]
 
     def _is_free(self, part: RoundState, result: PartialSum) -> bool:
         """Return True if an applied result's values are free: not on their way, nor this device's own delta."""
@@ -458,20 +464,20 @@ class RoundProgress:
         applying, self._applying = self._applying, None
         if applying is None or applying.part is not self.part or applied.round_id != applying.part.round_id:
             return []
-        part, result, before = applying.part, applying.result, self.standing.parameters
+        part, result, before = applying.part, applying.result, self.model_state.parameters
         if applying.target and applying.target.digest != applied.digest:
             return self._fetch(applying.target, now)
-        is_free = self.standing.is_settled() and not (self.standing.is_given or self._keeps)
-        self.standing.apply(result, applied.state, applied.digest)
+        is_free = self.model_state.is_settled() and not (self.model_state.is_given or self._keeps)
+        self.model_state.apply(result, applied.state, applied.digest)
         self._reports.note_applied(part.round_id)
-        effects = self._own.give_back(part, before, self.standing.lineage, is_free)
+        effects = self._own.give_back(part, before, self.model_state.lineage, is_free)
         if self._me in result.contributors and part.rest is not None:
-            self.standing.add(TrainedWork(part.rest, rounded_in=(self.standing.lineage, part.round_id)))
+            self.model_state.add(TrainedWork(part.rest, rounded_in=(self.model_state.lineage, part.round_id)))
         if self._keeps:
             effects.append(KeepDelta(part.round_id, "global", result))
         self.part = None
         part.hold = None
-        return effects + self._keep_standing()
+        return effects + self._keep_model_state()
 
     def catch_up_to(self, target: CatchUp, now: float) -> list[Effect]:
         """Go to where the mesh stands. A late message about an older round changes nothing."""
@@ -481,8 +487,8 @@ class RoundProgress:
         if way is Way.STAY or self._reports.has_left:
             return []
         if way is Way.RENAME:
-            history = History(target.lineage, target.base, self.standing.history().counted)
-            return self._move_to(target.round_id, self.standing.state, target.digest, history)
+            history = History(target.lineage, target.base, self.model_state.history().counted)
+            return self._move_to(target.round_id, self.model_state.state, target.digest, history)
         if way is Way.APPLY and self.part:
             return self.apply(self.part, target)
         return self._fetch(target, now)
@@ -504,27 +510,33 @@ class RoundProgress:
 
     def _is_on(self, opened: RoundOpened) -> bool:
         """Return True if the round is of this device's lineage, or starts a fork of it here and now."""
-        standing = self.standing
-        if opened.lineage == standing.lineage:
+        model_state = self.model_state
+        if opened.lineage == model_state.lineage:
             return True
-        return opened.lineage[:-1] == standing.lineage and opened.lineage[-1].round_id == standing.round_id
+        return opened.lineage[:-1] == model_state.lineage and opened.lineage[-1].round_id == model_state.round_id
 
     def _move_to(self, round_id: int, state: Vector, digest: bytes, history: History) -> list[Effect]:
         missed = self._catching_up.end() or self.part
-        before, lineage = self.standing.parameters, self.standing.lineage
-        self.standing.move_to(round_id, state, digest, history)
+        before, lineage = self.model_state.parameters, self.model_state.lineage
+        self.model_state.move_to(round_id, state, digest, history)
         self._voice.transfer = self.part = None
         effects = self._own.give_back(missed, before, lineage) if missed else []
-        return effects + self._keep_standing()
+        return effects + self._keep_model_state()
 
-    def _keep_standing(self) -> list[Effect]:
-        standing = self.standing
+    def _keep_model_state(self) -> list[Effect]:
+        model_state = self.model_state
         self._voice.has_changed = True
         self._voice.stop_asking()
-        saved = (standing.round_id, standing.parameters, standing.digest, standing.history(), standing.momentum)
+        saved = (
+            model_state.round_id,
+            model_state.parameters,
+            model_state.digest,
+            model_state.history(),
+            model_state.momentum,
+        )
         effects: list[Effect] = [SaveModel(*saved, self._voice.link_mb_s)]
         self._own.note_test()  # in a pause nothing is tested, but w is another vector than it trained from
         if not self._own.is_paused:
-            is_awaited = self._reports.waits_for_test(standing.round_id)
-            effects.append(Evaluate(standing.round_id, standing.parameters, is_awaited))
+            is_awaited = self._reports.waits_for_test(model_state.round_id)
+            effects.append(Evaluate(model_state.round_id, model_state.parameters, is_awaited))
         return effects

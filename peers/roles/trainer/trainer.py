@@ -122,7 +122,7 @@ class TrainerSettings(msgspec.Struct, frozen=True):
 
 
 class Trainer:
-    """See the module. standing: its model. part: its part in the open round, if any. voice: times of its next words.
+    """See the module. model_state: its model. part: its part in the open round, if any. voice: times of its next words.
 
     guard: its knowledge of the others' deltas. ballot: promises of an earlier start, None if they are not known.
     digest: of the state, if known. state: float32, w and what else the outer optimizer of the settings has
@@ -144,16 +144,16 @@ class Trainer:
     ) -> None:
         self.me = me
         self.ballot = ballot
-        self.standing = ModelState(me, state, round_id, history, ballot, digest, settings.outer)
+        self.model_state = ModelState(me, state, round_id, history, ballot, digest, settings.outer)
         self._settings = settings
         self.voice = Voice(settings.report_s, settings.retry_s, settings.link_mb_s)
-        self.guard = DeltaGuard(settings.defence, self.standing, self.voice)
-        self._reports = Reports(self.voice, self.standing, schema_hash, model, self.guard, channels)
+        self.guard = DeltaGuard(settings.defence, self.model_state, self.voice)
+        self._reports = Reports(self.voice, self.model_state, schema_hash, model, self.guard, channels)
         self._hops = HopsHere(self.voice, settings.stall_s, self.guard)
-        self._staging = Staging(me, self.standing, self.voice, self._hops, settings.most_under_way, self.guard)
+        self._staging = Staging(me, self.model_state, self.voice, self._hops, settings.most_under_way, self.guard)
         self._farewell: tuple[str, int] | None = None  # waits for the round that is being applied
         self._last_line = 0  # number of the last round that had its line told
-        shared = (self.standing, self._reports, self.voice, self._staging)
+        shared = (self.model_state, self._reports, self.voice, self._staging)
         self._progress = RoundProgress(me, *shared, settings.keep_deltas, settings.overlaps, self.guard, settings.theta)
 
     @property
@@ -162,24 +162,24 @@ class Trainer:
 
     @property
     def parameters(self) -> Vector:
-        return self.standing.parameters
+        return self.model_state.parameters
 
     @property
     def round_id(self) -> int:
-        return self.standing.round_id
+        return self.model_state.round_id
 
     @property
     def digest(self) -> bytes:
-        return self.standing.digest
+        return self.model_state.digest
 
     @property
     def lineage(self) -> Lineage:
-        return self.standing.lineage
+        return self.model_state.lineage
 
     @property
     def base(self) -> tuple[str, ...]:
         """The devices that decide on the next round by majority."""
-        return self.standing.base
+        return self.model_state.base
 
     @property
     def goal(self) -> int:
@@ -204,13 +204,13 @@ class Trainer:
     @property
     def carry(self) -> Vector | None:
         """Own work that no round has counted, and that the open round's delta does not contain yet."""
-        carry, ahead = self.standing.carry(), self._progress.ahead
+        carry, ahead = self.model_state.carry(), self._progress.ahead
         return carry if ahead is None else ahead.copy() if carry is None else carry + ahead
 
     @property
     def kept_back(self) -> Vector | None:
         """The part of `carry` that later rounds of this very lineage count: no delta contains it until then."""
-        return self.standing.kept_back()
+        return self.model_state.kept_back()
 
     @property
     def exchange(self) -> BroadcastOrdered | None:
@@ -355,8 +355,11 @@ class Trainer:
         if type(message) is ModelMessage:
             return self._progress.take_model(message, values_of(event), digest_of(event))
         if type(message) is ModelWanted and message.round_id == self.round_id:
-            model, self.standing.is_given = ModelMessage(self.round_id, self.digest, self.standing.history()), True
-            return [Send(sender.peer_id, model, self.standing.state)]
+            model, self.model_state.is_given = (
+                ModelMessage(self.round_id, self.digest, self.model_state.history()),
+                True,
+            )
+            return [Send(sender.peer_id, model, self.model_state.state)]
         return []
 
     # -- asking again, reporting, leaving -----------------------------------------------------------------------------

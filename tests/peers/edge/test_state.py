@@ -131,7 +131,7 @@ def test_nobody_is_followed_again_under_a_term_in_which_a_result_was_staged():
     ann, claim = Contributor("ann", 1), AgentPresent(70_000, 7, HISTORY.lineage, True)
     peer = _peer(KNOWN)
     peer.handle(Received(ann, claim), 0.1)
-    peer.trainer.standing.note_further(8)
+    peer.trainer.model_state.note_further(8)
     peer.trainer._staging.staged_term = 70_000
     saved = peer.handle(Tick(), 0.2)[0]
     again = _peer(saved.ballot)

@@ -715,7 +715,7 @@ def test_a_device_that_was_suspended_through_some_rounds_takes_part_again() -> N
     assert len(set(room.rounds().values())) == 1
     cat = room.peers["cat"].trainer
     assert cat is not None
-    assert "cat" in cat.standing.base
+    assert "cat" in cat.model_state.base
 
 
 # -- from a configuration ---------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def _is_trusted_after(*faults: TimedFault) -> bool:
         mesh.run(ends_s - 1e-3)
         before = mesh.disk("p0").models[-1].round_id
         mesh.run(ends_s)
-    standing = mesh.nodes["p0"].machine.trainer.standing  # type: ignore[attr-defined]
+    standing = mesh.nodes["p0"].machine.trainer.model_state  # type: ignore[attr-defined]
     assert isinstance(standing, ModelState)
     assert before > 2
     return bool(standing.starts[:-1])

@@ -184,7 +184,7 @@ def _any_order_replaces_what_is_staged(self: Staging, order: BroadcastOrdered, s
 
 
 def _a_fork_takes_the_others_result(self: RoundProgress, order: BroadcastOrdered, now: float) -> list[Any]:
-    return _TAKE_PLACE(self, msgspec.structs.replace(order, lineage=self.standing.lineage), now)
+    return _TAKE_PLACE(self, msgspec.structs.replace(order, lineage=self.model_state.lineage), now)
 
 
 def _nobody_has_to_promise(self: Conductor, result: Any, now: float, plan: Any = None, going: Any = None) -> list[Any]:

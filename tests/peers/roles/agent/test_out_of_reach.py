@@ -211,4 +211,4 @@ def test_an_agent_that_slept_does_not_begin_a_fork_as_it_wakes(suspended_s: floa
     assert agent.lacking_since is not None
     room.now += suspended_s
     room.run(1.0)
-    assert {peer.trainer.standing.lineage for peer in room.peers.values() if peer.trainer} == {agent.lineage}
+    assert {peer.trainer.model_state.lineage for peer in room.peers.values() if peer.trainer} == {agent.lineage}

@@ -85,7 +85,7 @@ def test_a_member_that_claims_a_high_term_stops_nobody_for_long(term):
     liar = mesh.nodes[names[0]].contributor
     for name in names[1:]:
         machine = mesh.nodes[name].machine
-        lineage = machine.trainer.standing.lineage
+        lineage = machine.trainer.model_state.lineage
         claim = AgentPresent(term, 1, lineage, True, ())
         encode(liar, claim)
         try:

@@ -57,7 +57,7 @@ def say(
 
 
 def open_round(trainer: Trainer, lineage: Lineage | None = None, attempt: int = 1) -> list[Effect]:
-    lineage = trainer.standing.lineage if lineage is None else lineage
+    lineage = trainer.model_state.lineage if lineage is None else lineage
     opened = RoundOpened(attempt, trainer.round_id + 1, trainer.digest, MEMBERS, attempt, lineage, room=ROOM)
     return say(trainer, opened)
 

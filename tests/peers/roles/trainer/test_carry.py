@@ -329,14 +329,14 @@ def test_a_model_of_another_lineage_than_the_agent_named_is_not_taken() -> None:
     say(trainer, ModelMessage(4, digest_of(ELSEWHERE), History((SPLIT,))), 5.1, ANN, ELSEWHERE)
     assert trainer.round_id == 0
     say(trainer, ModelMessage(4, digest_of(ELSEWHERE), History((START,))), 5.2, ANN, ELSEWHERE)
-    assert (trainer.round_id, trainer.standing.lineage) == (4, (START,))
+    assert (trainer.round_id, trainer.model_state.lineage) == (4, (START,))
 
 
 def test_the_same_model_on_another_lineage_is_taken_over_without_fetching_it() -> None:
     trainer = a_trainer()
     effects = say(trainer, CatchUp(1, 0, trainer.digest, ANN, (START,), ("ann", "bob")), 5.0)
     assert not any(isinstance(effect, Send) for effect in effects)
-    assert (trainer.standing.lineage, trainer.standing.base) == ((START,), ("ann", "bob"))
+    assert (trainer.model_state.lineage, trainer.model_state.base) == ((START,), ("ann", "bob"))
 
 
 # -- forks ------------------------------------------------------------------------------------------------------------
@@ -352,14 +352,14 @@ def _forked() -> Trainer:
         open_round(trainer, lineage)
         train(trainer, 2 + number, 0, 0, 0)
         close_round(trainer, (ME,), 2 + number, 0, 0, 0)
-    assert (trainer.round_id, trainer.standing.lineage) == (3, (START, SPLIT))
+    assert (trainer.round_id, trainer.model_state.lineage) == (3, (START, SPLIT))
     return trainer
 
 
 def test_rule_8_when_the_cut_heals_a_minoritys_rounds_enter_the_next_one_once() -> None:
     trainer = _forked()
     move_on(trainer, 5, History((START,), ("ann", "bob"), (Counted(ANN, 5), Counted(ME, 1))))
-    assert (trainer.standing.lineage, carry_of(trainer)) == ((START,), [5, 0, 0, 0])
+    assert (trainer.model_state.lineage, carry_of(trainer)) == ((START,), [5, 0, 0, 0])
     open_round(trainer)
     train(trainer, 1, 1, 1, 1)
     assert (held_by(trainer), carry_of(trainer)) == ([6, 1, 1, 1], None)
@@ -385,8 +385,8 @@ def test_a_fork_that_turns_out_to_be_the_mesh_is_not_carried() -> None:
 def test_a_round_number_that_another_lineage_has_too_does_not_count_this_devices_work() -> None:
     trainer = _forked()
     move_on(trainer, 3, History((START,), ("ann", "bob"), (Counted(ANN, 3), Counted(ME, 1))))
-    assert not trainer.standing.is_counted((START, SPLIT), 3)
-    assert trainer.standing.is_counted((START,), 1)
+    assert not trainer.model_state.is_counted((START, SPLIT), 3)
+    assert trainer.model_state.is_counted((START,), 1)
 
 
 # -- a fork that began in the middle of a round -----------------------------------------------------------------------
@@ -473,7 +473,7 @@ def test_who_has_staged_a_result_and_has_it_no_more_does_not_decide_on_it_again(
     open_round(trainer, (START, FORK), attempt=9)
     assert trainer.report(1, "agent", 4.0).votes  # on the fork it has promised nothing
     say(trainer, CatchUp(1, 5, trainer.digest, ANN, (START,), BEFORE.base), 5.0)
-    assert trainer.standing.lineage == (START,)
+    assert trainer.model_state.lineage == (START,)
     assert not trainer.report(1, "agent", 5.0).votes
 
 

@@ -156,13 +156,13 @@ def test_nor_of_the_first_round_of_a_sum_that_is_still_to_come(monkeypatch: pyte
     move_on(trainer, 5, History((START, FORK), ("ann", "me")), ZEROS)
     open_round(trainer, attempt=60)
     move_on(trainer, 6, History((START, FORK), ("ann", "me"), (Counted(ME, 6), Counted(ANN, 6))))
-    assert sum(work.values[1] for work in trainer.standing.uncounted) == 5
+    assert sum(work.values[1] for work in trainer.model_state.uncounted) == 5
 
 
 @pytest.mark.parametrize("build", [lambda: a_trainer(5, BEFORE), overlapping], ids=["by itself", "overlapping"])
 def test_what_was_rounded_off_comes_with_work_that_a_round_has_left_out(build: Callable[[], Trainer]) -> None:
     trainer = build()
-    trainer.standing.add(TrainedWork(vector(0, 0, 0, 0.5), rounded_in=(trainer.lineage, trainer.round_id)))
+    trainer.model_state.add(TrainedWork(vector(0, 0, 0, 0.5), rounded_in=(trainer.lineage, trainer.round_id)))
     open_round(trainer)
     train(trainer, 2, 0, 0, 0)
     assert held_by(trainer) == [2, 0, 0, 0.5]

@@ -60,7 +60,7 @@ def test_a_device_that_catches_up_gets_the_momentum_and_goes_on_as_the_others() 
     bob.handle(Received(ANN, sent.message, sent.values.copy()), 2.2)
     assert (bob.round_id, bob.digest) == (2, ann.digest)
     np.testing.assert_array_equal(bob.parameters, ann.parameters)
-    after = OUTER.step(ann.standing.state, np.full(SIZE, 0.5, np.float32))
+    after = OUTER.step(ann.model_state.state, np.full(SIZE, 0.5, np.float32))
     _run_round(bob, 3, 0.5)
     assert bob.digest == digest_of(after)
 

@@ -152,7 +152,7 @@ def test_it_comes_once_with_an_own_delta_of_earlier_work_alone(pair: Pair) -> No
     ann = pair[ANN]
     rounded = _rounded_off(ann)
     # What she has trained for round 7, on a fork that went on: both come as one sum.
-    ann.standing.add(TrainedWork(LINE * 2, ((7, ann.digest), (8, b"w7 of a fork"))))
+    ann.model_state.add(TrainedWork(LINE * 2, ((7, ann.digest), (8, b"w7 of a fork"))))
     _open(pair, TRUNK, 11, ZEROS)
     assert ann.part is not None
     assert ann.part.is_empty

@@ -369,19 +369,19 @@ def test_a_vote_for_a_value_that_another_proposal_replaces_is_free_again() -> No
     for term, replaces in ((9, (10, 1)), (10, (10, 2, b"another one"))):
         order(term, 1)
         stage(term, 1, float(term))
-        assert trainer.standing.was_further()
-        assert trainer.standing.votes(has_staged=True)
+        assert trainer.model_state.was_further()
+        assert trainer.model_state.votes(has_staged=True)
         order(*replaces)
         assert trainer.part is not None
         assert trainer.part.broadcast.staged is None
-        assert trainer.standing.votes(has_staged=False)
-        assert not any(reached.round_id for reached in trainer.standing.ballot(9).reached)
+        assert trainer.model_state.votes(has_staged=False)
+        assert not any(reached.round_id for reached in trainer.model_state.ballot(9).reached)
     order(11, 1)
     stage(11, 1, 3.0)
     trainer.handle(Received(AGENT, RoundClosed(11, 1, trainer.part.broadcast.digest)), 0.0)
     assert trainer.round_id == 1
-    trainer.standing.note_replaced()  # it has become w(1): nothing replaces it
-    assert [reached.round_id for reached in trainer.standing.ballot(9).reached] == [1]
+    trainer.model_state.note_replaced()  # it has become w(1): nothing replaces it
+    assert [reached.round_id for reached in trainer.model_state.ballot(9).reached] == [1]
 
 
 def test_a_vote_is_not_free_while_the_order_that_follows_may_be_of_the_same_result() -> None:
@@ -394,11 +394,11 @@ def test_a_vote_is_not_free_while_the_order_that_follows_may_be_of_the_same_resu
         trainer.handle(Received(AGENT, BroadcastOrdered(*names, lineage=lineage)), 0.0)
         assert trainer.part is not None
         assert trainer.part.broadcast.staged is None
-        assert trainer.standing.was_further() is (version == 2)
+        assert trainer.model_state.was_further() is (version == 2)
         accepted = trainer.report(9, "agent", 0.0).accepted  # its vote counts as one for what it had staged
         assert (accepted and accepted.version) == (1 if version == 2 else None)
         trainer.handle(Received(ANN, GlobalMessage(1, 1.0, (ANN,), 9, version), on_way(START + 1.0)), 0.0)
-        assert trainer.standing.votes(has_staged=True)
+        assert trainer.model_state.votes(has_staged=True)
 
 
 def test_a_vote_that_was_lost_before_counts_for_what_was_staged_since() -> None:

@@ -203,7 +203,7 @@ def test_an_opened_round_is_trained_once_however_often_it_is_announced() -> None
 def test_a_round_that_is_not_ours_is_not_trained(opened: RoundOpened) -> None:
     trainer = _trainer()
     assert _say(trainer, opened, 1.0) == []
-    assert (trainer.attempt(), trainer.standing.lineage) == ((0, 0), ())
+    assert (trainer.attempt(), trainer.model_state.lineage) == ((0, 0), ())
 
 
 def test_the_first_round_of_a_lineage_is_entered_and_gives_its_members_a_vote() -> None:
@@ -768,8 +768,8 @@ def test_a_device_that_was_too_late_for_a_round_takes_its_result_all_the_same() 
     trainer.handle(Received(ANN, GlobalMessage(1, 2.0, (ANN, BOB), 1, 1), as_sent(result)), 6.0)
     assert _report(trainer).activity is Activity.STAGED
     _say(trainer, RoundClosed(1, 1, name_of(result)), 7.0)
-    assert (trainer.round_id, trainer.standing.base) == (1, ("ann", "bob"))
-    assert not trainer.standing.knows_ballot()  # an earlier start of it may have voted on the next one
+    assert (trainer.round_id, trainer.model_state.base) == (1, ("ann", "bob"))
+    assert not trainer.model_state.knows_ballot()  # an earlier start of it may have voted on the next one
     assert trainer.carry is None
 
 
