@@ -1,7 +1,14 @@
-"""When a cloud learns from what came, what it answers, and which learners are there (Colla 3.1; DCCL, Algorithm 1).
+"""Both ends of the line to a cloud: a cloud that teaches, and a device that learns (Colla 3.1; DCCL, Algorithm 1).
 
 `Presence` counts the learners that speak to a cloud, and those still there when it has something new to teach. Both
-clouds, Colla's and DCCL's, decide by one rule when to learn (`Teaching`). Pure.
+clouds, Colla's and DCCL's, decide by one rule when to learn (`Teaching`).
+
+A `Learner` asks for lessons, offers updates, and goes on by itself when nobody answers. It speaks for a pupil: for
+itself, or for the mesh it is a member of. All members of a mesh have the same model and may all offer it: the cloud
+takes it from one of them. It asks again until it has what it wants; an update is kept until the cloud says that it has
+it. While its owner does not want it to work it says nothing at all: the network may be one that costs.
+
+Knows nothing of files, models and training.
 """
 
 from __future__ import annotations

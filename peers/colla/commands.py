@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 def teach(settings: Config, mesh: Mesh, out: Path | None, fresh: bool, as_json: bool) -> None:
+    """Run `mdl cloud`. Raises ConfigError."""
     from mdl.errors import ConfigError
     from mdl.peers.colla.edge import run_cloud
 

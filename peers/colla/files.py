@@ -1,10 +1,15 @@
-"""The files of a cloud: its lessons, its pupils' last models, and the slow work on them.
+"""The files of a cloud and of a device that learns from it, and the slow work of the cloud on them.
 
     cloud.json              version, groups, and the updates in it. It is written last: a cycle is whole or not.
     lessons/00002/          large-G.safetensors and small-G.safetensors of each group G, "base" among them, and the
                             cloud.json of this version.
     pupils/NAME.safetensors the pupil's model as the cloud decoded it.
     cycles.jsonl            one line a cycle: pupils, groups, scores, seconds.
+
+A device keeps, between its studies:
+
+    personal.safetensors    its model, for people and `mdl predict`.
+    own.safetensors         the same for the next study, and the origin of its updates, which the cloud has too.
 
 Every file appears whole or not at all, and has its checksum (`mdl/files/kept.py`). If the newest version is damaged,
 the cloud goes on from the one before. It teaches that under a new number: no number is ever two lessons.

@@ -5,6 +5,12 @@ shared.safetensors      the model shared with a mesh that the personal one stand
 study.safetensors       an unfinished training.
 record.json             the costs of the trainings.
 typing.jsonl            the times of suggestions and steps while typing: times and counts, never text.
+
+The shared model comes from a file that has nothing of the person, and reads their text with its own words: words that
+only they use are `<unk>` there. So neither its tensors' names and shapes nor the meaning of its outputs depend on the
+person. The personal model is the shared one and a difference to it (`peers/deeptype/model/personalise.py`): words,
+their rows, and what the last layer has learned. It names the shared model that it stands on. So an interrupted
+take-over is finished or dropped, and never done twice.
 """
 
 from __future__ import annotations

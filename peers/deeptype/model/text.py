@@ -3,6 +3,15 @@
 A word is a run of letters with apostrophes inside, in lower case; digits, links and @names are not words. Sentences end
 at . ! ? and at the end of a line. Class 0 is `<unk>`, all words that the table lacks; the other words follow, and then
 the characters. So classes of the output are the first rows of the embedding.
+
+A sample is made for each typed word: the words before it, then its characters; and batches are made of samples.
+
+    [health, is | p, r, i, c, e, l, e, s, s]  ->  [is, priceless | priceless x 9]
+
+Each step's target is a word: the next one of the sentence at words, the one being typed at characters and before them.
+No sample has more than 30 steps. A longer sentence is cut into pieces; a piece begins with some words of the one
+before, which are history and no samples again. (The paper cuts each sample at its front. With pieces, all samples of
+one begin at the same word, so that their histories can be shared: `prefix`.)
 """
 
 from __future__ import annotations
