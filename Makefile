@@ -21,6 +21,7 @@ SEED ?= 1
 # 0: no test beside another. Those marked `alone` have the machine to themselves in any case: moments that they wait for
 # would be over before a busy machine tells of them.
 WORKERS ?= auto
+ALONE ?= 0
 # Where it forbids that (a container image), each of the tests' processes would compile all of mdl anew.
 export PYTHONDONTWRITEBYTECODE =
 # What calls most of the libraries; TESTS=tests is everything.
@@ -34,10 +35,11 @@ test: .venv/installed
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow and not alone and not long"
 
-# Before each change lands: whole meshes of real processes, their faults and links.
+# Before each change lands: whole meshes of real processes, their faults and links. As root on a machine with nothing
+# else to do, `make test-slow ALONE=2` runs two of those marked `alone` at a time, each in a network namespace.
 test-slow: .venv/installed
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "slow and not alone and not long"
-	$(BIN)/pytest -m "alone and not long"
+	MDL_OWN_NETWORKS=$(filter-out 0,$(ALONE)) $(BIN)/pytest -n $(ALONE) --dist worksteal -m "alone and not long"
 
 # What both leave out: the rest of the seeds, and benchmarks that train whole meshes. For each night.
 test-long: .venv/installed

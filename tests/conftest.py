@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +26,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A busy machine is no reason for a test to fail.
 settings.register_profile("mdl", deadline=None)
 settings.load_profile("mdl")
+
+
+# Options of unshare(2).
+_NEW_NETWORK = 0x40000000
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each of several workers a network of its own: meshes of two tests must not meet."""
+    if not hasattr(config, "workerinput") or not os.environ.get("MDL_OWN_NETWORKS"):
+        return
+    if ctypes.CDLL(None).unshare(_NEW_NETWORK):
+        raise pytest.UsageError("MDL_OWN_NETWORKS: this user may make no network namespaces")
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
 
 @pytest.fixture(autouse=True)
