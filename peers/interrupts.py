@@ -19,7 +19,6 @@ import atexit
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -170,6 +169,8 @@ def stopped_by_signals(runtime: Runtime[Any]) -> Iterator[None]:
         runtime.stop()
 
     if os.environ.get(LIFELINE_VARIABLE):
+        import threading  # no other command needs it at its start
+
         threading.Thread(target=_follow_parent, args=(runtime,), name="mdl-lifeline", daemon=True).start()
     with handled(wish):
         yield

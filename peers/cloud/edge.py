@@ -25,7 +25,7 @@ from mdl.protocol.machine import (
 from mdl.transport.discovery.interfaces import host_to_listen_on
 from mdl.transport.links.hub import CloudHub, Spoke
 from mdl.transport.runtime import Renewed, Runtime
-from mdl.transport.trust.keys import MeshKeys
+from mdl.transport.trust.keys import DeviceKey, MeshKeys
 from mdl.transport.worker import Work, Worker
 
 logger = logging.getLogger("mdl")
@@ -55,6 +55,17 @@ def open_hub(
         names=None if keys is None else open_names(out),
         owns_pupils=owns_pupils,
     )
+
+
+def open_spoke(
+    config: Config, me: Contributor, keys: MeshKeys | None, largest_bytes: int, key: DeviceKey | None
+) -> Spoke:
+    """Open the line of a device to `cloud.address`. largest_bytes: the most that the cloud may send.
+
+    key: shown to the cloud. Raises ConfigError for an invalid address.
+    """
+    address, insecure = config.cloud.address, config.mesh.insecure
+    return Spoke(me, keys, address, max_bytes=largest_bytes, insecure=insecure, device=key)
 
 
 def serve(

@@ -27,7 +27,7 @@ from mdl.files.kept import previous_of, read_kept, read_sealed, with_previous, w
 from mdl.learning.flat import FlatModel
 from mdl.learning.training import Teacher
 from mdl.own import own_data, own_model
-from mdl.peers.cloud.edge import NOBODY_S, attend, open_hub, serve
+from mdl.peers.cloud.edge import NOBODY_S, attend, open_hub, open_spoke, serve
 from mdl.peers.cloud.machine import CLOUD, CloudSettings, Learner, LearnerSettings
 from mdl.peers.colla.files import (
     OWN,
@@ -66,7 +66,6 @@ from mdl.protocol.machine import (
 from mdl.protocol.vocabulary import Packed
 from mdl.reading import decode_json
 from mdl.transport.limits import LogLimit
-from mdl.transport.links.hub import Spoke
 from mdl.transport.runtime import Renewed, Runtime
 from mdl.transport.trust.keys import Mesh, MeshKeys
 from mdl.transport.worker import Work
@@ -173,14 +172,7 @@ def run_learner(
         machine.taken = before.taken
         return machine
 
-    spoke = Spoke(
-        me,
-        keys,
-        config.cloud.address,
-        max_bytes=LARGEST_LESSON_BYTES,
-        insecure=config.mesh.insecure,
-        device=key_for_cloud(config.mesh.insecure),
-    )
+    spoke = open_spoke(config, me, keys, LARGEST_LESSON_BYTES, key_for_cloud(config.mesh.insecure))
     logger.info(
         "%s: %d examples of %s, cloud %s", kind.summary, len(student.train), config.data.spec, config.cloud.address
     )
@@ -357,16 +349,10 @@ class CloudSide:
         self._has_first = threading.Event()
         self._started = now
         self._lines = LogLimit(logger)
+        keys, key = cloud_keys(mesh.keys), key_for_cloud(config.mesh.insecure)
         self._runtime = Runtime(
             self._learner,
-            Spoke(
-                me,
-                cloud_keys(mesh.keys),
-                settings.address,
-                max_bytes=self._kind.largest_bytes,
-                insecure=config.mesh.insecure,
-                device=key_for_cloud(config.mesh.insecure),
-            ),
+            open_spoke(config, me, keys, self._kind.largest_bytes, key),
             {StudyLesson: self._study},
             observe=self._look,
             renew=lambda links: Renewed(self._begin_again()),

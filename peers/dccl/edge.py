@@ -36,7 +36,7 @@ from mdl.config import MANY, Config, ModelSection
 from mdl.errors import ConfigError, DamagedError, DataError, RemoteProtocolError, TrainingCancelledError
 from mdl.files.checkpoint import read_packed, write_packed
 from mdl.files.kept import damaged, read_kept, read_sealed, tell_previous, with_previous, write_kept
-from mdl.peers.cloud.edge import NOBODY_S, attend, open_hub, serve
+from mdl.peers.cloud.edge import NOBODY_S, attend, open_hub, open_spoke, serve
 from mdl.peers.cloud.machine import CloudSettings, Learner, LearnerSettings
 from mdl.peers.cloud.names import NAME_FILES
 from mdl.peers.dccl.databases import PostgresDatabase, ProfileStore, SqliteDatabase, VectorStore, read_url
@@ -397,8 +397,6 @@ class RecommendFiles:
         self._packed, self._version = packed, version
 
 
-logger = logging.getLogger("mdl")
-
 # A device sends little beside its vector; the bound keeps the cloud from holding more.
 _LARGEST_UPLOAD_BYTES = 4096
 
@@ -519,14 +517,7 @@ def make_device(
     )
     # Numbers begin at the start of this process: later than all that an earlier one sent, even if its files are lost.
     machine = Learner(mine.user, TASK, "", settings, time.monotonic(), me.incarnation)
-    spoke = Spoke(
-        me,
-        keys,
-        config.cloud.address,
-        max_bytes=LARGEST_LESSON_BYTES,
-        insecure=config.mesh.insecure,
-        device=key,
-    )
+    spoke = open_spoke(config, me, keys, LARGEST_LESSON_BYTES, key)
     return RecommenderDevice(mine, machine, spoke, gate)
 
 

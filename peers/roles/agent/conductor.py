@@ -244,10 +244,10 @@ class Conductor:
         if distribution.is_exchanging:
             holders = [member for member in recipients if distribution.has(member)]
             is_refused = self._is_poisoned() and all(map(self._is_refused, holders))
-            if is_refused and (not holders or self._can_decide_without(holders)):
+            if is_refused and self._can_decide_without(holders):
                 self._aggregation.is_whole = True  # by hops, where whole deltas are judged
                 return self._leave_the_staged_behind(holders, now, "others refuse its part of the segments")
-            if distribution.is_unproven() and (not holders or self._can_decide_without(holders)):
+            if distribution.is_unproven() and self._can_decide_without(holders):
                 return self._leave_the_staged_behind(holders, now, "a lost device did not tell all its checksums")
             if slow := self._find_slow(recipients, now):
                 distribution.left_behind.add(slow.contributor)
@@ -361,7 +361,9 @@ class Conductor:
         return refusing >= accusers_needed(len(self.ledger.members))
 
     def _can_decide_without(self, holders: list[TrainerSeen]) -> bool:
-        """Return True if the round does not need these to be decided."""
+        """Return True if the round does not need these to be decided, or there are none."""
+        if not holders:
+            return True
         others = [member for member in self._distribution.recipients() if member not in holders]
         return has_quorum(self._opened.base, voters(others))
 

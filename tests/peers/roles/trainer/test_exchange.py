@@ -446,7 +446,7 @@ class LossyNet(Net):
     behind: tuple[Contributor, ...] = ()
 
     def tell_checksums(self, *names: str) -> None:
-        """What they say first arrives everywhere."""
+        """Let what they say first arrive everywhere."""
         for name in names:
             peer = self.by_id[name]
             pieces = checksums_by_segment(checksums_by_piece(self.own[peer].values), SIZE, VALUES)
