@@ -230,7 +230,8 @@ class Introducer:
         self.scopes = Scopes()
         self._clock = clock
         self._last_ms = 0
-        self._signed: dict[str, PeerInfo] = {}
+        # The latest: of two signed introductions the later one counts, so none is said again after another.
+        self._signed: PeerInfo | None = None
         self._hosts: tuple[str, ...] = ()
         self._own: Sequence[Interface] = ()
         self.move(me.host)
@@ -245,16 +246,16 @@ class Introducer:
         self.me = msgspec.structs.replace(self.me, host=self.scopes.note(host))
         self._hosts, self._own = own_hosts(host), networks_near(host)
         self.scopes.move(self._own)
-        self._signed.clear()
+        self._signed = None
 
     def start_anew(self, incarnation: int) -> None:
         """Note that this node is another start of its process from now on."""
         self.me = msgspec.structs.replace(self.me, incarnation=incarnation)
-        self._signed.clear()
+        self._signed = None
 
     def sign_anew(self) -> None:
         """Sign again with the mesh's new join code, which says anew that this device is admitted."""
-        self._signed.clear()
+        self._signed = None
 
     def first_words(self, peer_id: str) -> list[Body]:
         return [] if self._talk is None else [*self._talk.open(peer_id)]
@@ -275,13 +276,11 @@ class Introducer:
         if not is_me:
             return info
         own = self.me.host if self.me.host not in EVERY_HOST else self.own_host_towards(host)
-        if anew:
-            self._signed.clear()  # the later of two introductions counts everywhere
-        if own not in self._signed:
+        if anew or self._signed is None or self._signed.host != own:
             hosts = (own, *(other for other in self._hosts if other != own))
             told = msgspec.structs.replace(self.me, host=own)
-            self._signed[own] = self._membership.introduce(told, self._link_port, hosts, self._next_ms())
-        return self._signed[own]
+            self._signed = self._membership.introduce(told, self._link_port, hosts, self._next_ms())
+        return self._signed
 
     def own_host_towards(self, host: str) -> str:
         """Return this machine's own address on the way to `host`."""
@@ -308,6 +307,7 @@ class Introducer:
         if self._membership is None or not hosts:
             return self.me
         told = msgspec.structs.replace(self.me, host=hosts[0])
+        self._signed = None
         return self._membership.introduce(told, self._link_port, hosts, self._next_ms())
 
     def _next_ms(self) -> int:

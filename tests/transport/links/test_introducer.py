@@ -66,6 +66,20 @@ def test_who_compares_clocks_is_told_the_time_and_nothing_older_is_said_from_the
     assert mine.seen_from("127.0.0.9", mine.me) is anew
 
 
+def test_of_two_addresses_that_it_has_told_the_one_that_it_tells_again_counts_again() -> None:
+    """As after a network card that died, and came back when the other one died."""
+    mine, _ = introducer("0.0.0.0")
+    other = Membership(KEYS, OTHER)
+    told = []
+    for host in ("127.0.0.1", "::1", "127.0.0.1"):
+        told.append(mine.seen_from(host, mine.me))
+        assert other.admit(told[-1])
+    assert mine.seen_from("127.0.0.1", mine.me) is told[-1]
+    announced = mine.announced(["127.0.0.5"])
+    assert other.admit(announced)
+    assert other.admit(mine.seen_from("127.0.0.1", mine.me))
+
+
 def test_a_peer_is_dialled_at_the_nearest_of_the_addresses_that_it_has_signed() -> None:
     mine, _ = introducer("127.0.0.1")
     hosts = ("fe80::9", "127.0.0.9")
