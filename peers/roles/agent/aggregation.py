@@ -477,6 +477,8 @@ class Aggregation:
         """Mend what a fault left behind: senders that must hold again, hops that their receiver has to decide."""
         term, round_id = self._ledger.term, self._ledger.round_id
         unable = dict.fromkeys(self._ledger.untold(), "it does not tell the checksum of its delta")
+        if not self._judging.is_on:  # else sums may have been scaled down, and are not checked after a change of agents
+            unable |= dict.fromkeys(self._ledger.unproven(), "its sum has work of a lost device without a checksum")
         for peer, reason in (unable | self._ledger.lose_the_unable() | self._opinion.condemn()).items():
             self._ledger.lose(peer, reason)
             logger.warning("round %d goes on without %s: %s", round_id, peer.peer_id, reason)

@@ -291,6 +291,10 @@ class Distribution:
         """Return the order as it is to be now, and the members that have not followed it yet."""
         recipients, order = self.recipients(), self.last
         assert order is not None
+        if len(order.order) == 1 and not order.digest:
+            naming = [member for member in recipients if member.contributor == order.order[0]]
+            if naming and not self.has_staged(naming[0]):
+                return order, naming
         if self.plan is not None:
             late = [
                 member for member in recipients if member.contributor in order.order and not self.has_staged(member)
@@ -331,6 +335,8 @@ class Distribution:
         is_whole = not (self._lost or (isinstance(self.result, Staged) and self.result.partial))
         if is_whole:
             checksum = self._ledger.checksum(self.result.contributors, self._judging.is_on)
+        if checksum is None and not (plan or self.digest):
+            order = order[:1]  # it names the result first: nobody could check what devices hand on
         self.last = BroadcastOrdered(
             self._ledger.term,
             self._ledger.round_id,

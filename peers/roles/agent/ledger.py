@@ -188,6 +188,20 @@ class RoundLedger:
         return [member for member in self.held() if self.reports[member].checksum is None]
 
     @remembered
+    def unproven(self) -> list[Contributor]:
+        """Return the live members with a sum that nobody can check; none if no others would be left.
+
+        A lost member in it has told no checksum to this agent, which has taken over. A sum that has been given on is
+        its receiver's.
+        """
+        unproven = [
+            member
+            for member, holding in self.held().items()
+            if holding.sent_hop is None and any(map(self._is_lost_untold, holding.contributors))
+        ]
+        return unproven if len(unproven) < len(self.live()) else []
+
+    @remembered
     def aborted(self) -> list[Hop]:
         return [hop for hop in self.hops.values() if hop.state is ABORTED]
 
@@ -316,6 +330,10 @@ class RoundLedger:
 
     def _is_live(self, member: Contributor) -> bool:
         return member in self.members and member not in self.lost
+
+    def _is_lost_untold(self, member: Contributor) -> bool:
+        report = self.reports.get(member)
+        return not self._is_live(member) and (report is None or report.checksum is None)
 
     def _is_outdated(self, member: Contributor) -> bool:
         """Return True if a live member may have merged for another agent since its report, before it heard this one."""

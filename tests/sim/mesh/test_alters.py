@@ -84,6 +84,25 @@ def test_devices_that_do_not_reach_each_other_apply_nothing_altered(
     assert len(mesh.rounds) >= rounds
 
 
+@pytest.mark.parametrize(
+    ("peers", "seed", "level"),
+    [
+        (5, 4012, "mild"),
+        (5, 4016, "mild"),
+        (5, 7026, "mild"),
+        (4, 7129, "hard"),
+        (4, 11033, "hard"),
+        (6, 11013, "hard"),
+    ],
+)
+def test_an_agent_that_takes_over_counts_no_sum_that_it_cannot_check(peers: int, seed: int, level: str) -> None:
+    """Only the agent before knew the checksum of a lost device; a sum is named before it is handed on."""
+    plan = _plan(seed, peers, level, "chain", rounds=8)
+    cut = (Cut(at_s=0.0, a="p1", b="p2", for_s=30.0),) if level == "mild" else ()
+    verdict, _ = _run(replace(plan, faults=(*plan.faults, *cut)))
+    assert not verdict.kind, verdict.problem
+
+
 def test_the_plan_survives_its_file() -> None:
     plan = _plan(1)
     assert load_plan(dump_plan(plan)) == plan

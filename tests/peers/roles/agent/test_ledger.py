@@ -75,6 +75,23 @@ def test_only_reports_of_members_about_this_opening_of_the_round_count() -> None
     assert ledger.holders() == [A]
 
 
+def test_a_sum_with_work_of_a_lost_device_is_unproven_unless_its_checksum_was_told_or_nobody_has_another_one() -> None:
+    ledger = _ready()
+    _tell(ledger, B, (A, C), merged=(_hop(ledger, A, B), (hop := _hop(ledger, C, B))))
+    _tell(ledger, C, (), hop.hop_id)
+    assert ledger.unproven() == []
+    ledger.lose(A, "gone")
+    assert ledger.unproven() == [B]
+    told = msgspec.structs.replace(ledger.reports[A], checksum=7)
+    ledger.reports[A] = told
+    ledger.answers.clear()
+    assert ledger.unproven() == []
+    ledger.reports[A] = msgspec.structs.replace(told, checksum=None)
+    _tell(ledger, C, (A, B))
+    _tell(ledger, D, (A, B, C))
+    assert ledger.unproven() == [], "all have it"
+
+
 def test_hop_ids_of_different_terms_never_meet() -> None:
     first, second = RoundLedger(1, frozenset([A, B]), 1), RoundLedger(1, frozenset([A, B]), 2)
     assert _hop(first, A, B).hop_id != _hop(second, A, B).hop_id
