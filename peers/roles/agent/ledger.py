@@ -194,11 +194,10 @@ class RoundLedger:
         A lost member in it has told no checksum to this agent, which has taken over. A sum that has been given on is
         its receiver's.
         """
-        unproven = [
-            member
-            for member, holding in self.held().items()
-            if holding.sent_hop is None and any(map(self._is_lost_untold, holding.contributors))
-        ]
+        told = {member for member, report in self.reports.items() if report.checksum is not None}
+        known = told.union(self.live())
+        sums = {member: held.contributors for member, held in self.held().items() if held.sent_hop is None}
+        unproven = [member for member, contributors in sums.items() if not known.issuperset(contributors)]
         return unproven if len(unproven) < len(self.live()) else []
 
     @remembered
@@ -330,10 +329,6 @@ class RoundLedger:
 
     def _is_live(self, member: Contributor) -> bool:
         return member in self.members and member not in self.lost
-
-    def _is_lost_untold(self, member: Contributor) -> bool:
-        report = self.reports.get(member)
-        return not self._is_live(member) and (report is None or report.checksum is None)
 
     def _is_outdated(self, member: Contributor) -> bool:
         """Return True if a live member may have merged for another agent since its report, before it heard this one."""

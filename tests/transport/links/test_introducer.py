@@ -67,7 +67,7 @@ def test_who_compares_clocks_is_told_the_time_and_nothing_older_is_said_from_the
 
 
 def test_of_two_addresses_that_it_has_told_the_one_that_it_tells_again_counts_again() -> None:
-    """As after a network card that died, and came back when the other one died."""
+    """Tell the first address again, as after a network card that died and came back when the other one died."""
     mine, _ = introducer("0.0.0.0")
     other = Membership(KEYS, OTHER)
     told = []
